@@ -1,0 +1,20 @@
+"""The hardware: one TOML file per card, every figure with its source."""
+
+from gpu_specs.card_file import read
+from gpu_specs.catalogue import ids, load, resolve
+from gpu_specs.device import PIPES, Device, Effects, Rates, Source
+from gpu_specs.errors import SpecError, UnknownDevice
+
+__all__ = [
+    "PIPES",
+    "Device",
+    "Effects",
+    "Rates",
+    "Source",
+    "SpecError",
+    "UnknownDevice",
+    "ids",
+    "load",
+    "read",
+    "resolve",
+]

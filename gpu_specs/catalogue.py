@@ -1,0 +1,80 @@
+"""Finds a card by any of its names."""
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from gpu_specs.card_file import read
+from gpu_specs.device import Device
+from gpu_specs.errors import UnknownDevice
+
+_CARDS: Final = Path(__file__).with_name("cards")
+
+
+@cache
+def ids() -> tuple[str, ...]:
+    """The ids of all shipped cards, sorted."""
+    return tuple(sorted(path.stem for path in _CARDS.glob("*.toml")))
+
+
+def load(name: str | Path) -> Device:
+    """The device of that id, alias or nvidia-smi name, or of that card file.
+
+    A name that ends in .toml or holds a path separator is the path of a card file. Elsewhere case, spaces,
+    underscores, dashes and a leading "NVIDIA", "Tesla" or "GeForce" make no difference. Raises UnknownDevice
+    for a name that no card answers to, SpecError for a card file that cannot be used.
+    """
+    return read(Path(name)) if _is_file(name) else _shipped(resolve(str(name))[0])
+
+
+def resolve(name: str) -> tuple[str, str | None]:
+    """The id that a name stands for and, if other cards could claim the name too, a remark that says so.
+
+    The path of a card file stands for itself. Raises UnknownDevice.
+    """
+    if _is_file(name):
+        return name, None
+    key = _key(name)
+    stems = {_key(id): id for id in ids()}
+    if key in stems:  # no card needs to be read for this
+        return stems[key], None
+    exact, short = _names()
+    if key in exact:
+        return exact[key], None
+    if key in short:
+        return short[key], f"gpu {name!r} taken as {short[key]}"
+    raise UnknownDevice(_unknown(name, key, stems | exact | short))
+
+
+def _is_file(name: str | Path) -> bool:
+    return isinstance(name, Path) or name.lower().endswith(".toml") or "/" in name or "\\" in name
+
+
+def _key(name: str) -> str:
+    """What is left of a name when spelling does not count."""
+    return re.sub(r"^(nvidia|tesla|geforce)+", "", re.sub(r"[\s_-]+", "", name.casefold()))
+
+
+@cache
+def _shipped(id: str) -> Device:
+    return read(_CARDS / f"{id}.toml")
+
+
+@cache
+def _names() -> tuple[dict[str, str], dict[str, str]]:
+    """Key to id: the names that mean one card only, and the short ones."""
+    cards = [_shipped(id) for id in ids()]
+    exact = {_key(name): card.id for card in cards for name in (*card.nvml_names, *card.aliases)}
+    return exact, {_key(name): card.id for card in cards for name in card.short_names}
+
+
+def _unknown(name: str, key: str, names: dict[str, str]) -> str:
+    close = get_close_matches(key[:64], names, n=6, cutoff=0.5)
+    nearest = list(dict.fromkeys(names[match] for match in close))[:3]
+    shown = name if len(name) <= 64 else name[:64] + "..."
+    hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+    return (
+        f"unknown gpu {shown!r}; {hint}`onnxperf gpus` lists all, and the path of a .toml card file will do"
+    )

