@@ -75,6 +75,4 @@ def _unknown(name: str, key: str, names: dict[str, str]) -> str:
     nearest = list(dict.fromkeys(names[match] for match in close))[:3]
     shown = name if len(name) <= 64 else name[:64] + "..."
     hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
-    return (
-        f"unknown gpu {shown!r}; {hint}`onnxperf gpus` lists all, and the path of a .toml card file will do"
-    )
+    return f"unknown gpu {shown!r}; {hint}`onnxperf gpus` lists all, and the path of a .toml card file will do"

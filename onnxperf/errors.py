@@ -1,0 +1,33 @@
+"""Every error a caller can cause, each with the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of all errors a caller can cause. The message is one clear sentence: what, where, what to do."""
+
+    exit_code = 2
+
+
+class LimitExceeded(Error):
+    """A gate, budget or threshold was not met."""
+
+    exit_code = 1
+
+
+class UsageError(Error):
+    """The request can't be understood: an unknown GPU, dimension or tensor, a missing file, an open dimension."""
+
+    exit_code = 2
+
+
+class ModelError(Error):
+    """The model can't be used: unreadable, empty, contradictory, or reaching outside its folder."""
+
+    exit_code = 3
+
+
+class MissingDependency(Error):
+    """The environment lacks what the request needs: an extra that is not installed, space on the disk."""
+
+    exit_code = 4

@@ -1,0 +1,39 @@
+"""The front door: a model file, bytes or ModelProto and its bindings in, a static `Graph` out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxperf.graph.core import Graph, Note
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["Graph", "Note", "load"]
+
+
+def load(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    examples: Mapping[str, Any] | Sequence[Any] | None = None,
+) -> Graph:
+    """Read a model and make every tensor static.
+
+    shapes: sizes by tensor name (inputs, or tensors whose shape can't be inferred); dims: sizes of named open
+    dimensions; batch: size of the leading dimension of the inputs (1 where it is open and nothing is said);
+    examples: arrays by input name or in the inputs' order, read for their shapes.
+
+    Raises UsageError for unknown names and open dimensions, ModelError for files that can't be used.
+    """
+    from onnxperf.graph.bind import bind, shapes_of
+    from onnxperf.graph.infer import infer
+    from onnxperf.graph.read import read
+
+    proto, name, folder = read(model)
+    given = {**shapes_of(proto, examples), **(shapes or {})}
+    return infer(proto, bind(proto, given, dims or {}, batch), given, name, folder)

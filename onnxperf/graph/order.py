@@ -1,0 +1,71 @@
+"""The order of nodes: made before read, and only what an output needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnx import GraphProto, NodeProto
+
+from onnxperf.errors import ModelError
+from onnxperf.graph.proto import captured
+from op_models import Operator, Tensor
+
+
+def ordered(graph: GraphProto, defined: set[str]) -> Iterator[tuple[NodeProto, str]]:
+    """The nodes, each with a unique name, in an order in which everything is made before it is read.
+
+    That is the file's own order in valid files; others are sorted. Raises ModelError for cycles and for
+    tensors that nothing makes.
+    """
+    makers = {o: i for i, n in enumerate(graph.node) for o in n.output if o}
+    needs = []
+    for i, node in enumerate(graph.node):
+        missing = next((r for r in node.input if r and r not in defined and r not in makers), None)
+        if missing is not None:
+            raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {missing!r}, which nothing makes")
+        reads = (*node.input, *captured(node))
+        needs.append([makers[r] for r in reads if r not in defined and r in makers])
+    order: Iterable[int] = range(len(needs))
+    if any(maker >= i for i, reads in enumerate(needs) for maker in reads):
+        order = _sorted(graph, needs)
+    taken: set[str] = set()
+    for i in order:
+        label = _label(graph.node[i], i)
+        while label in taken:
+            label = f"{label}_{i}"
+        taken.add(label)
+        yield graph.node[i], label
+
+
+def _sorted(graph: GraphProto, needs: Sequence[Sequence[int]]) -> list[int]:
+    import networkx
+
+    dag = networkx.DiGraph((maker, i) for i, reads in enumerate(needs) for maker in reads)
+    dag.add_nodes_from(range(len(needs)))
+    try:
+        return list(networkx.lexicographical_topological_sort(dag))
+    except networkx.NetworkXUnfeasible:
+        loop = networkx.find_cycle(dag)
+        names = ", ".join(repr(_label(graph.node[i], i)) for i, _ in loop[:4])
+        raise ModelError(f"the graph has a cycle through {names}{' ...' if len(loop) > 4 else ''}") from None
+
+
+def _label(node: NodeProto, index: int) -> str:
+    return node.name or f"{node.op_type}_{index}"
+
+
+def read_names(graph: GraphProto) -> set[str]:
+    """Every name that a node reads or the graph returns."""
+    read = {i for n in graph.node for i in n.input}
+    return read | {c for n in graph.node for c in captured(n)} | {o.name for o in graph.output}
+
+
+def live_operators(operators: Sequence[Operator], outputs: Iterable[Tensor]) -> tuple[Operator, ...]:
+    """The operators that an output depends on; runtimes drop the others."""
+    needed = {t.name for t in outputs}
+    live = []
+    for o in reversed(operators):
+        if any(t.name in needed for t in o.outputs):
+            live.append(o)
+            needed.update(t.name for t in o.present)
+    return tuple(reversed(live))

@@ -1,0 +1,124 @@
+"""How long each kernel takes on each card: kernels and devices in, `Estimates` out.
+
+Equal works are estimated once; works of one size type are columns of one array. No estimate beats the floor of
+`bounds.floor`, whatever the model says. At the end all kernels share one power budget a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_specs import Device
+from onnxperf.latency import vector
+from onnxperf.latency.attention import attention
+from onnxperf.latency.bounds import KINDS, Array, Bounds, Columns, floor
+from onnxperf.latency.cards import Cards, pipe_on
+from onnxperf.latency.constants import Constants, shipped
+from onnxperf.latency.conv import conv
+from onnxperf.latency.gemm import gemm
+from onnxperf.latency.power import budget
+from onnxperf.lower import Kernels
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Transfer
+
+#: tile-wave: every kernel model, one schedule. sum: the same kernels, naively added up. roofline: the larger of
+#: FLOPs at peak and bytes at the datasheet's bandwidth, added up.
+METHODS = ("tile-wave", "sum", "roofline")
+
+__all__ = ["KINDS", "METHODS", "Constants", "Estimates", "estimate", "pipe_on", "shipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
+
+    seconds: after the power budget; floor_s: the physical bound; log_sigma [n]: standard deviation of
+    log(measured / predicted); kind: index into KINDS of what bounds it; share: part of the card that a kernel
+    occupies; transfer [n]: copies between host and device; factor [g]: what the power budget multiplied; source [n]:
+    analytic or assumed.
+    """
+
+    seconds: Array
+    floor_s: Array
+    log_sigma: Array
+    joules: Array
+    workspace: Array
+    launches: Array
+    kind: Array
+    choice: Array
+    share: Array
+    transfer: Array
+    factor: Array
+    source: tuple[str, ...]
+
+
+def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wave") -> Estimates:
+    """Estimate all kernels on all devices by one of METHODS."""
+    c = shipped()
+    d = Cards(devices, c)
+    works = list(dict.fromkeys(k.work for k in kernels.rows))
+    index = {w: i for i, w in enumerate(works)}
+    rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
+    n, g = len(works), len(devices)
+    seconds, floor_s, workspace = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g))
+    launches, kind, share = np.ones((n, g), dtype=int), np.zeros((n, g), dtype=int), np.ones((n, g))
+    choice = np.full((n, g), "", dtype="<U24")
+    cold = 1 - 1 / (1 + (kernels.stored_bytes / (c.tensor_gemm["hot"] * d.l2)) ** 4)
+    for size, model in _models(c, cold).items():
+        members = [i for i, w in enumerate(works) if type(w.size) is size]
+        for start in range(0, len(members), CHUNK):
+            at = members[start : start + CHUNK]
+            columns = Columns([works[i] for i in at], d)
+            least = floor(columns, d, c)
+            b = model(columns, d, c) if method != "roofline" else _roofline(columns, d, least)
+            floor_s[at] = least.seconds
+            seconds[at] = np.maximum(b.seconds, least.seconds)
+            kind[at] = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
+            choice[at], workspace[at], launches[at] = b.choice, b.workspace, b.launches
+            share[at] = np.maximum(b.share, floor_s[at] / seconds[at])
+    joules, factor = budget(works, rows, seconds, d, c)
+    if method != "tile-wave":
+        factor = np.ones_like(factor)
+    sigma = np.array([c.sigma["unknown" if k.assumed else type(k.work.size).__name__] for k in kernels.rows])
+    return Estimates(
+        seconds=seconds[rows] * factor,
+        floor_s=floor_s[rows],
+        log_sigma=sigma,
+        joules=joules[rows],
+        workspace=workspace[rows],
+        launches=launches[rows],
+        kind=kind[rows],
+        choice=choice[rows],
+        share=share[rows],
+        transfer=np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool),
+        factor=factor,
+        source=tuple("assumed" if k.assumed else "analytic" for k in kernels.rows),
+    )
+
+
+CHUNK = 256
+
+Model = Callable[[Columns, Cards, Constants], Bounds]
+
+
+def _models(c: Constants, cold: Array) -> dict[type, Model]:
+    return {
+        Gemm: lambda k, d, c: gemm(k, d, c, cold=cold),
+        Conv: lambda k, d, c: conv(k, d, c, cold=cold),
+        Rows: vector.rows,
+        Pointwise: vector.pointwise,
+        Move: vector.move,
+        Attention: attention,
+        Transfer: vector.transfer,
+    }
+
+
+def _roofline(k: Columns, d: Cards, least: Bounds) -> Bounds:
+    """max(FLOPs / peak, bytes / bandwidth), datasheet figures, no cache (Williams et al., 2009)."""
+    if isinstance(k.works[0].size, Transfer):
+        memory = k.bytes / d.pcie
+    else:
+        memory = np.broadcast_to(k.bytes / d.bandwidth, least.compute.shape)
+    return least._replace(memory=memory, seconds=np.maximum(least.compute, memory))

@@ -1,0 +1,22 @@
+"""Fused attention: one kernel that never writes the scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxperf.latency import vector
+from onnxperf.latency.bounds import Bounds, Columns, bounds, pnorm
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+
+
+def attention(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """Two products at a share of the pipe's rate, one exponential a score, K and V streamed once."""
+    scores = k["batch"] * k["heads"] * k["queries"] * k["keys"] * np.where(k["causal"] > 0, 0.5, 1.0)
+    done = np.where(k["causal"] > 0, k.matrix / 2, k.matrix)  # tiles beyond the diagonal are skipped
+    products = done / (k.rate * c.attention["efficiency"]) * d.compute
+    exponentials = scores / (c.attention["exponentials_per_clock"] * d.sms * d.hz)
+    memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
+    compute = products + exponentials
+    launch = c.launch["kernel_s"] * d.launch * np.ones_like(memory)
+    return bounds(compute, memory, np.zeros_like(memory), launch, launch + pnorm(compute, memory, p=2.6))

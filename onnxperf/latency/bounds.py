@@ -1,0 +1,96 @@
+"""What every latency model answers, and the physics none of them may beat."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+from op_models import Work
+
+Array = NDArray[Any]
+
+
+class Bounds(NamedTuple):
+    """Named terms of an estimate, each [n, g] in seconds; `seconds` is what the model makes of them.
+
+    compute: arithmetic; memory: DRAM and L2 traffic; latency: chains and waves that can't be filled;
+    launch: start and drain. `choice` names the tile or algorithm, `workspace` is in bytes, `share` is the part of
+    the card's SMs that the kernel occupies.
+    """
+
+    compute: Array
+    memory: Array
+    latency: Array
+    launch: Array
+    seconds: Array
+    choice: Array
+    workspace: Array
+    launches: Array
+    share: Array
+
+
+def bounds(
+    compute: Array, memory: Array, latency: Array, launch: Array, seconds: Array, share: Array | float = 1.0
+) -> Bounds:
+    """Bounds of a single kernel without workspace and without a choice of algorithm."""
+    shape = seconds.shape
+    compute, memory, latency, launch = (np.broadcast_to(t, shape) for t in (compute, memory, latency, launch))
+    none, one = np.zeros(shape), np.ones(shape, dtype=int)
+    return Bounds(
+        compute, memory, latency, launch, seconds, np.full(shape, ""), none, one, np.broadcast_to(share, shape)
+    )
+
+
+KINDS = ("compute", "memory", "latency", "launch")
+
+
+def pnorm(*terms: Array, p: float | Array) -> Array:
+    """(sum of terms^p)^(1/p): the largest term, rounded up where others are close. Terms are not negative."""
+    top = np.maximum(np.maximum.reduce(np.broadcast_arrays(*terms)), 1e-30)
+    total = sum((t / top) ** p for t in terms)
+    return np.asarray(top * total ** (1 / p))
+
+
+class Columns:
+    """Works of one size type as columns: every field an array [n, 1]."""
+
+    def __init__(self, works: list[Work], cards: Cards):
+        def column(values: list[float]) -> Array:
+            return np.array(values, dtype=float)[:, None]
+
+        self.works = works
+        self.read = column([w.bytes_read for w in works])
+        self.written = column([w.bytes_written for w in works])
+        self.weights = column([w.weight_bytes for w in works])
+        self.matrix = column([w.matrix_flops for w in works])
+        self.vector = column([w.vector_flops for w in works])
+        self.bytes = self.read + self.written
+        self.pipes = [w.pipe for w in works]
+        self.rate = cards.rate(self.pipes)
+        self.vector_rate = cards.rate(
+            ["fp16" if w.dtype == "float16" else "fp64" if w.dtype == "float64" else "fp32" for w in works]
+        )
+        size = works[0].size
+        self.fields = {
+            name: column([float(getattr(w.size, name)) for w in works])
+            for name in size._fields
+            if not isinstance(getattr(size, name), str)
+        }
+
+    def __getitem__(self, field: str) -> Array:
+        return self.fields[field]
+
+
+def floor(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """The time no kernel beats: its FLOPs at peak, its bytes at DRAM's rate (at L2's where they all fit), a launch.
+
+    Matrix and vector units can work side by side, so the larger of the two counts.
+    """
+    compute = np.maximum(k.matrix / k.rate, k.vector / k.vector_rate)
+    memory = k.bytes / np.where(k.bytes <= d.l2, np.maximum(d.l2_Bps, d.bandwidth), d.bandwidth)
+    launch = np.full_like(compute, c.launch["floor_s"])
+    return bounds(compute, memory, np.zeros_like(compute), launch, np.maximum(np.maximum(compute, memory), launch))

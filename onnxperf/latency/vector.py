@@ -1,0 +1,87 @@
+"""Kernels without products: elementwise, rows (softmax, normalisation, reduction), movement, host copies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, pnorm
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+
+
+def traffic(
+    nbytes: Array, d: Cards, c: Constants, p: float, again: Array | float = 0.0, miss: Array | float = 0.0
+) -> Array:
+    """Seconds of memory traffic: what is still in L2 comes from there, the rest from DRAM.
+
+    resident = 1 / (1 + (bytes / (0.9 L2))^4), on the near partition where L2 has two. `again` bytes are read a
+    second time, a share `miss` of them from DRAM. Source: fitted on the FP32 vector kernels of NeuSight's data.
+    """
+    resident = 1 / (1 + (nbytes / (c.l2["resident"] * d.l2_near)) ** c.l2["sharpness"])
+    dram = (1 - resident) * (nbytes + again * miss)
+    l2 = nbytes + again
+    return pnorm(dram / (d.bandwidth * d.dram), l2 / (d.l2_Bps * c.l2["achieved"]), p=p) * d.memory
+
+
+def pointwise(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """One thread an element: traffic, with a floor that is no addition."""
+    memory = traffic(k.bytes, d, c, c.pointwise["norm"])
+    return _with_floor(
+        k.vector / k.vector_rate,
+        memory,
+        np.zeros_like(memory),
+        c.pointwise["floor_s"] * d.launch,
+        k["elements"],
+        d,
+    )
+
+
+def move(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """Movement: runs shorter than a sector fetch more than they use."""
+    width = np.maximum(k.bytes / np.maximum(k["elements"], 1) / 2, 0.5)
+    run = np.maximum(k["run"] * width, width)
+    waste = np.clip(c.pointwise["short_run_bytes"] / run, 1, 4)  # half of it is caught by L1 and L2
+    memory = traffic(k.bytes * (1 + waste) / 2, d, c, c.pointwise["norm"])
+    return _with_floor(
+        k.vector / k.vector_rate,
+        memory,
+        np.zeros_like(memory),
+        c.pointwise["floor_s"] * d.launch,
+        k["elements"],
+        d,
+    )
+
+
+def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """One block sweeps a row `passes` times more than it must; too few rows leave SMs idle.
+
+    latency = waves x (a constant for a row + one for each 1024 elements). Rows in flight that exceed L2 are read
+    again from DRAM.
+    """
+    width, count = np.maximum(k["width"], 1), np.maximum(k["rows"], 1)
+    resident_blocks = 8
+    again = k["passes"] * k.read
+    in_flight = np.minimum(count, d.sms * resident_blocks) * k.read / count
+    miss = 1 / (1 + (c.rows["miss"] * d.l2 / np.maximum(in_flight, 1)) ** c.l2["sharpness"])
+    memory = traffic(k.bytes, d, c, c.rows["norm"], again, miss)
+    waves = np.ceil(count / (d.sms * resident_blocks))
+    latency = waves * (
+        c.rows["row_s"] / resident_blocks + c.rows["iteration_s"] * np.ceil(width / 1024) / resident_blocks
+    )
+    return _with_floor(k.vector / k.vector_rate, memory, latency, c.rows["floor_s"] * d.launch, count * 128, d)
+
+
+def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """A copy over PCIe from or to pinned memory."""
+    memory = k["bytes"] / (d.pcie * c.transfer["achieved"]) * np.ones_like(d.pcie)
+    launch = np.full_like(memory, c.transfer["start_s"])
+    nothing = np.zeros_like(memory)
+    return bounds(nothing, memory, nothing, launch, memory + launch)
+
+
+def _with_floor(compute: Array, memory: Array, latency: Array, floor: Array, threads: Array, d: Cards) -> Bounds:
+    """The floor's fifth power joins the others': it shows where nothing else does, and is not added elsewhere."""
+    compute, memory, latency, floor = np.broadcast_arrays(compute, memory, latency, floor)
+    seconds = pnorm(floor, pnorm(compute, memory, latency, p=2.6), p=5.0)
+    share = np.minimum(threads / (d.sms * d.threads), 1)
+    return bounds(compute, memory, latency, floor, seconds, share)

@@ -1,0 +1,240 @@
+"""`Prediction`: the answer, frozen; every report is drawn from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxperf.graph import Graph, Note
+from onnxperf.latency import KINDS, Estimates, shipped
+from onnxperf.lower import Kernels
+from onnxperf.memory import Memory
+from onnxperf.schedule import Timeline
+
+if TYPE_CHECKING:
+    import networkx
+
+SCHEMA_VERSION = 1
+COVERAGE = 0.8
+Z = 1.2815515655446004  # the normal quantile that leaves 10% on either side
+BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What was asked: a model on a card under a runtime. `gpu` is the card's id."""
+
+    model: str
+    gpu: str
+    runtime: str = "ort-cuda"
+    opt_level: str = "all"
+    precision: str = "keep"
+    method: str = "tile-wave"
+    batch: int = 1
+    streams: int = 1
+    cuda_graph: bool = False
+    include_transfers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPrediction:
+    """One kernel of the answer. Times in seconds; `after` holds the names of the kernels it waits for."""
+
+    name: str
+    nodes: tuple[str, ...]
+    op: str
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    bound_by: str
+    source: str
+    start_seconds: float
+    stream: str
+    after: tuple[str, ...] = ()
+    choice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as it stands in the JSON."""
+        return {
+            k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items() if k not in ("after", "choice")
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long one run of a model takes on a card, how sure that is, and what it is spent on.
+
+    seconds: steady-state median of one run in `scope`; low_seconds, high_seconds: a range that holds `interval` of
+    measurements; sum_seconds: all kernels added; critical_path_seconds: the longest path with unlimited streams;
+    lower_bound_seconds: that path at physical peak; bound_by: shares of `seconds` that add to 1.
+    """
+
+    scenario: Scenario
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    interval: float
+    scope: str
+    sum_seconds: float
+    critical_path_seconds: float
+    lower_bound_seconds: float
+    throughput_per_second: float
+    bound_by: dict[str, float]
+    work: dict[str, int]
+    memory: Memory
+    kernels: tuple[KernelPrediction, ...]
+    warnings: tuple[Note, ...]
+    power_factor: float = field(default=1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data, as `prediction.schema.json` describes it."""
+        s, m = self.scenario, self.memory
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": s.model,
+            "gpu": s.gpu,
+            "runtime": s.runtime,
+            "precision": s.precision,
+            "method": s.method,
+            "latency": {
+                "seconds": self.seconds,
+                "low_seconds": self.low_seconds,
+                "high_seconds": self.high_seconds,
+                "interval": self.interval,
+                "scope": self.scope,
+            },
+            "sum_seconds": self.sum_seconds,
+            "critical_path_seconds": self.critical_path_seconds,
+            "lower_bound_seconds": self.lower_bound_seconds,
+            "throughput_per_second": self.throughput_per_second,
+            "bound_by": dict(self.bound_by),
+            "work": dict(self.work),
+            "memory": {
+                "weights_bytes": m.weights_bytes,
+                "activations_bytes": m.activations_bytes,
+                "workspace_bytes": m.workspace_bytes,
+                "total_bytes": m.total_bytes,
+                "capacity_bytes": m.capacity_bytes,
+                "fits": m.fits,
+            },
+            "kernels": [k.to_dict() for k in self.kernels],
+            "warnings": [{"code": w.code, "message": w.message, "nodes": list(w.nodes)} for w in self.warnings],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @property
+    def graph(self) -> networkx.DiGraph[str]:
+        """The kernels as a networkx DAG: nodes are kernel names with the kernel as attribute `kernel`."""
+        import networkx
+
+        dag: networkx.DiGraph[str] = networkx.DiGraph(name=self.scenario.model)
+        for k in self.kernels:
+            dag.add_node(k.name, kernel=k, seconds=k.seconds)
+            dag.add_edges_from((before, k.name) for before in k.after)
+        return dag
+
+
+def conclude(
+    scenario: Scenario,
+    graph: Graph,
+    kernels: Kernels,
+    estimates: Estimates,
+    timeline: Timeline,
+    memory: Memory,
+    notes: tuple[Note, ...],
+    scope: str,
+) -> Prediction:
+    """Put the answer for the first device together."""
+    seconds = estimates.seconds[:, 0]
+    total = float(timeline.total_s[0])
+    low, high = _interval(total, seconds, estimates.log_sigma)
+    low = max(low, float(timeline.lower_bound_s[0]))
+    sigma = Z * estimates.log_sigma
+    names = [k.name for k in kernels.rows]
+    rows = tuple(
+        KernelPrediction(
+            name=k.name,
+            nodes=k.nodes,
+            op=k.op,
+            seconds=float(seconds[i]),
+            low_seconds=max(float(seconds[i] * np.exp(-sigma[i])), float(estimates.floor_s[i, 0])),
+            high_seconds=float(seconds[i] * np.exp(sigma[i])),
+            flops=k.work.flops,
+            bytes_read=k.work.bytes_read,
+            bytes_written=k.work.bytes_written,
+            bound_by="transfer" if estimates.transfer[i] else KINDS[estimates.kind[i, 0]],
+            source=estimates.source[i],
+            start_seconds=float(timeline.start_s[i, 0]),
+            stream=str(timeline.streams[i, 0]),
+            after=tuple(names[j] for j in k.after),
+            choice=str(estimates.choice[i, 0]),
+        )
+        for i, k in enumerate(kernels.rows)
+    )
+    works = [k.work for k in kernels.rows]
+    matrix, vector = sum(w.matrix_flops for w in works), sum(w.vector_flops for w in works)
+    return Prediction(
+        scenario=scenario,
+        seconds=total,
+        low_seconds=low,
+        high_seconds=high,
+        interval=COVERAGE,
+        scope=scope,
+        sum_seconds=float(seconds.sum()),
+        critical_path_seconds=float(timeline.critical_path_s[0]),
+        lower_bound_seconds=float(timeline.lower_bound_s[0]),
+        throughput_per_second=graph.batch / total,
+        bound_by=_shares(rows, total),
+        work={
+            "matrix_flops": matrix,
+            "vector_flops": vector,
+            "flops": matrix + vector,
+            "bytes_read": sum(w.bytes_read for w in works),
+            "bytes_written": sum(w.bytes_written for w in works),
+        },
+        memory=memory,
+        kernels=rows,
+        warnings=notes,
+        power_factor=float(estimates.factor[0]),
+    )
+
+
+def _interval(total: float, seconds: Any, log_sigma: Any) -> tuple[float, float]:
+    """The range of a run: kernels err together (correlation rho) and apart; host time errs on its own.
+
+    variance = rho (sum s_i sigma_i)^2 + (1 - rho) sum (s_i sigma_i)^2 + (gaps sigma_host)^2, relative to the total.
+    """
+    c = shipped().sigma
+    spread = seconds * log_sigma
+    gaps = max(total - float(seconds.sum()), 0.0)
+    variance = c["correlation"] * float(spread.sum()) ** 2 + (1 - c["correlation"]) * float((spread**2).sum())
+    sigma = float(np.sqrt(variance + (gaps * c["host"]) ** 2)) / total
+    return total * float(np.exp(-Z * sigma)), total * float(np.exp(Z * sigma))
+
+
+def _shares(rows: tuple[KernelPrediction, ...], total: float) -> dict[str, float]:
+    """What bounds the run: each kernel's time to its own bound, time without a kernel to launch.
+
+    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
+    """
+    parts = dict.fromkeys(BOUND_BY, 0.0)
+    busy = reach = 0.0
+    for k in sorted(rows, key=lambda k: k.start_seconds):
+        parts[k.bound_by] += k.seconds
+        end = k.start_seconds + k.seconds
+        busy += max(0.0, end - max(k.start_seconds, reach))
+        reach = max(reach, end)
+    together = sum(parts.values())
+    busy = min(busy, total)
+    shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
+    shares["launch"] += max(0.0, 1 - sum(shares.values()))
+    return shares

@@ -1,0 +1,238 @@
+"""One terminal screen: how long, how sure, why, and what to change. Drawn from a `Prediction` alone.
+
+Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpu_specs import Device, Source
+from onnxperf.graph import Note
+from onnxperf.prediction import KernelPrediction, Prediction
+
+BAR = 24
+WIDTH = 110
+OPERATORS = 8  # types listed before the rest is summed up
+QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
+
+
+def clean(text: str) -> str:
+    """Text from a stranger's file, safe to print: no control characters, no escape sequences."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best, three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale * 0.9995:
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:,.0f} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in decimal units."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale * 0.9995:
+            return f"{nbytes / scale:.3g} {unit}" if nbytes / scale < 1000 else f"{nbytes / scale:,.0f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def console() -> Console:
+    """A console on stdout; where that is no terminal, lines are wide enough for every table."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+def show(
+    out: Console,
+    p: Prediction,
+    device: Device,
+    *,
+    top: int = 10,
+    detail: bool = False,
+    changes: Sequence[tuple[str, Prediction]] = (),
+) -> None:
+    """Print a prediction: one screen, or with `detail` every kernel and note.
+
+    `top` is how many different kernels to list; `changes` are the same run under other terms.
+    """
+    parts: list[RenderableType] = [_headline(p, device), _shares(p), _facts(p)]
+    if detail:
+        parts += [_by_operator(p), _kernels([[k] for k in p.kernels])]
+    else:
+        alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
+        for k in p.kernels:
+            alike.setdefault((k.op, k.seconds, k.flops, k.bytes_read, k.bound_by), []).append(k)
+        ranked = sorted(alike.values(), key=lambda ks: -sum(k.seconds for k in ks))
+        parts += [_by_operator(p), _kernels(ranked[:top])]
+    parts.append(_changes(p, changes))
+    parts.append(_notes(p.warnings if detail else [w for w in p.warnings if w.code not in QUIET], all_nodes=detail))
+    shown = [x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x)]
+    out.print(Group(*(x for part in shown for x in (part, Text()))), end="")
+
+
+def _headline(p: Prediction, device: Device) -> Text:
+    s = p.scenario
+    text = Text(f"{clean(s.model)} on {device.name} ({s.gpu})\n", style="bold")
+    text.append(f"{s.runtime}, {s.precision} precision, batch {s.batch}, {s.method}\n", style="dim")
+    text.append(f"\n{duration(p.seconds)}", style="bold green")
+    text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
+    text.append(f"   {p.throughput_per_second:,.4g} samples/s\n")
+    text.append(p.scope, style="dim")
+    return text
+
+
+def _shares(p: Prediction) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, share in sorted(p.bound_by.items(), key=lambda x: -x[1]):
+        if share >= 0.005:
+            table.add_row(name, f"{share:.0%}", "█" * max(1, round(share * BAR)), _MEANING[name])
+    return table
+
+
+_MEANING = {
+    "compute": "arithmetic is the limit: a faster type, fewer FLOPs",
+    "memory": "bytes are the limit: a smaller type, larger batches",
+    "latency": "too little work at once to fill the card",
+    "launch": "starting kernels is the limit: larger batches, a CUDA graph",
+    "transfer": "copies between host and device",
+    "communication": "other cards",
+}
+
+
+def _facts(p: Prediction) -> Table:
+    m, w = p.memory, p.work
+    fits = "fits" if m.fits else "DOES NOT FIT"
+    table = Table.grid(padding=(0, 2))
+    times = (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds)
+    added, path, least = map(duration, times)
+    table.add_row(
+        "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak"
+    )
+    flops = f"{w['matrix_flops'] / 1e9:.4g} GFLOP in products, {w['vector_flops'] / 1e9:.3g} elsewhere"
+    table.add_row("work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written")
+    parts = (
+        f"weights {size(m.weights_bytes)}, activations {size(m.activations_bytes)}, workspace {size(m.workspace_bytes)}"
+    )
+    table.add_row("memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
+    if p.power_factor > 1.01:
+        table.add_row("power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
+    return table
+
+
+def _by_operator(p: Prediction) -> Table:
+    groups: dict[str, list[KernelPrediction]] = {}
+    for k in p.kernels:
+        groups.setdefault(k.op, []).append(k)
+    table = _table("operator", "#kernels", "#time", "#share", "mostly bound by")
+
+    def add(name: str, kernels: Sequence[KernelPrediction]) -> None:
+        seconds = sum(k.seconds for k in kernels)
+        bounds: dict[str, float] = {}
+        for k in kernels:
+            bounds[k.bound_by] = bounds.get(k.bound_by, 0.0) + k.seconds
+        share = f"{seconds / p.seconds:.1%}"
+        table.add_row(name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b]))
+
+    ranked = sorted(groups.items(), key=lambda g: -sum(k.seconds for k in g[1]))
+    for op, kernels in ranked[:OPERATORS]:
+        add(_short(op), kernels)
+    if len(ranked) > OPERATORS:
+        add("(others)", [k for _, ks in ranked[OPERATORS:] for k in ks])
+    return table
+
+
+def _short(op: str) -> str:
+    """An operator's type without its domain."""
+    return clean(op.rpartition("::")[2])
+
+
+def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
+    """A row for each group of kernels with equal work."""
+    table = _table("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "bound by", "source")
+    for alike in groups:
+        k = alike[0]
+        table.add_row(
+            clean(k.name),
+            _short(k.op),
+            f"{len(alike)} x",
+            duration(k.seconds),
+            f"{duration(k.low_seconds)} - {duration(k.high_seconds)}",
+            f"{k.flops / 1e9:.3g}" if k.flops else "",
+            size(k.bytes_read + k.bytes_written),
+            k.bound_by,
+            k.source,
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(
+            name.lstrip("#"),
+            justify="right" if name.startswith("#") else "left",
+            overflow="ellipsis",
+            no_wrap=True,
+        )
+    return table
+
+
+def _changes(p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:
+    table = _table("what would change it", "#time", "#faster")
+    for what, other in changes:
+        table.add_row(what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x")
+    return table
+
+
+def _notes(notes: Iterable[Note], *, all_nodes: bool) -> Text:
+    text = Text()
+    for note in notes:
+        text.append(f"{note.code}  ", style="yellow")
+        text.append(clean(note.message))
+        if note.nodes:
+            shown = note.nodes if all_nodes else note.nodes[:3]
+            more = f", and {len(note.nodes) - len(shown)} more" if len(shown) < len(note.nodes) else ""
+            text.append(f" ({', '.join(map(clean, shown))}{more})", style="dim")
+        text.append("\n")
+    text.rstrip()
+    return text
+
+
+def blame(p: Prediction, count: int = 3) -> str:
+    """The kernels that take most of the time, for a message."""
+    worst = sorted(p.kernels, key=lambda k: -k.seconds)[:count]
+    return ", ".join(f"{clean(k.name)} ({clean(k.op)}, {duration(k.seconds)})" for k in worst)
+
+
+def show_gpus(out: Console, devices: Iterable[Device]) -> None:
+    """A line a card."""
+    table = _table("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#GB", "#L2 MB", "#W")
+    for d in devices:
+        half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16", 0.0))
+        table.add_row(
+            d.id, d.name, str(d.sms), f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}",
+            f"{half / 1e12:.0f}", f"{d.bandwidth_Bps / 1e9:.0f}", f"{d.capacity_bytes / 2**30:.0f}",
+            f"{d.l2_bytes / 2**20:.0f}", f"{d.tdp_W:.0f}",
+        )  # fmt: skip
+    out.print(table)
+
+
+def show_gpu(out: Console, device: Device, facts: Iterable[tuple[str, str, Source | None]]) -> None:
+    """Every fact of one card with its source."""
+    out.print(Text(f"{device.name} ({device.id})", style="bold"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("fact", no_wrap=True)
+    table.add_column("value", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("source", style="dim")
+    for name, value, source in facts:
+        table.add_row(name, clean(value), source.status if source else "", clean(source.text) if source else "default")
+    out.print(table)
+    for note in device.notes:
+        out.print(Text(clean(note)))

@@ -1,0 +1,197 @@
+"""What a runtime is, and the engine that applies its fusion rules to a graph.
+
+A rule looks at one operator (its anchor) and answers `Fused`, `Miss` (it nearly matched, and why it did not)
+or None. The engine tries the rules in the runtime's order, each on every anchor, and keeps the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnxperf.graph import Graph, Note
+from op_models import Operator, Tensor
+
+DISABLED, BASIC, EXTENDED, ALL = range(4)
+LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices a runtime makes for the libraries below it: `tf32` names the products that may use TF32."""
+
+    tf32: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds the host spends: per run, per node it walks, per kernel launch, per operator it computes itself,
+    per copy it starts, and per wait for the device; `gap_s` passes on the device between two kernels.
+
+    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
+    """
+
+    run_s: float
+    node_s: float
+    launch_s: float
+    host_op_s: float
+    copy_s: float
+    sync_s: float
+    gap_s: float
+    replay_s: float
+    replay_gap_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A way of running a graph. `eager` runtimes have no optimisation levels and can't capture CUDA graphs."""
+
+    name: str
+    fusions: tuple[Fusion, ...]
+    place: Callable[[Graph], Graph]
+    policy: Policy
+    host: HostCosts
+    describe: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """`operator` takes the place of `replaced`; without one, readers of `alias` read its value directly."""
+
+    replaced: tuple[Operator, ...]
+    operator: Operator | None = None
+    alias: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A rule nearly matched; `why` it did not, and the nodes that stood in the way."""
+
+    why: str
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A named rule with its anchors and the optimisation level from which it applies."""
+
+    name: str
+    anchors: tuple[str, ...]
+    level: int
+    rule: Callable[[Rewriter, Operator], Fused | Miss | None]
+
+
+def fusion(
+    name: str, *, anchor: str | tuple[str, ...], level: int = BASIC
+) -> Callable[[Callable[[Rewriter, Operator], Fused | Miss | None]], Fusion]:
+    """Make a `Fusion` of a rule function; the runtime lists it where it belongs in its order."""
+    anchors = (anchor,) if isinstance(anchor, str) else anchor
+    return lambda rule: Fusion(name, anchors, level, rule)
+
+
+def fused(
+    type: str,
+    anchor: Operator,
+    replaced: Iterable[Operator],
+    inputs: Iterable[Tensor | None],
+    attrs: dict[str, Any] | None = None,
+) -> Fused:
+    """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
+    ops = tuple(replaced)
+    nodes = tuple(dict.fromkeys(n for o in ops for n in o.nodes))
+    new = replace(anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, nodes=nodes, outputs=anchor.outputs[:1])
+    return Fused(ops, new)
+
+
+class Rewriter:
+    """A graph under rewriting: the same questions as `Graph`, with makers and users kept up to date."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.slots: list[Operator | None] = list(graph.operators)
+        self.position = {id(o): i for i, o in enumerate(graph.operators)}
+        self.makers = {t.name: o for o in graph.operators for t in o.outputs}
+        self.readers: dict[str, dict[int, Operator]] = {}
+        for o in graph.operators:
+            for t in o.present:
+                self.readers.setdefault(t.name, {})[id(o)] = o
+
+    def made_by(self, tensor: Tensor | None, *types: str) -> Operator | None:
+        """The operator that writes `tensor`, if it is of one of `types` (of any where none are given)."""
+        maker = self.makers.get(tensor.name) if tensor is not None else None
+        return maker if maker is not None and (not types or maker.type in types) else None
+
+    def users(self, tensor: Tensor) -> tuple[Operator, ...]:
+        """The operators that read `tensor`."""
+        return tuple(self.readers.get(tensor.name, {}).values())
+
+    def only_user(self, tensor: Tensor) -> Operator | None:
+        """The one operator that reads `tensor`; None where there are more or it is an output of the graph."""
+        users = self.readers.get(tensor.name, {})
+        if len(users) != 1 or tensor.name in self.graph.output_names:
+            return None
+        return next(iter(users.values()))
+
+    def anchors(self, types: tuple[str, ...]) -> list[Operator]:
+        """The operators of the given types, in execution order, as they stand now."""
+        return [o for o in self.slots if o is not None and o.type in types]
+
+    def alive(self, op: Operator) -> bool:
+        """False once another rule has taken the operator."""
+        return id(op) in self.position
+
+    def apply(self, change: Fused) -> None:
+        """Carry out what a rule answered."""
+        last = max(self.position[id(o)] for o in change.replaced)
+        for o in change.replaced:
+            self._forget(o)
+        if change.operator is not None:
+            self._enter(change.operator, last)
+        if change.alias is not None:
+            old, new = change.alias
+            for reader in self.users(old):
+                at = self.position[id(reader)]
+                self._forget(reader)
+                inputs = tuple(new if t is not None and t.name == old.name else t for t in reader.inputs)
+                self._enter(replace(reader, inputs=inputs), at)
+
+    def result(self, notes: Iterable[Note]) -> Graph:
+        """The rewritten graph."""
+        operators = tuple(o for o in self.slots if o is not None)
+        return replace(self.graph, operators=operators, notes=(*self.graph.notes, *notes))
+
+    def _forget(self, op: Operator) -> None:
+        self.slots[self.position.pop(id(op))] = None
+        for t in op.outputs:
+            self.makers.pop(t.name, None)
+        for t in op.present:
+            self.readers[t.name].pop(id(op), None)
+
+    def _enter(self, op: Operator, at: int) -> None:
+        self.slots[at] = op
+        self.position[id(op)] = at
+        for t in op.outputs:
+            self.makers[t.name] = op
+        for t in op.present:
+            self.readers.setdefault(t.name, {})[id(op)] = op
+
+
+def optimise(graph: Graph, fusions: Iterable[Fusion], level: int) -> Graph:
+    """Apply the rules up to `level` in their order; what nearly matched becomes a note each kind."""
+    g = Rewriter(graph)
+    misses: dict[tuple[str, str], list[str]] = {}
+    for f in fusions:
+        if f.level > level:
+            continue
+        for op in g.anchors(f.anchors):
+            if not g.alive(op):
+                continue
+            answer = f.rule(g, op)
+            if isinstance(answer, Fused):
+                g.apply(answer)
+            elif answer is not None:
+                misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
+    notes = (Note("not-fused", f"{name} did not apply: {why}", tuple(nodes)) for (name, why), nodes in misses.items())
+    return g.result(notes)

@@ -1,0 +1,131 @@
+"""Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from onnxperf.graph import Graph
+from onnxperf.runtimes import patterns
+from onnxperf.runtimes.engine import HostCosts, Policy, Runtime
+from op_models import Operator, Tensor
+
+Strides = tuple[int, ...]  # in elements
+
+
+def place(graph: Graph) -> Graph:
+    """Views are free and keep their strides; who needs contiguous memory copies first.
+
+    A Reshape copies what it can't view; a product folds its leading axes (which copies permuted ones at batch
+    sizes above one) and takes matrices with one unit stride as they are. Other operators read strided memory and
+    write contiguous results. Shapes are Python integers and cost nothing.
+    """
+    strides: dict[str, Strides] = {}
+    placed: list[Operator] = []
+
+    def of(t: Tensor) -> Strides:
+        return strides.get(t.name) or contiguous(t.shape)
+
+    def copied(t: Tensor, o: Operator) -> Tensor:
+        copy = replace(t, name=f"{t.name}.contiguous.{o.name}", kind="activation")
+        placed.append(Operator(f"{o.name}.contiguous.{t.name}", "Contiguous", (t,), (copy,), {}, 0, o.nodes, "copy"))
+        return copy
+
+    for o in graph.operators:
+        x = next(iter(o.present), None)
+        if x is None or all(t.value is not None for t in o.outputs):
+            o = o if x is None else replace(o, place="free")
+        elif o.type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+            viewed = view(x.shape, of(x), o.out.shape)
+            if viewed is None:
+                o = replace(o, inputs=(copied(x, o), *o.inputs[1:]))
+            else:
+                strides[o.out.name] = viewed
+            o = replace(o, place="free")
+        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout"):
+            for t in o.outputs:
+                strides[t.name] = _strides_of_view(o, x, of(x), t)
+            o = replace(o, place="free")
+        elif o.type in ("MatMul", "Gemm"):
+            read = (t if t is None or _multipliable(t, of(t)) else copied(t, o) for t in o.inputs)
+            o = replace(o, inputs=tuple(read))
+        placed.append(o)
+    return replace(graph, operators=tuple(placed))
+
+
+def contiguous(shape: tuple[int, ...]) -> Strides:
+    """Row-major strides."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def view(shape: tuple[int, ...], strides: Strides, new: tuple[int, ...]) -> Strides | None:
+    """The strides with which memory can be seen under a new shape; None where only a copy can.
+
+    Axes that follow each other without gaps merge into chunks; every chunk must split evenly into new axes
+    (the rule behind torch.Tensor.view).
+    """
+    if prod(shape) == 0:
+        return contiguous(new)
+    chunks: list[tuple[int, int]] = []  # size, stride of its innermost axis
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and chunks[-1][1] == size * stride:
+            chunks[-1] = (chunks[-1][0] * size, stride)
+        else:
+            chunks.append((size, stride))
+    found: list[int] = []
+    for size in reversed(new):
+        if size == 1:
+            found.append(1)
+            continue
+        if not chunks or chunks[-1][0] % size:
+            return None
+        rest, stride = chunks.pop()
+        found.append(stride)
+        if rest > size:
+            chunks.append((rest // size, stride * size))
+    return tuple(reversed(found))
+
+
+def _strides_of_view(o: Operator, x: Tensor, strides: Strides, out: Tensor) -> Strides:
+    if o.type == "Transpose":
+        return tuple(strides[p] for p in o.attrs.get("perm", range(x.rank - 1, -1, -1)))
+    if o.type == "Expand":
+        old = (0,) * (out.rank - x.rank) + tuple(0 if d == 1 else s for d, s in zip(x.shape, strides, strict=True))
+        return tuple(1 if d == 1 else s for d, s in zip(out.shape, old, strict=True))
+    if o.type == "Slice":
+        steps = dict.fromkeys(range(x.rank), 1)
+        if len(o.inputs) > 4 and o.inputs[4] is not None and o.inputs[3] is not None:
+            axes, by = o.inputs[3].value or (), o.inputs[4].value or ()
+            steps.update((int(a) % x.rank, abs(int(b))) for a, b in zip(axes, by, strict=False))
+        return tuple(s * steps[i] for i, s in enumerate(strides))
+    return strides
+
+
+def _multipliable(t: Tensor, strides: Strides) -> bool:
+    """True where torch.matmul hands a tensor to cuBLAS without a copy."""
+    if t.rank < 2:
+        return True
+    plain = any(d == 1 or s == 1 for d, s in zip(t.shape[-2:], strides[-2:], strict=True))
+    return plain and view(t.shape[:-2], strides[:-2], (prod(t.shape[:-2]),)) is not None
+
+
+EAGER = Runtime(
+    name="torch-eager",
+    fusions=(
+        patterns.drop_identity,
+        patterns.layer_norm,
+        patterns.gelu,
+        patterns.fast_gelu,
+        patterns.softmax,
+        patterns.matmul_add,
+    ),
+    place=place,
+    policy=Policy(tf32=frozenset({"Conv"})),
+    host=HostCosts(
+        run_s=10e-6, node_s=4e-6, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
+        replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed: prototype",
+    ),
+    describe="PyTorch, eager, CUDA, under torch.inference_mode",
+)  # fmt: skip
