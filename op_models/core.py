@@ -1,0 +1,306 @@
+"""The nouns of the operators: tensors, operators, their work, and the decorator that teaches a rule.
+
+A rule turns one operator into `Work`: how many FLOPs the algorithm executes, how many bytes it touches, and
+a size whose type says which latency model reads it. Nothing here knows a GPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+#: Bits of one element. Sub-byte types are packed; strings and opaque types carry no bytes a GPU would move.
+BITS: dict[str, int] = {
+    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
+    "float8e4m3fn": 8, "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "float8e8m0": 8,
+    "float4e2m1": 4, "float6e2m3": 6, "float6e3m2": 6,
+    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "int2": 2,
+    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2, "bool": 8,
+    "complex64": 64, "complex128": 128, "string": 0, "opaque": 0,
+}  # fmt: skip
+
+FLOATS = frozenset(t for t in BITS if t.startswith(("float", "bfloat")))
+
+Scalar = int | float | bool
+
+
+class OpModelError(ValueError):
+    """A rule was registered twice or asked for something an operator does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor of static shape. `kind` is input, weight, constant or activation.
+
+    `value` holds the elements (row-major) of small tensors whose content is known before the run, such as
+    target shapes, axes and scalars.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str = "activation"
+    value: tuple[Scalar, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory, sub-byte types packed."""
+        return (prod(self.shape) * BITS[self.dtype] + 7) // 8
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def stored(self) -> bool:
+        """True where the content is part of the model: a weight or a constant."""
+        return self.kind in ("weight", "constant")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """One operator of the graph. `type` is "Conv" or, outside ai.onnx, "domain::Type".
+
+    `nodes` are the names of the ONNX nodes it stands for; `place` is gpu, host, copy (a hidden copy that the
+    runtime makes) or free (a view, or nothing at all). An absent optional input is None.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 0
+    nodes: tuple[str, ...] = ()
+    place: str = "gpu"
+
+    @property
+    def out(self) -> Tensor:
+        """The first output."""
+        return self.outputs[0]
+
+    @property
+    def present(self) -> tuple[Tensor, ...]:
+        """The inputs that are given, in order."""
+        return tuple(t for t in self.inputs if t is not None)
+
+
+# Sizes: the type picks the latency model, the fields are that model's columns.
+
+
+class Gemm(NamedTuple):
+    """C[batch, m, n] = A[batch, m, k] B[batch, k, n]; `ta`, `tb` say which operand is stored transposed."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    ta: bool = False
+    tb: bool = False
+
+
+class Conv(NamedTuple):
+    """A convolution: `out` output positions, `taps` kernel elements, `stride` the product of strides."""
+
+    images: int
+    cin: int
+    cout: int
+    out: int
+    taps: int
+    groups: int
+    stride: int
+    direction: str = "forward"
+
+
+class Rows(NamedTuple):
+    """A reduction along rows (softmax, normalisation, reduce): `passes` extra sweeps over a row."""
+
+    rows: int
+    width: int
+    passes: int = 0
+
+
+class Pointwise(NamedTuple):
+    """One thread per element, no reuse."""
+
+    elements: int
+
+
+class Move(NamedTuple):
+    """Data movement: `run` is how many elements are contiguous on the side that is read in pieces."""
+
+    elements: int
+    run: int
+
+
+class Attention(NamedTuple):
+    """softmax(Q K^T) V in one kernel: Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim]."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    dim_v: int
+    causal: bool
+
+
+class Transfer(NamedTuple):
+    """A copy between host and device memory; `way` is "h2d" or "d2h"."""
+
+    bytes: int
+    way: str
+
+
+Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one kernel has to do, whatever the card. Hashable: equal works are estimated once.
+
+    `dtype` is the compute type, `pipe` the unit that does the multiplying ("fp32", "tensor_fp16", ...; the
+    vector unit's name where there is no matrix work). Bytes count each operand once; `weight_bytes` is the
+    part of `bytes_read` that is stored in the model. FLOPs are executed FLOPs, one FMA = 2.
+    """
+
+    size: Size
+    dtype: str
+    pipe: str
+    bytes_read: int
+    bytes_written: int
+    weight_bytes: int
+    matrix_flops: int = 0
+    vector_flops: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Matrix and vector FLOPs together."""
+        return self.matrix_flops + self.vector_flops
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+VECTOR_PIPES = {"float64": "fp64", "float16": "fp16", "bfloat16": "fp32"}
+MATRIX_PIPES = {
+    "float64": "fp64", "float32": "fp32", "float16": "tensor_fp16", "bfloat16": "tensor_bf16",
+    "int8": "tensor_int8", "uint8": "tensor_int8", "int4": "tensor_int4", "uint4": "tensor_int4",
+    "float8e4m3fn": "tensor_fp8", "float8e4m3fnuz": "tensor_fp8", "float8e5m2": "tensor_fp8",
+    "float8e5m2fnuz": "tensor_fp8", "float4e2m1": "tensor_fp4",
+}  # fmt: skip
+
+
+def compute_dtype(op: Operator) -> str:
+    """The type the arithmetic runs in: the first floating input's, else the first output's."""
+    for t in (*op.present, *op.outputs):
+        if t.dtype in FLOATS:
+            return t.dtype
+    return (op.outputs or op.present)[0].dtype if op.outputs or op.present else "opaque"
+
+
+def work(
+    op: Operator,
+    size: Size,
+    *,
+    matrix: int = 0,
+    vector: int = 0,
+    dtype: str | None = None,
+    read: Mapping[int, int] | None = None,
+) -> Work:
+    """Put a rule's FLOPs beside the bytes of the operator's own tensors.
+
+    Each distinct input is read once and each output written once; `read` says, for inputs that are touched
+    only in part (a gather, a slice), how many elements of input number i are read. `dtype` overrides the
+    compute type.
+    """
+    touched: dict[str, int] = {}
+    for i, t in enumerate(op.inputs):
+        if t is not None:
+            elements = min(t.size, (read or {}).get(i, t.size))
+            touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
+    stored = {t.name for t in op.present if t.stored}
+    dtype = dtype or compute_dtype(op)
+    pipes = MATRIX_PIPES if matrix else VECTOR_PIPES
+    return Work(
+        size=size,
+        dtype=dtype,
+        pipe=pipes.get(dtype, "fp32"),
+        bytes_read=sum(touched.values()),
+        bytes_written=sum(t.bytes for t in op.outputs),
+        weight_bytes=sum(touched[name] for name in stored),
+        matrix_flops=matrix,
+        vector_flops=vector,
+    )
+
+
+def given(*tensors: Tensor | None) -> int:
+    """How many of these optional inputs are given."""
+    return sum(t is not None for t in tensors)
+
+
+class Rule(Protocol):
+    """What `work_of` calls: an operator in, its work out."""
+
+    def __call__(self, op: Operator) -> Work: ...
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def op(*types: str) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
+    """Register a rule for operator types.
+
+    The rule is called with the operator, then its inputs in order (absent ones as their default), then, as
+    keywords, those attributes its signature names; defaults in the signature are ONNX's defaults.
+
+    Raises OpModelError where a type has a rule already.
+    """
+
+    def register(rule: Callable[..., Work]) -> Callable[..., Work]:
+        parameters = inspect.signature(rule).parameters.values()
+        keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 1
+
+        def call(op: Operator) -> Work:
+            inputs = op.inputs if variadic else op.inputs[:positional]
+            return rule(op, *inputs, **{k: v for k, v in op.attrs.items() if k in keywords})
+
+        for name in types:
+            if name in _RULES:
+                raise OpModelError(f"operator {name} has a rule already; a second one would hide it")
+            _RULES[name] = call
+        return rule
+
+    return register
+
+
+def known(type: str) -> bool:
+    """True where a rule for this operator type is registered."""
+    return type in _RULES
+
+
+def work_of(op: Operator) -> Work:
+    """The work of an operator; one that no rule knows costs its bytes, one pass over its outputs."""
+    rule = _RULES.get(op.type)
+    if rule is None:
+        return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
+    return rule(op)
+
+
+def in_dtype(w: Work, pipe: str) -> Work:
+    """The same work on another pipe (TF32 instead of FP32, say)."""
+    return replace(w, pipe=pipe)

@@ -1,0 +1,137 @@
+"""Normalisations: statistics of a row, then each element scaled by them.
+
+One element costs 5 FLOPs (its share of the mean, its deviation, the square added to the variance, the factor
+1/deviation) and one for each of scale and bias; one row a root and 3 (both means, epsilon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from op_models.core import Operator, Pointwise, Rows, Tensor, Work, given, op, work
+from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
+from op_models.reduce import along, beyond
+
+ELEMENT, ROW = 5, 3 + SPECIAL
+RMS_ELEMENT, RMS_ROW = 3, 2 + SPECIAL  # square, sum and factor; one mean and epsilon: nothing is centred
+
+
+def standardise(
+    op: Operator, rows: int, width: int, extra: int, rms: bool = False, read: dict[int, int] | None = None
+) -> Work:
+    """Two sweeps over rows; `extra` FLOPs an element before and after them."""
+    element, row = (RMS_ELEMENT, RMS_ROW) if rms else (ELEMENT, ROW)
+    return work(op, Rows(rows, width, 1), vector=rows * width * (element + extra) + rows * row, read=read)
+
+
+@op("LayerNormalization")
+def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1) -> Work:
+    """(5 + scale + bias) an element and 7 a row; every axis from `axis` on is the row."""
+    return standardise(op, *beyond(x.shape, axis), given(scale, bias))
+
+
+@op("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
+def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
+    """(3 + scale) an element and 6 a row."""
+    return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
+
+
+@op("com.microsoft::SkipLayerNormalization")
+def skip_layer_norm(
+    op: Operator,
+    x: Tensor,
+    skip: Tensor,
+    scale: Tensor,
+    beta: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Work:
+    """LayerNormalization of x + skip + bias."""
+    return standardise(op, *beyond(x.shape, -1), given(skip, scale, beta, bias))
+
+
+@op("com.microsoft::SkipSimplifiedLayerNormalization")
+def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None) -> Work:
+    """RMSNormalization of x + skip + bias."""
+    return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
+
+
+@op("com.microsoft::EmbedLayerNormalization")
+def embed_layer_norm(
+    op: Operator,
+    ids: Tensor,
+    segment_ids: Tensor | None,
+    word: Tensor,
+    position: Tensor,
+    segment: Tensor | None,
+    scale: Tensor,
+    beta: Tensor,
+) -> Work:
+    """LayerNormalization of the sum of up to three embeddings; tables are read where ids point, once."""
+    rows, width = beyond(op.out.shape, -1)
+    own_positions = len(op.inputs) > 8 and op.inputs[8] is not None
+    positions = rows if own_positions else prod(ids.shape[1:])
+    read = {2: rows * width, 3: positions * width, 4: rows * width}
+    return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
+
+
+@op("InstanceNormalization")
+def instance_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Work:
+    """7 an element and 7 a row; a channel of an image is a row."""
+    return standardise(op, *beyond(x.shape, 2), given(scale, bias))
+
+
+@op("GroupNormalization")
+def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Work:
+    """7 an element and 7 a row; a group of channels of an image is a row."""
+    return standardise(op, *grouped(x, num_groups), given(scale, bias))
+
+
+@op("com.microsoft::GroupNorm", "com.microsoft::SkipGroupNorm")
+def group_norm_ort(
+    op: Operator,
+    x: Tensor,
+    scale: Tensor,
+    beta: Tensor,
+    skip: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    groups: int,
+    activation: int = 0,
+) -> Work:
+    """GroupNormalization of x + skip + bias, followed by x sigmoid(x) where `activation` is 1."""
+    extra = given(skip, scale, beta, bias) + (1 + SIGMOID if activation else 0)
+    return standardise(op, *grouped(x, groups), extra)
+
+
+def grouped(x: Tensor, groups: int) -> tuple[int, int]:
+    """Rows and width where each image has so many rows."""
+    rows = prod(x.shape[:1]) * groups
+    return rows, x.size // rows if rows else 0
+
+
+@op("BatchNormalization")
+def batch_norm(op: Operator, x: Tensor) -> Work:
+    """2 an element: in inference the statistics are stored, a factor and a summand a channel remain."""
+    return work(op, Pointwise(x.size), vector=2 * x.size)
+
+
+@op("MeanVarianceNormalization")
+def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Work:
+    """5 an element and 7 a row; the axes named are the row."""
+    inside = {a % x.rank for a in axes} if x.rank else set()
+    rows = prod(d for i, d in enumerate(x.shape) if i not in inside)
+    return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
+
+
+@op("LpNormalization")
+def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
+    """|x| or x x, their sum, and a division, an element; a root a row for p = 2."""
+    rows, width = along(x.shape, axis)
+    return work(op, Rows(rows, width, 1), vector=x.size * (2 + FLOPS["Div"]) + rows * SPECIAL * (p == 2))
+
+
+@op("LRN")
+def lrn(op: Operator, x: Tensor, *, size: int) -> Work:
+    """x / (bias + alpha/size sum of `size` squares)^beta: neighbours come from cache, a thread an element."""
+    return work(op, Pointwise(x.size), vector=x.size * (2 * size + 2 + POW + FLOPS["Div"]))

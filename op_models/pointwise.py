@@ -1,0 +1,146 @@
+"""Elementwise operators: one output element from one element of each operand.
+
+The counting convention of every family:
+
+- 1 FLOP: an addition, subtraction, multiplication, comparison, minimum, selection by a condition, sign
+  change, rounding, conversion, logical or bit operation. A fused multiplication and addition is 2.
+- `SPECIAL` FLOPs: a division, a root or any named function (exp, log, sin, erf, tanh, ...), whatever its
+  argument. A GPU's special function unit gives a quarter of the vector rate or less.
+- 0 FLOPs: copying, and arithmetic on addresses.
+
+Anything else is the sum over the formula ONNX defines it by.
+"""
+
+from __future__ import annotations
+
+from op_models.core import Operator, Pointwise, Tensor, Work, op, work
+
+SPECIAL = 4
+
+SIMPLE = (
+    "Abs", "Add", "And", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
+    "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Mul",
+    "Neg", "Not", "Or", "Relu", "Round", "Sign", "Sub", "ThresholdedRelu", "Where", "Xor",
+)  # fmt: skip
+
+SPECIALS = (
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Div", "Erf", "Exp", "Log",
+    "Reciprocal", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
+)  # fmt: skip
+
+SIGMOID = 2 + 2 * SPECIAL  # 1 / (1 + exp(-x))
+SOFTPLUS = 1 + 2 * SPECIAL  # log(1 + exp x)
+GELU = 4 + SPECIAL  # x / 2 (1 + erf(x / sqrt 2))
+GELU_TANH = 8 + SPECIAL  # x / 2 (1 + tanh(c (x + d x x x)))
+POW = 1 + 2 * SPECIAL  # exp(y log x)
+
+#: Vector FLOPs of one output element.
+FLOPS: dict[str, int] = {
+    **dict.fromkeys(SIMPLE, 1),
+    **dict.fromkeys(SPECIALS, SPECIAL),
+    "Celu": 6 + SPECIAL,  # max(0, x) + min(0, a (exp(x / a) - 1))
+    "DequantizeLinear": 2,  # (x - zero) scale
+    "Elu": 3 + SPECIAL,  # x < 0 ? a (exp x - 1) : x
+    "HardSigmoid": 4,  # max(0, min(1, a x + b))
+    "HardSwish": 5,  # x max(0, min(1, x / 6 + 1 / 2))
+    "LeakyRelu": 2,  # x < 0 ? a x : x
+    "Mish": 1 + SPECIAL + SOFTPLUS,  # x tanh(softplus x)
+    "Mod": 3 + SPECIAL,  # x - y floor(x / y)
+    "PRelu": 2,  # x < 0 ? a x : x
+    "QuantizeLinear": 4 + SPECIAL,  # min(top, max(bottom, round(x / scale) + zero))
+    "Selu": 4 + SPECIAL,  # c (x < 0 ? a exp x - a : x)
+    "Shrink": 2,  # x beyond lambda ? x - bias : 0
+    "Sigmoid": SIGMOID,
+    "Softplus": SOFTPLUS,
+    "Softsign": 2 + SPECIAL,  # x / (1 + |x|)
+    "com.microsoft::BiasGelu": 1 + GELU,
+    "com.microsoft::BiasSplitGelu": 3 + GELU,  # (x + b) gelu(y + c)
+    "com.microsoft::Gelu": GELU,
+}
+
+
+def costing(op: Operator, flops: int) -> Work:
+    """Pointwise work of so many vector FLOPs an output element."""
+    return work(op, Pointwise(op.out.size), vector=op.out.size * flops)
+
+
+@op(*FLOPS)
+def elementwise(op: Operator) -> Work:
+    """The table's FLOPs an output element."""
+    return costing(op, FLOPS[op.type])
+
+
+@op("Sum", "Max", "Min", "com.microsoft::BiasAdd")
+def fold(op: Operator) -> Work:
+    """n - 1 an element for n operands."""
+    return costing(op, max(len(op.present) - 1, 0))
+
+
+@op("Mean")
+def mean(op: Operator) -> Work:
+    """n an element: n - 1 additions and the factor 1/n."""
+    return costing(op, len(op.present))
+
+
+@op("Pow")
+def power(op: Operator, x: Tensor, y: Tensor) -> Work:
+    """exp(y log x); a stored exponent of 2 or 3 multiplies instead, 1/2 is a root."""
+    short: dict[float, int] = {1: 0, 2: 1, 3: 2, 0.5: SPECIAL}
+    exponents = set(y.value or ())
+    return costing(op, short.get(exponents.pop(), POW) if len(exponents) == 1 else POW)
+
+
+@op("Clip")
+def clip(
+    op: Operator,
+    x: Tensor,
+    low: Tensor | None = None,
+    high: Tensor | None = None,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+) -> Work:
+    """1 an element for each bound: attributes before opset 11, inputs since."""
+    return costing(op, sum(bound is not None for bound in (low, high, min, max)))
+
+
+@op("Gelu")
+def gelu(op: Operator, x: Tensor, *, approximate: str = "none") -> Work:
+    """x/2 (1 + erf(x/sqrt 2)), or its approximation by tanh."""
+    return costing(op, GELU_TANH if approximate == "tanh" else GELU)
+
+
+@op("com.microsoft::FastGelu")
+def fast_gelu(op: Operator, x: Tensor, bias: Tensor | None = None) -> Work:
+    """The approximation of Gelu by tanh, after an optional bias."""
+    return costing(op, GELU_TANH + (bias is not None))
+
+
+@op("Swish", "SwiGLU")
+def swish(op: Operator, x: Tensor, gated: Tensor | None = None, *, alpha: float = 1.0) -> Work:
+    """x sigmoid(alpha x), times what it gates."""
+    return costing(op, SIGMOID + 1 + (alpha != 1.0) + (gated is not None))
+
+
+@op("com.microsoft::QuickGelu")
+def quick_gelu(op: Operator, x: Tensor, *, alpha: float = 1.702) -> Work:
+    """x sigmoid(alpha x)."""
+    return costing(op, SIGMOID + 1 + (alpha != 1.0))
+
+
+@op("Dropout")
+def dropout(op: Operator) -> Work:
+    """A copy: nothing is dropped in inference."""
+    return costing(op, 0)
+
+
+@op("com.microsoft::BiasDropout")
+def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Tensor | None = None) -> Work:
+    """Bias and residual, 1 an element each; nothing is dropped in inference."""
+    return costing(op, 1 + (residual is not None))
+
+
+@op("CastLike")
+def cast_like(op: Operator) -> Work:
+    """1 an element; of the second operand only the type is looked at."""
+    return work(op, Pointwise(op.out.size), vector=op.out.size, read={1: 0})

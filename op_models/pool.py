@@ -1,0 +1,61 @@
+"""Pooling: every tap of every output is accumulated once, whatever the padding; the input is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from op_models.core import Operator, Pointwise, Rows, Tensor, Work, op, work
+from op_models.pointwise import POW, SPECIAL
+
+
+def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
+    """`tap` FLOPs a tap and `result` FLOPs an output; a thread an output."""
+    return work(op, Pointwise(op.out.size), vector=op.out.size * (taps * tap + result))
+
+
+def overall(op: Operator, x: Tensor, tap: int, result: int) -> Work:
+    """As `pooled`, but one output a channel: a row each, shared by many threads."""
+    rows = prod(x.shape[:2])
+    return work(op, Rows(rows, prod(x.shape[2:])), vector=x.size * tap + rows * result)
+
+
+def lp(p: int) -> tuple[int, int]:
+    """|x|^p summed, and the p-th root: FLOPs a tap and an output."""
+    return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
+
+
+@op("MaxPool")
+def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
+    """1 comparison a tap."""
+    return pooled(op, prod(kernel_shape), 1, 0)
+
+
+@op("AveragePool")
+def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
+    """1 addition a tap, and the factor 1/taps."""
+    return pooled(op, prod(kernel_shape), 1, 1)
+
+
+@op("LpPool")
+def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2) -> Work:
+    """The p-norm of the taps."""
+    return pooled(op, prod(kernel_shape), *lp(p))
+
+
+@op("GlobalMaxPool")
+def global_max_pool(op: Operator, x: Tensor) -> Work:
+    """1 comparison an input element."""
+    return overall(op, x, 1, 0)
+
+
+@op("GlobalAveragePool")
+def global_average_pool(op: Operator, x: Tensor) -> Work:
+    """1 addition an input element, and a factor a channel."""
+    return overall(op, x, 1, 1)
+
+
+@op("GlobalLpPool")
+def global_lp_pool(op: Operator, x: Tensor, *, p: int = 2) -> Work:
+    """The p-norm of each channel."""
+    return overall(op, x, *lp(p))

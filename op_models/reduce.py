@@ -1,0 +1,91 @@
+"""Reductions along rows: softmax, reduce, arg, cumulative sums, selection; each element enters once."""
+
+from __future__ import annotations
+
+from math import prod
+
+from op_models.core import BITS, Operator, Rows, Tensor, Work, op, work
+from op_models.pointwise import SPECIAL
+
+#: Softmax of one element: maximum, difference, exp, sum, and the factor 1/sum (a division once a row).
+SOFTMAX = 4 + SPECIAL
+
+
+def along(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Rows and their width where one axis is reduced; a scalar is one row of one."""
+    if not shape:
+        return 1, 1
+    axis %= len(shape)
+    return prod(shape[:axis] + shape[axis + 1 :]), shape[axis]
+
+
+def beyond(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Rows and their width where every axis from `axis` on is part of the row."""
+    return prod(shape[:axis]), prod(shape[axis:])
+
+
+def softmax_rows(op: Operator, x: Tensor, axis: int | None) -> tuple[int, int]:
+    """Before opset 13 all axes from 1 on are the row, since then the last one; version 0 means today's."""
+    if 0 < op.version < 13:
+        return beyond(x.shape, 1 if axis is None else axis)
+    return along(x.shape, -1 if axis is None else axis)
+
+
+@op("Softmax", "LogSoftmax")
+def softmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
+    """Maximum, sum of exp(x - maximum), scale: three sweeps. The logarithm takes the division's place."""
+    rows, width = softmax_rows(op, x, axis)
+    return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * SPECIAL)
+
+
+@op("Hardmax")
+def hardmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
+    """1 comparison an element, then a sweep that writes."""
+    return work(op, Rows(*softmax_rows(op, x, axis), 1), vector=x.size)
+
+
+@op("com.microsoft::BiasSoftmax")
+def bias_softmax(op: Operator, x: Tensor, bias: Tensor, *, axis: int = 1) -> Work:
+    """Softmax of x + bias; all axes from `axis` on are the row."""
+    rows, width = beyond(x.shape, axis)
+    return work(op, Rows(rows, width, 2), vector=x.size * (1 + SOFTMAX) + rows * SPECIAL)
+
+
+#: Vector FLOPs of one element read, those of one result, and the sweeps beyond the first.
+REDUCE: dict[str, tuple[int, int, int]] = {
+    "ArgMax": (1, 0, 0),
+    "ArgMin": (1, 0, 0),
+    "ReduceL1": (2, 0, 0),
+    "ReduceL2": (2, SPECIAL, 0),
+    "ReduceLogSum": (1, SPECIAL, 0),
+    "ReduceLogSumExp": (3 + SPECIAL, 1 + SPECIAL, 1),  # maximum + log of the sum of exp(x - maximum)
+    "ReduceMax": (1, 0, 0),
+    "ReduceMean": (1, 1, 0),
+    "ReduceMin": (1, 0, 0),
+    "ReduceProd": (1, 0, 0),
+    "ReduceSum": (1, 0, 0),
+    "ReduceSumSquare": (2, 0, 0),
+}
+
+
+@op(*REDUCE)
+def reduce(op: Operator, x: Tensor) -> Work:
+    """Every output is a row: axes from an attribute, an input or nowhere need no look, nor does keepdims."""
+    element, result, passes = REDUCE[op.type]
+    rows = op.out.size
+    return work(op, Rows(rows, x.size // rows if rows else 0, passes), vector=x.size * element + rows * result)
+
+
+@op("CumSum", "CumProd")
+def cumulate(op: Operator, x: Tensor, axis: Tensor | None = None) -> Work:
+    """1 an element; an axis known only at run time is taken for the last."""
+    known = axis.value if axis is not None else None
+    return work(op, Rows(*along(x.shape, int(known[0]) if known else -1)), vector=x.size)
+
+
+@op("TopK")
+def top_k(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
+    """log2(k) + 1 comparisons an element; a radix selection sweeps once for each byte of an element."""
+    _, k = along(op.out.shape, axis)
+    size = Rows(*along(x.shape, axis), max(BITS[x.dtype] // 8 - 1, 0))
+    return work(op, size, vector=x.size * k.bit_length())
