@@ -11,7 +11,7 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, Note, load
-from onnxperf.latency import METHODS, estimate, pipe_on
+from onnxperf.latency import METHODS, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import memory
 from onnxperf.passes import PRECISIONS, precision
@@ -102,7 +102,7 @@ def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     )
     workspace = int(estimates.workspace.max(initial=0))
     need = memory(run, workspace, device.capacity_bytes)
-    notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device))
+    notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device), *_prototype(runtime))
     if not need.fits:
         short = (need.total_bytes - need.capacity_bytes) / 1e9
         notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
@@ -147,6 +147,17 @@ def _assumed(kernels: Kernels) -> list[Note]:
             tuple(names),
         )
         for type, names in nodes.items()
+    ]
+
+
+def _prototype(runtime: Runtime) -> list[Note]:
+    """Says so where constants are not yet derived from measurements."""
+    sources = {"latency constants": shipped().source, f"host costs of {runtime.name}": runtime.host.source}
+    rough = [name for name, source in sources.items() if source.startswith("assumed")]
+    if not rough:
+        return []
+    return [
+        Note("prototype-constants", f"{' and '.join(rough)} are {sources['latency constants']}: take ranges as rough")
     ]
 
 

@@ -52,7 +52,9 @@ class Cards:
         self.compute = column([d.effects.compute for d in devices])
         self.memory = column([d.effects.memory for d in devices])
         self.launch = column([d.effects.launch for d in devices])
-        self.dram = column([constants.dram.get(d.memory_kind, constants.dram["other"]) for d in devices])
+        dram = constants.dram
+        kinds = [(f"{d.memory_kind} cc{d.capability[0]}", d.memory_kind, "other") for d in devices]
+        self.dram = column([next(dram[kind] for kind in names if kind in dram) for names in kinds])
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
 

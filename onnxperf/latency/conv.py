@@ -19,7 +19,8 @@ def conv(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
     groups = np.maximum(k["groups"], 1)
     depth = np.maximum(k["cin"] / groups * k["taps"], 1)
     columns = np.maximum(k["cout"] / groups, 1)
-    whole = gemm.product(k, d, c, groups, np.maximum(k["images"] * k["out"], 1), columns, depth, cold=cold)
+    product = gemm.Product(groups, np.maximum(k["images"] * k["out"], 1), columns, depth, convolution=True)
+    whole = gemm.product(k, product, d, c, cold)
     gather = c.convolution["gather_efficiency"]
     compute = whole.compute / gather
     seconds = whole.seconds + (compute - whole.compute)

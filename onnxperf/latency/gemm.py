@@ -6,6 +6,8 @@ The forms are described, with what they were fitted to, in the docstring of each
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from onnxperf.latency.bounds import Array, Bounds, Columns, pnorm
@@ -14,33 +16,39 @@ from onnxperf.latency.constants import Constants
 from op_models import BITS
 
 
-def gemm(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
-    """A product: tensor cores where the card has the pipe, CUDA cores elsewhere.
+class Product(NamedTuple):
+    """The product behind a kernel, whatever its operator: `batch` times m x k by k x n, each a column [n, 1].
 
-    `cold` [1, g] is the share of weights that a model of this size finds in DRAM rather than L2.
+    `convolution` says that any tile is open to it, not only the ones of the matrix library.
     """
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    convolution: bool = False
+
+
+def gemm(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
+    """A product of matrices; `cold` [1, g] is the share of the model's weights found in DRAM rather than L2."""
     batch, m, n, depth = (np.maximum(k[f], 1) for f in ("batch", "m", "n", "k"))
-    return product(k, d, c, batch, m, n, depth, cold=cold)
+    return product(k, Product(batch, m, n, depth), d, c, cold)
 
 
-def product(
-    k: Columns, d: Cards, c: Constants, batch: Array, m: Array, n: Array, depth: Array, *, cold: Array
-) -> Bounds:
-    """The product behind a kernel, whatever operator it is: sizes are columns [n, 1]."""
+def product(k: Columns, p: Product, d: Cards, c: Constants, cold: Array) -> Bounds:
+    """Tensor cores where the card has the kernel's pipe, CUDA cores elsewhere."""
     on_tensor = d.tensor(k.pipes)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
     if not on_tensor.any():
-        return cuda_cores(k, d, c, batch, m, n, depth, width)
-    tensor = tensor_cores(k, d, c, batch, m, n, depth, width, cold)
+        return cuda_cores(k, p, d, c, width)
+    tensor = tensor_cores(k, p, d, c, width, cold)
     if on_tensor.all():
         return tensor
-    vector = cuda_cores(k, d, c, batch, m, n, depth, width)
+    vector = cuda_cores(k, p, d, c, width)
     return Bounds(*(np.where(on_tensor, t, v) for t, v in zip(tensor, vector, strict=True)))
 
 
-def cuda_cores(
-    k: Columns, d: Cards, c: Constants, batch: Array, m: Array, n: Array, depth: Array, width: Array
-) -> Bounds:
+def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> Bounds:
     """Blocks of `columns x rows` in waves over the SMs, softened; operands stream through L2.
 
     compute = waves x (2 rows columns k / lanes / efficiency + prologue); efficiency falls for small tiles, for
@@ -49,13 +57,15 @@ def cuda_cores(
     tile's operands. The fastest tile of the architecture's own set is taken: libraries choose well inside it, and a
     wider set would be too good to be true. Source: fitted on the FP32 kernels of NeuSight's data.
     """
+    batch, m, n, depth, _ = p
     g = c.cuda_core_gemm
     single = batch == 1
 
     def pick(name: str) -> Array:
         return np.where(single, g[name]["single"], g[name]["batched"])
 
-    sets = [c.cuda_core_tiles[f"cc{min(max(major, 6), 9)}"] for major in d.major[0]]
+    names = ["convolution" if p.convolution else f"cc{min(max(major, 6), 9)}" for major in d.major[0]]
+    sets = [c.cuda_core_tiles[name] for name in names]
     tiles = sorted({(a, b) for s in sets for a, b in s})
     allowed = np.array([[[a, b] in s for s in sets] for a, b in tiles])[:, None, :]
     a, b = (np.array(side, dtype=float)[:, None, None] for side in zip(*tiles, strict=True))
@@ -80,29 +90,19 @@ def cuda_cores(
     l2 = width * count * (a + b) * part / (d.l2_Bps * pick("l2")) * d.memory
     store = pick("store") * k.written / (d.bandwidth * pick("dram")) * np.minimum(1, 256 / part)
     launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
-    p = pick("norm")
-    seconds = pnorm(compute, np.broadcast_to(dram, compute.shape), l2, p=p) + store + launch
+    seconds = pnorm(compute, np.broadcast_to(dram, compute.shape), l2, p=pick("norm")) + store + launch
     seconds = np.where(allowed, seconds, np.inf)
     return _best(seconds, compute, np.maximum(dram, l2), np.zeros_like(seconds), launch, partials, x, splits, tiles)
 
 
-def tensor_cores(
-    k: Columns,
-    d: Cards,
-    c: Constants,
-    batch: Array,
-    m: Array,
-    n: Array,
-    depth: Array,
-    width: Array,
-    cold: Array,
-) -> Bounds:
+def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, cold: Array) -> Bounds:
     """The fastest of tiles and splits: cycles a tile needs to multiply, to be fed, and to walk k, plus its epilogue.
 
     mma = 2 rows columns k / (0.84 x rate of an SM); feed = (rows + columns) k bytes / what L2 feeds an SM;
     waves count partial ones in part. Memory is cold bytes from DRAM (no faster than the resident blocks can ask
     for) and hot ones from L2. Source: fitted on bf16 kernels of A100, L40S, H200 and B200.
     """
+    batch, m, n, depth, _ = p
     t = c.tensor_gemm
     classes = [c.tensor_class[name] for name in d.tensor_class()]
     f_rows, f_pro, f_feed = (np.array([s[key] for s in classes])[None, :] for key in ("min_rows", "prologue", "feed"))

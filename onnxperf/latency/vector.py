@@ -53,22 +53,24 @@ def move(k: Columns, d: Cards, c: Constants) -> Bounds:
 
 
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
-    """One block sweeps a row `passes` times more than it must; too few rows leave SMs idle.
+    """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
-    latency = waves x (a constant for a row + one for each 1024 elements). Rows in flight that exceed L2 are read
-    again from DRAM.
+    latency = waves x (a constant for a row + one for each step of the block along it). Rows of up to 1024 elements
+    stay in registers where the kernel sweeps three times (softmax); what is swept again comes from DRAM where the
+    rows in flight exceed L2. Source: fitted on the FP32 softmax and LayerNorm kernels of NeuSight's data.
     """
     width, count = np.maximum(k["width"], 1), np.maximum(k["rows"], 1)
-    resident_blocks = 8
-    again = k["passes"] * k.read
-    in_flight = np.minimum(count, d.sms * resident_blocks) * k.read / count
-    miss = 1 / (1 + (c.rows["miss"] * d.l2 / np.maximum(in_flight, 1)) ** c.l2["sharpness"])
-    memory = traffic(k.bytes, d, c, c.rows["norm"], again, miss)
-    waves = np.ceil(count / (d.sms * resident_blocks))
-    latency = waves * (
-        c.rows["row_s"] / resident_blocks + c.rows["iteration_s"] * np.ceil(width / 1024) / resident_blocks
-    )
-    return _with_floor(k.vector / k.vector_rate, memory, latency, c.rows["floor_s"] * d.launch, count * 128, d)
+    sweeping = k["passes"] >= 2
+    threads = np.where(sweeping, np.clip(2 ** np.ceil(np.log2(width / 8)), 128, 1024), 128)
+    passes = np.where(sweeping & (width <= 1024), 0, k["passes"])
+    in_flight = d.sms * np.minimum(c.rows["blocks_per_sm"], np.floor(d.threads / threads))
+    open_bytes = np.minimum(count, in_flight) * k.read / count
+    miss = 1 / (1 + (c.rows["miss"] * d.l2_near / np.maximum(open_bytes, 1)) ** c.l2["sharpness"])
+    memory = traffic(k.bytes, d, c, c.rows["norm"], passes * k.read, miss)
+    step = np.where(sweeping, c.rows["sweep_step_s"], c.rows["step_s"])
+    start = np.where(sweeping, c.rows["sweep_row_s"], c.rows["row_s"])
+    latency = np.ceil(count / in_flight) * (start + step * np.ceil(width / threads)) * np.where(passes > 0, 1.0, 0.5)
+    return _with_floor(k.vector / k.vector_rate, memory, latency, c.rows["floor_s"] * d.launch, count * threads, d)
 
 
 def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:

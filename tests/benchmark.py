@@ -1,0 +1,144 @@
+"""How fast onnxperf itself is: `python -m tests.benchmark` prints medians over repeats, and the machine.
+
+Cold figures are whole processes, warm ones calls in this process; memory is a process's peak.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+REPEATS = 7
+
+
+def process(*arguments: str) -> tuple[float, float]:
+    """Median seconds and peak memory in MB of `python -m onnxperf ...` as a whole process."""
+    command = [sys.executable, "-c", _MEASURED, *arguments]
+    seconds, peaks = [], []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+        peaks.append(float(done.stderr.splitlines()[-1]))
+    return statistics.median(seconds), max(peaks)
+
+
+_MEASURED = """
+import resource, sys
+sys.argv[0] = "onnxperf"
+from onnxperf.cli import main
+try:
+    main()
+finally:
+    scale = 1e6 if sys.platform == "darwin" else 1e3
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale, file=sys.stderr)
+"""
+
+
+def call(run: Callable[[], object]) -> float:
+    """Median seconds of a call in this process, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def chain(blocks: int) -> bytes:
+    """A model of ten nodes a block: products, sums, activations, a normalisation, views."""
+    from onnx import TensorProto, helper
+
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [64, 64], bytes(4 * 64 * 64), raw=True)
+    bias = helper.make_tensor("b", TensorProto.FLOAT, [64], bytes(4 * 64), raw=True)
+    wide = helper.make_tensor("wide", TensorProto.INT64, [3], [1, 32, 64])
+    flat = helper.make_tensor("flat", TensorProto.INT64, [2], [32, 64])
+    nodes, x = [], "x"
+    steps = (
+        ("MatMul", "w"), ("Add", "b"), ("Relu", ""), ("Reshape", "wide"), ("LayerNormalization", "b"),
+        ("Sigmoid", ""), ("Mul", "b"), ("Reshape", "flat"), ("Tanh", ""), ("Add", "b"),
+    )  # fmt: skip
+    for block in range(blocks):
+        for step, (op, other) in enumerate(steps):
+            y = f"t{block}_{step}"
+            nodes.append(helper.make_node(op, [x, other] if other else [x], [y], name=f"n{block}_{step}"))
+            x = y
+    vector = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, 64]) for name in ("x", x)]
+    graph = helper.make_graph(nodes, "chain", vector[:1], vector[1:], [weight, bias, wide, flat])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
+
+
+def decoder(layers: int = 32, hidden: int = 4096, inner: int = 11008, tokens: int = 128) -> bytes:
+    """A weightless decoder with 7 billion parameters: every weight is a name, a shape and a missing file."""
+    from onnx import TensorProto, helper
+
+    def weight(name: str, *shape: int) -> TensorProto:
+        t = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+        t.external_data.add(key="location", value="weights-not-included.bin")
+        return t
+
+    nodes, weights, x = [], [], "x"
+
+    def node(op: str, *inputs: str) -> str:
+        out = f"{op}_{len(nodes)}"
+        nodes.append(helper.make_node(op, list(inputs), [out], name=out))
+        return out
+
+    def linear(x: str, rows: int, columns: int) -> str:
+        weights.append(weight(f"w{len(weights)}", rows, columns))
+        return node("MatMul", x, weights[-1].name)
+
+    for _ in range(layers):
+        q, k, v = (linear(x, hidden, hidden) for _ in range(3))
+        scores = node("Softmax", node("MatMul", q, node("Transpose", k)))
+        x = node("Add", x, linear(node("MatMul", scores, v), hidden, hidden))
+        gate = node("Mul", node("Sigmoid", linear(x, hidden, inner)), linear(x, hidden, inner))
+        x = node("Add", x, linear(gate, inner, hidden))
+    x = linear(x, hidden, 32000)
+    info = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in (("x", [tokens, hidden]), (x, [tokens, 32000]))
+    ]
+    graph = helper.make_graph(nodes, "decoder", info[:1], info[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
+
+
+def main() -> None:
+    """Print one line for each figure, with its limit."""
+    import onnxperf
+
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        seven = Path(folder) / "decoder-7b.onnx"
+        seven.write_bytes(decoder())
+        ten = chain(1000)
+        resnet = (SAMPLES / "resnet50.onnx").read_bytes()
+
+        line(
+            "cold predict, BERT-base",
+            f"{process('predict', str(SAMPLES / 'bert-base.onnx'), '--gpu', 'l4')[0]:.3f} s",
+            "1 s",
+        )
+        line("--help", f"{process('--help')[0]:.3f} s", "0.25 s")
+        line("warm call, ResNet-50", f"{call(lambda: onnxperf.predict(resnet, gpu='l4')) * 1e3:.1f} ms", "30 ms")
+        line("warm call, 10,000 nodes", f"{call(lambda: onnxperf.predict(ten, gpu='l4')):.2f} s", "3 s")
+        seconds, peak = process("predict", str(seven), "--gpu", "h100")
+        line("weightless 7B, peak memory", f"{peak:.0f} MB", f"300 MB; took {seconds:.2f} s")
+
+
+def line(what: str, figure: str, limit: str) -> None:
+    """Print one figure beside its limit."""
+    print(f"{what:30s} {figure:>10s}   limit {limit}")
+
+
+if __name__ == "__main__":
+    main()
