@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnxperf.errors import Error, LimitExceeded, MissingDependency, ModelError, UsageError
 
 if TYPE_CHECKING:
-    from onnxperf.predict import predict
+    from onnxperf.pipeline import predict
     from onnxperf.prediction import Prediction
 
 __version__ = "0.1.0"
@@ -23,9 +23,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
     if name == "predict":
-        from onnxperf.predict import predict
+        from onnxperf.pipeline import predict
 
-        globals()["predict"] = predict  # the submodule of that name has just taken its place
         return predict
     if name == "Prediction":
         from onnxperf.prediction import Prediction

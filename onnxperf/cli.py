@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from onnxperf import __version__
-from onnxperf.errors import Error, LimitExceeded, MissingDependency, UsageError
+from onnxperf.errors import Error, LimitExceeded, MissingDependency, UsageError, printable
 
 if TYPE_CHECKING:
     from gpu_specs import Device
@@ -145,7 +145,7 @@ def predict(
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
     """
     from onnxperf.graph import load
-    from onnxperf.predict import answer, find
+    from onnxperf.pipeline import answer, find
     from onnxperf.prediction import Scenario
 
     device, notes = find(gpu)
@@ -189,7 +189,7 @@ def _unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], fla
 
 def _changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) -> list[tuple[str, Prediction]]:
     """The same run under other terms, where they help: half precision, a CUDA graph, both."""
-    from onnxperf.predict import answer
+    from onnxperf.pipeline import answer
 
     if scenario.method != "tile-wave":
         return []
@@ -227,13 +227,13 @@ def _gate(p: Prediction, max_latency: float | None, max_memory: float | None) ->
 
 
 def _largest(p: Prediction) -> str:
-    from onnxperf.report import clean, size
+    from onnxperf.report import size
 
     m = p.memory
     if m.weights_bytes >= m.activations_bytes:
         return f"{size(m.weights_bytes)} of it are weights"
     most = sorted(p.kernels, key=lambda k: -k.bytes_written)[:3]
-    named = ", ".join(f"{clean(k.name)} ({clean(k.op)}, {size(k.bytes_written)})" for k in most)
+    named = ", ".join(f"{printable(k.name)} ({printable(k.op)}, {size(k.bytes_written)})" for k in most)
     return f"{size(m.activations_bytes)} of it are activations, the largest written by {named}"
 
 
@@ -271,55 +271,24 @@ def gpus(name: str | None, as_json: bool) -> None:
       onnxperf gpus l4
     """
     import gpu_specs
-    from onnxperf.predict import find
+    from onnxperf import gpus as cards
+    from onnxperf.pipeline import find
+    from onnxperf.report import console
 
     if name is None:
         devices = [gpu_specs.load(i) for i in gpu_specs.ids()]
         if as_json:
-            click.echo(json.dumps([_device_json(d) for d in devices], indent=2))
-            return
-        from onnxperf.report import console, show_gpus
-
-        show_gpus(console(), devices)
+            click.echo(json.dumps([cards.as_json(d) for d in devices], indent=2))
+        else:
+            cards.show_gpus(console(), devices)
         return
     device, notes = find(name)
     for note in notes:
         click.echo(note.message, err=True)
     if as_json:
-        click.echo(json.dumps(_device_json(device), indent=2))
-        return
-    from onnxperf.report import console, show_gpu
-
-    facts = [(k, _text(v), device.source_of(k)) for k, v in _facts(device).items()]
-    show_gpu(console(), device, facts)
-
-
-def _facts(device: Device) -> dict[str, Any]:
-    """A device's figures by name, its rates one by one."""
-    from dataclasses import fields
-
-    left_out = {"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"}
-    facts = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left_out}
-    return {**facts, **device.dense_flops}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.6g}" if value < 1e6 else f"{value:.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _device_json(device: Device) -> dict[str, Any]:
-    sources = {name: s for name in _facts(device) if (s := device.source_of(name))}
-    return {
-        "id": device.id,
-        "name": device.name,
-        "aliases": [*device.aliases, *device.short_names],
-        **{k: list(v) if isinstance(v, tuple) else v for k, v in _facts(device).items() if k not in device.dense_flops},
-        "dense_flops": dict(device.dense_flops),
-        "sources": {name: {"status": s.status, "text": s.text} for name, s in sources.items()},
-        "notes": list(device.notes),
-    }
+        click.echo(json.dumps(cards.as_json(device), indent=2))
+    else:
+        cards.show_gpu(console(), device)
 
 
 def main() -> NoReturn:
@@ -336,7 +305,7 @@ def main() -> NoReturn:
         click.echo("interrupted", err=True)
         code = INTERRUPTED
     except Error as e:
-        click.echo(f"onnxperf: {_printable(str(e))}", err=True)
+        click.echo(f"onnxperf: {printable(str(e))}", err=True)
         code = e.exit_code
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -349,14 +318,8 @@ def main() -> NoReturn:
             raise
         what = f"{type(e).__name__}: {str(e)[:200]}"
         click.echo(
-            f"onnxperf: this is a bug of ours ({_printable(what)}); please report it to {REPORT_TO}, with --debug",
+            f"onnxperf: this is a bug of ours ({printable(what)}); please report it to {REPORT_TO}, with --debug",
             err=True,
         )
         code = BUG
     sys.exit(code)
-
-
-def _printable(text: str) -> str:
-    from onnxperf.report import clean
-
-    return clean(text.replace("\n", " "))

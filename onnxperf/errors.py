@@ -31,3 +31,8 @@ class MissingDependency(Error):
     """The environment lacks what the request needs: an extra that is not installed, space on the disk."""
 
     exit_code = 4
+
+
+def printable(text: str) -> str:
+    """Text from a stranger's file, safe to show: no control characters, no escape sequences, one line."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

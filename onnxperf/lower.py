@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxperf.errors import ModelError
@@ -17,7 +18,8 @@ class Kernel:
     """One device activity. It leads every microsecond back to ONNX nodes.
 
     host_s: what the host spends until it has launched this kernel, counted from the launch before it;
-    after: indices of the kernels whose results it reads; assumed: no rule knows the operator.
+    after: indices of the kernels whose results it reads; assumed: no rule knows the operator; blocks: the host reads
+    the result and waits for it.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Kernel:
     after: tuple[int, ...] = ()
     stream: str = COMPUTE
     assumed: bool = False
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,7 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
             continue
         if o.type in ("MemcpyFromHost", "MemcpyToHost"):
             way = "h2d" if o.type == "MemcpyFromHost" else "d2h"
-            wait = host.copy_s + (host.sync_s if way == "d2h" else 0.0)
-            row = _transfer(o.name, o.out, way, after, waiting + wait, o)
+            row = replace(_transfer(o.name, o.out, way, after, waiting + host.copy_s, o), blocks=way == "d2h")
         else:
             w = _work(o, runtime, tf32)
             assumed = o.place != "copy" and not known(o.type)
@@ -73,11 +75,25 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
         rows.append(row)
         waiting = 0.0
     if include_transfers:
+        at_home = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
         for t in graph.outputs:
+            if t.name in at_home:
+                continue
             rows.append(_transfer(f"{t.name}.d2h", t, "d2h", made.get(t.name, ()), host.copy_s + waiting))
             waiting = 0.0
     stored = sum(t.bytes for t in graph.stored())
-    return Kernels(tuple(rows), waiting, stored)
+    return Kernels(tuple(_named_apart(rows)), waiting, stored)
+
+
+def _named_apart(rows: list[Kernel]) -> Iterator[Kernel]:
+    """Names are keys for whoever reads the answer: what a room inserted may be called like a node of the file."""
+    taken: set[str] = set()
+    for row in rows:
+        name = row.name
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        yield row if name == row.name else replace(row, name=name)
 
 
 def _transfer(

@@ -12,7 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpu_specs import Device, Source
+from gpu_specs import Device
+from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import KernelPrediction, Prediction
 
@@ -20,11 +21,6 @@ BAR = 24
 WIDTH = 110
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
-
-
-def clean(text: str) -> str:
-    """Text from a stranger's file, safe to print: no control characters, no escape sequences."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def duration(seconds: float) -> str:
@@ -78,11 +74,12 @@ def show(
 
 def _headline(p: Prediction, device: Device) -> Text:
     s = p.scenario
-    text = Text(f"{clean(s.model)} on {device.name} ({s.gpu})\n", style="bold")
+    text = Text(f"{printable(s.model)} on {device.name} ({s.gpu})\n", style="bold")
     text.append(f"{s.runtime}, {s.precision} precision, batch {s.batch}, {s.method}\n", style="dim")
     text.append(f"\n{duration(p.seconds)}", style="bold green")
     text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
-    text.append(f"   {p.throughput_per_second:,.4g} samples/s\n")
+    rate = p.throughput_per_second
+    text.append(f"   {rate:,.0f} samples/s\n" if rate >= 1000 else f"   {rate:.4g} samples/s\n")
     text.append(p.scope, style="dim")
     return text
 
@@ -91,7 +88,7 @@ def _shares(p: Prediction) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, share in sorted(p.bound_by.items(), key=lambda x: -x[1]):
         if share >= 0.005:
-            table.add_row(name, f"{share:.0%}", "█" * max(1, round(share * BAR)), _MEANING[name])
+            row(table, name, f"{share:.0%}", "█" * max(1, round(share * BAR)), _MEANING[name])
     return table
 
 
@@ -111,17 +108,15 @@ def _facts(p: Prediction) -> Table:
     table = Table.grid(padding=(0, 2))
     times = (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds)
     added, path, least = map(duration, times)
-    table.add_row(
-        "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak"
-    )
+    row(table, "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak")
     flops = f"{w['matrix_flops'] / 1e9:.4g} GFLOP in products, {w['vector_flops'] / 1e9:.3g} elsewhere"
-    table.add_row("work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written")
+    row(table, "work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written")
     parts = (
         f"weights {size(m.weights_bytes)}, activations {size(m.activations_bytes)}, workspace {size(m.workspace_bytes)}"
     )
-    table.add_row("memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
+    row(table, "memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
     if p.power_factor > 1.01:
-        table.add_row("power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
+        row(table, "power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
     return table
 
 
@@ -129,7 +124,7 @@ def _by_operator(p: Prediction) -> Table:
     groups: dict[str, list[KernelPrediction]] = {}
     for k in p.kernels:
         groups.setdefault(k.op, []).append(k)
-    table = _table("operator", "#kernels", "#time", "#share", "mostly bound by")
+    table = columns("operator", "#kernels", "#time", "#share", "mostly bound by")
 
     def add(name: str, kernels: Sequence[KernelPrediction]) -> None:
         seconds = sum(k.seconds for k in kernels)
@@ -137,7 +132,7 @@ def _by_operator(p: Prediction) -> Table:
         for k in kernels:
             bounds[k.bound_by] = bounds.get(k.bound_by, 0.0) + k.seconds
         share = f"{seconds / p.seconds:.1%}"
-        table.add_row(name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b]))
+        row(table, name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b]))
 
     ranked = sorted(groups.items(), key=lambda g: -sum(k.seconds for k in g[1]))
     for op, kernels in ranked[:OPERATORS]:
@@ -149,16 +144,17 @@ def _by_operator(p: Prediction) -> Table:
 
 def _short(op: str) -> str:
     """An operator's type without its domain."""
-    return clean(op.rpartition("::")[2])
+    return printable(op.rpartition("::")[2])
 
 
 def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
-    table = _table("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "bound by", "source")
+    table = columns("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "bound by", "source")
     for alike in groups:
         k = alike[0]
-        table.add_row(
-            clean(k.name),
+        row(
+            table,
+            printable(k.name),
             _short(k.op),
             f"{len(alike)} x",
             duration(k.seconds),
@@ -171,9 +167,9 @@ def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def columns(*names: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in columns:
+    for name in names:
         table.add_column(
             name.lstrip("#"),
             justify="right" if name.startswith("#") else "left",
@@ -183,10 +179,15 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def row(table: Table, *cells: str) -> None:
+    """A row of plain text: rich would read [brackets] in a string as markup."""
+    table.add_row(*map(Text, cells))
+
+
 def _changes(p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:
-    table = _table("what would change it", "#time", "#faster")
+    table = columns("what would change it", "#time", "#faster")
     for what, other in changes:
-        table.add_row(what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x")
+        row(table, what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x")
     return table
 
 
@@ -194,11 +195,11 @@ def _notes(notes: Iterable[Note], *, all_nodes: bool) -> Text:
     text = Text()
     for note in notes:
         text.append(f"{note.code}  ", style="yellow")
-        text.append(clean(note.message))
+        text.append(printable(note.message))
         if note.nodes:
             shown = note.nodes if all_nodes else note.nodes[:3]
             more = f", and {len(note.nodes) - len(shown)} more" if len(shown) < len(note.nodes) else ""
-            text.append(f" ({', '.join(map(clean, shown))}{more})", style="dim")
+            text.append(f" ({', '.join(map(printable, shown))}{more})", style="dim")
         text.append("\n")
     text.rstrip()
     return text
@@ -207,32 +208,4 @@ def _notes(notes: Iterable[Note], *, all_nodes: bool) -> Text:
 def blame(p: Prediction, count: int = 3) -> str:
     """The kernels that take most of the time, for a message."""
     worst = sorted(p.kernels, key=lambda k: -k.seconds)[:count]
-    return ", ".join(f"{clean(k.name)} ({clean(k.op)}, {duration(k.seconds)})" for k in worst)
-
-
-def show_gpus(out: Console, devices: Iterable[Device]) -> None:
-    """A line a card."""
-    table = _table("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#GB", "#L2 MB", "#W")
-    for d in devices:
-        half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16", 0.0))
-        table.add_row(
-            d.id, d.name, str(d.sms), f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}",
-            f"{half / 1e12:.0f}", f"{d.bandwidth_Bps / 1e9:.0f}", f"{d.capacity_bytes / 2**30:.0f}",
-            f"{d.l2_bytes / 2**20:.0f}", f"{d.tdp_W:.0f}",
-        )  # fmt: skip
-    out.print(table)
-
-
-def show_gpu(out: Console, device: Device, facts: Iterable[tuple[str, str, Source | None]]) -> None:
-    """Every fact of one card with its source."""
-    out.print(Text(f"{device.name} ({device.id})", style="bold"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("fact", no_wrap=True)
-    table.add_column("value", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("source", style="dim")
-    for name, value, source in facts:
-        table.add_row(name, clean(value), source.status if source else "", clean(source.text) if source else "default")
-    out.print(table)
-    for note in device.notes:
-        out.print(Text(clean(note)))
+    return ", ".join(f"{printable(k.name)} ({printable(k.op)}, {duration(k.seconds)})" for k in worst)

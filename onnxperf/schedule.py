@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onnxperf.latency import Estimates
 from onnxperf.latency.bounds import Array
-from onnxperf.lower import COMPUTE, Kernels
+from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
 from onnxperf.runtimes import HostCosts
 
 
@@ -39,9 +40,10 @@ def schedule(
 ) -> Timeline:
     """Lay the kernels out in time.
 
-    The host launches in order; a kernel starts when it has been launched, its stream is free and what it reads is
-    there. With one stream that is a recurrence. With several, kernels run side by side as far as their shares of
-    the card add up to one. A CUDA graph is launched once. Methods without a schedule add kernels up.
+    The host launches in order, and waits where it reads a result itself; a kernel starts when it has been launched,
+    its stream is free and what it reads is there. With one stream that is a recurrence. With several, kernels run
+    side by side as far as their shares of the card add up to one. A CUDA graph is launched once. Methods without a
+    schedule add kernels up.
     """
     seconds = estimates.seconds
     n, g = seconds.shape
@@ -50,30 +52,34 @@ def schedule(
     names = np.array([[k.stream] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
     if method != "tile-wave":
         end = np.cumsum(seconds, axis=0)
-        total = end[-1] if n else np.zeros(g)
-        return Timeline(end - seconds, end, np.maximum(total, host.run_s), critical, least, names)
-    if cuda_graph:
-        launched, done = np.full(n, host.replay_s), host.replay_s
-        gap = host.replay_gap_s
+        total = end[-1] if n else np.full(g, host.run_s)
+        return Timeline(end - seconds, end, total, critical, least, names)
+    rows = kernels.rows
+    if cuda_graph:  # launched at once, and no kernel of it can make the host wait
+        rows = tuple(replace(k, host_s=0.0) for k in rows)
+        first, tail, gap = host.replay_s, 0.0, host.replay_gap_s
     else:
-        launched = host.run_s + np.cumsum([k.host_s for k in kernels.rows]) if n else np.zeros(0)
-        done = (float(launched[-1]) if n else host.run_s) + kernels.tail_s
-        gap = host.gap_s
+        first, tail, gap = host.run_s, kernels.tail_s, host.gap_s
+    start = np.zeros((n, g))
+    now = np.full(g, first)  # the host's clock
     if streams == 1:
-        start = np.zeros((n, g))
         free = np.zeros(g)
-        for i in range(n):
-            start[i] = np.maximum(free, launched[i])
+        for i, k in enumerate(rows):
+            now = now + k.host_s
+            start[i] = np.maximum(free, now)
             free = start[i] + seconds[i] + gap
+            if k.blocks:
+                now = start[i] + seconds[i] + host.sync_s
     else:
-        start = np.zeros((n, g))
         for j in range(g):
-            start[:, j], chosen = _side_by_side(after, seconds[:, j], estimates.share[:, j], launched, gap, streams)
-            for i, k in enumerate(kernels.rows):
-                if k.stream == COMPUTE and chosen[i]:
-                    names[i, j] = f"{COMPUTE}-{chosen[i] + 1}"
+            start[:, j], chosen, now[j] = _side_by_side(
+                rows, seconds[:, j], estimates.share[:, j], first, host.sync_s, gap, streams
+            )
+            for i, stream in enumerate(chosen):
+                if 0 < stream < streams:
+                    names[i, j] = f"{COMPUTE}-{stream + 1}"
     end = start + seconds
-    total = np.maximum(end.max(axis=0) if n else np.zeros(g), done) + host.sync_s
+    total = np.maximum(end.max(axis=0, initial=0.0), now + tail) + host.sync_s
     return Timeline(start, end, total, critical, least, names)
 
 
@@ -87,27 +93,30 @@ def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
 
 
 def _side_by_side(
-    after: list[tuple[int, ...]], seconds: Array, share: Array, launched: Array, gap: float, streams: int
-) -> tuple[Array, list[int]]:
-    """Start times on one device and the stream of each kernel: in launch order, on the stream free first.
+    rows: Sequence[Kernel], seconds: Array, share: Array, now: float, sync: float, gap: float, streams: int
+) -> tuple[Array, list[int], float]:
+    """Start times on one device, each kernel's stream, and the host's clock at the end.
 
-    No kernel starts before the one launched before it, and none while the running ones leave it no room.
+    In launch order, on the stream free first; copies have a stream of their own behind the others. No kernel starts
+    before the one launched before it, and none while the running ones leave it no room.
     """
-    free = [0.0] * streams
-    busy = [0.0] * streams
-    start = np.zeros(len(after))
+    free, busy = [0.0] * (streams + 1), [0.0] * (streams + 1)
+    start = np.zeros(len(rows))
     chosen: list[int] = []
     last = 0.0
-    for i, waits in enumerate(after):
-        stream = min(range(streams), key=lambda s: free[s])
-        t = max(last, float(launched[i]), free[stream], *(float(start[k] + seconds[k]) + gap for k in waits))
+    for i, k in enumerate(rows):
+        now += k.host_s
+        stream = streams if k.stream == COPY else min(range(streams), key=lambda s: free[s])
+        t = max(last, now, free[stream], *(float(start[j] + seconds[j]) + gap for j in k.after))
         while True:
-            running = [s for s in range(streams) if free[s] - gap > t]
+            running = [s for s in range(streams + 1) if free[s] - gap > t]
             if not running or sum(busy[s] for s in running) + share[i] <= 1 + 1e-9:
                 break
             t = min(free[s] - gap for s in running)
         start[i] = last = t
-        free[stream] = t + float(seconds[i]) + gap
-        busy[stream] = float(share[i])
+        end = t + float(seconds[i])
+        free[stream], busy[stream] = end + gap, float(share[i])
         chosen.append(stream)
-    return start, chosen
+        if k.blocks:
+            now = end + sync
+    return start, chosen, now

@@ -232,7 +232,7 @@ def work(
             elements = min(t.size, (read or {}).get(i, t.size))
             touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
     stored = {t.name for t in op.present if t.stored}
-    dtype = dtype or compute_dtype(op)
+    dtype = dtype or (op.present[0].dtype if matrix and op.present else compute_dtype(op))
     pipes = MATRIX_PIPES if matrix else VECTOR_PIPES
     return Work(
         size=size,

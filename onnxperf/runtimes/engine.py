@@ -1,7 +1,8 @@
 """What a runtime is, and the engine that applies its fusion rules to a graph.
 
 A rule looks at one operator (its anchor) and answers `Fused`, `Miss` (it nearly matched, and why it did not)
-or None. The engine tries the rules in the runtime's order, each on every anchor, and keeps the reasons.
+or None. The engine tries the rules of a level in the runtime's order, each on every anchor, until none applies any
+more, then those of the next level. It refuses what would lose a value that others read, and keeps the reasons.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A way of running a graph. `eager` runtimes have no optimisation levels and can't capture CUDA graphs."""
+    """A way of running a graph: what it fuses, what it makes of the rest, and what that costs the host."""
 
     name: str
     fusions: tuple[Fusion, ...]
@@ -101,7 +102,9 @@ def fused(
     """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
     ops = tuple(replaced)
     nodes = tuple(dict.fromkeys(n for o in ops for n in o.nodes))
-    new = replace(anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, nodes=nodes, outputs=anchor.outputs[:1])
+    new = replace(  # version 0: what runtimes fuse into follows today's definition
+        anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, version=0, nodes=nodes, outputs=anchor.outputs[:1]
+    )
     return Fused(ops, new)
 
 
@@ -128,11 +131,11 @@ class Rewriter:
         return tuple(self.readers.get(tensor.name, {}).values())
 
     def only_user(self, tensor: Tensor) -> Operator | None:
-        """The one operator that reads `tensor`; None where there are more or it is an output of the graph."""
-        users = self.readers.get(tensor.name, {})
+        """The operator that alone reads `tensor`, and once; None for outputs of the graph."""
+        users = self.users(tensor)
         if len(users) != 1 or tensor.name in self.graph.output_names:
             return None
-        return next(iter(users.values()))
+        return users[0] if sum(t.name == tensor.name for t in users[0].present) == 1 else None
 
     def anchors(self, types: tuple[str, ...]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
@@ -141,6 +144,20 @@ class Rewriter:
     def alive(self, op: Operator) -> bool:
         """False once another rule has taken the operator."""
         return id(op) in self.position
+
+    def lost(self, change: Fused) -> Operator | None:
+        """The first replaced operator that makes something which is still needed after the change."""
+        new = change.operator
+        kept = {t.name for t in new.outputs} if new else {t.name for t in (change.alias or ())[:1]}
+        needed = {t.name for t in new.present} if new else set()
+        needed |= self.graph.output_names - (kept if new else set())
+        replaced = {id(o) for o in change.replaced}
+        for o in change.replaced:
+            for t in o.outputs:
+                read = t.name not in kept and any(id(u) not in replaced for u in self.users(t))
+                if read or t.name in needed:
+                    return o
+        return None
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
@@ -179,19 +196,31 @@ class Rewriter:
 
 
 def optimise(graph: Graph, fusions: Iterable[Fusion], level: int) -> Graph:
-    """Apply the rules up to `level` in their order; what nearly matched becomes a note each kind."""
+    """Apply the rules of each level up to `level`; what nearly matched becomes a note each kind."""
     g = Rewriter(graph)
-    misses: dict[tuple[str, str], list[str]] = {}
-    for f in fusions:
-        if f.level > level:
-            continue
-        for op in g.anchors(f.anchors):
-            if not g.alive(op):
-                continue
-            answer = f.rule(g, op)
-            if isinstance(answer, Fused):
-                g.apply(answer)
-            elif answer is not None:
-                misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
-    notes = (Note("not-fused", f"{name} did not apply: {why}", tuple(nodes)) for (name, why), nodes in misses.items())
+    rules = tuple(fusions)
+    notes: list[Note] = []
+    for stage in range(level + 1):
+        changed = True
+        while changed:
+            misses: dict[tuple[str, str], list[str]] = {}
+            changed = sum(_sweep(g, f, misses) for f in rules if f.level == stage) > 0
+        notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
     return g.result(notes)
+
+
+def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> bool:
+    """Try one rule on all its anchors; True where it changed the graph."""
+    changed = False
+    for op in g.anchors(f.anchors):
+        if not g.alive(op):
+            continue
+        answer = f.rule(g, op)
+        if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
+            answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
+        if isinstance(answer, Fused):
+            g.apply(answer)
+            changed = True
+        elif answer is not None:
+            misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
+    return changed

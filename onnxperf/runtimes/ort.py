@@ -21,7 +21,7 @@ from onnxperf.runtimes.engine import (
     fused,
     fusion,
 )
-from onnxperf.runtimes.patterns import next_op, scalar
+from onnxperf.runtimes.patterns import next_op, scaled
 from op_models import FLOATS, Operator, Tensor
 
 FREE = frozenset(
@@ -37,114 +37,129 @@ HOST_INPUTS: dict[str, slice] = {
 }  # fmt: skip
 
 
-def _channel_constant(t: Tensor, channels: int, rank: int) -> bool:
-    """A stored number for each channel of an NCHW tensor, or one for all."""
-    if not t.stored or t.size not in (1, channels):
-        return False
-    shape = (1,) * (rank - t.rank) + t.shape
-    return t.size == 1 or (len(shape) == rank and shape[1] == channels)
-
-
 @fusion("Conv + BatchNormalization", anchor="BatchNormalization")
 def conv_batch_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
     """The scale and shift of inference go into weights and bias."""
-    conv = g.made_by(norm.inputs[0], "Conv")
-    if conv is None:
+    conv = g.made_by(norm.inputs[0], "Conv", "ConvTranspose")
+    if conv is None or norm.attrs.get("training_mode"):
         return None
-    if g.only_user(conv.out) is None:
-        return Miss("the convolution's result is used elsewhere as well", conv.nodes)
     if not all(t.stored for t in (*conv.present[1:], *norm.present[1:])):
         return Miss("weights or statistics are no constants", norm.nodes)
-    return _conv(conv, norm, norm.present[2])
+    return _conv(conv, norm, norm.inputs[2])
 
 
-@fusion("Conv + Add / Mul", anchor=("Add", "Mul", "Sub", "Div"))
+@fusion("Conv + Add / Mul", anchor=("Add", "Mul"))
 def conv_affine(g: Rewriter, affine: Operator) -> Fused | Miss | None:
-    """A constant added to, or multiplied with, every channel goes into weights or bias."""
-    if affine.type in ("Sub", "Div"):
-        return None  # ONNX Runtime folds Add and Mul only
-    for product, constant in (affine.present, affine.present[::-1]):
-        conv = g.made_by(product, "Conv")
-        if conv is None or not constant.stored:
-            continue
-        if not _channel_constant(constant, conv.out.shape[1], conv.out.rank):
-            return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
-        if g.only_user(conv.out) is None:
-            return Miss("the convolution's result is used elsewhere as well", conv.nodes)
-        return _conv(conv, affine, constant)
-    return None
+    """A constant added to, or multiplied with, every channel goes into weights or bias; it comes second."""
+    product, constant = affine.present
+    conv = g.made_by(product, "Conv")
+    if conv is None or not constant.stored:
+        return None
+    column = (conv.out.shape[1], *(1 for _ in conv.out.shape[2:]))
+    one = affine.type == "Mul" and constant.size == 1 and affine.out.shape == product.shape
+    if not one and constant.shape not in (column, (1, *column)):
+        return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
+    if not all(t.stored for t in conv.present[1:]):
+        return Miss("the convolution's weights are no constants", conv.nodes)
+    return _conv(conv, affine, constant if affine.type == "Add" else None)
 
 
-def _conv(conv: Operator, last: Operator, constant: Tensor) -> Fused:
-    """The convolution with what follows folded in: it has a bias now, and writes what the last one wrote."""
-    bias = conv.inputs[2] if len(conv.inputs) > 2 and conv.inputs[2] is not None else None
-    if bias is None:
-        bias = replace(constant, name=f"{conv.name}.bias", shape=conv.out.shape[1:2], value=None)
-    nodes = (*conv.nodes, *last.nodes)
-    merged = replace(conv, inputs=(*conv.inputs[:2], bias), outputs=last.outputs[:1], nodes=nodes)
+def _conv(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
+    """The convolution with what follows folded in: it writes what the last one wrote, a shift gives it a bias."""
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    if bias is None and shift is not None:
+        bias = replace(shift, name=f"{conv.name}.bias", shape=conv.out.shape[1:2], value=None)
+    inputs = (*conv.inputs[:2], bias) if bias is not None else conv.inputs
+    merged = replace(conv, inputs=inputs, outputs=last.outputs[:1], nodes=(*conv.nodes, *last.nodes))
     return Fused((conv, last), merged)
+
+
+@fusion("MatMul + Add -> Gemm", anchor="Add")
+def matmul_add(g: Rewriter, add: Operator) -> Fused | Miss | None:
+    """A product with a matrix, and what Gemm can add to it: a vector along its columns, or a matrix to a matrix.
+
+    Free reshapes fold the leading axes of a stack of matrices.
+    """
+    miss = None
+    for matmul, summand in patterns.biased_product(g, add):
+        x, matrix = matmul.present
+        if matrix.rank != 2:
+            continue
+        fits = summand.shape == matrix.shape[1:]
+        if x.rank == 2 and summand.rank == 2:
+            fits = all(d in (1, n) for d, n in zip(summand.shape, matmul.out.shape, strict=True))
+        if fits:
+            return fused("Gemm", add, (matmul, add), (x, matrix, summand))
+        miss = Miss(f"Gemm can't add {list(summand.shape)} to {list(matmul.out.shape)}", add.nodes)
+    return miss
 
 
 @fusion("SkipLayerNormalization", anchor="LayerNormalization", level=EXTENDED)
 def skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
-    """A residual sum and the LayerNormalization behind it in one kernel."""
+    """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
     add = g.made_by(norm.inputs[0], "Add")
     if add is None:
         return None
     x, skip = add.present
-    if x.shape != skip.shape:
-        return Miss(f"summands differ in shape: {list(x.shape)}, {list(skip.shape)}", add.nodes)
-    if norm.attrs.get("axis", -1) not in (-1, norm.out.rank - 1):
+    if x.shape != skip.shape or x.rank != 3:
+        return Miss(f"the summands are not two alike of three axes: {list(x.shape)}, {list(skip.shape)}", add.nodes)
+    if norm.attrs.get("axis", -1) not in (-1, 2):
         return Miss("the normalisation is not over the last axis alone", norm.nodes)
-    if g.only_user(add.out) is None:
-        return Miss("the sum is used elsewhere as well", add.nodes)
     return fused("com.microsoft::SkipLayerNormalization", norm, (add, norm), (x, skip, *norm.inputs[1:]))
 
 
 @fusion("BiasGelu", anchor=("com.microsoft::Gelu", "Gelu"), level=EXTENDED)
 def bias_gelu(g: Rewriter, gelu: Operator) -> Fused | Miss | None:
-    """A bias and the Gelu behind it in one kernel."""
+    """A bias along the last axis and the Gelu behind it in one kernel."""
     add = g.made_by(gelu.inputs[0], "Add")
     if add is None or gelu.attrs.get("approximate", "none") != "none":
         return None
-    bias = next((t for t in add.present if t.stored and t.shape == add.out.shape[-1:]), None)
-    if bias is None:
-        return Miss("no summand is a stored bias along the last axis", add.nodes)
-    if g.only_user(add.out) is None:
-        return Miss("the biased value is used elsewhere as well", add.nodes)
-    x = next(t for t in add.present if t.name != bias.name)
-    return fused("com.microsoft::BiasGelu", gelu, (add, gelu), (x, bias))
+    for x, bias in (add.present, add.present[::-1]):
+        if x.rank > 1 and bias.shape == x.shape[-1:]:
+            return fused("com.microsoft::BiasGelu", gelu, (add, gelu), (x, bias))
+    return Miss("no summand is a bias along the last axis", add.nodes)
+
+
+def _product(g: Rewriter, matmul: Operator, side: int, before: Operator, x: Tensor, **flags: float) -> Fused:
+    """The product that reads `x` itself where it read what `before` made of it; others may read that still."""
+    inputs = tuple(x if i == side else t for i, t in enumerate(matmul.inputs))
+    replaced = (before, matmul) if g.only_user(before.out) else (matmul,)
+    return fused("com.microsoft::FusedMatMul", matmul, replaced, inputs, {**matmul.attrs, **flags})
 
 
 @fusion("MatMul + Transpose", anchor=("MatMul", "com.microsoft::FusedMatMul"), level=EXTENDED)
 def matmul_transpose(g: Rewriter, matmul: Operator) -> Fused | Miss | None:
     """A transposition of the last two axes becomes a flag of the product."""
+    miss = None
     for side, flag in ((0, "transA"), (1, "transB")):
         transpose = g.made_by(matmul.inputs[side], "Transpose")
         if transpose is None or matmul.attrs.get(flag):
             continue
         rank = transpose.out.rank
         perm = tuple(transpose.attrs.get("perm", range(rank - 1, -1, -1)))
-        if rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
-            return Miss(f"the transposition {list(perm)} moves more than the last two axes", transpose.nodes)
-        if g.only_user(transpose.out) is None:
-            return Miss("the transposed value is used elsewhere as well", transpose.nodes)
-        inputs = tuple(transpose.inputs[0] if i == side else t for i, t in enumerate(matmul.inputs))
-        return fused("com.microsoft::FusedMatMul", matmul, (transpose, matmul), inputs, {**matmul.attrs, flag: 1})
-    return None
+        if rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2):
+            return _product(g, matmul, side, transpose, transpose.present[0], **{flag: 1})
+        miss = Miss(f"the transposition {list(perm)} moves more than the last two axes", transpose.nodes)
+    return miss
 
 
 @fusion("MatMul + scale", anchor=("MatMul", "com.microsoft::FusedMatMul"), level=EXTENDED)
 def matmul_scale(g: Rewriter, matmul: Operator) -> Fused | None:
-    """A multiplication or division by a constant behind the product becomes its alpha."""
-    scale = next_op(g, matmul, "Mul", "Div")
-    if scale is None or matmul.out.dtype not in FLOATS:
+    """A number multiplied with the product, or with one of its operands, becomes its alpha."""
+    if matmul.out.dtype not in FLOATS:
         return None
-    factor = next((scalar(t) for t in scale.present if scalar(t) is not None), None)
-    if not factor or (scale.type == "Div" and scalar(scale.inputs[1]) is None) or scale.out.shape != matmul.out.shape:
-        return None
-    alpha = float(matmul.attrs.get("alpha", 1.0)) * (1 / factor if scale.type == "Div" else factor)
-    return fused("com.microsoft::FusedMatMul", scale, (matmul, scale), matmul.inputs, {**matmul.attrs, "alpha": alpha})
+    alpha = float(matmul.attrs.get("alpha", 1.0))
+    after = next_op(g, matmul, "Mul", "Div")
+    found = scaled(after)
+    if after is not None and found is not None:
+        attrs = {**matmul.attrs, "alpha": alpha * found[1]}
+        return fused("com.microsoft::FusedMatMul", after, (matmul, after), matmul.inputs, attrs)
+    for side in (0, 1):
+        before = g.made_by(matmul.inputs[side], "Mul", "Div")
+        found = scaled(before)
+        if before is not None and found is not None:
+            return _product(g, matmul, side, before, found[0], alpha=alpha * found[1])
+    return None
 
 
 def place(graph: Graph) -> Graph:
@@ -159,7 +174,7 @@ def place(graph: Graph) -> Graph:
 
     def cross(t: Tensor, o: Operator, way: str) -> Tensor:
         if (t.name, way) not in copied:
-            copied[t.name, way] = replace(t, name=f"{t.name}.{way}")
+            copied[t.name, way] = replace(t, name=f"{t.name}.{way}", kind="activation")
             name = f"{o.name}.{way}.{t.name}"
             placed.append(Operator(name, MEMCPY[way], (t,), (copied[t.name, way],), {}, 0, o.nodes, "copy"))
         return copied[t.name, way]
@@ -171,9 +186,6 @@ def place(graph: Graph) -> Graph:
         if o.type in ("Shape", "Size") or (small and at_home):
             o = replace(o, place="host")
             host.update(t.name for t in o.outputs)
-            if o.type not in ("Shape", "Size"):
-                read = [t if t is None or t.stored or t.name in host else cross(t, o, "d2h") for t in o.inputs]
-                o = replace(o, inputs=tuple(read))
         else:
             on_host = range(*HOST_INPUTS.get(o.type, slice(0)).indices(len(o.inputs)))
             inputs = list(o.inputs)
@@ -196,7 +208,7 @@ CUDA = Runtime(
         conv_affine,
         patterns.layer_norm,
         patterns.gelu,
-        patterns.matmul_add,
+        matmul_add,
         patterns.fast_gelu,
         skip_layer_norm,
         bias_gelu,

@@ -1,4 +1,7 @@
-"""Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory."""
+"""Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory.
+
+Its rules find the calls that exporters took apart (a gelu, a linear layer): they hold at every optimisation level.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from math import prod
 
 from onnxperf.graph import Graph
 from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import HostCosts, Policy, Runtime
+from onnxperf.runtimes.engine import DISABLED, HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
 Strides = tuple[int, ...]  # in elements
@@ -42,7 +45,7 @@ def place(graph: Graph) -> Graph:
             else:
                 strides[o.out.name] = viewed
             o = replace(o, place="free")
-        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout"):
+        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout") and not _flips(o):
             for t in o.outputs:
                 strides[t.name] = _strides_of_view(o, x, of(x), t)
             o = replace(o, place="free")
@@ -96,30 +99,45 @@ def _strides_of_view(o: Operator, x: Tensor, strides: Strides, out: Tensor) -> S
         return tuple(1 if d == 1 else s for d, s in zip(out.shape, old, strict=True))
     if o.type == "Slice":
         steps = dict.fromkeys(range(x.rank), 1)
-        if len(o.inputs) > 4 and o.inputs[4] is not None and o.inputs[3] is not None:
-            axes, by = o.inputs[3].value or (), o.inputs[4].value or ()
-            steps.update((int(a) % x.rank, abs(int(b))) for a, b in zip(axes, by, strict=False))
+        axes = _value(o, 3) or tuple(range(x.rank))
+        steps.update((int(a) % x.rank, int(b)) for a, b in zip(axes, _value(o, 4), strict=False))
         return tuple(s * steps[i] for i, s in enumerate(strides))
     return strides
+
+
+def _value(o: Operator, index: int) -> tuple[float, ...]:
+    """The known content of an input; empty where it is absent or unknown."""
+    t = o.inputs[index] if index < len(o.inputs) else None
+    return t.value or () if t is not None else ()
+
+
+def _flips(o: Operator) -> bool:
+    """True for a Slice that walks backwards, which torch can only copy."""
+    return o.type == "Slice" and any(step < 0 for step in _value(o, 4))
 
 
 def _multipliable(t: Tensor, strides: Strides) -> bool:
     """True where torch.matmul hands a tensor to cuBLAS without a copy."""
     if t.rank < 2:
         return True
-    plain = any(d == 1 or s == 1 for d, s in zip(t.shape[-2:], strides[-2:], strict=True))
-    return plain and view(t.shape[:-2], strides[:-2], (prod(t.shape[:-2]),)) is not None
+    (rows, columns), (down, right) = t.shape[-2:], strides[-2:]
+    by_rows = (right == 1 or columns == 1) and (down >= columns or rows == 1)
+    by_columns = (down == 1 or rows == 1) and (right >= rows or columns == 1)
+    return (by_rows or by_columns) and view(t.shape[:-2], strides[:-2], (prod(t.shape[:-2]),)) is not None
 
 
 EAGER = Runtime(
     name="torch-eager",
-    fusions=(
-        patterns.drop_identity,
-        patterns.layer_norm,
-        patterns.gelu,
-        patterns.fast_gelu,
-        patterns.softmax,
-        patterns.matmul_add,
+    fusions=tuple(
+        replace(rule, level=DISABLED)
+        for rule in (
+            patterns.drop_identity,
+            patterns.layer_norm,
+            patterns.gelu,
+            patterns.fast_gelu,
+            patterns.softmax,
+            patterns.linear,
+        )
     ),
     place=place,
     policy=Policy(tf32=frozenset({"Conv"})),

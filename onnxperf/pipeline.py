@@ -54,8 +54,10 @@ def predict(
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     device, notes = find(gpu)
-    given = dict(shapes or {})
-    graph = load(model, shapes=given, dims=dims, batch=batch, examples=example_inputs)
+    for what, given in (("shapes", shapes), ("dims", dims)):
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"{what} must map names to sizes; a {type(given).__name__} does not")
+    graph = load(model, shapes=shapes, dims=dims, batch=batch, examples=example_inputs)
     scenario = Scenario(
         graph.name,
         device.id,
@@ -75,9 +77,12 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
     """The device a name stands for, with a note where the name left a choice."""
     if isinstance(gpu, Device):
         return gpu, ()
+    if not isinstance(gpu, (str, os.PathLike)):
+        raise UsageError(f"gpu can't be a {type(gpu).__name__}: give an id, a name or the path of a card's TOML file")
     try:
-        _, remark = gpu_specs.resolve(os.fspath(gpu))
-        device = gpu_specs.load(gpu if isinstance(gpu, str) else os.fspath(gpu))
+        name = str(os.fspath(gpu))
+        _, remark = gpu_specs.resolve(name)
+        device = gpu_specs.load(name)
     except gpu_specs.SpecError as e:
         raise UsageError(str(e)) from e
     return device, (Note("gpu-alias", remark),) if remark else ()
@@ -118,8 +123,8 @@ def _check(s: Scenario) -> Runtime:
     ):
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
-    if not 1 <= s.streams <= MAX_STREAMS:
-        raise UsageError(f"streams must be from 1 to {MAX_STREAMS}, not {s.streams}")
+    if not isinstance(s.streams, int) or not 1 <= s.streams <= MAX_STREAMS:
+        raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
     return RUNTIMES[s.runtime]
@@ -153,11 +158,11 @@ def _assumed(kernels: Kernels) -> list[Note]:
 def _prototype(runtime: Runtime) -> list[Note]:
     """Says so where constants are not yet derived from measurements."""
     sources = {"latency constants": shipped().source, f"host costs of {runtime.name}": runtime.host.source}
-    rough = [name for name, source in sources.items() if source.startswith("assumed")]
+    rough = " and ".join(name for name, source in sources.items() if source.startswith("assumed"))
     if not rough:
         return []
     return [
-        Note("prototype-constants", f"{' and '.join(rough)} are {sources['latency constants']}: take ranges as rough")
+        Note("prototype-constants", f"{rough} are assumed, not yet derived from measurements: take ranges as rough")
     ]
 
 

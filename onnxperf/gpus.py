@@ -1,0 +1,84 @@
+"""The cards as tables and as JSON: every fact with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpu_specs import PIPES, Device
+from onnxperf.errors import printable
+from onnxperf.report import columns, row
+
+#: What a Device carries that is no figure of the card.
+NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})
+
+
+def facts(device: Device) -> dict[str, Any]:
+    """A card's figures by name, in SI units; its rates one by one."""
+    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in NO_FACT}
+    return {**named, **device.dense_flops}
+
+
+def quantity(name: str, value: Any) -> str:
+    """A figure with the unit that its name stands for."""
+    if name in PIPES:
+        return f"{value / 1e12:,.4g} {'TOPS' if 'int' in name else 'TFLOPS'}"
+    if name == "capability":
+        return ".".join(map(str, value))
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value))
+    unit = name.rpartition("_")[2]
+    if unit == "bytes":
+        return f"{value / 2**20:,.6g} MiB" if value >= 2**20 else f"{value / 2**10:,.6g} KiB"
+    if unit == "Bps":
+        return f"{value / 1e9:,.5g} GB/s" if value else "none"
+    units = {"hz": (1e6, "MHz"), "bps": (1e9, "Gbit/s"), "W": (1, "W"), "nm": (1, "nm"), "bits": (1, "bit")}
+    scale, symbol = units.get(unit, (1, ""))
+    return f"{value / scale:,.6g} {symbol}".rstrip() if isinstance(value, (int, float)) else str(value)
+
+
+def show_gpus(out: Console, devices: Iterable[Device]) -> None:
+    """A line a card."""
+    lines = columns("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
+    for d in devices:
+        half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16", 0.0))
+        rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}")
+        sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.0f} MiB")
+        row(lines, d.id, d.name, str(d.sms), *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}")
+    out.print(lines)
+
+
+def show_gpu(out: Console, device: Device) -> None:
+    """Every fact of one card with its source."""
+    out.print(Text(f"{printable(device.name)} ({printable(device.id)})", style="bold"))
+    lines = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("fact", "value", "status"):
+        lines.add_column(name, no_wrap=True)
+    lines.add_column("source", style="dim")
+    for name, value in facts(device).items():
+        source = device.source_of(name)
+        grade = (source.status, source.text) if source else ("default", "the card file does not say")
+        row(lines, name, printable(quantity(name, value)), grade[0], printable(grade[1]))
+    out.print(lines)
+    for note in device.notes:
+        out.print(Text(printable(note)))
+
+
+def as_json(device: Device) -> dict[str, Any]:
+    """A card as plain data, SI units."""
+    known = facts(device)
+    sources = {name: s for name in known if (s := device.source_of(name))}
+    return {
+        "id": device.id,
+        "name": device.name,
+        "aliases": [*device.aliases, *device.short_names],
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in known.items() if k not in device.dense_flops},
+        "dense_flops": dict(device.dense_flops),
+        "sources": {name: {"status": s.status, "text": s.text} for name, s in sources.items()},
+        "notes": list(device.notes),
+    }

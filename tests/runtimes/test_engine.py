@@ -1,0 +1,119 @@
+"""Whatever a rule answers, the graph stays whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxperf.graph import Graph, load
+from onnxperf.passes import precision
+from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes.engine import BASIC, EXTENDED, Fused, Rewriter, fused, fusion, optimise
+from op_models import Operator, Tensor
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+FILES = [*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx"))]
+
+
+def whole(graph: Graph, before: Graph) -> None:
+    """Everything read is stored, an input, or made earlier; every output is there; names are unique."""
+    there = {t.name for t in graph.inputs}
+    for o in graph.operators:
+        for t in o.present:
+            assert t.stored or t.name in there, f"{o.name} reads {t.name}, which nothing makes before it"
+        for t in o.outputs:
+            assert t.name not in there, f"{t.name} is made twice"
+            there.add(t.name)
+    stored = {t.name for t in before.outputs if t.stored}
+    assert {t.name for t in before.outputs} <= there | stored
+    assert len({o.name for o in graph.operators}) == len(graph.operators)
+    nodes = {n for o in before.operators for n in o.nodes}
+    assert all(o.nodes and nodes.issuperset(o.nodes) for o in graph.operators)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_samples_stay_whole_at_every_level(path: Path) -> None:
+    dims = {"batch": 2, "sequence": 16} if "dynamic" in path.name else None
+    graph = load(path, dims=dims)
+    for stored in ("keep", "int8"):
+        before = precision(graph, stored)
+        for level in LEVELS.values():
+            for runtime in RUNTIMES.values():
+                whole(run_graph(before, runtime, level), graph)
+
+
+def tensor(name: str, kind: str = "activation") -> Tensor:
+    return Tensor(name, "float32", (2, 2), kind)
+
+
+def op(name: str, type: str, inputs: str, outputs: str) -> Operator:
+    """An operator on tensors named by letters."""
+    ins = tuple(tensor(t, "input" if t == "x" else "activation") for t in inputs.split())
+    return Operator(name, type, ins, tuple(map(tensor, outputs.split())), nodes=(name,))
+
+
+def graph(*operators: Operator, outputs: str = "y") -> Graph:
+    return Graph("g", operators, (tensor("x", "input"),), tuple(map(tensor, outputs.split())))
+
+
+@fusion("pair", anchor="B")
+def pair(g: Rewriter, b: Operator) -> Fused | None:
+    """A careless rule: it looks at nothing but types."""
+    a = g.made_by(b.inputs[0], "A")
+    return fused("AB", b, (a, b), (*a.inputs, *b.inputs[1:])) if a is not None else None
+
+
+@fusion("drop", anchor="Skip")
+def drop(g: Rewriter, skip: Operator) -> Fused:
+    return Fused((skip,), alias=(skip.out, skip.present[0]))
+
+
+@pytest.mark.parametrize(
+    ("operators", "outputs", "left"),
+    [
+        ([op("a", "A", "x", "m"), op("b", "B", "m", "y")], "y", ["AB"]),
+        ([op("a", "A", "x", "m"), op("c", "C", "x", "n"), op("b", "B", "m n", "y")], "y", ["C", "AB"]),
+        ([op("a", "A", "x", "m"), op("b", "B", "m", "y")], "y m", ["A", "B"]),
+        ([op("a", "A", "x", "m"), op("c", "C", "m", "z"), op("b", "B", "m", "y")], "y z", ["A", "C", "B"]),
+        ([op("a", "A", "x", "m n"), op("b", "B", "m", "y"), op("c", "C", "n", "z")], "y z", ["A", "B", "C"]),
+        ([op("a", "A", "x", "m"), op("b", "B", "m", "y n"), op("c", "C", "n", "z")], "y z", ["A", "B", "C"]),
+        ([op("a", "A", "x", "m"), op("b", "B", "m", "y n")], "y", ["AB"]),
+        ([op("a", "A", "x", "m"), op("b", "B", "m", "n"), op("s", "Skip", "n", "y")], "y", ["AB", "Skip"]),
+        ([op("s", "Skip", "x", "m"), op("t", "Skip", "m", "n"), op("a", "A", "n", "y")], "y", ["A"]),
+    ],
+)
+def test_a_careless_rule_is_refused_where_others_read(operators: list[Operator], outputs: str, left: list[str]) -> None:
+    before = graph(*operators, outputs=outputs)
+    after = optimise(before, (drop, pair), BASIC)
+    assert [o.type for o in after.operators] == left
+    whole(after, before)
+    refused = [n for n in after.notes if "used elsewhere" in n.message]
+    assert bool(refused) == (len(left) == len(operators) or "Skip" in left)
+    assert after.operators[0].inputs[0] == before.inputs[0]
+
+
+def test_a_value_read_twice_has_no_only_user() -> None:
+    g = Rewriter(graph(op("a", "A", "x", "m"), op("b", "B", "m m", "y")))
+    assert g.only_user(tensor("m")) is None
+    assert len(g.users(tensor("m"))) == 1
+
+
+def test_rules_of_a_level_go_on_until_none_applies_then_comes_the_next() -> None:
+    """`pair` makes what `triple` needs, though it stands behind it; the next level sees the results of both."""
+
+    @fusion("triple", anchor="C")
+    def triple(g: Rewriter, c: Operator) -> Fused | None:
+        ab = g.made_by(c.inputs[0], "AB")
+        return fused("ABC", c, (ab, c), ab.inputs) if ab is not None else None
+
+    @fusion("late", anchor="ABC", level=EXTENDED)
+    def late(g: Rewriter, abc: Operator) -> Fused:
+        return fused("D", abc, (abc,), abc.inputs)
+
+    chain = graph(op("a", "A", "x", "m"), op("b", "B", "m", "n"), op("c", "C", "n", "y"))
+    assert [o.type for o in optimise(chain, (late, triple, pair), BASIC).operators] == ["ABC"]
+    (only,) = optimise(chain, (late, triple, pair), EXTENDED).operators
+    assert (only.type, only.name, only.nodes) == ("D", "c", ("a", "b", "c"))

@@ -1,0 +1,298 @@
+"""Every fusion rule on the smallest model that matches and on those that nearly do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxperf.graph import Graph, load
+from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+CONV = "(float[1,3,8,8] x) => (float[1,4,6,6] y) "
+BOTH = "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[1,4,6,6] c) "
+W: dict[str, Any] = {"w": (4, 3, 3, 3)}
+ADD, MUL, NORM = "{c=Conv(x,w) y=Add(c,b)}", "{c=Conv(x,w) y=Mul(c,b)}", "{c=Conv(x,w) y=BatchNormalization(c,s,s,s,s)}"
+STACK = "(float[2,3,4] x) => (float[2,3,5] y) "
+FLAT = "(float[3,4] x) => (float[3,5] y) "
+LINEAR = "{c=MatMul(x,w) y=Add(c,b)}"
+HIDDEN = "(float[2,3,4] x) => (float[2,3,4] y) "
+TWO = "(float[2,3,4] x, float[2,3,4] z) => (float[2,3,4] y) "
+SKIP = "{c=Add(x,z) y=LayerNormalization<axis=-1>(c,s,s)}"
+GELU = "{a=Div(x,r) e=Erf(a) g=Add(e,o) p=Mul(x,h) y=Mul(p,g)}"
+G: dict[str, Any] = {"r": 2**0.5, "o": 1.0, "h": 0.5}
+TANH = "{a=Pow(x,t) b=Mul(a,k) c=Add(x,b) d=Mul(c,q) e=Tanh(d) f=Add(e,o) g=Mul(x,h) y=Mul(g,f)}"
+T: dict[str, Any] = {"t": 3.0, "k": 0.044715, "q": 0.7978845608, "o": 1.0, "h": 0.5}
+LAYER = (
+    "{m=ReduceMean<axes=[-1]>(x) c=Sub(x,m) q=Pow(c,two) v=ReduceMean<axes=[-1]>(q) e=Add(v,eps) r=Sqrt(e)"
+    " d=Div(c,r) s=Mul(d,g) y=Add(s,b)}"
+)
+N: dict[str, Any] = {"two": 2.0, "eps": 1e-5, "g": (4,), "b": (4,), "opset": 14}
+PRODUCT = "(float[2,3,4] x, float[2,4,3] z) => (float[2,3,3] y) "
+TRANSPOSED = "(float[2,3,4] x, float[2,3,4] z) => (float[2,3,3] y) "
+SQUARE = "(float[2,3,3] x, float[2,3,3] z) => (float[2,3,3] y, float[2,3,3] v) "
+FLIP = "t=Transpose<perm=[0,2,1]>(z)"
+
+#: model, weights, what ORT's CUDA provider runs
+MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bias of a convolution": (CONV + ADD, {**W, "b": (4, 1, 1)}, "Conv"),
+    "bias of rank four": (CONV + ADD, {**W, "b": (1, 4, 1, 1)}, "Conv"),
+    "bias on a bias": (CONV + "{c=Conv(x,w,d) y=Add(c,b)}", {**W, "d": (4,), "b": (4, 1, 1)}, "Conv"),
+    "scale of channels": (CONV + MUL, {**W, "b": (4, 1, 1)}, "Conv"),
+    "scale of all": (CONV + MUL, {**W, "b": 2.0}, "Conv"),
+    "scale, then bias": (CONV + "{c=Conv(x,w) d=Mul(c,b) y=Add(d,b)}", {**W, "b": (4, 1, 1)}, "Conv"),
+    "batch norm": (CONV + NORM, {**W, "s": (4,)}, "Conv"),
+    "batch norm, transposed": (
+        "(float[1,3,8,8] x) => (float[1,4,10,10] y) {c=ConvTranspose(x,w) y=BatchNormalization(c,s,s,s,s)}",
+        {"w": (3, 4, 3, 3), "s": (4,)}, "ConvTranspose",
+    ),
+    "linear of a stack": (STACK + LINEAR, {"w": (4, 5), "b": (5,)}, "Gemm"),
+    "linear, bias first": (STACK + "{c=MatMul(x,w) y=Add(b,c)}", {"w": (4, 5), "b": (5,)}, "Gemm"),
+    "bias made on the way": (
+        "(float[2,3,4] x, float[5] b) => (float[2,3,5] y) " + LINEAR, {"w": (4, 5)}, "Gemm",
+    ),
+    "matrix as summand": ("(float[3,4] x, float[3,5] b) => (float[3,5] y) " + LINEAR, {"w": (4, 5)}, "Gemm"),
+    "column as summand": (FLAT + LINEAR, {"w": (4, 5), "b": (3, 1)}, "Gemm"),
+    "two products": (FLAT + "{c=MatMul(x,w) d=MatMul(x,v) y=Add(c,d)}", {"w": (4, 5), "v": (4, 5)}, "MatMul Gemm"),
+    "skip": (TWO + SKIP, {"s": (4,)}, "SkipLayerNormalization"),
+    "skip without bias": (TWO + SKIP.replace("s,s", "s"), {"s": (4,)}, "SkipLayerNormalization"),
+    "skip of oneself": (
+        HIDDEN + "{c=Add(x,x) y=LayerNormalization(c,s,s)}", {"s": (4,)}, "SkipLayerNormalization",
+    ),
+    "bias and gelu": (HIDDEN + "{c=Add(b,x) y=Gelu(c)}", {"b": (4,)}, "BiasGelu"),
+    "gelu, half of x": (HIDDEN + GELU, G, "Gelu"),
+    "gelu, half at the end": (
+        HIDDEN + "{a=Div(x,r) e=Erf(a) g=Add(o,e) p=Mul(g,x) y=Mul(h,p)}", G, "Gelu",
+    ),
+    "gelu with bias": (HIDDEN + "{u=Add(x,v)" + GELU[1:].replace("(x,", "(u,"), {**G, "v": (4,)}, "BiasGelu"),
+    "gelu of tanh": (HIDDEN + TANH, T, "FastGelu"),
+    "layer norm": (HIDDEN + LAYER, N, "LayerNormalization"),
+    "transposed operand": (TRANSPOSED + "{" + FLIP + " y=MatMul(x,t)}", {}, "FusedMatMul"),
+    "transposed twice": (
+        "(float[2,4,3] x, float[2,3,4] z) => (float[2,3,3] y)"
+        "{" + FLIP + " u=Transpose<perm=[0,2,1]>(x) y=MatMul(u,t)}", {}, "FusedMatMul",
+    ),
+    "transposed for two": (SQUARE + "{" + FLIP + " y=MatMul(x,t) v=MatMul(t,x)}", {}, "FusedMatMul FusedMatMul"),
+    "transposed for others too": (
+        SQUARE + "{" + FLIP + " y=MatMul(x,t) v=Relu(t)}", {}, "FusedMatMul Transpose Relu",
+    ),
+    "scaled product": (PRODUCT + "{p=MatMul(x,z) y=Mul(s,p)}", {"s": 0.125}, "FusedMatMul"),
+    "divided product": (PRODUCT + "{p=MatMul(x,z) y=Div(p,s)}", {"s": 8.0}, "FusedMatMul"),
+    "scaled operands": (PRODUCT + "{a=Mul(x,s) b=Div(z,s) y=MatMul(a,b)}", {"s": 0.5}, "FusedMatMul"),
+    "scaled behind transposed": (
+        TRANSPOSED + "{" + FLIP + " a=Mul(x,s) b=Mul(t,s) y=MatMul(a,b)}", {"s": 0.5}, "FusedMatMul",
+    ),
+    "chain of identities": (HIDDEN + "{a=Identity(x) b=Identity(a) c=Dropout(b) y=Relu(c)}", {}, "Relu"),
+    "cast to its own type": (HIDDEN + "{a=Cast<to=1>(x) y=Relu(a)}", {}, "Relu"),
+}  # fmt: skip
+
+#: model, weights, what stays, a word of the note or "" where no rule saw anything
+MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "convolution and relu": (CONV + "{c=Conv(x,w) y=Relu(c)}", W, "Conv Relu", ""),
+    "bias comes first": (CONV + "{c=Conv(x,w) y=Add(b,c)}", {**W, "b": (4, 1, 1)}, "Conv Add", ""),
+    "one number as bias": (CONV + ADD, {**W, "b": 2.0}, "Conv Add", "not one number a channel"),
+    "bias along the wrong axis": (CONV + ADD, {**W, "b": (6,)}, "Conv Add", "not one number a channel"),
+    "scale of more axes": (
+        "(float[1,3,8,8] x) => (float[1,1,4,6,6] y) " + MUL, {**W, "b": (1, 1, 1, 1, 1)}, "Conv Mul", "a channel",
+    ),
+    "weights are no constants": (
+        "(float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,6,6] y) " + ADD, {"b": (4, 1, 1)}, "Conv Add",
+        "weights are no constants",
+    ),
+    "convolution used elsewhere": (BOTH + ADD, {**W, "b": (4, 1, 1)}, "Conv Add", "used elsewhere"),
+    "convolution and itself": (CONV + "{c=Conv(x,w) y=Add(c,c)}", W, "Conv Add", ""),
+    "batch norm, used elsewhere": (BOTH + NORM, {**W, "s": (4,)}, "Conv BatchNormalization", "used elsewhere"),
+    "batch norm in training": (
+        "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[4] m)"
+        "{c=Conv(x,w) y,m,v=BatchNormalization<training_mode=1>(c,s,s,s,s)}",
+        {**W, "s": (4,)}, "Conv BatchNormalization", "",
+    ),
+    "statistics are no constants": (
+        "(float[1,3,8,8] x, float[4] s) => (float[1,4,6,6] y) " + NORM, W, "Conv BatchNormalization", "no constants",
+    ),
+    "bias of two axes": (STACK + LINEAR, {"w": (4, 5), "b": (1, 5)}, "MatMul Add", "Gemm can't add"),
+    "bias of more axes than the product": (
+        "(float[3,4] x) => (float[1,3,5] y) " + LINEAR, {"w": (4, 5), "b": (1, 1, 5)}, "MatMul Add", "Gemm can't add",
+    ),
+    "product grows in the sum": (
+        "(float[1,4] x) => (float[3,5] y) " + LINEAR, {"w": (4, 5), "b": (3, 5)}, "MatMul Add", "Gemm can't add",
+    ),
+    "stack of matrices": (STACK + LINEAR, {"w": (2, 4, 5), "b": (5,)}, "MatMul Add", ""),
+    "product is an output": (
+        "(float[3,4] x) => (float[3,5] y, float[3,5] c) " + LINEAR, {"w": (4, 5), "b": (5,)}, "MatMul Add",
+        "used elsewhere",
+    ),
+    "two products of stacks": (
+        STACK + "{c=MatMul(x,w) d=MatMul(x,v) y=Add(c,d)}", {"w": (4, 5), "v": (4, 5)}, "MatMul MatMul Add",
+        "Gemm can't add",
+    ),
+    "skip of another shape": (
+        "(float[2,3,4] x, float[1,3,4] z) => (float[2,3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "alike",
+    ),
+    "skip of two axes": (
+        "(float[3,4] x, float[3,4] z) => (float[3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "three axes",
+    ),
+    "skip over two axes": (
+        TWO + SKIP.replace("-1", "1"), {"s": (3, 4)}, "Add LayerNormalization", "over the last axis alone",
+    ),
+    "sum is used elsewhere": (
+        TWO.replace("y)", "y, float[2,3,4] c)") + SKIP, {"s": (4,)}, "Add LayerNormalization", "used elsewhere",
+    ),
+    "mean is an output": (
+        TWO.replace("y)", "y, float[2,3,1] m)") + SKIP.replace(" y", " y,m"), {"s": (4,)}, "Add LayerNormalization",
+        "used elsewhere",
+    ),
+    "gelu of tanh with bias": (
+        HIDDEN + '{c=Add(x,b) y=Gelu<approximate="tanh">(c)}', {"b": (4,)}, "Add Gelu", "",
+    ),
+    "bias of all axes": (HIDDEN + "{c=Add(x,b) y=Gelu(c)}", {"b": (2, 3, 4)}, "Add Gelu", "no summand is a bias"),
+    "gelu by another constant": (HIDDEN + GELU, {**G, "r": 1.5}, "Div Erf Add Mul Mul", ""),
+    "gelu upside down": (HIDDEN + GELU.replace("(x,r)", "(r,x)"), G, "Div Erf Add Mul Mul", ""),
+    "gelu of two tensors": (TWO + GELU.replace("Mul(x", "Mul(z"), G, "Div Erf Add Mul Mul", "different tensors"),
+    "gate is an output": (
+        HIDDEN.replace("y)", "y, float[2,3,4] e)") + GELU, G, "Div Erf Add Mul Mul", "",
+    ),
+    "half of x is an output": (
+        HIDDEN.replace("y)", "y, float[2,3,4] a)") + GELU, G, "Div Erf Add Mul Mul", "used elsewhere",
+    ),
+    "tanh of a fourth power": (HIDDEN + TANH, {**T, "t": 4.0}, "Pow Mul Add Mul Tanh Add Mul Mul", ""),
+    "layer norm over axis 1": (
+        HIDDEN + LAYER.replace("-1", "1"), {**N, "g": (3, 1), "b": (3, 1)},
+        "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add", "over the last axis alone",
+    ),
+    "layer norm of third powers": (
+        HIDDEN + LAYER, {**N, "two": 3.0}, "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add", "",
+    ),
+    "layer norm without bias": (
+        HIDDEN + LAYER.replace("s=Mul(d,g) y=Add(s,b)", "y=Mul(d,g)"), N,
+        "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul", "no stored scale and bias",
+    ),
+    "mean of layer norm used": (
+        HIDDEN.replace("y)", "y, float[2,3,1] m)") + LAYER, N,
+        "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add", "used elsewhere",
+    ),
+    "other axes transposed": (
+        "(float[2,3,2,4] x, float[2,2,2,4] z) => (float[2,2,3,2] y)"
+        "{t=Transpose<perm=[0,2,1,3]>(x) u=Transpose<perm=[0,1,3,2]>(z) y=MatMul(t,u)}",
+        {}, "Transpose FusedMatMul", "moves more than the last two axes",
+    ),
+    "scale of columns": (PRODUCT + "{p=MatMul(x,z) y=Mul(p,s)}", {"s": (3,)}, "MatMul Mul", ""),
+    "scale of more axes than the product": (
+        PRODUCT.replace("[2,3,3]", "[1,2,3,3]") + "{p=MatMul(x,z) y=Mul(p,s)}", {"s": (1, 1, 1, 1)}, "MatMul Mul", "",
+    ),
+    "number divided by product": (PRODUCT + "{p=MatMul(x,z) y=Div(s,p)}", {"s": 8.0}, "MatMul Div", ""),
+}  # fmt: skip
+
+
+def notes(graph: Graph) -> list[str]:
+    return [n.message for n in graph.notes if n.code == "not-fused"]
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_a_rule_fuses_what_it_is_made_for(run: Any, types: Any, make: Any, name: str) -> None:
+    text, weights, expected = MATCHES[name]
+    graph = run(text, **weights)
+    assert types(graph) == Counter(expected.split())
+    before = load(make(text, {k: v for k, v in weights.items() if k != "opset"}, weights.get("opset", 20)))
+    kept = {n for o in graph.operators for n in o.nodes}
+    dropped = {o.name for o in before.operators if o.type in ("Identity", "Cast", "Dropout")}
+    assert kept == {o.name for o in before.operators} - dropped, "every node is answered for"
+    assert [t.name for t in graph.outputs] == [t.name for t in before.outputs]
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_what_nearly_matches_stays_and_says_why(run: Any, types: Any, name: str) -> None:
+    text, weights, expected, why = MISSES[name]
+    graph = run(text, **weights)
+    assert types(graph) == Counter(expected.split())
+    assert [n for n in notes(graph) if why in n] if why else not notes(graph)
+
+
+#: Cases in which its CPU provider differs from its CUDA provider, or asks for more or less than the mathematics.
+OWN = {
+    "convolution and relu", "gelu of tanh with bias", "gelu of tanh", "layer norm of third powers",
+    "layer norm without bias", "mean of layer norm used", "mean is an output",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["basic", "extended"])
+@pytest.mark.parametrize("name", sorted({*MATCHES, *MISSES} - OWN))
+def test_onnx_runtime_itself_fuses_the_same(make: Any, tmp_path: Path, name: str, level: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    text, weights = (MATCHES.get(name) or MISSES[name])[:2]
+    model = make(text, {k: v for k, v in weights.items() if k != "opset"}, weights.get("opset", 20))
+    ours = run_graph(load(model), RUNTIMES["ort-cuda"], LEVELS[level])
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level.upper()}")
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    theirs = onnx.load(tmp_path / "optimised.onnx").graph.node
+    assert Counter(o.type.rpartition("::")[2] for o in ours.operators) == Counter(
+        n.op_type
+        for n in theirs
+        if n.op_type != "Reshape"  # around a Gemm; they cost nothing
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("disabled", "MatMul Add Transpose MatMul"), ("basic", "Gemm Transpose MatMul"),
+        ("extended", "Gemm FusedMatMul"), ("all", "Gemm FusedMatMul"),
+    ],
+)  # fmt: skip
+def test_levels_switch_rules(run: Any, types: Any, level: str, expected: str) -> None:
+    text = "(float[3,4] x) => (float[3,3] y) {c=MatMul(x,w) d=Add(c,b) t=Transpose(x) y=MatMul(d,t)}"
+    assert types(run(text, w=(4, 4), b=(4,), level=level)) == Counter(expected.split())
+
+
+def test_eager_finds_its_calls_at_every_level(run: Any, types: Any) -> None:
+    exp = "{m=ReduceMax<axes=[2]>(x) s=Sub(x,m) e=Exp(s) t=ReduceSum(e,ax) y=Div(e,t)}"
+    text = "(float[2,3,4] x) => (float[2,3,4] y) <int64[1] ax = {-1}>" + exp
+    for level in LEVELS:
+        assert types(run(text, opset=14, runtime="torch-eager", level=level)) == Counter(["Softmax"])
+        assert types(run(STACK + LINEAR, runtime="torch-eager", level=level, w=(4, 5), b=(5,))) == Counter(["Gemm"])
+    used = text.replace("y)", "y, float[2,3,4] e)", 1)
+    assert "Softmax" not in types(run(used, opset=14, runtime="torch-eager"))
+    summed = "(float[3,4] x, float[3,5] b) => (float[3,5] y) " + LINEAR
+    assert types(run(summed, runtime="torch-eager", w=(4, 5))) == Counter(["MatMul", "Add"])
+    assert types(run(STACK + LINEAR, runtime="torch-eager", w=(4, 5), b=(3, 5))) == Counter(["MatMul", "Add"])
+
+
+def test_flags_and_alpha_of_a_product(run: Any) -> None:
+    text, weights, _ = MATCHES["scaled behind transposed"]
+    (product,) = run(text, **weights).operators
+    assert dict(product.attrs) == {"alpha": 0.25, "transB": 1}
+    assert [t.name for t in product.present] == ["x", "z"]
+    (product,) = run(PRODUCT + "{a=Mul(x,s) p=MatMul(a,z) y=Div(p,s)}", s=8.0).operators
+    assert product.attrs["alpha"] == 1
+    (product,) = run(PRODUCT + "{p=MatMul(x,z) q=Div(p,s) y=Div(q,s)}", s=2.0).operators
+    assert product.attrs["alpha"] == 0.25
+
+
+def test_only_a_sum_gives_a_convolution_a_bias(run: Any) -> None:
+    (scaled,) = run(CONV + MUL, **W, b=(4, 1, 1)).operators
+    assert [t.shape for t in scaled.present[1:]] == [(4, 3, 3, 3)]
+    (shifted,) = run(CONV + ADD, **W, b=(4, 1, 1)).operators
+    assert [t.shape for t in shifted.present[1:]] == [(4, 3, 3, 3), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ("bert-base", {"SkipLayerNormalization": 25, "FusedMatMul": 12, "BiasGelu": 0, "Gelu": 12, "Gemm": 73}),
+        ("gpt2", {"FastGelu": 12, "FusedMatMul": 12, "SkipLayerNormalization": 1, "Gemm": 48}),
+        ("vit-base-16", {"FusedMatMul": 12, "SkipLayerNormalization": 1, "Gelu": 12}),
+        ("resnet50", {"Conv": 53, "Relu": 49, "Add": 16}),
+        ("mobilenetv2", {"Conv": 52, "Clip": 35, "Add": 10}),
+    ],
+)
+def test_samples_fuse_as_onnx_runtime_fuses_them(types: Any, sample: str, expected: dict[str, int]) -> None:
+    found = types(run_graph(load(SAMPLES / f"{sample}.onnx"), RUNTIMES["ort-cuda"]))
+    assert {name: found[name] for name in expected} == expected

@@ -1,0 +1,188 @@
+"""Strides and hidden copies against torch itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxperf.graph import Graph, load
+from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.runtimes.torch_eager import _multipliable, contiguous, place, view
+from op_models import Operator, Tensor
+
+torch = pytest.importorskip("torch")
+SAMPLES = Path(__file__).parents[2] / "samples"
+SIZES = [1, 1, 2, 2, 3, 4, 6]
+
+
+def factored(draw: Any, size: int) -> tuple[int, ...]:
+    """A random shape with so many elements."""
+    shape = []
+    while size > 1:
+        d = draw(st.sampled_from([k for k in range(2, size + 1) if size % k == 0]))
+        shape.append(d)
+        size //= d
+    for _ in range(draw(st.integers(0, 2))):
+        shape.insert(draw(st.integers(0, len(shape))), 1)
+    return tuple(shape)
+
+
+@st.composite
+def strided(draw: Any) -> Any:
+    """A torch tensor after a few views."""
+    x = torch.empty(draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4)))
+    for _ in range(draw(st.integers(0, 3))):
+        axis = draw(st.integers(0, x.dim() - 1))
+        match draw(st.sampled_from(["permute", "slice", "step", "expand"])):
+            case "permute":
+                x = x.permute(draw(st.permutations(range(x.dim()))))
+            case "slice":
+                x = x.narrow(axis, 0, draw(st.integers(1, x.shape[axis])))
+            case "step":
+                x = x[(slice(None),) * axis + (slice(None, None, 2),)]
+            case "expand" if x.dim() < 5:
+                x = x.expand(draw(st.sampled_from([1, 2, 3])), *x.shape)
+    return x
+
+
+def seen(shape: Any, strides: Any) -> list[int]:
+    """Strides of the axes that are longer than one; the others' mean nothing."""
+    return [s for d, s in zip(shape, strides, strict=True) if d != 1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(strided(), st.data())
+def test_a_view_is_what_torch_sees(x: Any, data: Any) -> None:
+    new = factored(data.draw, x.numel())
+    ours = view(tuple(x.shape), x.stride(), new)
+    try:
+        theirs = x.view(new)
+    except RuntimeError:
+        assert ours is None
+    else:
+        assert ours is not None
+        assert seen(new, ours) == seen(new, theirs.stride())
+
+
+@given(st.lists(st.integers(1, 5), max_size=4))
+def test_row_major_strides(shape: list[int]) -> None:
+    assert seen(shape, contiguous(tuple(shape))) == seen(shape, torch.empty(shape).stride())
+
+
+def test_an_empty_tensor_can_be_seen_under_any_shape() -> None:
+    assert view((0, 3), (3, 1), (3, 0)) is not None
+
+
+STEPS = {
+    "perm": "b=Transpose<perm=[1,2,0]>(x)",
+    "slice": "b=Slice(x,i0,i2,i1)",
+    "every second": "b=Slice(x,i0,i9,i2,i2)",
+    "every second, axes left out": "b=Slice(x,i000,i999,,i112)",
+    "expand": "b=Expand(w,i434)",
+    "split": "b,c=Split<axis=1,num_outputs=2>(x)",
+}
+IN_TORCH = {
+    "perm": lambda x: x.permute(1, 2, 0),
+    "slice": lambda x: x[:, :2],
+    "every second": lambda x: x[:, :, ::2],
+    "every second, axes left out": lambda x: x[:, :, ::2],
+    "expand": lambda x: x[:, :1].expand(4, 3, 4),
+    "split": lambda x: x.split(2, 1)[0],
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("new", [(-1,), (4, -1), (2, 2, -1), (-1, 2)])
+def test_views_of_operators_copy_where_torch_copies(run: Any, name: str, new: tuple[int, ...]) -> None:
+    """A view, then a Reshape: a hidden copy stands before it exactly where torch.reshape makes one."""
+    shape = (4, 3, 4) if name != "split" else (4, 4, 4)
+    base = torch.empty(shape)
+    x = IN_TORCH[name](base)
+    if x.numel() % abs(torch.Size(new).numel()):
+        pytest.skip("this shape does not hold as many elements")
+    moved = x.reshape(new).data_ptr() != x.data_ptr()
+    start = "w=Slice(x,i0,i1,i1)" if name == "expand" else ""
+    sizes = [",".join(map(str, s)) for s in (shape, x.reshape(new).shape)]
+    text = "(float[{}] x) => (float[{}] y)".format(*sizes)
+    numbers = {"i0": [0], "i1": [1], "i2": [2], "i9": [9], "i000": [0, 0, 0], "i999": [9, 9, 9], "i112": [1, 1, 2]}
+    numbers |= {"i434": [4, 3, 4], "to": list(new)}
+    given = ", ".join(f"int64[{len(v)}] {k} = {{{', '.join(map(str, v))}}}" for k, v in numbers.items())
+    graph = run(f"{text} <{given}> {{ {start} {STEPS[name]} y=Reshape(b,to) }}", runtime="torch-eager")
+    assert ("Contiguous" in {o.type for o in graph.operators}) == moved
+    assert all(o.place == "free" for o in graph.operators if o.type != "Contiguous")
+
+
+def test_a_backward_slice_is_a_copy(run: Any) -> None:
+    text = "(float[4] x) => (float[4] y) <int64[1] a={-1}, int64[1] b={-9}, int64[1] c={0}> {y=Slice(x,a,b,c,a)}"
+    assert [o.place for o in run(text, runtime="torch-eager").operators] == ["gpu"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "how", "copies"),
+    [
+        ((2, 3, 4), lambda x: x, 0),
+        ((2, 4, 3), lambda x: x.transpose(1, 2), 0),
+        ((2, 3, 5, 4), lambda x: x.transpose(1, 2), 1),
+        ((1, 3, 5, 4), lambda x: x.transpose(1, 2), 0),
+        ((3, 4, 2), lambda x: x.permute(2, 0, 1), 1),
+    ],
+)
+def test_products_copy_what_cublas_cannot_read(shape: tuple[int, ...], how: Any, copies: int) -> None:
+    """The left side of a batched product: axes in front must fold into one, of the last two one must be dense."""
+    x = how(torch.rand(shape))
+    y = torch.rand(*x.shape[:-2], x.shape[-1], 3)
+    stored = sorted(range(x.dim()), key=lambda i: -x.stride()[i])
+    perm = [stored.index(i) for i in range(x.dim())]
+    a = Tensor("a", "float32", shape, "input")
+    t, b = Tensor("t", "float32", tuple(x.shape)), Tensor("b", "float32", tuple(y.shape), "input")
+    out = Tensor("y", "float32", tuple((x @ y).shape))
+    transpose = Operator("t", "Transpose", (a,), (t,), {"perm": perm}, nodes=("t",))
+    product = Operator("m", "MatMul", (t, b), (out,), nodes=("m",))
+    placed = place(Graph("g", (transpose, product), (a, b), (out,)))
+    assert sum(o.type == "Contiguous" for o in placed.operators) == copies
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "readable"),
+    [
+        ((3, 4), (4, 1), True), ((3, 4), (1, 3), True), ((3, 4), (9, 1), True), ((3, 4), (8, 2), False),
+        ((3, 4), (0, 1), False), ((3, 4), (1, 0), False), ((3, 1), (1, 7), True),
+        ((1, 4), (0, 1), True), ((4,), (2,), True), ((2, 3, 4), (0, 4, 1), True),
+        ((2, 2, 3, 4), (12, 48, 4, 1), False),
+    ],
+)  # fmt: skip
+def test_matrices_that_cublas_reads_in_place(shape: tuple[int, ...], strides: tuple[int, ...], readable: bool) -> None:
+    """One axis dense, the other in steps of at least its length, as torch prepares matrices for a bmm."""
+    assert _multipliable(Tensor("t", "float32", shape), strides) == readable
+
+
+@pytest.mark.parametrize(("batch", "copies"), [(1, 1), (2, 4)])
+def test_hidden_copies_of_bert_attention(batch: int, copies: int) -> None:
+    """At batch 1 only the context is made contiguous; above, also queries, keys and values are before a bmm."""
+    graph = load(SAMPLES / "distilbert-dynamic.onnx", dims={"batch": batch, "sequence": 16})
+    types = Counter(o.type for o in run_graph(graph, RUNTIMES["torch-eager"]).operators)
+    assert types["Contiguous"] == 6 * copies
+    assert types["Transpose"] == 24
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_torch_makes_as_many_copies_in_its_own_attention(batch: int) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func in (torch.ops.aten.clone.default, torch.ops.aten._reshape_copy.default)
+            return func(*args, **(kwargs or {}))
+
+    q, k, v = (torch.rand(batch, 16, 12, 8).transpose(1, 2) for _ in range(3))
+    with torch.no_grad(), Copies() as copies:
+        scores = torch.softmax(q @ k.transpose(2, 3), -1)
+        (scores @ v).transpose(1, 2).reshape(batch, 16, 96)
+    assert copies.count == (1 if batch == 1 else 4)

@@ -1,0 +1,99 @@
+"""The house stands as it was drawn: who imports whom, how large it is, what is loaded when."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxperf import cli, latency, passes, runtimes
+
+ROOT = Path(__file__).parents[1]
+BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
+FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
+#: A room of onnxperf imports only from those to its left.
+ROOMS = (
+    "errors", "graph", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction", "pipeline",
+    "report", "gpus", "decide", "validate", "export", "cli", "__main__",
+)  # fmt: skip
+OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
+BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
+
+
+def for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imports(tree: ast.AST, typing: bool = True) -> Iterator[str]:
+    """Every module that is imported, also inside functions; `typing` says whether for type checkers as well."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{a.name}" for a in node.names)
+        elif typing or not for_types_only(node):
+            yield from imports(node, typing)
+
+
+def tree(file: str) -> ast.Module:
+    return ast.parse(FILES[file].read_text(encoding="utf-8"))
+
+
+def room(dotted: str) -> str:
+    """The room of a module or of a name imported from one; "" for the package itself."""
+    parts = dotted.removesuffix(".py").replace("/", ".").split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_imports_go_one_way(file: str) -> None:
+    building = file.partition("/")[0]
+    found = list(imports(tree(file)))
+    tops = {name.partition(".")[0] for name in found}
+    if building != "onnxperf":
+        assert tops <= {building} | set(sys.stdlib_module_names)
+        return
+    assert tops <= OUTSIDE | set(sys.stdlib_module_names)
+    here = room(file)
+    if file != "onnxperf/__init__.py":
+        assert here, "every module belongs to a room"
+        own = ROOMS.index(here)
+        rooms = {room(name) for name in found if name.startswith("onnxperf.")} - {""}
+        assert all(ROOMS.index(r) <= own for r in rooms), f"{here} imports {rooms}"
+    if here not in ("graph", "export"):
+        assert "onnx" not in {n.partition(".")[0] for n in imports(tree(file), typing=False)}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_runs_what_a_file_says(file: str) -> None:
+    assert not {name.partition(".")[0] for name in imports(tree(file))} & BANNED
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), called
+
+
+def test_the_house_stays_small() -> None:
+    lines = {file: len(path.read_text(encoding="utf-8").splitlines()) for file, path in FILES.items()}
+    assert not {file: n for file, n in lines.items() if n > 350}
+    assert sum(lines.values()) < 8_000
+
+
+@pytest.mark.parametrize("module", ["onnxperf", "onnxperf.cli", "onnxperf.errors", "gpu_specs", "op_models"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    heavy = {"onnx", "numpy", "networkx", "rich", "torch", "onnxruntime", "google.protobuf"}
+    code = f"import sys, {module}; print(*{heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == []
+
+
+def test_the_command_line_offers_what_the_rooms_have() -> None:
+    assert tuple(runtimes.RUNTIMES) == cli.RUNTIMES
+    assert tuple(runtimes.LEVELS) == cli.LEVELS
+    assert cli.PRECISIONS == passes.PRECISIONS
+    assert cli.METHODS == latency.METHODS

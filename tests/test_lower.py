@@ -1,0 +1,108 @@
+"""Kernels: what they wait for, what the host spends before each, what crosses the bus."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxperf.errors import ModelError
+from onnxperf.graph import Graph
+from onnxperf.lower import COPY, lower
+from onnxperf.runtimes import RUNTIMES
+from op_models import Operator, Tensor
+
+ORT = RUNTIMES["ort-cuda"]
+HOST = ORT.host
+ONE = HOST.node_s + HOST.launch_s
+
+
+def tensor(name: str, *shape: int, dtype: str = "float32") -> Tensor:
+    return Tensor(name, dtype, shape or (2, 2), "input" if name == "x" else "weight" if name == "w" else "activation")
+
+
+def op(name: str, type: str, inputs: str, outputs: str, place: str = "gpu") -> Operator:
+    """An operator on tensors named by letters."""
+    ins, outs = (tuple(map(tensor, s.split())) for s in (inputs, outputs))
+    return Operator(name, type, ins, outs, nodes=(name,), place=place)
+
+
+def graph(*operators: Operator, outputs: str = "y") -> Graph:
+    return Graph("g", operators, (tensor("x"),), tuple(map(tensor, outputs.split())))
+
+
+def test_edges_lead_through_views_and_the_host() -> None:
+    rows = lower(
+        graph(
+            op("a", "Relu", "x", "a"),
+            op("v", "Reshape", "a", "v", "free"),
+            op("h", "Abs", "v", "h", "host"),
+            op("b", "Relu", "x", "b"),
+            op("c", "Add", "h b", "c"),
+            op("d", "Add", "c a", "y"),
+        ),
+        ORT,
+    ).rows
+    assert [(k.name, k.after) for k in rows] == [("a", ()), ("b", ()), ("c", (0, 1)), ("d", (0, 2))]
+    assert not any(k.blocks for k in rows)
+
+
+def test_host_time_is_spent_before_the_launch_that_follows() -> None:
+    kernels = lower(
+        graph(
+            op("v", "Reshape", "x", "v", "free"),
+            op("a", "Relu", "v", "a"),
+            op("h", "Abs", "a", "h", "host"),
+            op("b", "Relu", "a", "y"),
+            op("w", "Reshape", "y", "z", "free"),
+        ),
+        ORT,
+    )
+    a, b = kernels.rows
+    assert a.host_s == pytest.approx(HOST.node_s + ONE)
+    assert b.host_s == pytest.approx(HOST.node_s + HOST.host_op_s + ONE)
+    assert kernels.tail_s == pytest.approx(HOST.node_s)
+
+
+def test_a_copy_to_the_host_makes_the_host_wait() -> None:
+    to, back = op("t", "MemcpyToHost", "x", "t", "copy"), op("f", "MemcpyFromHost", "h", "f", "copy")
+    rows = lower(graph(to, op("h", "Abs", "t", "h", "host"), back, op("a", "Relu", "f", "y")), ORT).rows
+    assert [(k.name, k.blocks, k.stream == COPY, k.after) for k in rows] == [
+        ("t", True, True, ()), ("f", False, True, (0,)), ("a", False, False, (1,)),
+    ]  # fmt: skip
+    assert [k.work.size.way for k in rows[:2]] == ["d2h", "h2d"]  # type: ignore[union-attr]
+    assert rows[1].host_s == pytest.approx(HOST.node_s + HOST.host_op_s + HOST.copy_s)
+
+
+def test_transfers_of_inputs_and_outputs() -> None:
+    operators = (op("s", "Shape", "x", "s", "host"), op("a", "Relu", "x", "y"))
+    kernels = lower(graph(*operators, outputs="y s x"), ORT, include_transfers=True)
+    assert [(k.name, k.after) for k in kernels.rows] == [("x.h2d", ()), ("a", (0,)), ("y.d2h", (1,)), ("x.d2h", (0,))]
+    first, _, back, _ = kernels.rows
+    assert (first.work.bytes_written, first.work.bytes_read) == (16, 0)
+    assert (back.work.bytes_written, back.work.bytes_read) == (0, 16)
+    assert len(lower(graph(*operators), ORT).rows) == 1
+    view = op("v", "Reshape", "a", "y", "free")
+    late = lower(graph(op("a", "Relu", "x", "a"), view), ORT, include_transfers=True)
+    assert (late.tail_s, late.rows[-1].host_s) == (0, pytest.approx(HOST.node_s + HOST.copy_s))
+
+
+def test_names_stay_apart() -> None:
+    rows = lower(graph(op("x.h2d", "Relu", "x", "a"), op("y.d2h", "Relu", "a", "y")), ORT, include_transfers=True).rows
+    assert len({k.name for k in rows}) == len(rows) == 4
+
+
+def test_weights_are_counted_once() -> None:
+    kernels = lower(graph(op("a", "Add", "x w", "a"), op("b", "Add", "a w", "y")), ORT)
+    assert kernels.stored_bytes == 16
+    assert [k.work.weight_bytes for k in kernels.rows] == [16, 16]
+
+
+def test_an_operator_without_a_rule_costs_its_bytes() -> None:
+    (row,) = lower(graph(op("a", "there::Unheard", "x w", "y")), ORT).rows
+    assert row.assumed
+    assert (row.work.bytes_read, row.work.bytes_written, row.work.flops) == (32, 16, 0)
+
+
+def test_an_operator_that_makes_no_sense_is_named() -> None:
+    with pytest.raises(ModelError, match="'a' \\(Conv\\)"):
+        lower(graph(op("a", "Conv", "x", "y")), ORT)
+    assert lower(graph(), ORT, include_transfers=False).rows == ()

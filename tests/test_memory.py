@@ -1,0 +1,118 @@
+"""Memory by hand on small graphs, and the peak against a count by brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxperf.graph import Graph, load
+from onnxperf.memory import ALIGNMENT, memory
+from onnxperf.runtimes import RUNTIMES, run_graph
+from op_models import Operator, Tensor
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+PAGE = ALIGNMENT // 4  # floats
+
+
+def tensor(name: str, pages: int = 1) -> Tensor:
+    kind = "input" if name == "x" else "weight" if name.startswith("w") else "activation"
+    return Tensor(name, "float32", (pages * PAGE,), kind)
+
+
+def op(inputs: str, outputs: str, place: str = "gpu", pages: int = 1, type: str = "Relu") -> Operator:
+    ins, outs = tuple(map(tensor, inputs.split())), tuple(tensor(o, pages) for o in outputs.split())
+    return Operator(outputs, type, ins, outs, nodes=(outputs,), place=place)
+
+
+def peak(*operators: Operator, outputs: str = "y") -> float:
+    """Most pages alive at once."""
+    g = Graph("g", operators, (tensor("x"),), tuple(map(tensor, outputs.split())))
+    return memory(g, 0, 1 << 40).activations_bytes / ALIGNMENT
+
+
+@pytest.mark.parametrize(
+    ("operators", "outputs", "pages"),
+    [
+        ([op("x", "y")], "y", 2),
+        ([op("x", "a"), op("a", "b"), op("b", "y")], "y", 3),
+        ([op("x", "a"), op("a", "b"), op("b", "c"), op("c", "y")], "y", 3),
+        ([op("x", "a"), op("a", "b"), op("b", "y")], "y a", 4),
+        ([op("x", "a"), op("x", "b"), op("x", "c"), op("a b c", "y")], "y", 5),
+        ([op("x", "a"), op("a a", "b"), op("b", "y")], "y", 3),
+        ([op("x", "a"), op("a", "v", "free"), op("v", "y")], "y", 3),
+        ([op("x", "a"), op("a", "v", "free"), op("x", "b"), op("x", "c"), op("v b c", "y")], "y", 5),
+        ([op("x", "a"), op("a", "v", "free"), op("a", "b"), op("b", "c"), op("c", "d")], "d v", 4),
+        ([op("x", "v", "free"), op("v", "y")], "y", 2),
+        ([op("x", "s", "host"), op("s", "t", "host"), op("x", "y")], "y", 2),
+        (
+            [op("x", "s", "copy", type="MemcpyToHost"), op("x", "a"), op("a", "b"), op("s", "t", "host"), op("b", "y")],
+            "y",
+            3,
+        ),
+        ([op("x", "s", "copy", type="MemcpyFromHost"), op("s", "y")], "y", 3),
+        ([op("x", "a b"), op("a", "c"), op("c", "y")], "y", 3),
+        ([op("x", "a", pages=7), op("a", "y")], "y", 9),
+        ([op("w", "v", "free"), op("v", "y")], "y", 2),
+        ([], "x", 1),
+    ],
+)
+def test_activations_by_hand(operators: list[Operator], outputs: str, pages: int) -> None:
+    assert peak(*operators, outputs=outputs) == pages
+
+
+def test_weights_once_and_rounded_up() -> None:
+    small = Tensor("w1", "float32", (1,), "weight")
+    o = Operator("o", "Add", (tensor("x"), small), (tensor("y"),))
+    p = Operator("p", "Add", (tensor("x"), small, tensor("w2", 3)), (tensor("z"),))
+    found = memory(Graph("g", (o, p), (tensor("x"),), (tensor("y"), tensor("z"))), 1000, 5000)
+    assert (found.weights_bytes, found.activations_bytes, found.workspace_bytes) == (4 * 256, 3 * 256, 1000)
+    assert (found.total_bytes, found.capacity_bytes, found.fits) == (2792, 5000, True)
+    assert not memory(Graph("g", (o, p), (tensor("x"),), (tensor("y"),)), 1000, 2791).fits
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Random operators and views over earlier tensors."""
+    there = [tensor("x", draw(st.integers(1, 3)))]
+    operators = []
+    for i in range(draw(st.integers(1, 10))):
+        ins = tuple(draw(st.lists(st.sampled_from(there), min_size=1, max_size=3)))
+        place = draw(st.sampled_from(["gpu", "gpu", "free"]))
+        pages = ins[0].size // PAGE if place == "free" else draw(st.integers(1, 5))
+        outs = tuple(tensor(f"t{i}_{j}", pages) for j in range(draw(st.integers(1, 2))))
+        operators.append(Operator(f"o{i}", "Relu", ins, outs, place=place))
+        there += outs
+    outputs = draw(st.lists(st.sampled_from(there), min_size=1, max_size=2, unique=True))
+    return Graph("g", tuple(operators), (there[0],), tuple(outputs))
+
+
+def brute_force(g: Graph) -> int:
+    """For every operator, the buffers made by then that something from it on still needs."""
+    buffer = {t.name: t.name for t in g.inputs}
+    size = {t.name: t.bytes for t in g.inputs}
+    born = {t.name: -1 for t in g.inputs}
+    for i, o in enumerate(g.operators):
+        for t in o.outputs:
+            buffer[t.name] = buffer[o.present[0].name] if o.place == "free" else t.name
+            if o.place != "free":
+                size[t.name], born[t.name] = t.bytes, i
+    most = sum(size[t.name] for t in g.inputs)
+    for i in range(len(g.operators)):
+        needed = {buffer[t.name] for t in (*g.inputs, *g.outputs)} | {buffer[t.name] for t in g.operators[i].outputs}
+        needed |= {buffer[t.name] for o in g.operators[i:] for t in o.present}
+        most = max(most, sum(size[b] for b in needed if born[b] <= i))
+    return most
+
+
+@given(graphs())
+def test_the_peak_is_the_most_that_is_alive(g: Graph) -> None:
+    assert memory(g, 0, 0).activations_bytes == brute_force(g)
+
+
+@pytest.mark.parametrize(("sample", "parameters"), [("resnet50", 25.6e6), ("bert-base", 109.5e6)])
+def test_weights_of_samples(sample: str, parameters: float) -> None:
+    run = run_graph(load(SAMPLES / f"{sample}.onnx"), RUNTIMES["ort-cuda"])
+    assert memory(run, 0, 0).weights_bytes == pytest.approx(4 * parameters, rel=0.01)

@@ -1,0 +1,318 @@
+"""The contracts of `predict`, over samples, light models, runtimes, methods, precisions and levels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import networkx
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import parser
+
+import gpu_specs
+import onnxperf
+from onnxperf import Prediction, predict
+from onnxperf.latency import METHODS
+from onnxperf.passes import PRECISIONS
+from onnxperf.prediction import _shares
+from onnxperf.runtimes import LEVELS, RUNTIMES
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "samples"
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+OPEN = {"batch": 2, "sequence": 32}
+SCHEMA = json.loads((ROOT / "onnxperf/prediction.schema.json").read_text())
+KEYS = (
+    "schema_version model gpu runtime precision method latency{seconds low_seconds high_seconds interval scope}"
+    " sum_seconds critical_path_seconds lower_bound_seconds throughput_per_second"
+    " bound_by{compute memory latency launch transfer communication}"
+    " work{matrix_flops vector_flops flops bytes_read bytes_written}"
+    " memory{weights_bytes activations_bytes workspace_bytes total_bytes capacity_bytes fits}"
+    " kernels{name nodes op seconds low_seconds high_seconds flops bytes_read bytes_written bound_by source"
+    " start_seconds stream} warnings{code message nodes}"
+)
+
+
+def cases() -> Iterator[Any]:
+    """Every sample with every runtime and method; every precision, level and term with some; every light model."""
+    for path in sorted(SAMPLES.glob("*.onnx")):
+        dims = OPEN if "dynamic" in path.stem else None
+        for runtime in RUNTIMES:
+            for method in METHODS:
+                yield path, {"runtime": runtime, "method": method, "dims": dims}
+    dynamic, image = SAMPLES / "distilbert-dynamic.onnx", SAMPLES / "mobilenetv2.onnx"
+    for i, name in enumerate(PRECISIONS):
+        for runtime in RUNTIMES:
+            gpu = gpu_specs.ids()[i]
+            yield dynamic, {"precision": name, "runtime": runtime, "dims": OPEN, "gpu": gpu}
+            yield image, {"precision": name, "runtime": runtime, "method": METHODS[i % 3], "gpu": gpu}
+    for level in LEVELS:
+        yield dynamic, {"opt_level": level, "dims": OPEN, "include_transfers": True}
+        yield image, {"opt_level": level, "streams": 3}
+    yield dynamic, {"streams": 4, "dims": OPEN, "include_transfers": True}
+    yield dynamic, {"streams": 64, "dims": OPEN, "precision": "fp16", "runtime": "torch-eager"}
+    yield image, {"cuda_graph": True, "include_transfers": True}
+    for path in LIGHT:
+        yield path, {"gpu": "t4"}
+
+
+def named(case: Any) -> str:
+    return f"{case[0].stem}-" + "-".join(str(v) for k, v in case[1].items() if k != "dims")
+
+
+def outline(value: Any) -> str:
+    """The keys of JSON in their order, nested ones in braces; of a list its first element's."""
+    if isinstance(value, list):
+        return outline(value[0]) if value else ""
+    return "{" + " ".join(k + outline(v) for k, v in value.items()) + "}" if isinstance(value, dict) else ""
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=named)
+def test_the_contracts_hold(case: Any) -> None:
+    path, terms = case
+    p = predict(path, **{"gpu": "l4", **terms})
+    plain = json.loads(p.to_json())
+    jsonschema.validate(plain, SCHEMA)
+    assert plain == p.to_dict()
+    wanted = KEYS if p.warnings else KEYS.replace("warnings{code message nodes}", "warnings")
+    assert outline(plain) == "{" + wanted + "}"
+
+    assert 0 < p.low_seconds <= p.seconds <= p.high_seconds < 10
+    assert 0 <= p.lower_bound_seconds <= p.low_seconds
+    assert p.lower_bound_seconds <= p.critical_path_seconds <= p.seconds * (1 + 1e-12)
+    assert p.critical_path_seconds <= p.sum_seconds * (1 + 1e-12)
+    one_stream = p.scenario.streams == 1
+    assert p.sum_seconds <= p.seconds * (1 + 1e-12) or not one_stream
+    assert sum(p.bound_by.values()) == pytest.approx(1)
+    assert p.throughput_per_second == pytest.approx(p.scenario.batch / p.seconds)
+    assert p.interval == 0.8
+    if p.scenario.method != "tile-wave":
+        assert p.seconds == pytest.approx(p.sum_seconds)
+
+    assert p.sum_seconds == pytest.approx(sum(k.seconds for k in p.kernels))
+    for name in ("flops", "bytes_read", "bytes_written"):
+        assert p.work[name] == sum(getattr(k, name) for k in p.kernels)
+    assert p.work["flops"] == p.work["matrix_flops"] + p.work["vector_flops"]
+    nodes = {n.name or f"{n.op_type}_{i}" for i, n in enumerate(onnx.load(path, load_external_data=False).graph.node)}
+    for k, json_kernel in zip(p.kernels, plain["kernels"], strict=True):
+        assert all(json_kernel[key] == getattr(k, key) for key in json_kernel if key != "nodes")
+        assert tuple(json_kernel["nodes"]) == k.nodes
+        assert 0 < k.low_seconds <= k.seconds <= k.high_seconds < 10
+        assert isfinite(k.start_seconds) and k.start_seconds + k.seconds <= p.seconds * (1 + 1e-12)
+        assert nodes.issuperset(k.nodes) and (k.nodes or k.op == "Transfer")
+
+    for stream in {k.stream for k in p.kernels}:
+        on_it = sorted((k.start_seconds, k.start_seconds + k.seconds) for k in p.kernels if k.stream == stream)
+        assert all(b[0] >= a[1] - 1e-12 for a, b in pairwise(on_it))
+
+    dag = p.graph
+    assert networkx.is_directed_acyclic_graph(dag)
+    assert len(dag) == len(p.kernels)
+    finish: dict[str, float] = {}
+    for name in networkx.topological_sort(dag):
+        assert dag.nodes[name]["kernel"].seconds == dag.nodes[name]["seconds"]
+        finish[name] = dag.nodes[name]["seconds"] + max((finish[b] for b in dag.predecessors(name)), default=0.0)
+    assert max(finish.values()) == pytest.approx(p.critical_path_seconds)
+
+
+@pytest.fixture(scope="module")
+def image() -> Prediction:
+    return predict(SAMPLES / "mobilenetv2.onnx", gpu="a100-sxm4-80gb")
+
+
+def test_a_prediction_is_frozen(image: Prediction) -> None:
+    for target, name in ((image, "seconds"), (image.kernels[0], "seconds"), (image.memory, "weights_bytes")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(target, name, 1)
+    image.to_dict()["bound_by"]["compute"] = 7.0
+    assert image.bound_by["compute"] < 1
+
+
+def test_overlapping_kernels_share_the_time_in_which_any_ran(image: Prediction) -> None:
+    k = image.kernels[0]
+    first = dataclasses.replace(k, start_seconds=0.0, seconds=4.0, bound_by="compute")
+    second = dataclasses.replace(k, start_seconds=2.0, seconds=4.0, bound_by="memory")
+    shares = _shares((first, second), 10.0)
+    assert {n: s for n, s in shares.items() if s} == {"compute": 0.3, "memory": 0.3, "launch": pytest.approx(0.4)}
+
+
+@given(st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20))
+def test_a_share_is_never_above_one(image: Prediction, seconds: list[float]) -> None:
+    ends = np.cumsum(seconds)
+    rows = [
+        dataclasses.replace(image.kernels[0], start_seconds=float(end - s), seconds=s, bound_by="memory")
+        for s, end in zip(seconds, ends, strict=True)
+    ]
+    shares = _shares(tuple(rows), float(ends[-1]))
+    assert max(shares.values()) <= 1
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_every_way_to_give_a_model(image: Prediction) -> None:
+    path = SAMPLES / "mobilenetv2.onnx"
+    proto = onnx.load(path, load_external_data=False)
+    before = proto.SerializeToString(deterministic=True)
+    for model in (str(path), path, path.read_bytes(), proto):
+        p = predict(model, gpu="a100-sxm4-80gb")
+        same = dataclasses.replace(p, scenario=image.scenario)
+        assert same == image, "only the name tells them apart"
+    assert proto.SerializeToString(deterministic=True) == before
+    assert (p.scenario.model, image.scenario.model) == (proto.graph.name, path.name)
+
+
+def test_every_way_to_give_a_card() -> None:
+    card = ROOT / "gpu_specs/cards/l4.toml"
+    ways: list[Any] = ["l4", "L4", "NVIDIA L4", str(card), card, gpu_specs.load("l4")]
+    texts = {predict(SAMPLES / "resnet50.onnx", gpu=gpu).to_json() for gpu in ways}
+    assert len(texts) == 1
+    note = predict(SAMPLES / "resnet50.onnx", gpu="a100").warnings[0]
+    assert note.code == "gpu-alias" and "a100" in note.message
+
+
+def test_example_inputs_by_order_and_by_name() -> None:
+    path = SAMPLES / "distilbert-dynamic.onnx"
+    ids = np.zeros((3, 40), np.int64)
+    wanted = predict(path, gpu="l4", dims={"batch": 3, "sequence": 40})
+    assert wanted.scenario.batch == 3
+    for examples in ([ids, ids], (ids, ids), {"input_ids": ids, "attention_mask": ids}):
+        assert predict(path, examples, gpu="l4") == wanted
+    assert predict(path, gpu="l4", shapes={"input_ids": (3, 40), "attention_mask": (3, 40)}) == wanted
+    assert predict(path, gpu="l4", batch=3, dims={"sequence": 40}) == wanted
+
+
+SMALL = "<ir_version: 9, opset_import: ['' : 20]> g ".replace("'", '"')
+RELU = parser.parse_model(SMALL + "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+BROKEN = parser.parse_model(SMALL + "(float[3,4] x, float[5,6] z) => (float[N,M] y) { y = MatMul(x, z) }")
+SHAPED = parser.parse_model(SMALL + "(float[N,4] x, float[4] z) => (float[A,B] y) {s = Shape(x) u = Expand(z, s)"
+                            " c = Cast<to=1>(s) r = ReduceMax<keepdims=0>(c) y = Mul(u, r)}")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "terms", "error", "says"),
+    [
+        ("nowhere.onnx", {}, onnxperf.UsageError, "nowhere.onnx"),
+        (SAMPLES, {}, onnxperf.UsageError, "folder"),
+        (7, {}, onnxperf.UsageError, "int"),
+        (b"", {}, onnxperf.ModelError, "empty"),
+        (b"no model", {}, onnxperf.ModelError, "not an ONNX model"),
+        (BROKEN, {}, onnxperf.ModelError, "MatMul"),
+        (RELU, {"gpu": "l5"}, onnxperf.UsageError, "l5"),
+        (RELU, {"gpu": ""}, onnxperf.UsageError, "gpu"),
+        (RELU, {"gpu": "nowhere.toml"}, onnxperf.UsageError, "nowhere.toml"),
+        (RELU, {"gpu": str(SAMPLES / "flops.json")}, onnxperf.UsageError, "flops.json"),
+        (RELU, {"gpu": 4}, onnxperf.UsageError, "int"),
+        (RELU, {"gpu": b"l4"}, onnxperf.UsageError, "bytes"),
+        (RELU, {"gpu": None}, onnxperf.UsageError, "NoneType"),
+        (RELU, {"runtime": "ort"}, onnxperf.UsageError, "ort-cuda"),
+        (RELU, {"method": "guess"}, onnxperf.UsageError, "tile-wave"),
+        (RELU, {"precision": "fp15"}, onnxperf.UsageError, "fp16"),
+        (RELU, {"precision": ["fp16"]}, onnxperf.UsageError, "fp16"),
+        (RELU, {"opt_level": "most"}, onnxperf.UsageError, "extended"),
+        (RELU, {"streams": 0}, onnxperf.UsageError, "streams"),
+        (RELU, {"streams": 65}, onnxperf.UsageError, "64"),
+        (RELU, {"streams": 1.5}, onnxperf.UsageError, "1.5"),
+        (RELU, {"streams": "2"}, onnxperf.UsageError, "'2'"),
+        (RELU, {"streams": 2, "cuda_graph": True}, onnxperf.UsageError, "one stream"),
+        (SHAPED, {"cuda_graph": True}, onnxperf.UsageError, "can't be captured"),
+        (RELU, {"batch": 0}, onnxperf.UsageError, "at least 1"),
+        (RELU, {"dims": {"M": 3}}, onnxperf.UsageError, "'M'"),
+        (RELU, {"dims": [("N", 3)]}, onnxperf.UsageError, "dims must map"),
+        (RELU, {"shapes": [(3, 4)]}, onnxperf.UsageError, "shapes must map"),
+        (RELU, {"dims": {"N": -3}}, onnxperf.UsageError, "-3"),
+        (RELU, {"shapes": {"q": (1, 4)}}, onnxperf.UsageError, "'q'"),
+        (RELU, {"shapes": {"x": (1, 4, 1)}}, onnxperf.UsageError, "3 dimensions"),
+        (RELU, {"shapes": {"x": (2, 4)}, "dims": {"N": 3}}, onnxperf.UsageError, "'N'"),
+        (RELU, {"example_inputs": [np.zeros((1, 4))] * 2}, onnxperf.UsageError, "2 example inputs"),
+        (SAMPLES / "gpt2-dynamic.onnx", {}, onnxperf.UsageError, "sequence"),
+        (SAMPLES / "bert-base.onnx", {"batch": 8}, onnxperf.UsageError, "batch"),
+    ],
+)  # fmt: skip
+def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: type[onnxperf.Error], says: str) -> None:
+    with pytest.raises(onnxperf.Error) as caught:
+        predict(model, **{"gpu": "l4", **terms})
+    assert type(caught.value) is error
+    assert caught.value.exit_code == {onnxperf.UsageError: 2, onnxperf.ModelError: 3}[error]
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("(float[2,3] x) => (float[3] y) {y = Constant<value = float[3] {1.0, 2.0, 3.0}>()}", 15e-6),
+        ("(float[2,3] x) => (float[2,3] x) {z = Relu(x)}", 15e-6),
+        ("(float[2,3] x) => (int64[2] y) {y = Shape(x)}", 15e-6),
+    ],
+)
+def test_where_nothing_is_left_to_run_the_host_still_takes_its_time(text: str, seconds: float, runtime: str) -> None:
+    p = predict(parser.parse_model(SMALL + text), gpu="l4", runtime=runtime)
+    jsonschema.validate(p.to_dict(), SCHEMA)
+    assert (p.seconds, p.kernels, p.sum_seconds) == (pytest.approx(seconds), (), 0)
+    assert p.bound_by["launch"] == 1
+    assert p.graph.number_of_nodes() == 0
+
+
+def test_what_the_card_lacks_or_cannot_hold_is_said() -> None:
+    p = predict(SAMPLES / "resnet50.onnx", gpu="p4", precision="fp8")
+    assert "no-unit" in {w.code for w in p.warnings}
+    p = predict(RELU, gpu="t4", batch=1 << 30)
+    assert not p.memory.fits and "does-not-fit" in {w.code for w in p.warnings}
+    assert "does-not-fit" not in {w.code for w in predict(RELU, gpu="t4").warnings}
+    odd = parser.parse_model(
+        SMALL.replace("]>", ', "there" : 1]>') + "(float[2,4] x) => (float[2,4] y) {y=there.Odd(x)}"
+    )
+    p = predict(odd, gpu="t4")
+    assert {"assumed-operator", "unknown-operator"} <= {w.code for w in p.warnings}
+    assert [k.source for k in p.kernels] == ["assumed"]
+
+
+def test_two_calls_agree_to_the_last_digit(image: Prediction) -> None:
+    assert predict(SAMPLES / "mobilenetv2.onnx", gpu="a100-sxm4-80gb").to_json() == image.to_json()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "h100-sxm"])
+def test_eight_samples_take_longer_but_not_much_more_than_eight_times_as_long(
+    gpu: str, precision: str, runtime: str
+) -> None:
+    def seconds(batch: int) -> float:
+        dims = {"batch": batch, "sequence": 128}
+        p = predict(SAMPLES / "distilbert-dynamic.onnx", gpu=gpu, dims=dims, precision=precision, runtime=runtime)
+        return p.seconds
+
+    assert seconds(1) < seconds(8) <= 8.5 * seconds(1)
+
+
+@pytest.mark.parametrize("sample", ["resnet50", "distilbert-dynamic"])
+def test_better_cards_and_smaller_types_are_faster(sample: str) -> None:
+    dims = {"batch": 32, "sequence": 128} if "dynamic" in sample else None
+
+    def seconds(gpu: str, precision: str = "keep") -> float:
+        return predict(SAMPLES / f"{sample}.onnx", gpu=gpu, precision=precision, dims=dims).seconds
+
+    assert seconds("h100-sxm") < seconds("a100-sxm4-80gb") < seconds("t4") < seconds("p4")
+    if dims:
+        for gpu in ("t4", "v100-pcie-32gb", "a100-sxm4-80gb", "l4", "h100-sxm", "b200-sxm"):
+            assert seconds(gpu, "fp16") <= seconds(gpu, "fp32"), gpu
+        assert seconds("a100-sxm4-80gb", "int8") < seconds("a100-sxm4-80gb", "tf32") < seconds("a100-sxm4-80gb", "fp32")
+
+
+def test_terms_cost_or_save_what_they_are_named_for() -> None:
+    def seconds(**terms: Any) -> float:
+        return predict(SAMPLES / "mobilenetv2.onnx", gpu="h100-sxm", **terms).seconds
+
+    assert seconds(cuda_graph=True) < seconds() < seconds(include_transfers=True)
+    assert seconds(opt_level="all") <= seconds(opt_level="disabled")
+    assert seconds(runtime="torch-eager") == seconds(runtime="torch-eager", opt_level="disabled")
+    assert seconds(streams=4) <= seconds()

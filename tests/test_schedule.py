@@ -1,0 +1,177 @@
+"""The schedule on kernels made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxperf.latency import Estimates
+from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
+from onnxperf.runtimes import RUNTIMES
+from onnxperf.schedule import Timeline, schedule
+from op_models import Pointwise, Work
+
+HOST = replace(
+    RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5
+)  # whole seconds read more easily
+WORK = Work(Pointwise(1), "float32", "fp32", 4, 4, 0)
+
+
+def kernels(
+    n: int, host_s: float = 4.0, tail_s: float = 2.0, after: dict[int, tuple[int, ...]] | None = None, **rows: Kernel
+) -> Kernels:
+    after = after or {}
+    made = [Kernel(f"k{i}", "Relu", (), WORK, host_s, after.get(i, ())) for i in range(n)]
+    return Kernels(tuple(made), tail_s, 0)
+
+
+def estimates(seconds: list[float], share: list[float] | None = None, floor: float = 0.5) -> Estimates:
+    s = np.array(seconds, dtype=float).reshape(len(seconds), 1)
+    one = np.ones_like(s)
+    part = np.array(share, dtype=float).reshape(s.shape) if share else one
+    return Estimates(
+        seconds=s, floor_s=floor * s, log_sigma=0.1 * one[:, 0], joules=one, workspace=0 * one, launches=one, kind=one,
+        choice=one.astype(str), share=part, transfer=one[:, 0] < 0, factor=one[:1, 0], source=("analytic",) * len(s),
+    )  # fmt: skip
+
+
+def lay(rows: Kernels, e: Estimates, method: str = "tile-wave", **terms: int) -> tuple[list[float], float]:
+    t = schedule(rows, e, HOST, method=method, **terms)  # type: ignore[arg-type]
+    return t.start_s[:, 0].tolist(), float(t.total_s[0])
+
+
+def test_short_kernels_wait_for_their_launch() -> None:
+    assert lay(kernels(3), estimates([1, 1, 1])) == ([14, 18, 22], 22 + 2 + 5)
+
+
+def test_long_kernels_follow_each_other_with_a_gap() -> None:
+    starts, total = lay(kernels(3), estimates([50, 60, 70]))
+    assert starts == [14, 65, 126]
+    assert total == 14 + 50 + 1 + 60 + 1 + 70 + 5, "launch, kernels, gaps and the wait at the end"
+
+
+def test_the_host_waits_for_what_it_reads() -> None:
+    free = kernels(3)
+    rows = (free.rows[0], replace(free.rows[1], blocks=True), free.rows[2])
+    starts, total = lay(replace(free, rows=rows), estimates([50, 60, 1]))
+    assert starts == [14, 65, 65 + 60 + 5 + 4]
+    assert total == 134 + 2 + 5
+    assert lay(replace(free, rows=rows), estimates([50, 60, 1], [0.1] * 3), streams=2)[0] == [14, 18, 18 + 60 + 5 + 4]
+
+
+def test_a_cuda_graph_is_launched_once() -> None:
+    assert lay(kernels(3), estimates([1, 2, 3]), cuda_graph=True) == ([12, 13.5, 16], 19 + 5)
+
+
+def test_no_kernels_cost_what_the_host_does() -> None:
+    assert lay(kernels(0), estimates([])) == ([], 10 + 2 + 5)
+    assert lay(kernels(0), estimates([]), streams=3) == ([], 10 + 2 + 5)
+    assert lay(kernels(0), estimates([]), cuda_graph=True) == ([], 12 + 5)
+    assert lay(kernels(0), estimates([]), method="sum") == ([], 10)
+
+
+@pytest.mark.parametrize("method", ["sum", "roofline"])
+def test_methods_without_a_schedule_add_up(method: str) -> None:
+    assert lay(kernels(3), estimates([1, 2, 3]), method=method) == ([0, 1, 3], 6)
+
+
+def test_streams_share_the_card() -> None:
+    e = [0.5, 0.5, 0.5]
+    assert lay(kernels(3, 0.0), estimates([8, 9, 3], e), streams=2)[0] == [10, 10, 19]
+    assert lay(kernels(3, 0.0), estimates([8, 9, 3], e), streams=3)[0] == [10, 10, 18]
+    assert lay(kernels(3, 0.0), estimates([8, 9, 3], [0.5, 0.6, 0.5]), streams=3)[0] == [10, 18, 18 + 9]
+    assert lay(kernels(2, 0.0, after={1: (0,)}), estimates([8, 9], [0.1, 0.1]), streams=2)[0] == [10, 19]
+
+
+def test_copies_have_a_stream_of_their_own() -> None:
+    made = kernels(4, 0.0)
+    rows = tuple(replace(k, stream=COPY) if i in (0, 1) else k for i, k in enumerate(made.rows))
+    t = schedule(replace(made, rows=rows), estimates([5, 5, 5, 5], [0.1] * 4), HOST, method="tile-wave", streams=2)
+    assert t.streams[:, 0].tolist() == [COPY, COPY, COMPUTE, f"{COMPUTE}-2"]
+    assert t.start_s[:, 0].tolist() == [10, 16, 16, 16]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Kernels, Estimates]:
+    """Random DAGs with random times, shares, copies and waits."""
+    n = draw(st.integers(1, 12))
+    number = st.floats(0.01, 20)
+    rows = tuple(
+        Kernel(
+            f"k{i}", "Relu", (), WORK, draw(st.floats(0, 10)),
+            tuple(sorted(draw(st.sets(st.integers(0, i - 1), max_size=3)))) if i else (),
+            draw(st.sampled_from([COMPUTE, COMPUTE, COPY])), blocks=draw(st.integers(0, 5)) == 0,
+        )
+        for i in range(n)
+    )  # fmt: skip
+    shares = draw(st.lists(st.floats(0.01, 1), min_size=n, max_size=n))
+    return Kernels(rows, draw(st.floats(0, 5)), 0), estimates(draw(st.lists(number, min_size=n, max_size=n)), shares)
+
+
+def longest(rows: Kernels, seconds: list[float]) -> float:
+    """The longest path, by trying them all."""
+
+    def upto(i: int) -> float:
+        return seconds[i] + max((upto(j) for j in rows.rows[i].after), default=0.0)
+
+    return max(map(upto, range(len(seconds))))
+
+
+@given(cases(), st.integers(1, 4))
+def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -> None:
+    rows, e = case
+    seconds = e.seconds[:, 0].tolist()
+    t: Timeline = schedule(rows, e, HOST, method="tile-wave", streams=streams)
+    start, end, total = t.start_s[:, 0].tolist(), t.end_s[:, 0].tolist(), float(t.total_s[0])
+    near = 1e-9
+    assert float(t.critical_path_s[0]) == pytest.approx(longest(rows, seconds))
+    assert float(t.lower_bound_s[0]) == pytest.approx(longest(rows, [s / 2 for s in seconds]))
+    assert float(t.lower_bound_s[0]) <= float(t.critical_path_s[0]) <= total
+    host = HOST.run_s
+    for i, k in enumerate(rows.rows):
+        host += k.host_s
+        assert end[i] == pytest.approx(start[i] + seconds[i])
+        assert start[i] >= host - near, "not before it is launched"
+        assert all(start[i] >= end[j] + HOST.gap_s - near for j in k.after) or streams == 1
+        assert all(start[i] >= end[j] - near for j in k.after), "not before what it reads is there"
+        assert i == 0 or start[i] >= start[i - 1] - near, "in launch order"
+        host = max(host, end[i] + HOST.sync_s) if k.blocks else host
+    for moment in start:
+        running = [i for i in range(len(start)) if start[i] <= moment + near < end[i] - near]
+        if len(running) > 1:
+            assert sum(e.share[i, 0] for i in running) <= 1 + 1e-6
+        names = [t.streams[i, 0] for i in running]
+        assert len(set(names)) == len(names) <= (1 if streams == 1 else streams + 1)
+    if streams == 1:
+        assert total >= sum(seconds)
+        gaps = total - sum(seconds)
+        idle = start[0] + sum(start[i + 1] - end[i] for i in range(len(start) - 1)) + total - end[-1]
+        assert gaps == pytest.approx(idle), "kernels and gaps make up the run"
+
+
+@given(cases())
+def test_more_streams_never_change_the_bounds(case: tuple[Kernels, Estimates]) -> None:
+    rows, e = case
+    one, many = (schedule(rows, e, HOST, method="tile-wave", streams=s) for s in (1, 4))
+    assert one.critical_path_s.tolist() == many.critical_path_s.tolist()
+    assert one.lower_bound_s.tolist() == many.lower_bound_s.tolist()
+
+
+def test_devices_are_columns() -> None:
+    """Two devices at once give what each gives alone."""
+    rows = kernels(3)
+    a, b = estimates([1, 50, 3]), estimates([60, 2, 1])
+    both = replace(
+        a, seconds=np.hstack([a.seconds, b.seconds]), floor_s=np.hstack([a.floor_s, b.floor_s]),
+        share=np.hstack([a.share, b.share]),
+    )  # fmt: skip
+    for streams in (1, 2):
+        t = schedule(rows, both, HOST, method="tile-wave", streams=streams)
+        for j, e in enumerate((a, b)):
+            starts, total = lay(rows, e, streams=streams)
+            assert t.start_s[:, j].tolist() == starts
+            assert float(t.total_s[j]) == total
