@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from onnxperf.errors import ModelError
 from onnxperf.graph import Graph
 from onnxperf.runtimes import Runtime
-from op_models import Gemm, Move, Operator, Tensor, Transfer, Work, known, work, work_of
+from op_models import Gemm, Move, Operator, Tensor, Transfer, Work, bytes_only, known, work, work_of
 
 COMPUTE, COPY = "compute", "copy"
 
@@ -67,8 +66,7 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
             way = "h2d" if o.type == "MemcpyFromHost" else "d2h"
             row = replace(_transfer(o.name, o.out, way, after, waiting + host.copy_s, o), blocks=way == "d2h")
         else:
-            w = _work(o, runtime, tf32)
-            assumed = o.place != "copy" and not known(o.type)
+            w, assumed = _work(o, runtime, tf32)
             row = Kernel(o.name, o.type, o.nodes, w, waiting + host.node_s + host.launch_s, after, assumed=assumed)
         for t in o.outputs:
             made[t.name] = (len(rows),)
@@ -104,18 +102,16 @@ def _transfer(
     return Kernel(name, o.type if o else "Transfer", o.nodes if o else (), w, host_s, after, COPY)
 
 
-def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> Work:
+def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
+    """The work of an operator, and whether it is assumed: an operator that no rule understands costs its bytes."""
     if o.type == "Contiguous":
-        return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1))
+        return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
     try:
         w = work_of(o)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        raise ModelError(
-            f"node {o.nodes[0] if o.nodes else o.name!r} ({o.type}) can't be understood from its inputs "
-            f"{[list(t.shape) for t in o.present]}: {e}"
-        ) from e
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form the rule does not know
+        return bytes_only(o), True
     if w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         kind = "Gemm" if isinstance(w.size, Gemm) else type(w.size).__name__
         if (kind in runtime.policy.tf32) if tf32 is None else tf32:
             w = replace(w, pipe="tensor_tf32")
-    return w
+    return w, not known(o.type)

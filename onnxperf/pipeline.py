@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.errors import UsageError
+from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, load
 from onnxperf.latency import METHODS, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
@@ -133,7 +133,7 @@ def _check(s: Scenario) -> Runtime:
 def _capturable(run: Graph) -> None:
     copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
     if copies:
-        nodes = ", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200]
+        nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
         raise UsageError(
             f"a CUDA graph can't be captured: {len(copies)} copies between host and device stand in the way"
             f" (at {nodes}); export with fixed dimensions"
@@ -148,7 +148,7 @@ def _assumed(kernels: Kernels) -> list[Note]:
     return [
         Note(
             "assumed-operator",
-            f"{type} has no rule: it is taken to cost the bytes it reads and writes",
+            f"no rule fits {type}: it is taken to cost the bytes it reads and writes",
             tuple(names),
         )
         for type, names in nodes.items()

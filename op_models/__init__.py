@@ -19,6 +19,7 @@ from op_models.core import (
     Tensor,
     Transfer,
     Work,
+    bytes_only,
     known,
     op,
     work,
@@ -27,6 +28,6 @@ from op_models.core import (
 
 __all__ = [
     "BITS", "FLOATS", "Attention", "Conv", "Gemm", "Move", "OpModelError", "Operator", "Pointwise",
-    "Rows", "Size", "Tensor", "Transfer", "Work", "attention", "conv", "known", "matmul", "move",
+    "Rows", "Size", "Tensor", "Transfer", "Work", "attention", "bytes_only", "conv", "known", "matmul", "move",
     "normalize", "op", "pointwise", "pool", "reduce", "work", "work_of",
 ]  # fmt: skip

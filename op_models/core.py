@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -293,14 +293,12 @@ def known(type: str) -> bool:
     return type in _RULES
 
 
+def bytes_only(op: Operator) -> Work:
+    """The work of an operator that no rule understands: its bytes, one pass over its outputs."""
+    return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
+
+
 def work_of(op: Operator) -> Work:
-    """The work of an operator; one that no rule knows costs its bytes, one pass over its outputs."""
+    """The work of an operator; one that no rule knows costs its bytes."""
     rule = _RULES.get(op.type)
-    if rule is None:
-        return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
-    return rule(op)
-
-
-def in_dtype(w: Work, pipe: str) -> Work:
-    """The same work on another pipe (TF32 instead of FP32, say)."""
-    return replace(w, pipe=pipe)
+    return bytes_only(op) if rule is None else rule(op)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, SupportsIndex
 
+import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError
+from onnxperf.errors import UsageError
 from onnxperf.graph.core import Note
-from onnxperf.graph.proto import Shape, is_tensor
+from onnxperf.graph.proto import Shape, check_size, is_tensor, plain, times
 
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
@@ -20,20 +22,24 @@ Dim = int | str | None  # a size, the name of an open dimension, or open without
 class Binding:
     """Static shapes of the inputs, the size of every symbol, and what was assumed.
 
-    `fixed_batch` is the static leading dimension that `batch` replaced, or None; `dynamic` says that the file
-    itself leaves dimensions open, so that its shape arithmetic really runs.
+    `old_batch` is the static leading dimension that --batch replaced, or None; `refusal` is what to say where the
+    graph forbids sizes that differ from the file's own, empty where none do; `dynamic` says that the file itself
+    leaves dimensions open, so that its shape arithmetic really runs.
     """
 
     inputs: dict[str, Shape]
     symbols: dict[str, int]
     batch: int
-    fixed_batch: int | None = None
+    old_batch: int | None = None
+    refusal: str = ""
     dynamic: bool = False
     notes: list[Note] = field(default_factory=list)
 
     def declared(self, info: ValueInfoProto) -> tuple[int | None, ...] | None:
         """The shape a ValueInfo declares, symbols bound; None where it declares none."""
         dims = declared_dims(info)
+        if dims and self.old_batch is not None and dims[0] == self.old_batch:
+            dims = (self.batch, *dims[1:])
         return None if dims is None else tuple(d if isinstance(d, int) else self.symbols.get(d or "") for d in dims)
 
 
@@ -47,7 +53,7 @@ def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
     )
 
 
-def bind(model: ModelProto, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], batch: int | None) -> Binding:
+def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> Binding:
     """Give every input of `model` a static shape.
 
     Raises UsageError where a name is unknown, sizes contradict each other, or a dimension other than the
@@ -55,61 +61,61 @@ def bind(model: ModelProto, shapes: Mapping[str, Sequence[int]], dims: Mapping[s
     """
     stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
-    open_dims = {name: declared_dims(info) for name, info in infos.items()}
-    symbols = _check_dims(dims, open_dims)
-    for name in shapes:
-        if name in open_dims:
-            open_dims[name] = _given(name, tuple(shapes[name]), open_dims[name], symbols)
-    for name, declared in open_dims.items():
-        if declared is None:
-            raise UsageError(f"input {name!r} has no shape in the file: give --shapes {name}:1x3x224x224, say")
+    declared = {name: declared_dims(info) for name, info in infos.items()}
+    symbols = _check_dims(dims, declared, (*model.graph.value_info, *model.graph.output))
+    known: dict[str, tuple[Dim, ...]] = {}
+    refusal = ""
+    for name, own in declared.items():
+        if name in shapes:
+            known[name] = _given(name, shapes[name], own, symbols)
+            if any(isinstance(d, int) and d != s for d, s in zip(own or (), shapes[name], strict=False)):
+                asked = f"--shapes {plain(name)}:{times(shapes[name])}"
+                refusal = f"{asked} can't be used, the model is made for {times(own or ())}"
+        elif own is not None:
+            known[name] = own
+        else:
+            raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
 
-    known = {name: declared for name, declared in open_dims.items() if declared is not None}
-    notes: list[Note] = []
-    leads = [d[0] for d in known.values() if d]
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
-    lead = next(iter(leads), 1)
-    fixed = None
+    lead, old = None, None
     if batch is not None:
-        lead = _batch_lead(leads, inner, symbols, batch)
+        lead = _batch_lead(known, shapes, inner, symbols, batch)
         if isinstance(lead, str):
             symbols[lead] = batch
         elif isinstance(lead, int) and lead != batch:
-            fixed = lead
+            old = lead
+            refusal = f"--batch {batch} can't be used, the model is made for batch {old}"
+    notes: list[Note] = []
     bound: dict[str, Shape] = {}
-    for name, declared in known.items():
-        sizes = list(declared)
-        given = name in shapes
-        if fixed is not None and not given and sizes and sizes[0] == fixed and (len(sizes) > 1 or len(known) == 1):
+    for name, own in known.items():
+        sizes = list(own)
+        if old is not None and name not in shapes and sizes and sizes[0] == old and (len(sizes) > 1 or len(known) == 1):
             sizes[0] = batch
         for axis, d in enumerate(sizes):
-            if isinstance(d, str):
-                sizes[axis] = symbols.get(d)
-            if sizes[axis] is None and axis == 0 and d not in inner:
-                sizes[axis] = batch or 1
+            size = symbols.get(d) if isinstance(d, str) else d
+            if size is None and axis == 0 and d not in inner:
+                size = batch or 1
                 if isinstance(d, str):
-                    symbols[d] = batch or 1
-                if batch is None:
-                    what = (
-                        f"{d!r}, the leading dimension of input {name!r},"
-                        if d
-                        else f"the leading dimension of input {name!r}"
-                    )
-                    notes.append(Note("assumed-batch", f"{what} is open; taken as 1 (set it with --batch N)"))
-            if sizes[axis] is None:
-                raise UsageError(_open(name, axis, d, declared))
-        bound[name] = _checked(name, sizes)
+                    symbols[d] = size
+                if batch is None or (lead is not None and d != lead):
+                    notes.append(_assumed(name, d, size))
+            if size is None:
+                raise UsageError(_open(name, axis, d, own))
+            sizes[axis] = size
+        bound[name] = tuple(d for d in sizes if isinstance(d, int))
+        check_size(name, bound[name])
     return Binding(
         inputs=bound,
         symbols=symbols,
         batch=next((s[0] for s in bound.values() if len(s) > 1), next((s[0] for s in bound.values() if s), 1)),
-        fixed_batch=fixed,
-        dynamic=any(not isinstance(d, int) for i in infos.values() for d in declared_dims(i) or (None,)),
+        old_batch=old,
+        refusal=refusal,
+        dynamic=any(not isinstance(d, int) for own in declared.values() for d in own or (None,)),
         notes=notes,
     )
 
 
-def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Shape]:
+def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
     """The shapes of example inputs, by name or in the order of the model's inputs."""
     if examples is None:
         return {}
@@ -121,23 +127,42 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
         if len(examples) > len(names):
             raise UsageError(f"{len(examples)} example inputs are given, but the model has {len(names)} inputs")
         examples = dict(zip(names, examples, strict=False))
-    return {name: tuple(int(d) for d in getattr(x, "shape", ())) for name, x in examples.items()}
+    try:
+        return {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in examples.items()}
+    except ValueError:
+        raise UsageError("an example input is a list of unequal lists: give arrays or tensors") from None
 
 
-def _check_dims(dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None]) -> dict[str, int]:
+def whole(value: SupportsIndex, what: str) -> int:
+    """A size as a plain int; UsageError where it is no number, or negative."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{what} must be a whole number, not {value!r}") from None
+    if size < 0:
+        raise UsageError(f"{what} can't be {size}")
+    return size
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question that names what was probably meant, or nothing."""
+    near = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _check_dims(
+    dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None], others: Iterable[ValueInfoProto]
+) -> dict[str, int]:
     named = dict.fromkeys(d for shape in inputs.values() for d in shape or () if isinstance(d, str))
-    for name, size in dims.items():
-        if name not in named:
-            near = get_close_matches(name, named, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+    inside = {d for info in others for d in declared_dims(info) or () if isinstance(d, str)}
+    for name in dims:
+        if name not in named and name not in inside:
             have = (
                 f"its open dimensions are {', '.join(map(repr, named))}"
                 if named
-                else "it has no open dimension with a name"
+                else "its inputs have no open dimension with a name"
             )
-            raise UsageError(f"the model has no dimension {name!r}: {have}{meant}")
-        if size < 0:
-            raise UsageError(f"dimension {name!r} can't be {size}")
+            raise UsageError(f"the model has no dimension {name!r}: {have}{nearest(name, named)}")
     return dict(dims)
 
 
@@ -147,43 +172,43 @@ def _given(name: str, shape: Shape, declared: tuple[Dim, ...] | None, symbols: d
         raise UsageError(f"--shapes gives {name!r} {len(shape)} dimensions, but the file declares {len(declared)}")
     for d, size in zip(declared or (), shape, strict=False):
         if isinstance(d, str) and symbols.setdefault(d, size) != size:
-            raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {name}, as {size}")
+            raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {plain(name)}, as {size}")
     return shape
 
 
-def _batch_lead(leads: Sequence[Dim], inner: set[str], symbols: Mapping[str, int], batch: int) -> Dim:
+def _batch_lead(
+    known: Mapping[str, tuple[Dim, ...]],
+    shapes: Mapping[str, Shape],
+    inner: set[str],
+    symbols: Mapping[str, int],
+    batch: int,
+) -> Dim:
     """The leading dimension that --batch binds."""
     if batch < 1:
         raise UsageError(f"--batch must be at least 1, not {batch}")
-    lead = next((d for d in leads if isinstance(d, str) and d not in inner), leads[0] if leads else None)
+    leads = [d[0] for name, d in known.items() if d and name not in shapes]
     if not leads:
-        raise UsageError("--batch can't be used: no input has a dimension")
+        given = next((name for name, d in known.items() if d), None)
+        if given is None:
+            raise UsageError("--batch can't be used: no input has a dimension")
+        if known[given][0] != batch:
+            raise UsageError(f"--batch {batch} contradicts --shapes {plain(given)}:{times(known[given])}")
+        return batch
+    lead = next((d for d in leads if isinstance(d, str) and d not in inner), leads[0])
     if isinstance(lead, str) and symbols.get(lead, batch) != batch:
         raise UsageError(f"--batch {batch} contradicts {symbols[lead]} given for dimension {lead!r}")
     return lead
 
 
+def _assumed(name: str, dim: Dim, size: int) -> Note:
+    what = f"{dim!r}, the leading dimension of input {name!r}," if dim else f"the leading dimension of input {name!r}"
+    close = "--batch N" if size == 1 else f"--dim {plain(str(dim))}=N" if dim else f"--shapes {plain(name)}:..."
+    return Note("assumed-batch", f"{what} is open; taken as {size} (set it with {close})")
+
+
 def _open(name: str, axis: int, dim: Dim, declared: tuple[Dim, ...]) -> str:
-    example = "x".join(str(d) if isinstance(d, int) else "1" if i == 0 else "128" for i, d in enumerate(declared))
+    example = times([d if isinstance(d, int) else 1 if i == 0 else 128 for i, d in enumerate(declared)])
     if isinstance(dim, str):
-        close = f"give --dim {dim}=128, say, or --shapes {name}:{example}"
+        close = f"give --dim {plain(dim)}=128, say, or --shapes {plain(name)}:{example}"
         return f"input {name!r} leaves dimension {dim!r} (axis {axis}) open: {close}"
-    return f"input {name!r} leaves axis {axis} open and unnamed: give --shapes {name}:{example}, say"
-
-
-def _checked(name: str, sizes: Sequence[Dim]) -> Shape:
-    shape = tuple(d for d in sizes if isinstance(d, int))
-    check_size(name, shape)
-    return shape
-
-
-MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
-
-
-def check_size(name: str, shape: Sequence[int]) -> None:
-    """Raise ModelError where a tensor has a negative dimension or more elements than any machine holds."""
-    total = 1
-    for d in shape:
-        total *= max(d, 1)
-        if d < 0 or total > MAX_ELEMENTS:
-            raise ModelError(f"tensor {name!r} can't have the shape {list(shape)}: a dimension overflows")
+    return f"input {name!r} leaves axis {axis} open and unnamed: give --shapes {plain(name)}:{example}, say"

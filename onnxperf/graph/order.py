@@ -20,10 +20,10 @@ def ordered(graph: GraphProto, defined: set[str]) -> Iterator[tuple[NodeProto, s
     makers = {o: i for i, n in enumerate(graph.node) for o in n.output if o}
     needs = []
     for i, node in enumerate(graph.node):
-        missing = next((r for r in node.input if r and r not in defined and r not in makers), None)
+        reads = [r for r in (*node.input, *captured(node)) if r]
+        missing = next((r for r in reads if r not in defined and r not in makers), None)
         if missing is not None:
             raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {missing!r}, which nothing makes")
-        reads = (*node.input, *captured(node))
         needs.append([makers[r] for r in reads if r not in defined and r in makers])
     order: Iterable[int] = range(len(needs))
     if any(maker >= i for i, reads in enumerate(needs) for maker in reads):

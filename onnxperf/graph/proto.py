@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs
 
+from onnxperf.errors import ModelError, printable
+from op_models.core import BITS
+
 Shape = tuple[int, ...]
 
+MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
+MAX_RANK = 1000
+MAX_TEXT = 100
+_OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 DTYPES: dict[int, str] = {
-    TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64", TensorProto.STRING: "string",
-    **{
-        number: name.lower()
-        for name, number in TensorProto.DataType.items()
-        if name not in ("FLOAT", "DOUBLE", "STRING", "UNDEFINED")
-    },
-}  # fmt: skip
+    number: dtype
+    for name, number in TensorProto.DataType.items()
+    if (dtype := _OWN_NAMES.get(name, name.lower())) in BITS
+}
 NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
@@ -45,6 +49,26 @@ def static(type: TypeProto | None) -> Shape | None:
     return tuple(d for d in dims if d is not None)
 
 
+def check_size(name: str, shape: Sequence[int]) -> None:
+    """Raise ModelError where a tensor has a negative dimension or more elements than any machine holds."""
+    total = 1
+    for d in shape:
+        total *= max(d, 1)
+        if d < 0 or total > MAX_ELEMENTS:
+            raise ModelError(f"tensor {name!r} can't have the shape {times(shape)}: a dimension overflows")
+
+
+def plain(name: str) -> str:
+    """A name as it may stand in a message without quotes: printable, on one line, not too long."""
+    return printable(name[:MAX_TEXT]) + "..." * (len(name) > MAX_TEXT)
+
+
+def times(dims: Sequence[int | str | None]) -> str:
+    """A shape as text: 1x3x224, the names of open dimensions or ? among them."""
+    shown = "x".join("?" if d is None else plain(str(d)) for d in dims[:16])
+    return (shown + "x..." * (len(dims) > 16)) or "a scalar"
+
+
 def subgraphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
     """The graphs inside an attribute (the bodies of If, Loop and Scan)."""
     return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
@@ -55,10 +79,23 @@ def captured(node: NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
         for graph in subgraphs_of(attribute):
             inside = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+            inside |= {t.values.name for t in graph.sparse_initializer} | {o for n in graph.node for o in n.output}
             for inner in graph.node:
                 yield from (n for n in (*inner.input, *captured(inner)) if n and n not in inside)
-                inside.update(inner.output)
             yield from (o.name for o in graph.output if o.name not in inside)
+
+
+def domain_of(node: NodeProto) -> str:
+    """The domain of a node's operator; ai.onnx is the nameless one."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSchema | None:
+    """The definition of an operator at the model's opset; None where onnx has none."""
+    try:
+        return defs.get_schema(op_type, opsets.get(domain, 1), domain)
+    except (defs.SchemaError, TypeError):  # TypeError: an opset beyond 32 bits
+        return None
 
 
 def optional_output(schema: defs.OpSchema | None, index: int) -> bool:
@@ -68,12 +105,30 @@ def optional_output(schema: defs.OpSchema | None, index: int) -> bool:
     return schema.outputs[index].option == defs.OpSchema.FormalParameterOption.Optional
 
 
-def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSchema | None:
-    """The definition of an operator at the model's opset; None where onnx has none."""
-    try:
-        return defs.get_schema(op_type, opsets.get(domain, 1), domain)
-    except defs.SchemaError:
-        return None
+def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
+    """What is wrong with a node's own form, or nothing.
+
+    onnx.shape_inference trusts these, and some (Split's parts, an axis beyond 32 bits) make it end the process.
+    """
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return f"it has {len(node.input)} inputs"
+    if "" in node.input and node.op_type != "Resize":  # old Resizes come without a region, though it is not optional
+        for formal, name in zip(schema.inputs, node.input, strict=False):
+            if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
+                return f"its input {formal.name!r} is missing"
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        return f"it has {len(node.output)} outputs"
+    allowed: Mapping[str, Any] = schema.attributes if node.attribute else {}
+    for a in node.attribute:
+        if a.name in allowed and a.type != allowed[a.name].type.value:
+            return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
+        if a.name == "axis" and abs(a.i) > MAX_RANK:
+            return f"axis {a.i} is out of range"
+        if a.name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
+            return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
+        if a.name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
+            return f"it has {len(node.output)} outputs, but its {a.name} has {len(a.g.output)}"
+    return ""
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -18,9 +18,14 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.proto import subgraphs_of
+from onnxperf.graph.values import first_line
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
-MAX_NODES = 1_000_000  # after inlining; a few nested functions can ask for more nodes than memory holds
+MAX_FILE = 1 << 31  # bytes; protobuf allows no more
+DAMAGED = "a name in it is no valid text (UTF-8); the file is damaged"
+MAX_DEPTH = 64  # graphs in graphs
+# After inlining: a few nested functions can ask for more than memory holds.
+MAX_NODES, MAX_BYTES = 500_000, 1 << 30
 
 
 def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str, Path | None]:
@@ -39,12 +44,13 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     else:
         raise UsageError(f"can't predict a {type(model).__name__}: give a path, bytes or an onnx.ModelProto")
     _check_versions(proto, name)
+    if not all(isinstance(text, str) for text in _texts(proto)):
+        raise ModelError(f"{name}: {DAMAGED}")
     for tensor in _tensors(proto.graph):
         _check_location(tensor, name)
     for function in proto.functions:
-        for node in function.node:
-            for tensor in _node_tensors(node):
-                _check_location(tensor, name)
+        for tensor in _node_tensors(function.node):
+            _check_location(tensor, name)
     if proto.functions:
         proto = _inline(proto, name)
     if not proto.graph.node:
@@ -56,13 +62,17 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE)
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder; give the .onnx file inside it") from None
     except (OSError, ValueError) as e:
         raise UsageError(f"can't read {path}: {getattr(e, 'strerror', None) or e}") from None
+    if len(data) == MAX_FILE:
+        raise ModelError(f"{path} is larger than 2 GiB, which no ONNX file is: keep the weights in external data")
+    return data
 
 
 def _parse(data: bytes, where: str) -> ModelProto:
@@ -97,22 +107,57 @@ def _check_versions(proto: ModelProto, name: str) -> None:
         )
 
 
-def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for graph in subgraphs_of(attribute):
-            yield from _tensors(graph)
+def _texts(proto: ModelProto) -> Iterator[str]:
+    """The names in a model; protobuf gives bytes where one is no valid UTF-8."""
+    yield from (o.domain for o in proto.opset_import)
+    yield from _graph_texts(proto.graph)
+    for f in proto.functions:
+        yield from (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
+        yield from _node_texts(f.node)
+
+
+def _graph_texts(graph: GraphProto, depth: int = 1) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        raise ModelError(f"the model nests graphs more than {MAX_DEPTH} deep")
+    yield graph.name
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    yield from _node_texts(graph.node, depth)
+
+
+def _node_texts(nodes: Iterable[NodeProto], depth: int = 1) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for graph in subgraphs_of(attribute):
+                yield from _graph_texts(graph, depth + 1)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for graph in subgraphs_of(attribute):
+                yield from _tensors(graph)
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All stored tensors of a graph and the graphs in it."""
     yield from graph.initializer
-    for node in graph.node:
-        yield from _node_tensors(node)
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _node_tensors(graph.node)
 
 
 def _check_location(tensor: TensorProto, name: str) -> None:
+    if not isinstance(tensor.name, str) or not all(isinstance(e.value, str) for e in tensor.external_data):
+        raise ModelError(f"{name}: {DAMAGED}")
     if tensor.data_location != TensorProto.EXTERNAL:
         return
     location = next((e.value for e in tensor.external_data if e.key == "location"), "")
@@ -122,7 +167,7 @@ def _check_location(tensor: TensorProto, name: str) -> None:
 
 
 def _inline(proto: ModelProto, name: str) -> ModelProto:
-    """Inline model-local functions; their number of nodes is checked first, weights are left out."""
+    """Inline model-local functions; what comes of them is counted first, weights are left out."""
     _check_expansion(proto, name)
     light = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     light.graph.name = proto.graph.name
@@ -130,10 +175,12 @@ def _inline(proto: ModelProto, name: str) -> ModelProto:
     light.graph.input.extend(proto.graph.input)
     light.graph.output.extend(proto.graph.output)
     light.graph.value_info.extend(proto.graph.value_info)
+    light.graph.initializer.extend(TensorProto(name=t.name) for t in proto.graph.initializer)  # their names are taken
     try:
         flat = inliner.inline_local_functions(light)
     except Exception as e:  # the C++ inliner raises plain RuntimeError, ValidationError and others
         raise ModelError(f"{name}: its functions can't be inlined: {first_line(e)}") from None
+    del flat.graph.initializer[:]
     flat.graph.initializer.extend(proto.graph.initializer)
     flat.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     return flat
@@ -149,11 +196,21 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
     except networkx.NetworkXUnfeasible:
         raise ModelError(f"{name}: its functions call each other in a circle") from None
     nodes: dict[Any, int] = {}
+    size: dict[Any, int] = {}
     for key in reversed(order):  # the called before their callers
-        nodes[key] = len(functions[key].node) + sum(n * nodes[c] for c, n in calls[key].items())
-    total = sum(nodes[c] for c in _called(proto.graph.node, functions))
+        nodes[key] = _count(functions[key].node) + sum(n * nodes[c] for c, n in calls[key].items())
+        size[key] = functions[key].ByteSize() + sum(n * size[c] for c, n in calls[key].items())
+    called = Counter(_called(proto.graph.node, functions))
+    total = sum(n * nodes[c] for c, n in called.items())
     if total > MAX_NODES:
         raise ModelError(f"{name}: inlining its functions would make {total:,} nodes; the limit is {MAX_NODES:,}")
+    if sum(n * size[c] for c, n in called.items()) > MAX_BYTES:
+        raise ModelError(f"{name}: inlining its functions would make more than {MAX_BYTES >> 30} GiB of nodes")
+
+
+def _count(nodes: Iterable[NodeProto]) -> int:
+    """How many nodes there are, those in subgraphs included."""
+    return sum(1 + sum(_count(g.node) for a in n.attribute for g in subgraphs_of(a)) for n in nodes)
 
 
 def _called(nodes: Iterable[NodeProto], functions: dict[Any, FunctionProto]) -> Iterator[Any]:
@@ -164,8 +221,3 @@ def _called(nodes: Iterable[NodeProto], functions: dict[Any, FunctionProto]) -> 
         for attribute in node.attribute:
             for graph in subgraphs_of(attribute):
                 yield from _called(graph.node, functions)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for a message of one sentence."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

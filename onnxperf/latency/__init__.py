@@ -66,12 +66,13 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
     launches, kind, share = np.ones((n, g), dtype=int), np.zeros((n, g), dtype=int), np.ones((n, g))
     choice = np.full((n, g), "", dtype="<U24")
     cold = 1 - 1 / (1 + (kernels.stored_bytes / (c.tensor_gemm["hot"] * d.l2)) ** 4)
+    streamed = np.maximum(0, 1 - d.l2 / max(kernels.stored_bytes, 1))
     for size, model in _models(c, cold).items():
         members = [i for i, w in enumerate(works) if type(w.size) is size]
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
             columns = Columns([works[i] for i in at], d)
-            least = floor(columns, d, c)
+            least = floor(columns, d, c, streamed)
             b = model(columns, d, c) if method != "roofline" else _roofline(columns, d, least)
             floor_s[at] = least.seconds
             seconds[at] = np.maximum(b.seconds, least.seconds)

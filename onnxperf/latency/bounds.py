@@ -85,12 +85,14 @@ class Columns:
         return self.fields[field]
 
 
-def floor(k: Columns, d: Cards, c: Constants) -> Bounds:
+def floor(k: Columns, d: Cards, c: Constants, streamed: Array) -> Bounds:
     """The time no kernel beats: its FLOPs at peak, its bytes at DRAM's rate (at L2's where they all fit), a launch.
 
-    Matrix and vector units can work side by side, so the larger of the two counts.
+    Matrix and vector units can work side by side, so the larger of the two counts. `streamed` [1, g] is the share
+    of all weights for which L2 has no room: that share of the kernel's comes from DRAM in every run.
     """
     compute = np.maximum(k.matrix / k.rate, k.vector / k.vector_rate)
     memory = k.bytes / np.where(k.bytes <= d.l2, np.maximum(d.l2_Bps, d.bandwidth), d.bandwidth)
+    memory = np.maximum(memory, streamed * k.weights / d.bandwidth)
     launch = np.full_like(compute, c.launch["floor_s"])
     return bounds(compute, memory, np.zeros_like(compute), launch, np.maximum(np.maximum(compute, memory), launch))

@@ -1,0 +1,153 @@
+"""The contents of small tensors: read where the file stores them, computed where everything is known.
+
+Only shape arithmetic needs them, so nothing of more than MAX_VALUE elements is ever read, made or kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxperf.errors import ModelError
+from onnxperf.graph.proto import Shape, check_size, dtype_of, times
+from op_models.core import BITS
+
+MAX_VALUE = 4096  # elements
+#: What is evaluated: to make the result takes little more than inputs and result (not so an Einsum or a Conv).
+ARITHMETIC = frozenset({
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
+    "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape", "CumSum", "Div", "Equal", "Exp", "Expand",
+    "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity",
+    "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero",
+    "Not", "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze",
+    "Sub", "Sum", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
+BOUNDED = frozenset({"Compress", "NonZero", "Unique"})  # the result's size is open, but the input's bounds it
+
+Array = np.ndarray[Any, Any]
+Values = dict[str, Array]
+
+
+def content(tensor: TensorProto, folder: Path | None) -> Array | None:
+    """The elements of a small tensor; None where it is big, has no numbers or was not sent along.
+
+    Raises ModelError where the file holds another amount of data than the tensor's shape takes.
+    """
+    check_size(tensor.name, tensor.dims)
+    size = prod(tensor.dims)
+    if tensor.data_location != TensorProto.EXTERNAL:
+        _check_filled(tensor, size)
+    if size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
+        return None
+    if tensor.data_location == TensorProto.EXTERNAL:
+        data = _beside(tensor, (size * BITS[dtype_of(tensor.data_type)] + 7) // 8, folder)
+        if data is None:
+            return None
+        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception as e:  # onnx raises many kinds here
+        raise ModelError(f"tensor {tensor.name!r} can't be read: {first_line(e)}") from None
+
+
+def _check_filled(t: TensorProto, size: int) -> None:
+    """Compare the amount of data with the shape; big tensors may come without any, weights are never needed."""
+    dtype = dtype_of(t.data_type)
+    if dtype == "opaque":
+        raise ModelError(f"tensor {t.name!r} has an unknown element type, number {t.data_type}")
+    packed = (size * BITS[dtype] + 7) // 8
+    typed = size * 2 if dtype.startswith("complex") else packed if 0 < BITS[dtype] < 8 else size
+    lists = (t.float_data, t.int32_data, t.int64_data, t.double_data, t.uint64_data, t.string_data)
+    held, wanted = (len(t.raw_data), packed) if t.HasField("raw_data") else (sum(map(len, lists)), typed)
+    if held != wanted and (held or size <= MAX_VALUE):
+        raise ModelError(
+            f"tensor {t.name!r}: its data do not fill its shape {times(t.dims)} ({held} instead of {wanted})"
+        )
+
+
+def _beside(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:
+    """The bytes of a small table of integers in the model's folder; None where they are not there."""
+    if folder is None or tensor.data_type not in (TensorProto.INT64, TensorProto.INT32):
+        return None
+    where = {e.key: e.value for e in tensor.external_data}
+    try:
+        path = (folder / where.get("location", "")).resolve()
+        if not path.is_file() or not path.is_relative_to(folder.resolve()):
+            return None
+        with path.open("rb") as file:
+            file.seek(int(where.get("offset", 0)))
+            data = file.read(need)
+    except (OSError, ValueError, OverflowError):
+        return None
+    return data if len(data) == need else None
+
+
+def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | None] | None:
+    """Dtype, shape and (small) content of a Constant node; None where it holds nothing that can be understood."""
+    a = node.attribute[0] if node.attribute else AttributeProto()
+    match a.name, a.type:
+        case "value", AttributeProto.TENSOR:
+            return dtype_of(a.t.data_type), tuple(a.t.dims), content(a.t, folder)
+        case "value_float", AttributeProto.FLOAT:
+            value = np.array(a.f, dtype=np.float32)
+        case "value_floats", AttributeProto.FLOATS:
+            value = np.array(a.floats, dtype=np.float32)
+        case "value_int", AttributeProto.INT:
+            value = np.array(a.i, dtype=np.int64)
+        case "value_ints", AttributeProto.INTS:
+            value = np.array(a.ints, dtype=np.int64)
+        case "value_string", AttributeProto.STRING:
+            return "string", (), None
+        case "value_strings", AttributeProto.STRINGS:
+            return "string", (len(a.strings),), None
+        case "sparse_value", AttributeProto.SPARSE_TENSOR:
+            return dtype_of(a.sparse_tensor.values.data_type), tuple(a.sparse_tensor.dims), None
+        case _:
+            return None
+    return str(value.dtype), value.shape, value if value.size <= MAX_VALUE else None
+
+
+def evaluate(node: NodeProto, values: Values, shapes: Mapping[str, Shape | None], opsets: Mapping[str, int]) -> Values:
+    """The outputs' content, where that of all inputs is known and `shapes` of the outputs are small; else nothing."""
+    inputs = [i for i in node.input if i]
+    if node.op_type not in ARITHMETIC or not inputs or not all(i in values for i in inputs):
+        return {}
+    for out in filter(None, node.output):
+        shape = shapes.get(out)
+        if prod(shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
+            return {}
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, {i: values[i] for i in inputs})
+    except Exception:  # the reference does not implement everything; an unknown value is no error
+        return {}
+    found = zip(node.output, results, strict=False)
+    return {o: r for o, r in found if isinstance(r, np.ndarray) and r.size <= MAX_VALUE and r.dtype.kind in "iufb"}
+
+
+def numbers(value: Array) -> tuple[int | float | bool, ...] | None:
+    """The elements as plain numbers, row-major; None where they are complex or text."""
+    if value.dtype.kind not in "iufbcOSU":
+        value = value.astype(np.float32)  # bfloat16 and the 8-bit floats
+    return tuple(value.ravel().tolist()) if value.dtype.kind in "iufb" else None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for a message of one sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def measure(node: NodeProto, shape: Shape) -> Values:
+    """What Shape or Size says of a tensor."""
+    ends = {a.name: a.i for a in node.attribute}
+    size = prod(shape) if node.op_type == "Size" else shape[ends.get("start", 0) : ends.get("end")]
+    return {node.output[0]: np.array(size, dtype=np.int64)}

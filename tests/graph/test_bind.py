@@ -1,0 +1,233 @@
+"""Open dimensions, --shapes, --dim and --batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+from onnx.parser import parse_model
+
+from onnxperf import ModelError, UsageError
+from onnxperf.graph import Graph, load
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18, "nowhere" : 1]>'
+OPEN = f"{HEAD} g (float[batch, seq, 8] x, float[batch, 4] m) => (float[batch, seq, 8] y) {{ y = Relu(x) z = Relu(m) }}"
+STATIC = f"{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ t = Relu(x) y = Abs(t) }}"
+
+
+def run(text: str, **given: Any) -> Graph:
+    return load(parse_model(text), **given)
+
+
+def shape(graph: Graph, name: str) -> tuple[int, ...]:
+    return next(t.shape for t in (*graph.inputs, *(o.out for o in graph.operators)) if t.name == name)
+
+
+def codes(graph: Graph) -> list[str]:
+    return [n.code for n in graph.notes]
+
+
+def test_an_open_batch_is_taken_as_one_and_said() -> None:
+    g = run(OPEN, dims={"seq": 5})
+    assert shape(g, "x") == (1, 5, 8)
+    assert g.batch == 1
+    assert codes(g) == ["assumed-batch"]
+    assert "'batch'" in g.notes[0].message and "--batch" in g.notes[0].message
+
+
+def test_batch_binds_the_symbol_wherever_it_stands() -> None:
+    g = run(OPEN, dims={"seq": 5}, batch=6)
+    assert shape(g, "x") == (6, 5, 8)
+    assert shape(g, "m") == (6, 4)
+    assert g.batch == 6
+    assert codes(g) == []
+
+
+def test_dim_binds_the_leading_symbol_too() -> None:
+    g = run(OPEN, dims={"seq": 5, "batch": 4})
+    assert (g.batch, codes(g)) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, r"dimension 'seq'.*--dim seq="),
+        ({"dims": {"sek": 5}}, r"no dimension 'sek'.*did you mean 'seq'"),
+        ({"dims": {"seq": 5, "batch": 2}, "batch": 3}, "--batch 3 contradicts 2"),
+        ({"dims": {"seq": 5}, "shapes": {"x": (2, 6, 8)}}, "'seq' is given as 5 and, in --shapes x, as 6"),
+        ({"dims": {"seq": -5}}, "dimension 'seq' can't be -5"),
+        ({"dims": {"seq": 1.5}}, "dimension 'seq' must be a whole number"),
+        ({"dims": {"seq": 5}, "batch": 0}, "--batch must be at least 1"),
+        ({"dims": {"seq": 5}, "batch": "two"}, "--batch must be a whole number"),
+        ({"shapes": {"x": (2, 5)}}, "2 dimensions, but the file declares 3"),
+        ({"shapes": {"x": (2, "seq", 8)}}, "a size of 'x' must be a whole number"),
+        ({"shapes": {"x": (2, -1, 8)}}, "a size of 'x' can't be -1"),
+        ({"dims": {"seq": 5}, "shapes": {"xx": (2, 5)}}, "'xx'.*its inputs are 'x', 'm'"),
+        ({"shapes": {"x": (2, 5, 8), "m": (2, 4)}, "batch": 3}, "--batch 3 contradicts --shapes x:2x5x8"),
+    ],
+)
+def test_a_request_that_can_not_be_met(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(OPEN, **given)
+
+
+def test_shapes_bind_the_symbols_they_meet() -> None:
+    g = run(OPEN, shapes={"x": (2, 5, 8)})
+    assert shape(g, "m") == (2, 4)
+    assert codes(g) == []
+
+
+def test_numpy_sizes_are_sizes() -> None:
+    g = run(OPEN, shapes={"x": np.array([2, 5, 8])}, batch=np.int64(2))
+    assert shape(g, "x") == (2, 5, 8)
+    assert run(OPEN, dims={"seq": np.int32(5)}).inputs[0].shape == (1, 5, 8)
+
+
+@pytest.mark.parametrize("examples", [[np.zeros((3, 5, 8)), np.zeros((3, 4))], {"x": [[[0.0] * 8] * 5] * 3}])
+def test_example_inputs_give_their_shapes(examples: Any) -> None:
+    g = run(OPEN, examples=examples)
+    assert [t.shape for t in g.inputs] == [(3, 5, 8), (3, 4)]
+
+
+def test_too_many_examples() -> None:
+    with pytest.raises(UsageError, match="3 example inputs are given, but the model has 2"):
+        run(OPEN, examples=[np.zeros(1)] * 3)
+
+
+def test_zero_is_a_size_and_an_unset_dimension_is_not_zero() -> None:
+    g = run(OPEN, dims={"seq": 0})
+    assert shape(g, "y") == (1, 0, 8)
+    model = parse_model(STATIC)
+    model.graph.input[0].type.tensor_type.shape.dim[2].Clear()
+    with pytest.raises(UsageError, match=r"leaves axis 2 open and unnamed: give --shapes x:1x3x128x8"):
+        load(model)
+    model = parse_model(STATIC)
+    model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+    assert codes(load(model)) == ["assumed-batch"]
+
+
+def test_a_negative_dimension_is_an_old_way_of_saying_open() -> None:
+    model = parse_model(STATIC)
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = -1
+    assert load(model, batch=7).batch == 7
+
+
+def test_a_second_leading_symbol_is_set_aloud() -> None:
+    text = (
+        f"{HEAD} g (float[n, 4] x, float[boxes, 4] b) => (float[n, 4] y, float[boxes, 4] c) {{ y = Abs(x) c = Abs(b) }}"
+    )
+    g = run(text, batch=3)
+    assert [t.shape for t in g.inputs] == [(3, 4), (3, 4)]
+    assert "'boxes'" in g.notes[0].message and "--dim boxes=N" in g.notes[0].message
+    assert codes(run(text, batch=3, dims={"boxes": 9})) == []
+
+
+def test_an_input_without_a_shape_is_asked_for() -> None:
+    model = parse_model(STATIC)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UsageError, match=r"input 'x' has no shape.*--shapes x:"):
+        load(model)
+
+
+def test_batch_rewrites_a_static_model() -> None:
+    model = parse_model(STATIC)
+    model.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 3, 8, 8]))
+    before = model.SerializeToString()
+    assert [t.shape for o in load(model, batch=5).operators for t in o.outputs] == [(5, 3, 8, 8)] * 2
+    assert [t.shape for o in load(model, shapes={"x": (2, 3, 9, 9)}).operators for t in o.outputs] == [(2, 3, 9, 9)] * 2
+    assert load(model, batch=1).batch == 1
+    assert model.SerializeToString() == before
+
+
+def reshape(*target: int) -> ModelProto:
+    return parse_model(
+        f"{HEAD} g (float[1, 6, 4] x) => (float[] y) {{"
+        f" s = Constant<value = int64[{len(target)}] {{{', '.join(map(str, target))}}}>() y = Reshape(x, s) }}"
+    )
+
+
+@pytest.mark.parametrize("target", [(1, 24), (1, 6, 4), (6, 4), (1, -1), (24,)])
+def test_a_literal_reshape_forbids_another_batch(target: tuple[int, ...]) -> None:
+    assert load(reshape(*target)).batch == 1
+    with pytest.raises(UsageError, match=r"--batch 3 can't be used, the model is made for batch 1: node 'Reshape_1'"):
+        load(reshape(*target), batch=3)
+
+
+@pytest.mark.parametrize(("target", "out"), [((-1, 24), (3, 24)), ((0, 24), (3, 24)), ((-1, 4), (18, 4))])
+def test_an_open_reshape_takes_any_batch(target: tuple[int, ...], out: tuple[int, ...]) -> None:
+    assert load(reshape(*target), batch=3).operators[-1].out.shape == out
+
+
+def test_batch_names_the_node_where_inference_fails() -> None:
+    text = f"{HEAD} g (float[2, 4] x) => (float[2, 6] y) <float[2, 2] w = {{1,2,3,4}}> {{ y = Concat<axis=1>(x, w) }}"
+    with pytest.raises(UsageError, match=r"--batch 3 can't be used.*'Concat_0'"):
+        run(text, batch=3)
+    with pytest.raises(UsageError, match=r"--shapes x:3x4 can't be used, the model is made for 2x4.*'Concat_0'"):
+        run(text, shapes={"x": (3, 4)})
+
+
+def test_weights_that_are_also_inputs_are_not_bound() -> None:
+    text = (
+        f"{HEAD} g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) <float[2, 2] w = {{1,2,3,4}}> {{ y = Add(x, w) }}"
+    )
+    g = run(text)
+    assert [t.name for t in g.inputs] == ["x"]
+    assert g.operators[0].inputs[1].kind == "weight"
+
+
+def test_an_inner_tensor_can_be_given_where_it_can_not_be_inferred() -> None:
+    text = (
+        f"{HEAD} g (float[2, 6] x) => (float[n] y) {{ i = NonZero(x) t = Transpose(i) f = GatherND(x, t) y = Abs(f) }}"
+    )
+    g = run(text, shapes={"i": (2, 5)})
+    assert shape(g, "y") == (5,)
+    assert codes(g) == []
+    assert codes(run(text)) == ["assumed-shape"]
+    assert "--shapes i:" in run(text).notes[0].message
+    assert shape(run(text, dims={"n": 3}), "y") == (3,)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [({"y": (3, 3)}, "gives 'y' the shape 3x3, but node 'Abs_1' makes it 1x3x8x8"), ({"tt": (1,)}, "did you mean 't'")],
+)
+def test_an_inner_shape_must_be_right(shapes: dict[str, tuple[int, ...]], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(STATIC, shapes=shapes)
+
+
+@pytest.mark.parametrize("size", [2**50, 2**62])
+def test_a_size_that_no_machine_holds(size: int) -> None:
+    with pytest.raises(ModelError, match=r"'x' can't have the shape.*overflows"):
+        run(OPEN, dims={"seq": size})
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "n" * 5000])
+def test_messages_are_one_printable_line(name: str) -> None:
+    model = parse_model(STATIC)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = name
+    with pytest.raises(UsageError) as e:
+        load(model)
+    assert str(e.value).isprintable()
+
+
+def test_a_scalar_input_has_no_batch() -> None:
+    text = f"{HEAD} g (float x) => (float y) {{ y = Abs(x) }}"
+    assert run(text).batch == 1
+    with pytest.raises(UsageError, match="no input has a dimension"):
+        run(text, batch=2)
+
+
+def test_a_leading_symbol_that_also_stands_elsewhere_is_no_batch() -> None:
+    text = f"{HEAD} g (float[n, 4] x, float[2, n] z) => (float[2, 4] y) {{ y = MatMul(z, x) }}"
+    with pytest.raises(UsageError, match=r"'n'.*--dim n="):
+        run(text)
+    assert run(text, dims={"n": 7}).batch == 7
+
+
+def test_what_the_file_says_of_an_inner_tensor_follows_a_new_batch() -> None:
+    text = f"{HEAD} g (float[2, 4] x) => (float[2, 5] y) {{ y = nowhere.Gizmo(x) }}"
+    assert shape(run(text, batch=3), "y") == (3, 5)

@@ -1,0 +1,259 @@
+"""Shapes, folding and what is carried along, on small models."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+from onnx.parser import parse_model
+
+from onnxperf import ModelError
+from onnxperf.graph import Graph, load
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18, "nowhere" : 1]>'
+
+
+def run(text: str, **given: Any) -> Graph:
+    return load(parse_model(f"{HEAD} {text}"), **given)
+
+
+def types(graph: Graph) -> list[str]:
+    return [o.type for o in graph.operators]
+
+
+def shape(graph: Graph, name: str) -> tuple[int, ...]:
+    return {t.name: t.shape for o in graph.operators for t in o.outputs}[name]
+
+
+# folding
+
+
+def test_what_depends_on_weights_alone_leaves_the_graph() -> None:
+    g = run(
+        "g (float[2, 3] x) => (float[2, 4] y) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>"
+        "{ t = Transpose<perm=[1, 0]>(w) c = Constant<value_float = 2.0>() s = Mul(t, c) y = MatMul(x, s) }"
+    )
+    assert types(g) == ["MatMul"]
+    assert [(t.name, t.shape) for t in g.stored()] == [("s", (3, 4))]
+    weight = g.operators[0].inputs[1]
+    assert weight is not None and weight.value == (2, 8, 14, 20, 4, 10, 16, 22, 6, 12, 18, 24)
+
+
+def test_a_big_fold_is_a_weight_without_a_value() -> None:
+    g = run(
+        "g (float[64, 128] x) => (float[64, 128] y)"
+        "{ s = Constant<value = int64[2] {64, 128}>() z = ConstantOfShape(s) y = Add(x, z) }"
+    )
+    assert [(t.kind, t.value, t.shape) for t in g.stored()] == [("weight", None, (64, 128))]
+
+
+def test_random_numbers_and_dequantised_weights_stay() -> None:
+    g = run(
+        "g (float[2, 3] x) => (float[2, 3] y) <int8[2, 3] q = {1,2,3,4,5,6}, float s = {0.5}>"
+        "{ r = RandomNormal<shape = [2, 3]>() w = DequantizeLinear(q, s) t = Add(x, r) y = Add(t, w) }"
+    )
+    assert types(g) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
+
+
+def test_dead_nodes_and_unread_outputs_are_dropped() -> None:
+    g = run("g (float[2, 4] x) => (float[2, 4] y) { y, mask = Dropout(x) dead = Abs(x) }")
+    assert types(g) == ["Dropout"]
+    assert [t.name for t in g.operators[0].outputs] == ["y"]
+
+
+def test_shape_arithmetic_runs_only_where_dimensions_are_open() -> None:
+    body = "{ s = Shape(x) i = Constant<value_ints=[0]>() n = Gather(s, i) m = Constant<value_ints=[-1]>()"
+    body += " t = Concat<axis=0>(n, m) y = Reshape(x, t) }"
+    assert types(run(f"g (float[2, 3, 4] x) => (float[2, 12] y) {body}")) == ["Reshape"]
+    g = run(f"g (float[n, 3, 4] x) => (float[n, 12] y) {body}", dims={"n": 2})
+    assert types(g) == ["Shape", "Gather", "Concat", "Reshape"]
+    assert shape(g, "y") == (2, 12)
+    target = g.operators[-1].inputs[1]
+    assert target is not None and target.value == (2, -1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_arithmetic_of_shapes(n: int) -> None:
+    """Slice, Range, Cast, Div, Size, Where, Equal, Expand and ConstantOfShape between a Shape and its use."""
+    g = run(
+        """g (float[n, 6] x) => (float[a, b] y, float[c] r, float[d] z) {
+            zero = Constant<value_int=0>() one = Constant<value_int=1>() two = Constant<value_int=2>()
+            zeros = Constant<value_ints=[0]>() ones = Constant<value_ints=[1]>() minus = Constant<value_ints=[-1]>()
+            s = Shape(x) lead = Slice(s, zeros, ones) size = Size(x) half = Div(size, two)
+            h = Unsqueeze(half, zeros) target = Concat<axis=0>(h, minus) y = Reshape(x, target)
+            steps = Range(zero, half, one) r = Cast<to=1>(steps)
+            same = Equal(lead, minus) chosen = Where(same, ones, lead) z = ConstantOfShape(chosen)
+        }""",
+        dims={"n": n},
+    )
+    assert (shape(g, "y"), shape(g, "r"), shape(g, "z")) == ((3 * n, 2), (3 * n,), (n,))
+
+
+def test_shape_of_a_part() -> None:
+    g = run("g (float[2, 3, n] x) => (int64[k] y) { y = Shape<start=-2, end=9>(x) }", dims={"n": 5})
+    assert g.outputs[0].value == (3, 5)
+
+
+# what is carried along
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_operators_that_onnx_defines_by_a_body(opset: int) -> None:
+    graph = "g (float[2,1] x, float[3] y) => (bool[2,3] z) { z = GreaterOrEqual(x, y) }"
+    found = load(parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}'))
+    assert found.operators[0].out.shape == (2, 3)
+    assert found.notes == ()
+
+
+def test_scalars_empty_tensors_and_absent_inputs() -> None:
+    g = run(
+        "g (float[2, 0, 4] x, float s) => (float[2, 0, 4] y, float[2, 5, 4] p) {"
+        " m = Mul(x, s) y = Clip(m, , s) c = Constant<value = int64[6] {0, 2, 0, 0, 3, 0}>() p = Pad(x, c) }"
+    )
+    assert (shape(g, "y"), shape(g, "p")) == ((2, 0, 4), (2, 5, 4))
+    clip = next(o for o in g.operators if o.type == "Clip")
+    assert [t and t.name for t in clip.inputs] == ["m", None, "s"]
+
+
+def test_unknown_operators_take_the_first_inputs_shape_and_are_noted() -> None:
+    g = run("g (float[2, 3] x) => (float[2, 3] y) { t = nowhere.Gizmo<size=3>(x) y = Relu(t) }")
+    assert types(g) == ["nowhere::Gizmo", "Relu"]
+    assert shape(g, "t") == (2, 3)
+    assert g.operators[0].attrs == {"size": 3}
+    assert {n.code for n in g.notes} == {"unknown-operator", "assumed-shape"}
+    assert all(n.nodes == ("Gizmo_0",) for n in g.notes)
+
+
+def test_an_assumed_shape_never_makes_a_model_unusable() -> None:
+    """What the file says comes first; what does not fit an assumption is assumed in turn."""
+    g = run("g (float[2, 3] x, float[7, 5] w) => (float[2, 5] y) { t = nowhere.Gizmo(x) u = MatMul(t, w) y = Relu(u) }")
+    assert shape(g, "y") == (2, 5)
+    assert [n.code for n in g.notes].count("assumed-shape") == 2
+    assert types(g) == ["nowhere::Gizmo", "ai.onnx::MatMul", "ai.onnx::Relu"]  # no rule would understand these
+    g = run(
+        "g (float[2, 3] x, float[7, 5] w) => (float[2, 5] y) { t = nowhere.Gizmo(x) y = MatMul(t, w) }",
+        shapes={"t": (2, 7)},
+    )
+    assert [n.code for n in g.notes] == ["unknown-operator"]
+
+
+def test_bodies_and_what_they_read_from_outside() -> None:
+    g = run(
+        """g (bool c, float[2, 3] x, float[2, 3] z) => (float[2, 3] y) {
+            t = Abs(x)
+            y = If(c) <then_branch = a () => (float[2, 3] p) { p = Add(t, z) },
+                       else_branch = b () => (float[2, 3] q) { q = Identity(z) }>
+        }"""
+    )
+    assert types(g) == ["Abs", "If"]
+    assert [t.name for t in g.operators[1].present] == ["c", "t", "z"]
+    assert shape(g, "y") == (2, 3)
+
+
+def test_sequences_optionals_and_strings() -> None:
+    model = parse_model(
+        f"""{HEAD} g (float[2, 3] x, float[2, 3] z) => (float[2, 3] y) {{
+            s = SequenceConstruct(x, z) i = Constant<value_int=1>() y = SequenceAt(s, i)
+            o = Optional(x) h = OptionalHasElement(o) }}"""
+    )
+    model.graph.input.append(helper.make_tensor_value_info("text", TensorProto.STRING, [4]))
+    model.graph.input.append(helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None))
+    model.graph.node.append(helper.make_node("SequenceLength", ["parts"], ["count"]))
+    model.graph.node.append(helper.make_node("StringConcat", ["text", "text"], ["twice"]))
+    model.opset_import[0].version = 20
+    for name, dtype, dims in (("h", TensorProto.BOOL, []), ("count", TensorProto.INT64, []), ("twice", 8, [4])):
+        model.graph.output.append(helper.make_tensor_value_info(name, dtype, dims))
+    g = load(model)
+    assert [t.name for t in g.outputs] == ["y", "h", "count", "twice"]
+    assert shape(g, "twice") == (4,)
+    assert [t.dtype for t in g.inputs] == ["float32", "float32", "string"]
+
+
+def test_shared_initialisers_are_one_tensor() -> None:
+    g = run(
+        "g (float[2, 3] x) => (float[2, 3] y) <float[3] b = {1, 2, 3}>{ t = Add(x, b) u = Add(t, b) y = Mul(u, b) }"
+    )
+    assert [t.name for t in g.stored()] == ["b"]
+    assert len(g.users(next(g.stored()))) == 3
+
+
+def test_the_graph_as_networkx() -> None:
+    dag = run("g (float[2] x) => (float[2] y) { a = Abs(x) b = Neg(a) y = Add(a, b) }").digraph()
+    assert sorted(dag.edges) == [("Abs_0", "Add_2"), ("Abs_0", "Neg_1"), ("Neg_1", "Add_2")]
+    assert dag.nodes["Neg_1"]["operator"].type == "Neg"
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("g (float[2, 3] x, float[4, 5] w) => (float[2, 5] y) { y = MatMul(x, w) }", r"'MatMul_0'.*x\[2x3\], w\[4x5\]"),
+        (
+            "g (float[2, 3] x) => (float[2, 4] y) { y = Abs(x) }",
+            "contradicts itself: the file says 2x4, .* make it 2x3",
+        ),
+        ("g (float[2, 3] x) => (float[3] y) { y = Abs(x) }", "the file says 3, its inputs make it 2x3"),
+        ("g (float[6] x) => (float[k] y) { s = Constant<value_ints=[4]>() y = Reshape(x, s) }", "can't make 4 of 6"),
+        ("g (float[6] x) => (float[k] y) { y = Softmax<axis=9223372036854775807>(x) }", "Softmax.*axis"),
+        ("g (float[6] x) => (float[k] y) { y = Softmax<axis=1.5>(x) }", "attribute 'axis' must be of type INT"),
+        ("g (float[6] x) => (float[k] y) { y, z = Split<num_outputs=3>(x) }", "2 outputs, but num_outputs is 3"),
+        ("g (float[6] x) => (float[k] y) { y = Abs(x, x) }", "Abs.*has 2 inputs"),
+        ("g (float[6] x) => (float[k] y) { y = MatMul(x, ) }", "'MatMul_0'.* its input 'B' is missing|has 1 inputs"),
+        ("g (float[6] x) => (float[k] y) { y = MatMul(, x) }", "'MatMul_0'.* its input 'A' is missing"),
+        ("g (float[6] x) => (float[k] y) { y = Constant() }", "holds no value"),
+        (
+            "g (bool c, float[6] x) => (float[k] y) { y, z = If(c) <then_branch = a () => (float[6] p) { p = Abs(x) },"
+            " else_branch = b () => (float[6] q) { q = Neg(x) }> }",
+            "2 outputs, but its then_branch has 1",
+        ),
+        ("g (float[6] x) => (float[k] y) { x = Abs(x) y = Abs(x) }", "'x' is defined twice|cycle"),
+    ],
+)
+def test_a_model_that_contradicts_itself(text: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        run(text)
+
+
+CONSTANTS = """
+    int64[3] huge = {1048576, 1048576, 32}, int64[1] many = {4096}, int64[2] line = {1, 1099511627776},
+    int64 zero = {0}, int64 one = {1}, int64 far = {1099511627776}, int64[2] pads = {0, 1099511627776},
+    float[1] x = {1}, float[1, 1, 1] t = {1}, float[2] two = {0, 1}, float[3] scales = {1048576.0, 1048576.0, 1.0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "out"),
+    [
+        ("y = ConstantOfShape(huge)", (2**20, 2**20, 2**5)),
+        ("y = Expand(x, huge)", (2**20, 2**20, 2**5)),
+        ("y = Tile(t, huge)", (2**20, 2**20, 2**5)),
+        ("y = Range(zero, far, one)", (2**40,)),
+        ("y = Pad(x, pads)", (2**40 + 1,)),
+        ("y = Resize(t, , scales)", (2**20, 2**20, 1)),
+        ("y = OneHot(many, far, two)", (1, 2**40)),
+        ('v = ConstantOfShape(many) y = Einsum<equation="i,j,k->ijk">(v, v, v)', (4096, 4096, 4096)),
+        ('v = ConstantOfShape(many) y = Einsum<equation="i,j,k,l,m->">(v, v, v, v, v)', (1,)),
+        ("y = Conv<pads=[60000000, 60000000], strides=[120000000]>(t, t)", (1, 1, 2)),
+        ("m = ConstantOfShape(line) y = EyeLike(m)", (1, 2**40)),
+    ],
+)
+def test_huge_results_are_never_made(node: str, out: Sequence[int]) -> None:
+    """Also where all inputs are constants, so that the result could be computed ahead of time."""
+    peak, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    g = run(f"g (float[1] live) => (float[] z) <{CONSTANTS}> {{ {node} c = Cast<to=1>(y) z = Mul(c, live) }}")
+    assert shape(g, "z") == out
+    assert types(g) == ["Mul"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # KiB
+    assert time.monotonic() - started < 2
+
+
+def test_dimensions_that_overflow() -> None:
+    text = "g (float[8] x) => (float[] y) <int64[1] n = {1125899906842624}> { y = Tile(x, n) }"
+    with pytest.raises(ModelError, match="'y' can't have the shape 9007199254740992: a dimension overflows"):
+        run(text)
