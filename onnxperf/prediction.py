@@ -41,7 +41,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class KernelPrediction:
-    """One kernel of the answer. Times in seconds; `after` holds the names of the kernels it waits for."""
+    """One kernel of the answer. Times in seconds.
+
+    Beside what the JSON holds: `after`, the names of the kernels it waits for; `choice`, the tile or algorithm;
+    `late`, whether the card waited for the host to launch it.
+    """
 
     name: str
     nodes: tuple[str, ...]
@@ -58,12 +62,25 @@ class KernelPrediction:
     stream: str
     after: tuple[str, ...] = ()
     choice: str = ""
+    late: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
         return {
-            k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items() if k not in ("after", "choice")
+            k: list(v) if isinstance(v, tuple) else v
+            for k, v in asdict(self).items()
+            if k not in ("after", "choice", "late")
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Kernels in a row that the host launched too late, and how long the card idled in front of them."""
+
+    first: str
+    last: str
+    kernels: int
+    idle_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +156,34 @@ class Prediction:
         dag: networkx.DiGraph[str] = networkx.DiGraph(name=self.scenario.model)
         for k in self.kernels:
             dag.add_node(k.name, kernel=k, seconds=k.seconds)
-            dag.add_edges_from((before, k.name) for before in k.after)
+            dag.add_edges_from(((before, k.name) for before in k.after), seconds=k.seconds)
         return dag
+
+    @property
+    def critical_path(self) -> tuple[str, ...]:
+        """Names of the kernels on the longest path, in order."""
+        import networkx
+
+        dag = self.graph
+        roots = [name for name, waits in dag.in_degree() if not waits]
+        dag.add_edges_from(("", name, {"seconds": dag.nodes[name]["seconds"]}) for name in roots)
+        return tuple(networkx.dag_longest_path(dag, weight="seconds", default_weight=0))[1:]
+
+    @property
+    def launch_bound(self) -> tuple[Stretch, ...]:
+        """The stretches in which the card waits for the host, the costliest first."""
+        stretches: list[Stretch] = []
+        reach, row = 0.0, False
+        for k in sorted(self.kernels, key=lambda k: k.start_seconds):
+            idle = max(0.0, k.start_seconds - reach)
+            if k.late and row:
+                before = stretches[-1]
+                stretches[-1] = Stretch(before.first, k.name, before.kernels + 1, before.idle_seconds + idle)
+            elif k.late:
+                stretches.append(Stretch(k.name, k.name, 1, idle))
+            row = k.late
+            reach = max(reach, k.start_seconds + k.seconds)
+        return tuple(sorted(stretches, key=lambda s: -s.idle_seconds))
 
 
 def conclude(
@@ -177,6 +220,7 @@ def conclude(
             stream=str(timeline.streams[i, 0]),
             after=tuple(names[j] for j in k.after),
             choice=str(estimates.choice[i, 0]),
+            late=bool(timeline.late[i, 0]),
         )
         for i, k in enumerate(kernels.rows)
     )

@@ -115,9 +115,23 @@ def _facts(p: Prediction) -> Table:
         f"weights {size(m.weights_bytes)}, activations {size(m.activations_bytes)}, workspace {size(m.workspace_bytes)}"
     )
     row(table, "memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
+    late = p.launch_bound
+    if late:
+        count, idle = sum(s.kernels for s in late), sum(s.idle_seconds for s in late)
+        worst = (
+            f"most from {_at(late[0].first)} to {_at(late[0].last)}"
+            if late[0].kernels > 1
+            else f"most at {_at(late[0].first)}"
+        )
+        row(table, "host", f"the card waits for it before {count} kernels, {duration(idle)} in all; {worst}")
     if p.power_factor > 1.01:
         row(table, "power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
     return table
+
+
+def _at(kernel: str) -> str:
+    """A kernel's name, short enough for a line."""
+    return printable(kernel if len(kernel) <= 30 else f"{kernel[:27]}...")
 
 
 def _by_operator(p: Prediction) -> Table:

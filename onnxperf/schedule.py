@@ -16,7 +16,8 @@ from onnxperf.runtimes import HostCosts
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Start and end of every kernel [n, g], and for the run [g]: its length, the longest path with unlimited
-    streams, and that path at physical peak. `streams` names each kernel's stream on each device.
+    streams, and that path at physical peak. `streams` names each kernel's stream on each device; `late` says that
+    a kernel waited for the host to launch it, while the card had nothing else to do for it.
 
     All times are seconds from the moment the host enters the run.
     """
@@ -27,6 +28,7 @@ class Timeline:
     critical_path_s: Array
     lower_bound_s: Array
     streams: Array
+    late: Array
 
 
 def schedule(
@@ -53,26 +55,27 @@ def schedule(
     if method != "tile-wave":
         end = np.cumsum(seconds, axis=0)
         total = end[-1] if n else np.full(g, host.run_s)
-        return Timeline(end - seconds, end, total, critical, least, names)
+        return Timeline(end - seconds, end, total, critical, least, names, np.zeros((n, g), dtype=bool))
     rows = kernels.rows
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
         rows = tuple(replace(k, host_s=0.0) for k in rows)
         first, tail, gap = host.replay_s, 0.0, host.replay_gap_s
     else:
         first, tail, gap = host.run_s, kernels.tail_s, host.gap_s
-    start = np.zeros((n, g))
+    start, late = np.zeros((n, g)), np.zeros((n, g), dtype=bool)
     now = np.full(g, first)  # the host's clock
     if streams == 1:
         free = np.zeros(g)
         for i, k in enumerate(rows):
             now = now + k.host_s
+            late[i] = now > free
             start[i] = np.maximum(free, now)
             free = start[i] + seconds[i] + gap
             if k.blocks:
                 now = start[i] + seconds[i] + host.sync_s
     else:
         for j in range(g):
-            start[:, j], chosen, now[j] = _side_by_side(
+            start[:, j], late[:, j], chosen, now[j] = _side_by_side(
                 rows, seconds[:, j], estimates.share[:, j], first, host.sync_s, gap, streams
             )
             for i, stream in enumerate(chosen):
@@ -80,7 +83,7 @@ def schedule(
                     names[i, j] = f"{COMPUTE}-{stream + 1}"
     end = start + seconds
     total = np.maximum(end.max(axis=0, initial=0.0), now + tail) + host.sync_s
-    return Timeline(start, end, total, critical, least, names)
+    return Timeline(start, end, total, critical, least, names, late)
 
 
 def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
@@ -94,14 +97,14 @@ def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
 
 def _side_by_side(
     rows: Sequence[Kernel], seconds: Array, share: Array, now: float, sync: float, gap: float, streams: int
-) -> tuple[Array, list[int], float]:
-    """Start times on one device, each kernel's stream, and the host's clock at the end.
+) -> tuple[Array, Array, list[int], float]:
+    """Start times on one device, who was launched late, each kernel's stream, and the host's clock at the end.
 
     In launch order, on the stream free first; copies have a stream of their own behind the others. No kernel starts
     before the one launched before it, and none while the running ones leave it no room.
     """
     free, busy = [0.0] * (streams + 1), [0.0] * (streams + 1)
-    start = np.zeros(len(rows))
+    start, late = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
     chosen: list[int] = []
     last = 0.0
     for i, k in enumerate(rows):
@@ -114,9 +117,10 @@ def _side_by_side(
                 break
             t = min(free[s] - gap for s in running)
         start[i] = last = t
+        late[i] = t == now
         end = t + float(seconds[i])
         free[stream], busy[stream] = end + gap, float(share[i])
         chosen.append(stream)
         if k.blocks:
             now = end + sync
-    return start, chosen, now
+    return start, late, chosen, now

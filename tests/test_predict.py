@@ -316,3 +316,24 @@ def test_terms_cost_or_save_what_they_are_named_for() -> None:
     assert seconds(opt_level="all") <= seconds(opt_level="disabled")
     assert seconds(runtime="torch-eager") == seconds(runtime="torch-eager", opt_level="disabled")
     assert seconds(streams=4) <= seconds()
+
+
+@pytest.mark.parametrize("terms", [{}, {"runtime": "torch-eager"}, {"streams": 3}, {"cuda_graph": True}])
+def test_the_critical_path_and_the_stretches_that_wait_for_the_host(terms: Any) -> None:
+    p = predict(SAMPLES / "bert-base.onnx", gpu="h100-sxm", **terms)
+    seconds = {k.name: k.seconds for k in p.kernels}
+    path = p.critical_path
+    assert sum(seconds[name] for name in path) == pytest.approx(p.critical_path_seconds)
+    assert all(p.graph.has_edge(a, b) for a, b in pairwise(path))
+    late = p.launch_bound
+    assert sum(s.kernels for s in late) == sum(k.late for k in p.kernels)
+    assert sum(s.idle_seconds for s in late) < p.seconds
+    if terms.get("cuda_graph"):
+        assert len(late) == 1 and late[0].kernels == 1  # only the replay itself is waited for
+    else:
+        assert p.bound_by["launch"] * p.seconds >= sum(s.idle_seconds for s in late)
+
+
+def test_a_launch_bound_run_waits_before_nearly_every_kernel() -> None:
+    p = predict(SAMPLES / "mobilenetv2.onnx", gpu="h200-sxm", runtime="torch-eager")
+    assert p.launch_bound[0].kernels > 0.9 * len(p.kernels)
