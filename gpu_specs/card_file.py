@@ -115,7 +115,7 @@ _TABLES: Final = {
     "processor": {
         "sms": _Key("sms", _count),
         "lanes": _Key("lanes", _count),
-        "base_MHz": _Key("base_hz", _times(1e6)),
+        "base_MHz": _Key("base_hz", _times(1e6), required=False),
         "boost_MHz": _Key("boost_hz", _times(1e6)),
         "tensor_MHz": _Key("tensor_hz", _times(1e6), required=False),
         "smem_KiB": _Key("smem_bytes", _bytes(2**10)),
@@ -133,7 +133,8 @@ _TABLES: Final = {
     "dense_TFLOPS": {pipe: _Key(pipe, _times(1e12), required=pipe == "fp32") for pipe in PIPES},
     "power_and_links": {
         "tdp_W": _Key("tdp_W", _number),
-        "pcie": _Key("pcie_Bps", _pcie),
+        "pcie": _Key("pcie_Bps", _pcie, required=False),  # this or the next, never both
+        "host_link_GBps": _Key("pcie_Bps", _times(1e9), required=False),
         "nvlink_GBps": _Key("nvlink_Bps", _times(1e9), required=False),
     },
 }
@@ -190,7 +191,10 @@ def _device(id: str, data: dict[str, Any]) -> Device:
         taken = _take(keys, tables[table], where, keys)
         facts += tables[table]
         fields |= {"dense_flops": Rates(tuple(taken.items()))} if table == "dense_TFLOPS" else taken
-    defaults = {"kind": "gpu", "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
+    if ("pcie" in facts) == ("host_link_GBps" in facts):
+        found = "stands beside host_link_GBps; one of them" if "pcie" in facts else "is missing; it or host_link_GBps"
+        raise _Bad(f"pcie in [power_and_links] {found} is needed")
+    defaults = {"kind": "gpu", "base_hz": None, "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
     if effects is not None:
         fields["effects"] = Effects(**_take(_EFFECTS, effects, " in [effects]", _EFFECTS))
     return Device(**{"id": id} | defaults | fields, sources=_sources(blocks, facts))

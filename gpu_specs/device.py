@@ -84,12 +84,13 @@ class Device:
     capability: tuple[int, int]
     """CUDA compute capability, major and minor."""
     node_nm: float
-    """Process node as marketed, nm."""
+    """Process node as marketed, nm; 4N and 4NP count as 5."""
     sms: int
     """Streaming multiprocessors in use."""
     lanes: int
     """fp32 lanes of one SM; each does one multiply-add a cycle."""
-    base_hz: float
+    base_hz: float | None
+    """None where nobody published one."""
     boost_hz: float
     """The highest clock that CUDA reports."""
     tensor_hz: float
@@ -98,6 +99,7 @@ class Device:
     bandwidth_Bps: float
     """DRAM bandwidth as published."""
     capacity_bytes: int
+    """DRAM; all of it where CPU and GPU share it, as on a Jetson."""
     l2_bytes: int
     l2_partitions: int
     """Parts of the L2 that are near to different SMs; 1 where the file states none."""
@@ -106,12 +108,13 @@ class Device:
     threads_per_sm: int
     """Threads that can be resident on one SM."""
     tdp_W: float
-    """Board power limit."""
+    """Power limit of the board's share that is this GPU, or of a module whose CPU draws from the same limit."""
     dense_flops: Rates
     """FLOP/s of each pipe at its published clock; a pipe the card lacks, or nobody published, is absent.
     Tensor rates accumulate in fp32 (integers in int32)."""
     pcie_Bps: float
-    """What the host link can carry one way, after encoding and packet headers."""
+    """What the host link can carry one way: PCIe after encoding and packet headers, NVLink-C2C, or, where GPU and
+    CPU share one memory, half its bandwidth, for a copy both reads and writes it."""
     nvlink_Bps: float = 0.0
     """NVLink, both directions and all links together; 0 without."""
     memory_bus_bits: int | None = None
@@ -120,7 +123,8 @@ class Device:
     effects: Effects = Effects()
     sources: tuple[Source, ...] = field(default=(), repr=False)
     nvml_names: tuple[str, ...] = ()
-    """What nvidia-smi calls the card, the current driver's name first."""
+    """What nvidia-smi calls the card, the current driver's name first; empty where several cards of different
+    size print the same, as Jetson modules do."""
     aliases: tuple[str, ...] = ()
     """Other names that can mean no other card."""
     short_names: tuple[str, ...] = ()

@@ -28,6 +28,8 @@ def quantity(name: str, value: Any) -> str:
     """A figure with the unit that its name stands for."""
     if name in PIPES:
         return f"{value / 1e12:,.4g} {'TOPS' if 'int' in name else 'TFLOPS'}"
+    if value is None:
+        return "not published"
     if name == "capability":
         return ".".join(map(str, value))
     if isinstance(value, tuple):
@@ -46,9 +48,9 @@ def show_gpus(out: Console, devices: Iterable[Device]) -> None:
     """A line a card."""
     lines = columns("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
     for d in devices:
-        half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16", 0.0))
-        rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}")
-        sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.0f} MiB")
+        half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
+        rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}" if half else "")
+        sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
         row(lines, d.id, d.name, str(d.sms), *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}")
     out.print(lines)
 

@@ -19,6 +19,7 @@ from onnxperf.prediction import KernelPrediction, Prediction
 
 BAR = 24
 WIDTH = 110
+NAME = 36  # characters of a name in a table
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 
@@ -119,9 +120,9 @@ def _facts(p: Prediction) -> Table:
     if late:
         count, idle = sum(s.kernels for s in late), sum(s.idle_seconds for s in late)
         worst = (
-            f"most from {_at(late[0].first)} to {_at(late[0].last)}"
+            f"most from {_name(late[0].first)} to {_name(late[0].last)}"
             if late[0].kernels > 1
-            else f"most at {_at(late[0].first)}"
+            else f"most at {_name(late[0].first)}"
         )
         row(table, "host", f"the card waits for it before {count} kernels, {duration(idle)} in all; {worst}")
     if p.power_factor > 1.01:
@@ -129,9 +130,9 @@ def _facts(p: Prediction) -> Table:
     return table
 
 
-def _at(kernel: str) -> str:
-    """A kernel's name, short enough for a line."""
-    return printable(kernel if len(kernel) <= 30 else f"{kernel[:27]}...")
+def _name(text: str) -> str:
+    """A kernel's or operator's name, safe to print and short enough for a table."""
+    return printable(text if len(text) <= NAME else f"{text[: NAME - 3]}...")
 
 
 def _by_operator(p: Prediction) -> Table:
@@ -158,7 +159,7 @@ def _by_operator(p: Prediction) -> Table:
 
 def _short(op: str) -> str:
     """An operator's type without its domain."""
-    return printable(op.rpartition("::")[2])
+    return _name(op.rpartition("::")[2])
 
 
 def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
@@ -168,7 +169,7 @@ def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
         k = alike[0]
         row(
             table,
-            printable(k.name),
+            _name(k.name),
             _short(k.op),
             f"{len(alike)} x",
             duration(k.seconds),
@@ -182,14 +183,11 @@ def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
 
 
 def columns(*names: str) -> Table:
+    """An empty table; a leading # aligns a column to the right. Where lines are short, text wraps before figures do."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     for name in names:
-        table.add_column(
-            name.lstrip("#"),
-            justify="right" if name.startswith("#") else "left",
-            overflow="ellipsis",
-            no_wrap=True,
-        )
+        number = name.startswith("#")
+        table.add_column(name.lstrip("#"), justify="right" if number else "left", overflow="fold", no_wrap=number)
     return table
 
 

@@ -15,8 +15,9 @@ Array = NDArray[Any]
 
 #: Where a card lacks a pipe, its work runs on the next one.
 FALLBACK = {
-    "fp16": "fp32", "tensor_tf32": "fp32", "tensor_bf16": "fp32", "tensor_fp16": "fp16", "tensor_fp8": "tensor_fp16",
-    "tensor_int8": "fp32", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
+    "fp64": "fp32", "fp16": "fp32", "tensor_tf32": "fp32",
+    "tensor_bf16": "fp32", "tensor_fp16": "fp16", "tensor_fp8": "tensor_fp16",
+    "tensor_int8": "tensor_fp16", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
 }  # fmt: skip
 
 

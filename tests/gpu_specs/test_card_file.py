@@ -66,6 +66,13 @@ def test_what_a_card_leaves_out_is_a_default(card):
     assert mine.source_of("tensor_hz") is None
 
 
+def test_a_card_may_have_another_host_link_than_pcie_and_no_base_clock(card):
+    mine = load(card(swap("pcie = { gen = 4, lanes = 8 }", "host_link_GBps = 450").replace("base_MHz = 795\n", "")))
+    assert (mine.pcie_Bps, mine.base_hz) == (450e9, None)
+    assert mine.source_of("pcie_Bps").status == "unverified"
+    assert mine.source_of("base_hz") is None
+
+
 def test_a_card_with_sources_and_effects(card):
     mine = load(card(CARD + SOURCE + '[effects]\ncompute = 1.1\nsource = "my bench"\n'))
     assert mine.source_of("boost_hz").text == mine.source_of("tensor_fp16").text == "a datasheet"
@@ -136,6 +143,9 @@ def swap(old, new):
         (swap("gen = 4", "gen = [4]"), "pcie in [power_and_links] is a table; it needs { gen"),
         (swap("lanes = 8 }", "lanes = 0 }"), "pcie in [power_and_links] is a table; it needs"),
         (swap("{ gen = 4, lanes = 8 }", "28.8"), "pcie in [power_and_links] is 28.8; it needs { gen = 4"),
+        (swap("pcie = { gen = 4, lanes = 8 }", ""), "pcie in [power_and_links] is missing; it or host_link_GBps is"),
+        (CARD + "host_link_GBps = 450\n", "pcie in [power_and_links] stands beside host_link_GBps; one of them is"),
+        (CARD + "host_link_GBps = 0\n", "host_link_GBps in [power_and_links] is 0; it needs a number"),
         ('kind = "tpu"' + CARD, "kind is 'tpu'; it needs one of gpu, cpu"),
         ("kind = [1]" + CARD, "kind is a list; it needs one of gpu, cpu"),
         ('aliases = "x"' + CARD, "aliases is 'x'; it needs a list of texts"),
