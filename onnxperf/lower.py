@@ -34,7 +34,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """All kernels of one run; `tail_s` is host time after the last launch, `stored_bytes` the weights they read."""
+    """All kernels of one run; `tail_s` is host time after the last launch.
+
+    `stored_bytes` is how much of the weights a run reads, each weight once: rows of a table, not the table.
+    """
 
     rows: tuple[Kernel, ...]
     tail_s: float
@@ -50,6 +53,7 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
     host = runtime.host
     rows: list[Kernel] = []
     made: dict[str, tuple[int, ...]] = {}  # tensor -> the kernels it comes from
+    stored: dict[str, int] = {}  # weight -> the most of it that one kernel reads
     waiting = 0.0
     if include_transfers:
         for t in graph.inputs:
@@ -70,6 +74,9 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
             row = Kernel(o.name, o.type, o.nodes, w, waiting + host.node_s + host.launch_s, after, assumed=assumed)
         for t in o.outputs:
             made[t.name] = (len(rows),)
+        for t in o.present:
+            if t.stored:
+                stored[t.name] = max(stored.get(t.name, 0), min(t.bytes, row.work.weight_bytes))
         rows.append(row)
         waiting = 0.0
     if include_transfers:
@@ -79,8 +86,7 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
                 continue
             rows.append(_transfer(f"{t.name}.d2h", t, "d2h", made.get(t.name, ()), host.copy_s + waiting))
             waiting = 0.0
-    stored = sum(t.bytes for t in graph.stored())
-    return Kernels(tuple(_named_apart(rows)), waiting, stored)
+    return Kernels(tuple(_named_apart(rows)), waiting, sum(stored.values()))
 
 
 def _named_apart(rows: list[Kernel]) -> Iterator[Kernel]:

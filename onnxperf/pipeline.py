@@ -53,24 +53,43 @@ def predict(
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
+    graph, device, scenario = prepare(
+        model,
+        gpu,
+        shapes=shapes,
+        dims=dims,
+        batch=batch,
+        examples=example_inputs,
+        precision=precision,
+        runtime=runtime,
+        method=method,
+        streams=streams,
+        cuda_graph=cuda_graph,
+        include_transfers=include_transfers,
+        opt_level=opt_level,
+    )
+    return answer(graph, device, scenario)
+
+
+def prepare(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    gpu: str | os.PathLike[str] | Device,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    examples: Mapping[str, Any] | Sequence[Any] | None = None,
+    **terms: Any,
+) -> tuple[Graph, Device, Scenario]:
+    """The static graph, the device and the scenario of a request; `terms` are the other fields of `Scenario`."""
     device, notes = find(gpu)
     for what, given in (("shapes", shapes), ("dims", dims)):
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(f"{what} must map names to sizes; a {type(given).__name__} does not")
-    graph = load(model, shapes=shapes, dims=dims, batch=batch, examples=example_inputs)
-    scenario = Scenario(
-        graph.name,
-        device.id,
-        runtime,
-        opt_level,
-        precision,
-        method,
-        graph.batch,
-        streams,
-        cuda_graph,
-        include_transfers,
-    )
-    return answer(replace(graph, notes=(*notes, *graph.notes)), device, scenario)
+    graph = load(model, shapes=shapes, dims=dims, batch=batch, examples=examples)
+    inputs = tuple((t.name, t.shape) for t in graph.inputs)
+    scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, **terms)
+    return replace(graph, notes=(*notes, *graph.notes)), device, scenario
 
 
 def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]]:
@@ -107,7 +126,7 @@ def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     )
     workspace = int(estimates.workspace.max(initial=0))
     need = memory(run, workspace, device.capacity_bytes)
-    notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device), *_prototype(runtime))
+    notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device, scenario.precision), *_prototype(runtime))
     if not need.fits:
         short = (need.total_bytes - need.capacity_bytes) / 1e9
         notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
@@ -123,7 +142,10 @@ def _check(s: Scenario) -> Runtime:
     ):
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
-    if not isinstance(s.streams, int) or not 1 <= s.streams <= MAX_STREAMS:
+    for flag, given in (("cuda_graph", s.cuda_graph), ("include_transfers", s.include_transfers)):
+        if not isinstance(given, bool):
+            raise UsageError(f"{flag} must be True or False, not {given!r}")
+    if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
@@ -166,11 +188,12 @@ def _prototype(runtime: Runtime) -> list[Note]:
     ]
 
 
-def _pipes(kernels: Kernels, device: Device) -> list[Note]:
+def _pipes(kernels: Kernels, device: Device, precision: str) -> list[Note]:
     """What the card has no unit for, and what does the work instead."""
     moved: dict[str, list[str]] = {}
     for k in kernels.rows:
-        if k.work.matrix_flops and k.work.pipe != "tensor_tf32" and pipe_on(device, k.work.pipe) != k.work.pipe:
+        by_default = k.work.pipe == "tensor_tf32" and precision != "tf32"  # nobody asked for it
+        if k.work.matrix_flops and not by_default and pipe_on(device, k.work.pipe) != k.work.pipe:
             moved.setdefault(k.work.pipe, []).extend(k.nodes)
     return [
         Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
@@ -180,7 +203,7 @@ def _pipes(kernels: Kernels, device: Device) -> list[Note]:
 
 def _scope(s: Scenario, runtime: Runtime) -> str:
     if s.method != "tile-wave":
-        return f"the sum of all kernels by the {s.method} method; no launch gaps, no host time"
+        return f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget"
     launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
     copies = "with copies of inputs and outputs" if s.include_transfers else "inputs and outputs stay on the device"
     return (

@@ -25,7 +25,7 @@ BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What was asked: a model on a card under a runtime. `gpu` is the card's id."""
+    """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes."""
 
     model: str
     gpu: str
@@ -37,6 +37,7 @@ class Scenario:
     streams: int = 1
     cuda_graph: bool = False
     include_transfers: bool = False
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class Prediction:
 
     seconds: steady-state median of one run in `scope`; low_seconds, high_seconds: a range that holds `interval` of
     measurements; sum_seconds: all kernels added; critical_path_seconds: the longest path with unlimited streams;
-    lower_bound_seconds: that path at physical peak; bound_by: shares of `seconds` that add to 1.
+    lower_bound_seconds: that path at physical peak; shares: `bound_by` as pairs; totals: `work` as pairs;
+    power_factor: what the card's power limit multiplied kernels by.
     """
 
     scenario: Scenario
@@ -102,12 +104,22 @@ class Prediction:
     critical_path_seconds: float
     lower_bound_seconds: float
     throughput_per_second: float
-    bound_by: dict[str, float]
-    work: dict[str, int]
+    shares: tuple[tuple[str, float], ...]
+    totals: tuple[tuple[str, int], ...]
     memory: Memory
     kernels: tuple[KernelPrediction, ...]
     warnings: tuple[Note, ...]
     power_factor: float = field(default=1.0)
+
+    @property
+    def bound_by(self) -> dict[str, float]:
+        """What bounds the run: shares of `seconds` that add to 1."""
+        return dict(self.shares)
+
+    @property
+    def work(self) -> dict[str, int]:
+        """FLOPs and bytes of all kernels together."""
+        return dict(self.totals)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
@@ -130,8 +142,8 @@ class Prediction:
             "critical_path_seconds": self.critical_path_seconds,
             "lower_bound_seconds": self.lower_bound_seconds,
             "throughput_per_second": self.throughput_per_second,
-            "bound_by": dict(self.bound_by),
-            "work": dict(self.work),
+            "bound_by": self.bound_by,
+            "work": self.work,
             "memory": {
                 "weights_bytes": m.weights_bytes,
                 "activations_bytes": m.activations_bytes,
@@ -199,8 +211,6 @@ def conclude(
     """Put the answer for the first device together."""
     seconds = estimates.seconds[:, 0]
     total = float(timeline.total_s[0])
-    low, high = _interval(total, seconds, estimates.log_sigma)
-    low = max(low, float(timeline.lower_bound_s[0]))
     sigma = Z * estimates.log_sigma
     names = [k.name for k in kernels.rows]
     rows = tuple(
@@ -224,12 +234,14 @@ def conclude(
         )
         for i, k in enumerate(kernels.rows)
     )
+    busy = min(_busy(rows), total)
+    low, high = _interval(total, busy, seconds, estimates.log_sigma)
     works = [k.work for k in kernels.rows]
     matrix, vector = sum(w.matrix_flops for w in works), sum(w.vector_flops for w in works)
     return Prediction(
         scenario=scenario,
         seconds=total,
-        low_seconds=low,
+        low_seconds=max(low, float(timeline.lower_bound_s[0])),
         high_seconds=high,
         interval=COVERAGE,
         scope=scope,
@@ -237,14 +249,14 @@ def conclude(
         critical_path_seconds=float(timeline.critical_path_s[0]),
         lower_bound_seconds=float(timeline.lower_bound_s[0]),
         throughput_per_second=graph.batch / total,
-        bound_by=_shares(rows, total),
-        work={
-            "matrix_flops": matrix,
-            "vector_flops": vector,
-            "flops": matrix + vector,
-            "bytes_read": sum(w.bytes_read for w in works),
-            "bytes_written": sum(w.bytes_written for w in works),
-        },
+        shares=_shares(rows, busy, total),
+        totals=(
+            ("matrix_flops", matrix),
+            ("vector_flops", vector),
+            ("flops", matrix + vector),
+            ("bytes_read", sum(w.bytes_read for w in works)),
+            ("bytes_written", sum(w.bytes_written for w in works)),
+        ),
         memory=memory,
         kernels=rows,
         warnings=notes,
@@ -252,33 +264,40 @@ def conclude(
     )
 
 
-def _interval(total: float, seconds: Any, log_sigma: Any) -> tuple[float, float]:
+def _interval(total: float, busy: float, seconds: Any, log_sigma: Any) -> tuple[float, float]:
     """The range of a run: kernels err together (correlation rho) and apart; host time errs on its own.
 
-    variance = rho (sum s_i sigma_i)^2 + (1 - rho) sum (s_i sigma_i)^2 + (gaps sigma_host)^2, relative to the total.
+    variance = (rho (sum s_i sigma_i)^2 + (1 - rho) sum (s_i sigma_i)^2) (busy / sum s_i)^2 + (idle sigma_host)^2,
+    relative to the total; `busy` is the time in which any kernel runs, less than their sum where they overlap.
     """
     c = shipped().sigma
     spread = seconds * log_sigma
-    gaps = max(total - float(seconds.sum()), 0.0)
+    together = float(seconds.sum())
+    overlap = busy / together if together else 0.0
     variance = c["correlation"] * float(spread.sum()) ** 2 + (1 - c["correlation"]) * float((spread**2).sum())
-    sigma = float(np.sqrt(variance + (gaps * c["host"]) ** 2)) / total
+    sigma = float(np.sqrt(variance * overlap**2 + ((total - busy) * c["host"]) ** 2)) / total
     return total * float(np.exp(-Z * sigma)), total * float(np.exp(Z * sigma))
 
 
-def _shares(rows: tuple[KernelPrediction, ...], total: float) -> dict[str, float]:
+def _busy(rows: tuple[KernelPrediction, ...]) -> float:
+    """Seconds in which any kernel runs."""
+    busy = reach = 0.0
+    for k in sorted(rows, key=lambda k: k.start_seconds):
+        end = k.start_seconds + k.seconds
+        busy += max(0.0, end - max(k.start_seconds, reach))
+        reach = max(reach, end)
+    return busy
+
+
+def _shares(rows: tuple[KernelPrediction, ...], busy: float, total: float) -> tuple[tuple[str, float], ...]:
     """What bounds the run: each kernel's time to its own bound, time without a kernel to launch.
 
     Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
     """
     parts = dict.fromkeys(BOUND_BY, 0.0)
-    busy = reach = 0.0
-    for k in sorted(rows, key=lambda k: k.start_seconds):
+    for k in rows:
         parts[k.bound_by] += k.seconds
-        end = k.start_seconds + k.seconds
-        busy += max(0.0, end - max(k.start_seconds, reach))
-        reach = max(reach, end)
     together = sum(parts.values())
-    busy = min(busy, total)
     shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
     shares["launch"] += max(0.0, 1 - sum(shares.values()))
-    return shares
+    return tuple(shares.items())

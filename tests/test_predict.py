@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from collections.abc import Iterator
 from itertools import pairwise
 from math import isfinite
@@ -24,7 +25,7 @@ import onnxperf
 from onnxperf import Prediction, predict
 from onnxperf.latency import METHODS
 from onnxperf.passes import PRECISIONS
-from onnxperf.prediction import _shares
+from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
 
 ROOT = Path(__file__).parents[1]
@@ -134,15 +135,16 @@ def test_a_prediction_is_frozen(image: Prediction) -> None:
     for target, name in ((image, "seconds"), (image.kernels[0], "seconds"), (image.memory, "weights_bytes")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(target, name, 1)
-    image.to_dict()["bound_by"]["compute"] = 7.0
+    image.to_dict()["bound_by"]["compute"] = image.bound_by["compute"] = 7.0
     assert image.bound_by["compute"] < 1
+    assert hash(image) == hash(pickle.loads(pickle.dumps(image)))
 
 
 def test_overlapping_kernels_share_the_time_in_which_any_ran(image: Prediction) -> None:
     k = image.kernels[0]
     first = dataclasses.replace(k, start_seconds=0.0, seconds=4.0, bound_by="compute")
     second = dataclasses.replace(k, start_seconds=2.0, seconds=4.0, bound_by="memory")
-    shares = _shares((first, second), 10.0)
+    shares = dict(_shares((first, second), _busy((first, second)), 10.0))
     assert {n: s for n, s in shares.items() if s} == {"compute": 0.3, "memory": 0.3, "launch": pytest.approx(0.4)}
 
 
@@ -153,7 +155,8 @@ def test_a_share_is_never_above_one(image: Prediction, seconds: list[float]) -> 
         dataclasses.replace(image.kernels[0], start_seconds=float(end - s), seconds=s, bound_by="memory")
         for s, end in zip(seconds, ends, strict=True)
     ]
-    shares = _shares(tuple(rows), float(ends[-1]))
+    total = float(ends[-1])
+    shares = dict(_shares(tuple(rows), min(_busy(tuple(rows)), total), total))
     assert max(shares.values()) <= 1
     assert sum(shares.values()) == pytest.approx(1)
 
@@ -337,3 +340,39 @@ def test_the_critical_path_and_the_stretches_that_wait_for_the_host(terms: Any) 
 def test_a_launch_bound_run_waits_before_nearly_every_kernel() -> None:
     p = predict(SAMPLES / "mobilenetv2.onnx", gpu="h200-sxm", runtime="torch-eager")
     assert p.launch_bound[0].kernels > 0.9 * len(p.kernels)
+
+
+def test_side_by_side_kernels_do_not_widen_the_range() -> None:
+    """Eight branches at once take less time, and are not less certain for it."""
+    nodes = [onnx.helper.make_node("ReduceSum", ["x"], [f"r{i}"], keepdims=1, name=f"n{i}") for i in range(8)]
+    nodes.append(onnx.helper.make_node("Sum", [f"r{i}" for i in range(8)], ["y"], name="sum"))
+    sizes = {"x": [1 << 20], "y": [1]}
+    io = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in sizes.items()]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", io[:1], io[1:]))
+    one, eight = (predict(model, gpu="h100-sxm", streams=n) for n in (1, 8))
+    assert eight.seconds <= one.seconds
+    assert eight.high_seconds / eight.seconds < 1.5 * one.high_seconds / one.seconds
+
+
+def test_tf32_asked_of_a_card_without_it_is_said() -> None:
+    asked, default = (predict(SAMPLES / "mobilenetv2.onnx", gpu="t4", precision=p) for p in ("tf32", "keep"))
+    assert "no-unit" in {w.code for w in asked.warnings}
+    assert "no-unit" not in {w.code for w in default.warnings}
+
+
+def test_a_table_of_which_few_rows_are_read_does_not_fill_the_cache() -> None:
+    """One product behind an embedding costs the same, however long the embedding is."""
+
+    def time(words: int) -> float:
+        weight = onnx.TensorProto(name="w", data_type=10, dims=[1024, 4096], data_location=1)
+        table = onnx.TensorProto(name="t", data_type=10, dims=[words, 1024], data_location=1)
+        nodes = [
+            onnx.helper.make_node("Gather", ["t", "ids"], ["x"], name="gather"),
+            onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product"),
+        ]
+        ids = onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [16])
+        y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [16, 4096])
+        model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [ids], [y], [weight, table]))
+        return next(k.seconds for k in predict(model, gpu="l4").kernels if k.name == "product")
+
+    assert time(500_000) == pytest.approx(time(500), rel=0.01)

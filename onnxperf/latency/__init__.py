@@ -23,8 +23,8 @@ from onnxperf.latency.power import budget
 from onnxperf.lower import Kernels
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Transfer
 
-#: tile-wave: every kernel model, one schedule. sum: the same kernels, naively added up. roofline: the larger of
-#: FLOPs at peak and bytes at the datasheet's bandwidth, added up.
+#: tile-wave: every kernel model, the power budget, one schedule. sum: the same kernels, naively added up, without
+#: budget. roofline: FLOPs at peak, bytes at the datasheet's bandwidth, or a launch, whichever is longest, added up.
 METHODS = ("tile-wave", "sum", "roofline")
 
 __all__ = ["KINDS", "METHODS", "Constants", "Estimates", "estimate", "pipe_on", "shipped"]
@@ -79,12 +79,16 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
             kind[at] = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
             choice[at], workspace[at], launches[at] = b.choice, b.workspace, b.launches
             share[at] = np.maximum(b.share, floor_s[at] / seconds[at])
-    joules, factor = budget(works, rows, seconds, d, c)
+    joules, factor = budget(works, rows, seconds, d, c, cold)
     if method != "tile-wave":
         factor = np.ones_like(factor)
-    sigma = np.array([c.sigma["unknown" if k.assumed else type(k.work.size).__name__] for k in kernels.rows])
+    transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
+    rough = {"roofline": "roofline"}.get(method)
+    sigma = np.array(
+        [c.sigma["unknown" if k.assumed else rough or type(k.work.size).__name__] for k in kernels.rows], dtype=float
+    )
     return Estimates(
-        seconds=seconds[rows] * factor,
+        seconds=seconds[rows] * np.where(transfer[:, None], 1.0, factor),
         floor_s=floor_s[rows],
         log_sigma=sigma,
         joules=joules[rows],
@@ -93,7 +97,7 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
         kind=kind[rows],
         choice=choice[rows],
         share=share[rows],
-        transfer=np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool),
+        transfer=transfer,
         factor=factor,
         source=tuple("assumed" if k.assumed else "analytic" for k in kernels.rows),
     )
@@ -122,4 +126,5 @@ def _roofline(k: Columns, d: Cards, least: Bounds) -> Bounds:
         memory = k.bytes / d.pcie
     else:
         memory = np.broadcast_to(k.bytes / d.bandwidth, least.compute.shape)
-    return least._replace(memory=memory, seconds=np.maximum(least.compute, memory))
+    compute = np.maximum(least.compute, k.matrix / k.rate)  # masked tiles too, as FLOPs are counted
+    return least._replace(compute=compute, memory=memory, seconds=np.maximum(compute, memory))

@@ -12,9 +12,9 @@ from onnxperf.latency.constants import Constants
 
 def attention(k: Columns, d: Cards, c: Constants) -> Bounds:
     """Two products at a share of the pipe's rate, one exponential a score, K and V streamed once."""
-    scores = k["batch"] * k["heads"] * k["queries"] * k["keys"] * np.where(k["causal"] > 0, 0.5, 1.0)
-    done = np.where(k["causal"] > 0, k.matrix / 2, k.matrix)  # tiles beyond the diagonal are skipped
-    products = done / (k.rate * c.attention["efficiency"]) * d.compute
+    part = np.divide(k.executed, k.matrix, out=np.ones_like(k.matrix), where=k.matrix > 0)
+    scores = k["batch"] * k["heads"] * k["queries"] * k["keys"] * part
+    products = k.executed / (k.rate * c.attention["efficiency"]) * d.compute
     exponentials = scores / (c.attention["exponentials_per_clock"] * d.sms * d.hz)
     memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
     compute = products + exponentials

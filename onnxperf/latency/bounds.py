@@ -17,7 +17,8 @@ Array = NDArray[Any]
 class Bounds(NamedTuple):
     """Named terms of an estimate, each [n, g] in seconds; `seconds` is what the model makes of them.
 
-    compute: arithmetic; memory: DRAM and L2 traffic; latency: chains and waves that can't be filled;
+    compute: the arithmetic alone; memory: DRAM and L2 traffic; latency: what arithmetic takes longer for chains,
+    prologues, and waves and tiles that the work does not fill;
     launch: start and drain. `choice` names the tile or algorithm, `workspace` is in bytes, `share` is the part of
     the card's SMs that the kernel occupies.
     """
@@ -75,11 +76,16 @@ class Columns:
             ["fp16" if w.dtype == "float16" else "fp64" if w.dtype == "float64" else "fp32" for w in works]
         )
         size = works[0].size
+        self.executed = self.matrix  # FLOPs: a causal kernel skips the tiles behind the diagonal
         self.fields = {
             name: column([float(getattr(w.size, name)) for w in works])
             for name in size._fields
             if not isinstance(getattr(size, name), str)
         }
+        if "causal" in self.fields:
+            queries, keys = self["queries"], np.maximum(self["keys"], 1)
+            masked = np.clip((np.minimum(queries, keys) - 1) / (2 * keys), 0, 0.5)
+            self.executed = self.matrix * (1 - self["causal"] * masked)
 
     def __getitem__(self, field: str) -> Array:
         return self.fields[field]
@@ -91,7 +97,7 @@ def floor(k: Columns, d: Cards, c: Constants, streamed: Array) -> Bounds:
     Matrix and vector units can work side by side, so the larger of the two counts. `streamed` [1, g] is the share
     of all weights for which L2 has no room: that share of the kernel's comes from DRAM in every run.
     """
-    compute = np.maximum(k.matrix / k.rate, k.vector / k.vector_rate)
+    compute = np.maximum(k.executed / k.rate, k.vector / k.vector_rate)
     memory = k.bytes / np.where(k.bytes <= d.l2, np.maximum(d.l2_Bps, d.bandwidth), d.bandwidth)
     memory = np.maximum(memory, streamed * k.weights / d.bandwidth)
     launch = np.full_like(compute, c.launch["floor_s"])

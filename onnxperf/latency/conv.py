@@ -11,19 +11,20 @@ from onnxperf.latency.constants import Constants
 
 
 def conv(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
-    """m = images x positions, n = channels out, k = channels in x taps, one product a group.
+    """m = images x positions, n = channels out, k = what an output sums up (channels in x taps), one product a group.
 
     Gathering the operand costs a constant share. A depthwise convolution has no product to speak of: its taps
     run on the vector units beside its traffic.
     """
     groups = np.maximum(k["groups"], 1)
-    depth = np.maximum(k["cin"] / groups * k["taps"], 1)
     columns = np.maximum(k["cout"] / groups, 1)
-    product = gemm.Product(groups, np.maximum(k["images"] * k["out"], 1), columns, depth, convolution=True)
+    positions = np.maximum(k["images"] * k["out"], 1)
+    depth = np.maximum(k.matrix / (2 * positions * np.maximum(k["cout"], 1)), 1)
+    product = gemm.Product(groups, positions, columns, depth, convolution=True)
     whole = gemm.product(k, product, d, c, cold)
     gather = c.convolution["gather_efficiency"]
-    compute = whole.compute / gather
-    seconds = whole.seconds + (compute - whole.compute)
+    compute, latency = whole.compute / gather, whole.latency / gather
+    seconds = whole.seconds + (compute - whole.compute) + (latency - whole.latency)
     memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
     direct_compute = k.matrix / (k.vector_rate * c.convolution["depthwise_efficiency"])
     direct = pnorm(direct_compute, memory, p=2.6) + c.launch["kernel_s"] * d.launch
@@ -31,7 +32,7 @@ def conv(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
     return Bounds(
         compute=np.where(depthwise, direct_compute, compute),
         memory=np.where(depthwise, memory, whole.memory),
-        latency=np.where(depthwise, 0.0, whole.latency),
+        latency=np.where(depthwise, 0.0, latency),
         launch=whole.launch,
         seconds=np.where(depthwise, direct, seconds),
         choice=np.where(depthwise, "direct", whole.choice),

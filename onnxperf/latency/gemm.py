@@ -92,7 +92,8 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
     seconds = pnorm(compute, np.broadcast_to(dram, compute.shape), l2, p=pick("norm")) + store + launch
     seconds = np.where(allowed, seconds, np.inf)
-    return _best(seconds, compute, np.maximum(dram, l2), np.zeros_like(seconds), launch, partials, x, splits, tiles)
+    useful = np.minimum(k.matrix / (k.rate * efficiency) * d.compute, compute)
+    return _best(seconds, useful, np.maximum(dram, l2), compute - useful, launch, partials, x, splits, tiles)
 
 
 def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, cold: Array) -> Bounds:
@@ -122,7 +123,6 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     x = blocks / d.sms
     waves = t["wave"] * np.ceil(x) + (1 - t["wave"]) * np.maximum(1, x)
     compute = (waves * cycles + t["prologue_cycles"] * f_pro) / d.tensor_hz * d.compute
-    latency = (waves * walk + t["prologue_cycles"] * f_pro) / d.tensor_hz
     moving = k.bytes - k.weights
     hot = 1 / (1 + (moving / (t["hot"] * d.l2)) ** 4)
     partials = np.where(splits > 1, 2 * splits * batch * m * n * 4, 0.0)
@@ -132,7 +132,8 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     memory = (dram_bytes / reach + cached / (d.l2_Bps * c.l2["achieved"])) * d.memory
     launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
     seconds = launch + pnorm(compute, memory, p=t["norm"])
-    return _best(seconds, compute, memory, latency, launch, partials, x, splits, tiles)
+    useful = np.minimum(k.matrix / (k.rate * t["mma"]) * d.compute, compute)
+    return _best(seconds, useful, memory, compute - useful, launch, partials, x, splits, tiles)
 
 
 def _best(

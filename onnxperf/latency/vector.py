@@ -55,22 +55,27 @@ def move(k: Columns, d: Cards, c: Constants) -> Bounds:
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
-    latency = waves x (a constant for a row + one for each step of the block along it). Rows of up to 1024 elements
-    stay in registers where the kernel sweeps three times (softmax); what is swept again comes from DRAM where the
-    rows in flight exceed L2. Source: fitted on the FP32 softmax and LayerNorm kernels of NeuSight's data.
+    latency = waves x (a constant for a row + one for each step of the block along it). Blocks grow with long rows,
+    and a plain reduction of few long rows is split over more blocks, at the price of a second kernel. Rows of up to
+    1024 elements stay in registers where the kernel sweeps three times (softmax); what is swept again comes from DRAM
+    where the rows in flight exceed L2. Source: fitted on the FP32 softmax and LayerNorm kernels of NeuSight's data.
     """
     width, count = np.maximum(k["width"], 1), np.maximum(k["rows"], 1)
     sweeping = k["passes"] >= 2
-    threads = np.where(sweeping, np.clip(2 ** np.ceil(np.log2(width / 8)), 128, 1024), 128)
-    passes = np.where(sweeping & (width <= 1024), 0, k["passes"])
-    in_flight = d.sms * np.minimum(c.rows["blocks_per_sm"], np.floor(d.threads / threads))
-    open_bytes = np.minimum(count, in_flight) * k.read / count
+    share = np.where(sweeping, c.rows["sweep_elements_per_thread"], c.rows["elements_per_thread"])
+    threads = np.clip(2 ** np.ceil(np.log2(width / share)), 128, 1024)
+    in_flight = d.sms * np.minimum(c.rows["blocks_per_sm"], np.maximum(np.floor(d.threads / threads), 1))
+    most = np.where(k["passes"] == 0, np.minimum(np.floor(in_flight / count), width / c.rows["split_elements"]), 1)
+    parts = np.maximum(np.floor(most), 1)
+    again = np.where(sweeping & (width <= 1024), 0, k["passes"]) * k.read
+    open_bytes = np.minimum(count * parts, in_flight) * k.read / (count * parts)
     miss = 1 / (1 + (c.rows["miss"] * d.l2_near / np.maximum(open_bytes, 1)) ** c.l2["sharpness"])
-    memory = traffic(k.bytes, d, c, c.rows["norm"], passes * k.read, miss)
+    memory = traffic(k.bytes, d, c, c.rows["norm"], again, miss)
     step = np.where(sweeping, c.rows["sweep_step_s"], c.rows["step_s"])
     start = np.where(sweeping, c.rows["sweep_row_s"], c.rows["row_s"])
-    latency = np.ceil(count / in_flight) * (start + step * np.ceil(width / threads)) * np.where(passes > 0, 1.0, 0.5)
-    return _with_floor(k.vector / k.vector_rate, memory, latency, c.rows["floor_s"] * d.launch, count * threads, d)
+    latency = np.ceil(count * parts / in_flight) * (start + step * np.ceil(width / parts / threads))
+    floor = c.rows["floor_s"] * d.launch + np.where(parts > 1, c.launch["kernel_s"], 0.0)
+    return _with_floor(k.vector / k.vector_rate, memory, latency, floor, count * parts * threads, d)
 
 
 def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:

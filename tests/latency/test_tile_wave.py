@@ -1,12 +1,14 @@
 """What the tile-wave model must show, whatever its constants: waves, splits, caches, power, fallbacks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.latency import estimate, pipe_on, shipped
+from onnxperf.latency import KINDS, estimate, pipe_on, shipped
 from onnxperf.lower import Kernel, Kernels
-from op_models import Conv, Gemm, Pointwise, Rows, Work
+from op_models import Attention, Conv, Gemm, Pointwise, Rows, Transfer, Work
 
 A100 = gpu_specs.load("a100-sxm4-80gb")
 T4 = gpu_specs.load("t4")
@@ -86,8 +88,6 @@ def test_depthwise_convolutions_do_not_use_tiles() -> None:
 
 
 def test_calibration_effects_scale_their_term() -> None:
-    from dataclasses import replace
-
     slow = replace(A100, effects=gpu_specs.Effects(compute=1.0, memory=2.0, launch=1.0, source="test"))
     n = 10**9
     copy = Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0)
@@ -98,12 +98,70 @@ def test_calibration_effects_scale_their_term() -> None:
 
 @pytest.mark.parametrize("width", [64, 1024, 1025, 50_000])
 def test_rows_cost_at_least_their_traffic_and_grow_with_rows(width: int) -> None:
-    def rows(count: int) -> float:
+    def time(count: int) -> float:
         n = count * width
         return seconds(Work(Rows(count, width, 2), "float32", "fp32", 4 * n, 4 * n, 0, 0, 8 * n))
 
-    assert rows(2_000) < rows(20_000) < rows(200_000)
+    assert time(2_000) < time(20_000) < time(200_000)
 
 
 def test_constants_say_where_they_come_from() -> None:
     assert shipped().source == "assumed: prototype"
+
+
+def rows(count: int, width: int, passes: int) -> Work:
+    n = count * width
+    return Work(Rows(count, width, passes), "float32", "fp32", 4 * n, 4 * count, 0, 0, n)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_long_rows_are_not_left_to_a_few_threads(passes: int) -> None:
+    l4 = gpu_specs.load("l4")
+    many, nbytes = rows(256, 1 << 20, passes), 4 * 256 * (1 << 20)
+    assert seconds(many, l4) < (2.5 + passes) * nbytes / l4.bandwidth_Bps
+    if passes == 0:  # one row alone is split over the card
+        assert seconds(rows(1, 10**7, 0), l4) < 3 * 4e7 / l4.bandwidth_Bps
+
+
+def test_a_transposed_convolution_does_the_work_its_flops_say() -> None:
+    def conv(direction: str, positions: int, taps: int) -> float:
+        nbytes = 4 * 256 * 64 * 64
+        size = Conv(1, 256, 256, positions, taps, 1, 4, direction)
+        flops = 2 * 256 * 256 * 16 * 64 * 64
+        return seconds(Work(size, "float32", "fp32", nbytes, nbytes, 4 * 256 * 256 * 16, flops), T4)
+
+    assert conv("transpose", 128 * 128, 16) == pytest.approx(conv("forward", 64 * 64, 16), rel=0.35)
+
+
+def test_too_little_work_is_not_called_a_lack_of_arithmetic() -> None:
+    thin = Kernels((Kernel("k", "MatMul", (), gemm(64, 64, 4096), 0.0),), 0.0, 10**10)
+    full = Kernels((Kernel("k", "MatMul", (), gemm(8192, 8192, 8192), 0.0),), 0.0, 10**10)
+    assert KINDS[estimate(thin, [A100]).kind[0, 0]] != "compute"
+    assert KINDS[estimate(full, [A100]).kind[0, 0]] == "compute"
+
+
+def test_copies_over_the_bus_take_no_part_in_the_power_budget() -> None:
+    product = Kernel("p", "MatMul", (), gemm(4096, 4096, 4096, pipe="fp32", dtype="float32"), 0.0)
+    copy = Kernel("c", "Transfer", (), Work(Transfer(10**8, "h2d"), "float32", "fp32", 0, 10**8, 0), 0.0)
+    alone, together = (estimate(Kernels(r, 0.0, 10**10), [T4]) for r in ((product,), (product, copy)))
+    assert together.factor[0] == alone.factor[0] > 1.3
+    assert together.seconds[1, 0] == pytest.approx(estimate(Kernels((copy,), 0.0, 1), [T4]).seconds[0, 0])
+
+
+def test_a_causal_kernel_skips_what_is_masked_and_no_more() -> None:
+    def attention(queries: int, keys: int, causal: bool) -> tuple[float, float]:
+        size = Attention(1, 16, 16, queries, keys, 64, 64, causal)
+        w = Work(size, "float16", "tensor_fp16", 10**6, 10**6, 0, 4 * 16 * queries * keys * 64)
+        e = estimate(Kernels((Kernel("k", "Attention", (), w, 0.0),), 0.0, 0), [A100])
+        return float(e.seconds[0, 0]), float(e.floor_s[0, 0])
+
+    (whole, floor), (half, half_floor) = attention(8192, 8192, False), attention(8192, 8192, True)
+    assert half_floor == pytest.approx(floor / 2, rel=0.01)
+    assert half < 0.6 * whole
+    assert attention(1, 65536, True) == attention(1, 65536, False)
+
+
+def test_a_card_without_half_precision_tensor_cores_may_have_others() -> None:
+    p4 = gpu_specs.load("p4")
+    dp4a = replace(p4, dense_flops=gpu_specs.Rates((*p4.dense_flops.items(), ("tensor_int8", 22.8e12))))
+    assert seconds(gemm(1024, 1024, 1024, pipe="tensor_int8", dtype="int8"), dp4a) > 0
