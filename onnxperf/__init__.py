@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onnxperf.errors import Error, LimitExceeded, MissingDependency, ModelError, UsageError
+from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
 
 if TYPE_CHECKING:
     from onnxperf.pipeline import predict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "LimitExceeded", "MissingDependency", "ModelError", "Prediction", "UsageError", "__version__", "predict",
+    "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "Prediction", "UsageError", "__version__", "predict",
 ]  # fmt: skip
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
+import math
 import re
 import sys
-import tempfile
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from onnxperf import __version__
-from onnxperf.errors import Error, LimitExceeded, MissingDependency, UsageError, printable
+from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, UsageError, printable
+from onnxperf.output import check_target, prepare_streams, settle_streams, write_file
 
 if TYPE_CHECKING:
     from gpu_specs import Device
     from onnxperf.graph import Graph
     from onnxperf.prediction import Prediction, Scenario
+
+    FloatType = click.ParamType[float]
+else:
+    FloatType = click.ParamType  # older versions of click take no [float]
 
 BUG = 70
 INTERRUPTED = 130
@@ -36,7 +42,7 @@ SIZE_UNITS = {
 }  # fmt: skip
 
 
-class Quantity(click.ParamType[float]):
+class Quantity(FloatType):
     """A positive number with a unit."""
 
     def __init__(self, name: str, units: dict[str, float]):
@@ -47,8 +53,10 @@ class Quantity(click.ParamType[float]):
         if isinstance(value, float):
             return value
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
-        if match and match[2] in self.units and float(match[1]) > 0:
-            return float(match[1]) * self.units[match[2]]
+        if match and match[2] in self.units:
+            number = float(match[1]) * self.units[match[2]]
+            if 0 < number < math.inf:
+                return number
         example = "8ms" if "ms" in self.units else "2GB"
         self.fail(
             f"{value!r} is no {self.name}; write a number and a unit ({', '.join(self.units)}), such as {example}",
@@ -75,10 +83,13 @@ def parse_dim(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a bug.")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="onnxperf")
-@click.option("--debug", is_flag=True, help="Show the traceback of a bug.")
-def cli(debug: bool) -> None:
+@debug
+def cli() -> None:
     """Predict how long an ONNX model takes on a GPU that is not there.
 
     \b
@@ -88,7 +99,7 @@ def cli(debug: bool) -> None:
 
 
 @cli.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path())
 @click.option("--gpu", required=True, help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus).")
 @click.option("--runtime", type=click.Choice(RUNTIMES), default="ort-cuda", show_default=True)
 @click.option(
@@ -117,8 +128,9 @@ def cli(debug: bool) -> None:
 @click.option("--detail", is_flag=True, help="List every kernel, every note.")
 @click.option("--max-latency", type=Quantity("duration", TIME_UNITS), metavar="8ms", help="Exit 1 when slower.")
 @click.option("--max-memory", type=Quantity("size", SIZE_UNITS), metavar="2GB", help="Exit 1 when larger.")
+@debug
 def predict(
-    model: Path,
+    model: str,
     gpu: str,
     runtime: str,
     opt_level: str,
@@ -144,38 +156,40 @@ def predict(
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
     """
-    from onnxperf.graph import load
-    from onnxperf.pipeline import answer, find
-    from onnxperf.prediction import Scenario
+    from onnxperf.pipeline import answer, prepare
 
-    device, notes = find(gpu)
-    graph = load(
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    if json_to not in (None, "-"):
+        check_target(json_to, model, gpu)
+    graph, device, scenario = prepare(
         model,
+        gpu,
         shapes=_unique(shapes, parse_shape, "--shapes"),
         dims=_unique(dims, parse_dim, "--dim"),
         batch=batch,
-    )
-    graph = replace(graph, notes=(*notes, *graph.notes))
-    scenario = Scenario(
-        graph.name,
-        device.id,
-        runtime,
-        opt_level,
-        precision,
-        method,
-        graph.batch,
-        streams,
-        cuda_graph,
-        include_transfers,
+        runtime=runtime,
+        opt_level=opt_level,
+        precision=precision,
+        method=method,
+        streams=streams,
+        cuda_graph=cuda_graph,
+        include_transfers=include_transfers,
     )
     prediction = answer(graph, device, scenario)
-    if json_to:
-        write_json(json_to, prediction.to_json())
-    if json_to != "-":
-        from onnxperf.report import console, show
+    try:
+        if json_to == "-":
+            click.echo(prediction.to_json())
+        else:
+            from onnxperf.report import console, show
 
-        changes = _changes(graph, device, scenario, prediction)
-        show(console(), prediction, device, top=top, detail=detail, changes=changes)
+            if json_to:
+                write_file(json_to, prediction.to_json() + "\n")
+            changes = _changes(graph, device, scenario, prediction)
+            show(console(), prediction, device, top=top, detail=detail, changes=changes)
+    except (BrokenPipeError, SystemExit):  # whoever reads has enough: the limits hold all the same
+        _gate(prediction, max_latency, max_memory)
+        raise
     _gate(prediction, max_latency, max_memory)
 
 
@@ -230,38 +244,19 @@ def _largest(p: Prediction) -> str:
     from onnxperf.report import size
 
     m = p.memory
-    if m.weights_bytes >= m.activations_bytes:
-        return f"{size(m.weights_bytes)} of it are weights"
-    most = sorted(p.kernels, key=lambda k: -k.bytes_written)[:3]
-    named = ", ".join(f"{printable(k.name)} ({printable(k.op)}, {size(k.bytes_written)})" for k in most)
+    weights = m.weights_bytes >= m.activations_bytes
+    moved = [(k.bytes_read if weights else k.bytes_written, k) for k in p.kernels]
+    most = sorted(moved, key=lambda x: -x[0])[:3]
+    named = ", ".join(f"{printable(k.name)} ({printable(k.op)}, {size(nbytes)})" for nbytes, k in most)
+    if weights:
+        return f"{size(m.weights_bytes)} of it are weights; most is read by {named}"
     return f"{size(m.activations_bytes)} of it are activations, the largest written by {named}"
-
-
-def write_json(target: str, text: str) -> None:
-    """Print JSON, or write it aside and rename, so that a file is never half there."""
-    if target == "-":
-        click.echo(text)
-        return
-    path = Path(target)
-    try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as f:
-                f.write(text + "\n")
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(aside, 0o666 & ~umask)
-            os.replace(aside, path)
-        except BaseException:
-            os.unlink(aside)
-            raise
-    except OSError as e:
-        raise MissingDependency(f"can't write {path}: {e.strerror or e}") from e
 
 
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@debug
 def gpus(name: str | None, as_json: bool) -> None:
     """List the cards, or show every fact of one with its source.
 
@@ -293,33 +288,39 @@ def gpus(name: str | None, as_json: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with the code that design and help promise."""
+    with suppress(OSError):  # stderr itself may be full
+        code = BUG
+        code, sentence = _run()
+        if sentence:
+            click.echo(sentence, err=True)
+    settle_streams()
+    sys.exit(code)
+
+
+def _run() -> tuple[int, str]:
+    """The exit code, and the sentence for people."""
     try:
+        prepare_streams()
         cli.main(standalone_mode=False)
-        code = 0
-    except click.exceptions.Exit as e:
-        code = e.exit_code
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # whoever reads has enough; click and rich then exit by themselves
+        return 0, ""
     except click.ClickException as e:
-        e.show()
-        code = 2
+        text = io.StringIO()
+        e.show(text)
+        return UsageError.exit_code, text.getvalue().rstrip()
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        code = INTERRUPTED
+        return INTERRUPTED, "interrupted"
     except Error as e:
-        click.echo(f"onnxperf: {printable(str(e))}", err=True)
-        code = e.exit_code
-    except BrokenPipeError:  # whoever read our output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        return e.exit_code, f"onnxperf: {printable(str(e))}"
     except MemoryError:
-        click.echo("onnxperf: not enough memory for this model", err=True)
-        code = MissingDependency.exit_code
+        return EnvironmentFailure.exit_code, "onnxperf: not enough memory for this model"
+    except OSError as e:
+        what = f"can't use {e.filename}" if e.filename else "can't write the answer"
+        return EnvironmentFailure.exit_code, f"onnxperf: {printable(f'{what}: {e.strerror or e}')}"
     except Exception as e:
         if "--debug" in sys.argv:
-            raise
-        what = f"{type(e).__name__}: {str(e)[:200]}"
-        click.echo(
-            f"onnxperf: this is a bug of ours ({printable(what)}); please report it to {REPORT_TO}, with --debug",
-            err=True,
-        )
-        code = BUG
-    sys.exit(code)
+            return BUG, traceback.format_exc().rstrip()
+        what = printable(f"{type(e).__name__}: {str(e)[:200]}")
+        return BUG, f"onnxperf: this is a bug of ours ({what}); please report it to {REPORT_TO}, with --debug"
+    return 0, ""

@@ -27,8 +27,8 @@ class ModelError(Error):
     exit_code = 3
 
 
-class MissingDependency(Error):
-    """The environment lacks what the request needs: an extra that is not installed, space on the disk."""
+class EnvironmentFailure(Error):
+    """The environment lacks what the request needs: memory, space on the disk, an extra that is not installed."""
 
     exit_code = 4
 

@@ -7,12 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
-from onnxperf.report import columns, row
+from onnxperf.report import tabulate
 
 #: What a Device carries that is no figure of the card.
 NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})
@@ -46,27 +45,25 @@ def quantity(name: str, value: Any) -> str:
 
 def show_gpus(out: Console, devices: Iterable[Device]) -> None:
     """A line a card."""
-    lines = columns("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
+    names = ("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
+    rows = []
     for d in devices:
         half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
         rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}" if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
-        row(lines, d.id, d.name, str(d.sms), *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}")
-    out.print(lines)
+        rows.append((d.id, d.name, str(d.sms), *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}"))
+    out.print(tabulate(out, names, rows, spare=("L2", "boost GHz", "W", "SMs", "name", "fp32 TF")))
 
 
 def show_gpu(out: Console, device: Device) -> None:
     """Every fact of one card with its source."""
     out.print(Text(f"{printable(device.name)} ({printable(device.id)})", style="bold"))
-    lines = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("fact", "value", "status"):
-        lines.add_column(name, no_wrap=True)
-    lines.add_column("source", style="dim")
+    rows = []
     for name, value in facts(device).items():
         source = device.source_of(name)
         grade = (source.status, source.text) if source else ("default", "the card file does not say")
-        row(lines, name, printable(quantity(name, value)), grade[0], printable(grade[1]))
-    out.print(lines)
+        rows.append((name, printable(quantity(name, value)), grade[0], printable(grade[1])))
+    out.print(tabulate(out, ("!fact", "!value", "!status", "source"), rows, spare=("status", "source")))
     for note in device.notes:
         out.print(Text(printable(note)))
 

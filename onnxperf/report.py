@@ -5,10 +5,12 @@ Names come from model files and may hold anything: they are printed as plain tex
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +21,8 @@ from onnxperf.prediction import KernelPrediction, Prediction
 
 BAR = 24
 WIDTH = 110
+GAP = 2  # between columns
+FOLDED = 20  # characters that a column of text keeps where lines are short
 NAME = 36  # characters of a name in a table
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
@@ -41,8 +45,9 @@ def size(nbytes: float) -> str:
 
 
 def console() -> Console:
-    """A console on stdout; where that is no terminal, lines are wide enough for every table."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    """A console on stdout; where that is no terminal and COLUMNS is not set, lines are wide enough for every table."""
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(highlight=False, width=None if known else WIDTH)
 
 
 def show(
@@ -58,16 +63,16 @@ def show(
 
     `top` is how many different kernels to list; `changes` are the same run under other terms.
     """
-    parts: list[RenderableType] = [_headline(p, device), _shares(p), _facts(p)]
+    parts: list[RenderableType] = [_headline(p, device), _shares(out, p), _facts(p), _by_operator(out, p)]
     if detail:
-        parts += [_by_operator(p), _kernels([[k] for k in p.kernels])]
+        parts.append(_kernels(out, [[k] for k in p.kernels]))
     else:
         alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
         for k in p.kernels:
             alike.setdefault((k.op, k.seconds, k.flops, k.bytes_read, k.bound_by), []).append(k)
         ranked = sorted(alike.values(), key=lambda ks: -sum(k.seconds for k in ks))
-        parts += [_by_operator(p), _kernels(ranked[:top])]
-    parts.append(_changes(p, changes))
+        parts.append(_kernels(out, ranked[:top]))
+    parts.append(_changes(out, p, changes))
     parts.append(_notes(p.warnings if detail else [w for w in p.warnings if w.code not in QUIET], all_nodes=detail))
     shown = [x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x)]
     out.print(Group(*(x for part in shown for x in (part, Text()))), end="")
@@ -75,7 +80,8 @@ def show(
 
 def _headline(p: Prediction, device: Device) -> Text:
     s = p.scenario
-    text = Text(f"{printable(s.model)} on {device.name} ({s.gpu})\n", style="bold")
+    text = Text()
+    text.append(f"{printable(s.model)} on {device.name} ({s.gpu})\n", style="bold")
     text.append(f"{s.runtime}, {s.precision} precision, batch {s.batch}, {s.method}\n", style="dim")
     text.append(f"\n{duration(p.seconds)}", style="bold green")
     text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
@@ -85,12 +91,11 @@ def _headline(p: Prediction, device: Device) -> Text:
     return text
 
 
-def _shares(p: Prediction) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, share in sorted(p.bound_by.items(), key=lambda x: -x[1]):
-        if share >= 0.005:
-            row(table, name, f"{share:.0%}", "█" * max(1, round(share * BAR)), _MEANING[name])
-    return table
+def _shares(out: Console, p: Prediction) -> Table:
+    full = "#" if out.options.ascii_only else "█"
+    ranked = sorted(p.bound_by.items(), key=lambda x: -x[1])
+    rows = [(n, f"{s:.0%}", full * max(1, round(s * BAR)), _MEANING[n]) for n, s in ranked if s >= 0.005]
+    return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
 
 _MEANING = {
@@ -106,7 +111,9 @@ _MEANING = {
 def _facts(p: Prediction) -> Table:
     m, w = p.memory, p.work
     fits = "fits" if m.fits else "DOES NOT FIT"
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, GAP))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     times = (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds)
     added, path, least = map(duration, times)
     row(table, "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak")
@@ -131,30 +138,29 @@ def _facts(p: Prediction) -> Table:
 
 
 def _name(text: str) -> str:
-    """A kernel's or operator's name, safe to print and short enough for a table."""
-    return printable(text if len(text) <= NAME else f"{text[: NAME - 3]}...")
+    """A kernel's or operator's name, safe to print and short enough for a table; its end says most."""
+    return printable(text if len(text) <= NAME else f"{text[:9]}...{text[12 - NAME :]}")
 
 
-def _by_operator(p: Prediction) -> Table:
+def _by_operator(out: Console, p: Prediction) -> Table:
     groups: dict[str, list[KernelPrediction]] = {}
     for k in p.kernels:
         groups.setdefault(k.op, []).append(k)
-    table = columns("operator", "#kernels", "#time", "#share", "mostly bound by")
 
-    def add(name: str, kernels: Sequence[KernelPrediction]) -> None:
+    def line(name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
         seconds = sum(k.seconds for k in kernels)
         bounds: dict[str, float] = {}
         for k in kernels:
             bounds[k.bound_by] = bounds.get(k.bound_by, 0.0) + k.seconds
         share = f"{seconds / p.seconds:.1%}"
-        row(table, name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b]))
+        return name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b])
 
     ranked = sorted(groups.items(), key=lambda g: -sum(k.seconds for k in g[1]))
-    for op, kernels in ranked[:OPERATORS]:
-        add(_short(op), kernels)
+    lines = [line(_short(op), kernels) for op, kernels in ranked[:OPERATORS]]
     if len(ranked) > OPERATORS:
-        add("(others)", [k for _, ks in ranked[OPERATORS:] for k in ks])
-    return table
+        lines.append(line("(others)", [k for _, ks in ranked[OPERATORS:] for k in ks]))
+    names = ("operator", "#kernels", "#time", "#share", "mostly bound by")
+    return tabulate(out, names, lines, spare=("mostly bound by", "kernels"))
 
 
 def _short(op: str) -> str:
@@ -162,13 +168,11 @@ def _short(op: str) -> str:
     return _name(op.rpartition("::")[2])
 
 
-def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
+def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
-    table = columns("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "bound by", "source")
-    for alike in groups:
-        k = alike[0]
-        row(
-            table,
+    names = ("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
+    rows = [
+        (
             _name(k.name),
             _short(k.op),
             f"{len(alike)} x",
@@ -179,15 +183,35 @@ def _kernels(groups: Iterable[Sequence[KernelPrediction]]) -> Table:
             k.bound_by,
             k.source,
         )
-    return table
+        for alike in groups
+        for k in alike[:1]
+    ]
+    return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 
-def columns(*names: str) -> Table:
-    """An empty table; a leading # aligns a column to the right. Where lines are short, text wraps before figures do."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in names:
-        number = name.startswith("#")
-        table.add_column(name.lstrip("#"), justify="right" if number else "left", overflow="fold", no_wrap=number)
+def tabulate(
+    out: Console, names: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = (), heads: bool = True
+) -> Table:
+    """A table that stays readable where lines are short: columns named in `spare` go, then text folds, figures never.
+
+    A leading # marks a column of figures, aligned to the right; a leading ! one of words that are not folded.
+    """
+    lines = [*rows]
+    cells = {n: [*([n.lstrip("#!")] if heads else []), *(line[i] for line in lines)] for i, n in enumerate(names)}
+    least = {n: max(map(cell_len, c), default=0) for n, c in cells.items()}
+    least = {n: w if n[:1] in ("#", "!") else min(w, FOLDED) for n, w in least.items()}
+    kept = [*names]
+    for name in spare:
+        if sum(least[n] + GAP for n in kept) - GAP <= out.width:
+            break
+        kept = [n for n in kept if n.lstrip("#!") != name]
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False, show_header=heads)
+    for name in kept:
+        whole = name[:1] in ("#", "!")
+        justify: JustifyMethod = "right" if name.startswith("#") else "left"
+        table.add_column(name.lstrip("#!"), justify=justify, overflow="fold", no_wrap=whole)
+    for line in lines:
+        row(table, *(cell for name, cell in zip(names, line, strict=True) if name in kept))
     return table
 
 
@@ -196,11 +220,9 @@ def row(table: Table, *cells: str) -> None:
     table.add_row(*map(Text, cells))
 
 
-def _changes(p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:
-    table = columns("what would change it", "#time", "#faster")
-    for what, other in changes:
-        row(table, what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x")
-    return table
+def _changes(out: Console, p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:
+    rows = [(what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x") for what, other in changes]
+    return tabulate(out, ("what would change it", "#time", "#faster"), rows)
 
 
 def _notes(notes: Iterable[Note], *, all_nodes: bool) -> Text:

@@ -23,10 +23,25 @@ def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:
     return Gemm(prod(y if x == 1 else x for x, y in stacked), m, n, k, ta, tb)
 
 
+def _stacked(shape: tuple[int, ...], behind: int) -> tuple[int, ...]:
+    """A stack's axes, then its matrices', where the stack's may stand behind the matrices' first."""
+    return (*shape[1:-1], shape[0], shape[-1]) if behind and len(shape) > 2 else shape
+
+
 @op("MatMul", "com.microsoft::FusedMatMul")
-def matmul(op: Operator, a: Tensor, b: Tensor, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Work:
+def matmul(
+    op: Operator,
+    a: Tensor,
+    b: Tensor,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Work:
     """2 batch m n k."""
-    size = product(a.shape, b.shape, bool(transA), bool(transB))
+    size = product(_stacked(a.shape, transBatchA), _stacked(b.shape, transBatchB), bool(transA), bool(transB))
     return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * (alpha != 1.0))
 
 

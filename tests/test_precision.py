@@ -118,3 +118,13 @@ def test_which_unit_multiplies(pipes: Pipes, name: str, ort: str, eager: str) ->
 
 def test_no_precision_is_left_out() -> None:
     assert PRECISIONS == ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+
+
+def test_tensors_that_are_put_in_never_take_a_name_of_the_file() -> None:
+    text = "g (float[2,8] x) => (float[2,8] y, float[2,8] z) <float[8,8] m> { y = MatMul(x, m) z = Abs(x) }"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["" : 20]> ' + text)
+    model.graph.node[1].output[0] = model.graph.output[1].name = "x.int8"
+    del model.graph.initializer[:]
+    model.graph.initializer.add(name="m", data_type=1, dims=[8, 8]).raw_data = bytes(256)
+    made = [t.name for o in precision(load(model), "int8").operators for t in o.outputs]
+    assert sorted(made) == sorted(set(made)) and "x.int8" in made

@@ -30,14 +30,13 @@ def load(
 
     Raises UsageError for unknown names and open dimensions, ModelError for files that can't be used.
     """
-    from onnxperf.graph.bind import bind, shapes_of, whole
+    from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
     from onnxperf.graph.infer import infer
     from onnxperf.graph.read import read
 
     proto, name, folder = read(model)
     given = {
-        tensor: tuple(whole(d, f"a size of {tensor!r}") for d in shape)
-        for tensor, shape in {**shapes_of(proto, examples), **(shapes or {})}.items()
+        tensor: sizes_of(shape, tensor) for tensor, shape in {**shapes_of(proto, examples), **(shapes or {})}.items()
     }
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")

@@ -11,10 +11,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxperf.errors import UsageError
+from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, check_size, is_tensor, plain, times
 
+USUAL = 1 << 24  # a size beyond is asked for by mistake
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
 
@@ -76,6 +77,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
         else:
             raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
 
+    refusal = refusal or _extreme(shapes, dims, batch)
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
     if batch is not None:
@@ -103,7 +105,12 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
                 raise UsageError(_open(name, axis, d, own))
             sizes[axis] = size
         bound[name] = tuple(d for d in sizes if isinstance(d, int))
-        check_size(name, bound[name])
+        try:
+            check_size(name, bound[name])
+        except ModelError as e:
+            if not refusal:
+                raise
+            raise UsageError(f"{refusal}: {e}") from None
     return Binding(
         inputs=bound,
         symbols=symbols,
@@ -113,6 +120,15 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
         dynamic=any(not isinstance(d, int) for own in declared.values() for d in own or (None,)),
         notes=notes,
     )
+
+
+def sizes_of(shape: Any, tensor: str) -> Shape:
+    """A shape as plain ints; UsageError where it is none."""
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        raise UsageError(f"the shape of {tensor!r} must be a row of whole numbers, not {shape!r}") from None
+    return tuple(whole(d, f"a size of {tensor!r}") for d in sizes)
 
 
 def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
@@ -127,10 +143,16 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
         if len(examples) > len(names):
             raise UsageError(f"{len(examples)} example inputs are given, but the model has {len(names)} inputs")
         examples = dict(zip(names, examples, strict=False))
+    declared = {i.name: declared_dims(i) for i in model.graph.input}
     try:
-        return {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in examples.items()}
+        found = {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in examples.items()}
     except ValueError:
         raise UsageError("an example input is a list of unequal lists: give arrays or tensors") from None
+    for name, x in examples.items():
+        if not hasattr(x, "shape") and found[name] == () and declared.get(name) != ():
+            kind = type(x).__name__
+            raise UsageError(f"example inputs need a shape, but {name!r} is given a {kind}: give arrays or tensors")
+    return found
 
 
 def whole(value: SupportsIndex, what: str) -> int:
@@ -138,6 +160,8 @@ def whole(value: SupportsIndex, what: str) -> int:
     try:
         size = operator.index(value)
     except TypeError:
+        size = None
+    if size is None or isinstance(value, bool):
         raise UsageError(f"{what} must be a whole number, not {value!r}") from None
     if size < 0:
         raise UsageError(f"{what} can't be {size}")
@@ -148,6 +172,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """A question that names what was probably meant, or nothing."""
     near = get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _extreme(shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> str:
+    """What to say where the graph can't be with a size that was asked for and is zero or huge; or nothing."""
+    asked = [(f"--shapes {plain(name)}:{times(shape)}", shape) for name, shape in shapes.items()]
+    asked += [(f"--dim {plain(name)}={size}", (size,)) for name, size in dims.items()]
+    asked += [(f"--batch {batch}", (batch,))] if batch is not None else []
+    return next((f"{flag} can't be used" for flag, sizes in asked if any(not 0 < d <= USUAL for d in sizes)), "")
 
 
 def _check_dims(

@@ -36,7 +36,7 @@ from onnxperf.graph.proto import (
     subgraphs_of,
     times,
 )
-from onnxperf.graph.shapes import assume, clash, fits, through_body
+from onnxperf.graph.shapes import assume, clash, contradiction, fits, through_body
 from onnxperf.graph.values import MAX_VALUE, Array, Values, constant, content, evaluate, first_line, measure, numbers
 from op_models import Operator, Tensor
 
@@ -44,6 +44,10 @@ NEVER_FOLDED = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
     | {"DequantizeLinear"}  # the weights stay small in memory; runtimes keep it, too
 )
+MAX_KEPT = (
+    1 << 20
+)  # elements of values in one walk, so that a file of many can't fill the memory; a number costs 40 bytes
+SMALL = 64  # elements whose value takes little more than its node, and which are always kept
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
 
 
@@ -62,6 +66,7 @@ class Walk:
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
+        self.room = MAX_KEPT
         self.vague: set[str] = set()  # tensors whose shape rests on an assumption: no ground to refuse a model
         self.operators: list[Operator] = []
         self.read = read_names(model.graph)
@@ -90,7 +95,15 @@ class Walk:
 
     def define(self, name: str, dtype: str, shape: Shape, kind: str, value: Array | None = None) -> Tensor:
         """Enter a tensor under its name; the graph must be in single-assignment form."""
-        check_size(name, shape)
+        try:
+            check_size(name, shape)
+        except ModelError as e:
+            raise self.refusal(str(e)) from None
+        if value is not None and value.size > SMALL:
+            if self.room < (cost := 2 * value.size):  # as an array and as numbers
+                value = None
+            else:
+                self.room -= cost
         tensor = Tensor(name, dtype, shape, kind, None if value is None else numbers(value))
         self.enter(tensor, helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape))
         if value is not None:
@@ -123,6 +136,11 @@ class Walk:
         outer = [self.operand(c, name) for c in dict.fromkeys(captured(node)) if c not in node.input]
         vague = any(t.name in self.vague for t in (*inputs, *outer) if t)
         types = self.infer(schema, node, name, [t.name for t in outer], vague)
+        ours = [dims_of(types.get(o)) for o in node.output]
+        shapes = [t.shape if t is not None else None for t in inputs]
+        wrong = "" if vague or domain else contradiction(what, attributes(node), shapes, ours)
+        if wrong:
+            raise self.refusal(f"node {name!r} ({what}) does not fit its inputs {self.signature(node)}: {wrong}")
         has_bodies = any(True for a in node.attribute for _ in subgraphs_of(a))
         ahead = what in ("Shape", "Size") and not self.binding.dynamic  # known when a session starts
         folded = schema is not None and not has_bodies and node.op_type not in NEVER_FOLDED

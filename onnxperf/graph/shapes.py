@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx import NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto, helper, shape_inference
 
-from onnxperf.graph.proto import Shape, dims_of
+from onnxperf.graph.proto import Shape, dims_of, times
 from op_models import Tensor
+
+WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}
+WINDOWS = frozenset({*WEIGHTS_AT, "MaxPool", "AveragePool", "LpPool"})
+Dims = Sequence[int | None]
 
 
 def through_body(
@@ -46,3 +51,64 @@ def fits(tensor: Tensor, inferred: TypeProto | None) -> bool:
     """True where a tensor has the shape that was inferred for it."""
     dims = dims_of(inferred)
     return inferred is not None and (dims is None or not clash(tensor.shape, dims))
+
+
+def contradiction(
+    type: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Dims | None]
+) -> str:
+    """Why an operator can't be, where `onnx.shape_inference` lets it pass; nothing where it can.
+
+    Parameters that don't fit the channels, windows that are larger than what they slide over.
+    """
+    x = inputs[0] if inputs else None
+    if x is None:
+        return ""
+    wrong = _convolved(type, attrs, x, inputs) if type in WINDOWS else _normalised(type, attrs, x, inputs)
+    for dims in filter(None, outputs):
+        if any(d is not None and (d < 0 or (d == 0 and type in WINDOWS and 0 not in x)) for d in dims):
+            wrong = wrong or f"its output would be {times(dims)}"
+    return wrong
+
+
+def _convolved(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+    at, kernel = WEIGHTS_AT.get(type), tuple(attrs.get("kernel_shape", ()))
+    w = inputs[at] if at is not None and at < len(inputs) else None
+    if w is not None:
+        if len(w) != len(x) or len(x) < 3:
+            return f"weights {times(w)} do not fit {times(x)}"
+        if kernel and kernel != w[2:]:
+            return f"kernel_shape is {times(kernel)}, but its weights are {times(w)}"
+        kernel = w[2:]
+        group = attrs.get("group", 1)
+        if group < 1 or w[0] % group:
+            return f"weights {times(w)} can't be shared out among {group} groups"
+        channels = w[0] if type == "ConvTranspose" else w[1] * group
+        if x[1] != channels:
+            return f"its weights are made for {channels} channels, its input has {x[1]}"
+    n = len(kernel)
+    computed = attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or attrs.get("ceil_mode")
+    if type == "ConvTranspose" or n != len(x) - 2 or 0 in x or computed:
+        return ""
+    pads, dilations = attrs.get("pads") or (0,) * 2 * n, attrs.get("dilations") or (1,) * n
+    if len(pads) != 2 * n or len(dilations) != n:
+        return f"pads or dilations are not those of {n} axes"
+    padded = [d + before + after for d, before, after in zip(x[2:], pads[:n], pads[n:], strict=True)]
+    if any((k - 1) * step + 1 > d for k, step, d in zip(kernel, dilations, padded, strict=True)):
+        return f"a kernel of {times(kernel)} is larger than its padded input of {times(padded)}"
+    return ""
+
+
+def _normalised(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+    if type == "LayerNormalization":
+        axis = attrs.get("axis", -1)
+        axes = x[axis:] if -len(x) <= axis < len(x) else x
+        for p in filter(None, inputs[1:3]):
+            if any(d not in (1, size) for d, size in zip(p[::-1], axes[::-1], strict=False)):
+                return f"a scale or bias of {times(p)} does not fit the normalised {times(axes)}"
+    last = {"BatchNormalization": 5, "InstanceNormalization": 3}.get(type)
+    if last is not None and attrs.get("spatial", 1):  # once, every element could have its own parameters
+        channels = x[1] if len(x) > 1 else 1
+        for parameter in inputs[1:last]:
+            if parameter is not None and parameter != (channels,):
+                return f"its input has {channels} channels, a parameter is {times(parameter)}"
+    return ""

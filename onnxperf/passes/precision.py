@@ -73,11 +73,11 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
         if o.type in PRODUCTS and len(o.present) > 1 and o.present[1].stored and o.present[0].dtype in WIDE:
             x, w = o.present[:2]
             if x.name not in quantised:
-                quantised[x.name] = replace(x, name=f"{x.name}.{dtype}", dtype=dtype, kind="activation")
-                scale = Tensor(f"{x.name}.scale", x.dtype, (), "constant")
+                quantised[x.name] = replace(x, name=f"{x.name}#{dtype}", dtype=dtype, kind="activation")
+                scale = Tensor(f"{x.name}#scale", x.dtype, (), "constant")
                 operators.append(
                     Operator(
-                        f"{o.name}.quantize",
+                        f"{o.name}#quantize",
                         "QuantizeLinear",
                         (x, scale),
                         (quantised[x.name],),
@@ -86,7 +86,7 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
                         o.nodes,
                     )
                 )
-            weight = replace(w, name=f"{w.name}.{dtype}", dtype=dtype)
+            weight = replace(w, name=f"{w.name}#{dtype}", dtype=dtype)
             o = replace(o, inputs=(quantised[x.name], weight, *o.inputs[2:]))
         operators.append(o)
     return replace(graph, operators=tuple(operators))

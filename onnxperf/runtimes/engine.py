@@ -1,12 +1,14 @@
 """What a runtime is, and the engine that applies its fusion rules to a graph.
 
 A rule looks at one operator (its anchor) and answers `Fused`, `Miss` (it nearly matched, and why it did not)
-or None. The engine tries the rules of a level in the runtime's order, each on every anchor, until none applies any
-more, then those of the next level. It refuses what would lose a value that others read, and keeps the reasons.
+or None. The engine first removes what hands its input on as it is; then it tries the rules of a level in the
+runtime's order, each on every anchor, until none applies any more, then those of the next level. It refuses what
+would lose a value that others read, and keeps the reasons.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,11 +61,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """`operator` takes the place of `replaced`; without one, readers of `alias` read its value directly."""
+    """`operator` takes the place of `replaced`."""
 
     replaced: tuple[Operator, ...]
-    operator: Operator | None = None
-    alias: tuple[Tensor, Tensor] | None = None
+    operator: Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Rewriter:
         self.position = {id(o): i for i, o in enumerate(graph.operators)}
         self.makers = {t.name: o for o in graph.operators for t in o.outputs}
         self.readers: dict[str, dict[int, Operator]] = {}
+        self.reads = Counter(t.name for o in graph.operators for t in o.present)
         for o in graph.operators:
             for t in o.present:
                 self.readers.setdefault(t.name, {})[id(o)] = o
@@ -132,10 +134,9 @@ class Rewriter:
 
     def only_user(self, tensor: Tensor) -> Operator | None:
         """The operator that alone reads `tensor`, and once; None for outputs of the graph."""
-        users = self.users(tensor)
-        if len(users) != 1 or tensor.name in self.graph.output_names:
+        if self.reads[tensor.name] != 1 or tensor.name in self.graph.output_names:
             return None
-        return users[0] if sum(t.name == tensor.name for t in users[0].present) == 1 else None
+        return self.users(tensor)[0]
 
     def anchors(self, types: tuple[str, ...]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
@@ -147,10 +148,8 @@ class Rewriter:
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
-        new = change.operator
-        kept = {t.name for t in new.outputs} if new else {t.name for t in (change.alias or ())[:1]}
-        needed = {t.name for t in new.present} if new else set()
-        needed |= self.graph.output_names - (kept if new else set())
+        kept = {t.name for t in change.operator.outputs}
+        needed = {t.name for t in change.operator.present} | (self.graph.output_names - kept)
         replaced = {id(o) for o in change.replaced}
         for o in change.replaced:
             for t in o.outputs:
@@ -164,15 +163,7 @@ class Rewriter:
         last = max(self.position[id(o)] for o in change.replaced)
         for o in change.replaced:
             self._forget(o)
-        if change.operator is not None:
-            self._enter(change.operator, last)
-        if change.alias is not None:
-            old, new = change.alias
-            for reader in self.users(old):
-                at = self.position[id(reader)]
-                self._forget(reader)
-                inputs = tuple(new if t is not None and t.name == old.name else t for t in reader.inputs)
-                self._enter(replace(reader, inputs=inputs), at)
+        self._enter(change.operator, last)
 
     def result(self, notes: Iterable[Note]) -> Graph:
         """The rewritten graph."""
@@ -184,6 +175,7 @@ class Rewriter:
         for t in op.outputs:
             self.makers.pop(t.name, None)
         for t in op.present:
+            self.reads[t.name] -= 1
             self.readers[t.name].pop(id(op), None)
 
     def _enter(self, op: Operator, at: int) -> None:
@@ -192,13 +184,38 @@ class Rewriter:
         for t in op.outputs:
             self.makers[t.name] = op
         for t in op.present:
+            self.reads[t.name] += 1
             self.readers.setdefault(t.name, {})[id(op)] = op
+
+
+def _hands_on(op: Operator) -> bool:
+    """True for Identity, Dropout outside training, and a Cast to the type its input has already."""
+    if op.type == "Dropout":
+        training = op.inputs[2] if len(op.inputs) > 2 else None
+        return len(op.outputs) == 1 and (training is None or (training.stored and not any(training.value or (1,))))
+    return op.type == "Identity" or (op.type == "Cast" and op.present[0].dtype == op.out.dtype)
+
+
+def without_identities(graph: Graph) -> Graph:
+    """Readers of what hands its input on read that input itself; outputs of the graph keep their maker."""
+    source: dict[str, Tensor] = {}
+    operators: list[Operator] = []
+    for o in graph.operators:
+        if any(t.name in source for t in o.present):
+            o = replace(o, inputs=tuple(source.get(t.name, t) if t is not None else None for t in o.inputs))
+        if _hands_on(o) and o.out.name not in graph.output_names:
+            source[o.out.name] = o.present[0]
+        else:
+            operators.append(o)
+    return replace(graph, operators=tuple(operators))
 
 
 def optimise(graph: Graph, fusions: Iterable[Fusion], level: int) -> Graph:
     """Apply the rules of each level up to `level`; what nearly matched becomes a note each kind."""
-    g = Rewriter(graph)
-    rules = tuple(fusions)
+    rules = tuple(f for f in fusions if f.level <= level)
+    if not rules:
+        return graph
+    g = Rewriter(without_identities(graph))
     notes: list[Note] = []
     for stage in range(level + 1):
         changed = True

@@ -68,7 +68,7 @@ def _conv(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
     """The convolution with what follows folded in: it writes what the last one wrote, a shift gives it a bias."""
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     if bias is None and shift is not None:
-        bias = replace(shift, name=f"{conv.name}.bias", shape=conv.out.shape[1:2], value=None)
+        bias = replace(shift, name=f"{conv.name}#bias", shape=conv.out.shape[1:2], value=None)
     inputs = (*conv.inputs[:2], bias) if bias is not None else conv.inputs
     merged = replace(conv, inputs=inputs, outputs=last.outputs[:1], nodes=(*conv.nodes, *last.nodes))
     return Fused((conv, last), merged)
@@ -90,8 +90,43 @@ def matmul_add(g: Rewriter, add: Operator) -> Fused | Miss | None:
             fits = all(d in (1, n) for d, n in zip(summand.shape, matmul.out.shape, strict=True))
         if fits:
             return fused("Gemm", add, (matmul, add), (x, matrix, summand))
-        miss = Miss(f"Gemm can't add {list(summand.shape)} to {list(matmul.out.shape)}", add.nodes)
+        wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
+        miss = Miss(f"{wanted} {list(summand.shape)} to {list(matmul.out.shape)}", add.nodes)
     return miss
+
+
+@fusion("Div + Mul", anchor="Mul")
+def div_mul(g: Rewriter, product: Operator) -> Fused | None:
+    """x times 1 / y is x / y."""
+    for inverse, x in (product.present, product.present[::-1]):
+        quotient = g.made_by(inverse, "Div")
+        if quotient is not None and g.only_user(inverse) is product and patterns.scalar(quotient.inputs[0]) == 1:
+            return fused("Div", product, (quotient, product), (x, quotient.inputs[1]))
+    return None
+
+
+@fusion("SimplifiedLayerNormalization", anchor="Sqrt", level=EXTENDED)
+def rms_norm(g: Rewriter, root: Operator) -> Fused | Miss | None:
+    """x / sqrt(mean(x^2) + epsilon) gamma, Llama's; written with a Reciprocal, ONNX Runtime does not know it."""
+    epsilon = g.made_by(root.inputs[0], "Add")
+    mean = next((m for m in (g.made_by(t, "ReduceMean") for t in (epsilon.present if epsilon else ())) if m), None)
+    square = g.made_by(mean.inputs[0], "Pow") if mean else None
+    quotient = next_op(g, root, "Div")
+    if epsilon is None or mean is None or square is None or quotient is None:
+        return None
+    x = square.present[0]
+    if quotient.present[0].name != x.name or patterns.scalar(square.inputs[1]) != 2:
+        return None
+    if mean.out.shape != (*x.shape[:-1], 1):
+        return Miss(
+            f"the mean is not taken over the last axis alone: {list(x.shape)} -> {list(mean.out.shape)}", mean.nodes
+        )
+    scale = next_op(g, quotient, "Mul")
+    gamma = patterns.other(scale, quotient.out)
+    if scale is None or gamma is None or not gamma.stored or gamma.shape != x.shape[-1:]:
+        return Miss("no stored scale follows the quotient", quotient.nodes)
+    parts = (square, mean, epsilon, root, quotient, scale)
+    return fused("SimplifiedLayerNormalization", scale, parts, (x, gamma), {"axis": -1})
 
 
 @fusion("SkipLayerNormalization", anchor="LayerNormalization", level=EXTENDED)
@@ -174,8 +209,8 @@ def place(graph: Graph) -> Graph:
 
     def cross(t: Tensor, o: Operator, way: str) -> Tensor:
         if (t.name, way) not in copied:
-            copied[t.name, way] = replace(t, name=f"{t.name}.{way}", kind="activation")
-            name = f"{o.name}.{way}.{t.name}"
+            copied[t.name, way] = replace(t, name=f"{t.name}#{way}", kind="activation")
+            name = f"{o.name}#{way}#{t.name}"
             placed.append(Operator(name, MEMCPY[way], (t,), (copied[t.name, way],), {}, 0, o.nodes, "copy"))
         return copied[t.name, way]
 
@@ -202,11 +237,11 @@ MEMCPY = {"h2d": "MemcpyFromHost", "d2h": "MemcpyToHost"}
 CUDA = Runtime(
     name="ort-cuda",
     fusions=(
-        patterns.drop_identity,
-        patterns.drop_cast,
         conv_batch_norm,
         conv_affine,
+        div_mul,
         patterns.layer_norm,
+        rms_norm,
         patterns.gelu,
         matmul_add,
         patterns.fast_gelu,

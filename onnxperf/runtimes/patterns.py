@@ -54,20 +54,6 @@ def next_op(g: Rewriter, op: Operator | None, *types: str) -> Operator | None:
     return user if user is not None and user.type in types else None
 
 
-@fusion("Identity elimination", anchor=("Identity", "Dropout"))
-def drop_identity(g: Rewriter, op: Operator) -> Fused | None:
-    """Identity, and Dropout outside training, hand their input on."""
-    return None if op.out.name in g.graph.output_names else Fused((op,), alias=(op.out, op.present[0]))
-
-
-@fusion("Cast elimination", anchor="Cast")
-def drop_cast(g: Rewriter, op: Operator) -> Fused | None:
-    """A Cast to the type its input has already."""
-    if op.present[0].dtype != op.out.dtype or op.out.name in g.graph.output_names:
-        return None
-    return Fused((op,), alias=(op.out, op.present[0]))
-
-
 def _half_times(g: Rewriter, gate: Operator) -> tuple[Operator, Tensor, list[Operator]] | None:
     """From (1 + f(x)) on: multiplied by x and 0.5 in either order. Gives the last operator, x, and all of them."""
     product = next_op(g, gate, "Mul")

@@ -30,8 +30,8 @@ def place(graph: Graph) -> Graph:
         return strides.get(t.name) or contiguous(t.shape)
 
     def copied(t: Tensor, o: Operator) -> Tensor:
-        copy = replace(t, name=f"{t.name}.contiguous.{o.name}", kind="activation")
-        placed.append(Operator(f"{o.name}.contiguous.{t.name}", "Contiguous", (t,), (copy,), {}, 0, o.nodes, "copy"))
+        copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation")
+        placed.append(Operator(f"{o.name}#contiguous#{t.name}", "Contiguous", (t,), (copy,), {}, 0, o.nodes, "copy"))
         return copy
 
     for o in graph.operators:
@@ -131,7 +131,6 @@ EAGER = Runtime(
     fusions=tuple(
         replace(rule, level=DISABLED)
         for rule in (
-            patterns.drop_identity,
             patterns.layer_norm,
             patterns.gelu,
             patterns.fast_gelu,

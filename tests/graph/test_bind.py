@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
-from onnxperf import ModelError, UsageError
+from onnxperf import UsageError
 from onnxperf.graph import Graph, load
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18, "nowhere" : 1]>'
@@ -199,9 +199,29 @@ def test_an_inner_shape_must_be_right(shapes: dict[str, tuple[int, ...]], said: 
         run(STATIC, shapes=shapes)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shapes": {"x": None}}, "the shape of 'x' must be a row of whole numbers, not None"),
+        ({"shapes": {"x": (True, 3, 8, 8)}}, "a size of 'x' must be a whole number, not True"),
+        ({"shapes": {"x": (0, 3, 8, 8)}}, "--shapes x:0x3x8x8 can't be used: .*Reshape"),
+        ({"dims": {"n": None}}, "dimension 'n' must be a whole number, not None"),
+        ({"dims": {"n": False}}, "dimension 'n' must be a whole number, not False"),
+        ({"dims": {"n": 0}}, "--dim n=0 can't be used: .*Reshape"),
+        ({"dims": {"n": 2**45}}, "--dim n=35184372088832 can't be used: .*overflows"),
+        ({"examples": "hello"}, "example inputs need a shape, but 'x' is given a str"),
+        ({"examples": [1.5]}, "example inputs need a shape, but 'x' is given a float"),
+    ],
+)
+def test_what_is_no_size(given: dict[str, Any], said: str) -> None:
+    text = f"{HEAD} g (float[n, 3, 8, 8] x) => (float[m, 192] y) <int64[2] s = {{1, 192}}> {{ y = Reshape(x, s) }}"
+    with pytest.raises(UsageError, match=said):
+        run(text, **given)
+
+
 @pytest.mark.parametrize("size", [2**50, 2**62])
 def test_a_size_that_no_machine_holds(size: int) -> None:
-    with pytest.raises(ModelError, match=r"'x' can't have the shape.*overflows"):
+    with pytest.raises(UsageError, match=r"--dim seq=.* can't be used: .*'x' can't have the shape.*overflows"):
         run(OPEN, dims={"seq": size})
 
 

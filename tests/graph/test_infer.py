@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import resource
 import time
+import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
-from onnxperf import ModelError
+from onnxperf import ModelError, UsageError
 from onnxperf.graph import Graph, load
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18, "nowhere" : 1]>'
@@ -189,6 +191,24 @@ def test_the_graph_as_networkx() -> None:
 
 # what is refused
 
+WEIGHTS = (
+    "float[6, 3, 3, 3] w3, float[6, 4, 3, 3] w4, float[4, 2, 9, 9] w9, float[6, 4, 3] flat, float[3] s, float[8] l"
+)
+MISFITS = [
+    ("Conv(x, w3)", "'Conv_0'.*made for 3 channels, its input has 4"),
+    ("Conv<group=2>(x, w4)", "made for 8 channels"),
+    ("Conv<group=0>(x, w4)", "among 0 groups"),
+    ("Conv<group=4>(x, w4)", "among 4 groups"),
+    ("Conv(x, flat)", "6x4x3 do not fit|malformed|does not fit"),
+    ("Conv<dilations=[4, 4]>(x, w4)", "a kernel of 3x3 is larger than its padded input of 8x8"),
+    ("ConvTranspose(x, w4)", "made for 6 channels"),
+    ("ConvTranspose<pads=[9, 9, 9, 9]>(x, w9)", "its output would be"),
+    ("MaxPool<kernel_shape=[9, 9]>(x)", "a kernel of 9x9 is larger than its padded input of 8x8"),
+    ("BatchNormalization(x, s, s, s, s)", "does not fit its inputs"),
+    ("InstanceNormalization(x, s, s)", "its input has 4 channels, a parameter is 3"),
+    ("LayerNormalization(x, s)", "scale or bias of 3 does not fit the normalised 8"),
+]
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -211,6 +231,10 @@ def test_the_graph_as_networkx() -> None:
             "g (bool c, float[6] x) => (float[k] y) { y, z = If(c) <then_branch = a () => (float[6] p) { p = Abs(x) },"
             " else_branch = b () => (float[6] q) { q = Neg(x) }> }",
             "2 outputs, but its then_branch has 1",
+        ),
+        *(
+            (f"g (float[1, 4, 8, 8] x, {WEIGHTS}) => (float[a, b, c, d] y) {{ y = {node} }}", said)
+            for node, said in MISFITS
         ),
         ("g (float[6] x) => (float[k] y) { x = Abs(x) y = Abs(x) }", "'x' is defined twice|cycle"),
     ],
@@ -251,6 +275,36 @@ def test_huge_results_are_never_made(node: str, out: Sequence[int]) -> None:
     assert types(g) == ["Mul"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # KiB
     assert time.monotonic() - started < 2
+
+
+def test_what_fits_is_not_refused() -> None:
+    nodes = [
+        "Conv<pads=[1, 1, 1, 1]>(x, w4)", "ConvTranspose(x, w9)", "LayerNormalization(x, l, l)",
+        'MaxPool<kernel_shape=[9, 9], auto_pad="SAME_UPPER">(x)', "MaxPool<kernel_shape=[9, 9], pads=[1, 1, 1, 1]>(x)",
+    ]  # fmt: skip
+    for node in nodes:
+        run(f"g (float[1, 4, 8, 8] x, {WEIGHTS}) => (float[a, b, c, d] y) {{ y = {node} }}")
+    unknown = "{ t = nowhere.Gizmo(x) y = Conv(t, w3) }"
+    run(f"g (float[1, 4, 8, 8] x, {WEIGHTS}) => (float[a, b, c, d] y) {unknown}")
+
+
+def test_a_contradiction_that_was_asked_for_is_the_requests_fault() -> None:
+    resnet = Path(__file__).parents[2] / "samples/resnet50.onnx"
+    with pytest.raises(UsageError, match=r"1x4x224x224 can't be used, .*'node_Conv_753' .*made for 3 channels"):
+        load(resnet, shapes={"pixel_values": (1, 4, 224, 224)})
+
+
+def test_many_values_take_bounded_memory() -> None:
+    """Each is small; together they are not. What comes after them is still known where it is small."""
+    adds = " ".join(f"t{i + 1} = Add(t{i}, c)" for i in range(500))
+    shapes = "s = Constant<value_ints=[3, 2]>() y = Reshape(x, s)"
+    text = "g (float[6] x) => (float[a, b] y, float[k] t500) <int64[1] n = {4096}>"
+    tracemalloc.start()
+    g = run(f"{text} {{ c = ConstantOfShape(n) t0 = ConstantOfShape(n) {adds} {shapes} }}")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6  # bytes; without a limit, a hundred million
+    assert shape(g, "y") == (3, 2)
 
 
 def test_dimensions_that_overflow() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from op_models import Attention, Conv, Move, Pointwise, Rows, Tensor, work_of
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Tensor, work_of
 from op_models.pointwise import FLOPS
 
 
@@ -404,3 +404,13 @@ def test_rotary_embedding(make: Any, type: str, inputs: Any, attrs: Any, vector:
     op = make(type, inputs, **attrs)
     assert cost(op) == (Pointwise(384), 0, vector)
     assert work_of(op).bytes_read == read
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+def test_a_product_whose_stack_stands_behind_its_first_axis(make: Any, trans: int) -> None:
+    """As com.microsoft::FusedMatMul reads A: [m, stack, k], or [k, stack, m] where it is transposed as well."""
+    a = (4, 2, 3, 5) if trans else (5, 2, 3, 4)
+    both = {"transA": trans, "transBatchA": 1, "transBatchB": 1}
+    found = work_of(make("com.microsoft::FusedMatMul", [a, (4, 2, 3, 7)], (2, 3, 5, 7), **both))
+    assert found.size == Gemm(6, 5, 7, 4, bool(trans), False)
+    assert found.matrix_flops == 2 * 6 * 5 * 7 * 4

@@ -1,0 +1,97 @@
+"""Where answers go: the standard streams, which may be closed, full or ASCII, and the file that a user names."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from onnxperf.errors import EnvironmentFailure, UsageError
+
+#: Where the name is at fault, not the system.
+MISNAMED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+STREAM = re.compile(r"/(?:dev|proc/self)/(?:stdin|stdout|stderr|fd/([0-9]{1,4}))")
+
+
+def prepare_streams() -> None:
+    """Have streams that lose characters they can't encode, not the whole answer."""
+    # A closed one would leave its number to the next file that is opened: check before any is.
+    if sys.stdout is None:
+        raise EnvironmentFailure("stdout is closed: there is nowhere to write the answer to")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def settle_streams() -> None:
+    """Flush what is left, and let a stream that fails take no part in the interpreter's own last flush."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def check_target(target: str, *sources: str) -> None:
+    """Refuse, before any work is done, to write without a name or over what is read."""
+    if not target:
+        raise UsageError("--json needs the name of a file, or - for stdout")
+    for source in sources:
+        with suppress(OSError):
+            if os.path.samefile(target, source):
+                raise UsageError(f"--json {target} would overwrite {source}, which is read: name another file")
+
+
+def write_file(target: str, text: str) -> None:
+    """Write a file aside and rename it, so that it is never half there; a stream or device is written to directly."""
+    try:
+        if opened := _stream(target):
+            with opened as f:
+                f.write(text)
+        else:
+            _write_aside(Path(os.path.realpath(target)), text)
+    except OSError as e:
+        kind = UsageError if e.errno in MISNAMED else EnvironmentFailure
+        raise kind(f"can't write {target}: {e.strerror or e}") from e
+
+
+def _stream(target: str) -> TextIO | None:
+    """What a target is opened as if it is no regular file, or names one of our own streams."""
+    if named := STREAM.fullmatch(target):
+        number = int(named[1] or ("stdin", "stdout", "stderr").index(target.rpartition("/")[2]))
+        sys.stdout.flush()
+        return os.fdopen(os.dup(number), "w", encoding="utf-8")  # shares its place in the file with the stream
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        if target.endswith(("/", os.sep)):
+            raise
+        return None
+    return None if stat.S_ISREG(mode) else open(target, "w", encoding="utf-8")
+
+
+def _write_aside(path: Path, text: str) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    if mode is not None and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    aside = path.with_name(f".onnxperf-{os.urandom(8).hex()}")
+    try:
+        with open(aside, "x", encoding="utf-8") as f:
+            f.write(text)
+        if mode is not None:
+            os.chmod(aside, mode)
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink()
+        raise
