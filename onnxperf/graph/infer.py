@@ -298,7 +298,7 @@ class Walk:
             return dtype, given
         if vague and claimed is not None and None not in claimed:
             return dtype, tuple(d for d in claimed if d is not None)
-        if inferred is not None and declared is not None and not vague:
+        if inferred is not None and declared is not None and claimed != inferred and not vague:
             self.check_claim(out, name, inferred, declared)
         dims = inferred if inferred is not None else claimed
         if inferred is not None and claimed is not None and len(claimed) == len(inferred):

@@ -71,6 +71,8 @@ def times(dims: Sequence[int | str | None]) -> str:
 
 def subgraphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
     """The graphs inside an attribute (the bodies of If, Loop and Scan)."""
+    if attribute.type and attribute.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        return ()
     return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
 
 
