@@ -51,7 +51,17 @@ def show_gpus(out: Console, devices: Iterable[Device]) -> None:
         half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
         rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}" if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
-        rows.append((d.id, d.name, str(d.sms), *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}"))
+        rows.append(
+            (
+                d.id,
+                d.name.removeprefix("NVIDIA "),
+                str(d.sms),
+                *rates,
+                f"{d.bandwidth_Bps / 1e9:.0f}",
+                *sizes,
+                f"{d.tdp_W:.0f}",
+            )
+        )
     out.print(tabulate(out, names, rows, spare=("L2", "boost GHz", "W", "SMs", "name", "fp32 TF")))
 
 

@@ -126,12 +126,10 @@ def _facts(p: Prediction) -> Table:
     late = p.launch_bound
     if late:
         count, idle = sum(s.kernels for s in late), sum(s.idle_seconds for s in late)
-        worst = (
-            f"most from {_name(late[0].first)} to {_name(late[0].last)}"
-            if late[0].kernels > 1
-            else f"most at {_name(late[0].first)}"
-        )
-        row(table, "host", f"the card waits for it before {count} kernels, {duration(idle)} in all; {worst}")
+        first, last = _name(late[0].first), _name(late[0].last)
+        where = f"most from {first} to {last}" if late[0].kernels > 1 else f"most at {first}"
+        waits = f"the card waits for it before {count} kernel{'s' * (count > 1)}"
+        row(table, "host", f"{waits}, {duration(idle)} in all; {where}")
     if p.power_factor > 1.01:
         row(table, "power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
     return table

@@ -318,11 +318,12 @@ class Walk:
     def check_claim(self, out: str, name: str, inferred: Sequence[int | None], info: ValueInfoProto) -> None:
         """The file's own shape of a tensor must not contradict the inferred one (open dimensions never do)."""
         claimed = declared_dims(info)
-        if claimed is None or self.binding.refusal:
-            return
-        if clash([d if isinstance(d, int) else None for d in claimed], inferred):
-            who = f"tensor {out!r}, made by node {name!r}, contradicts itself"
-            raise ModelError(f"{who}: the file says {times(claimed)}, its inputs make it {times(inferred)}")
+        known = [d if isinstance(d, int) else None for d in claimed or ()]
+        if claimed is not None and not self.binding.refusal and clash(known, inferred):
+            both = f"the file says {times(claimed)}, its inputs make it {times(inferred)}"
+            if not self.binding.dynamic:
+                raise ModelError(f"tensor {out!r}, made by node {name!r}, contradicts itself: {both}")
+            self.notes.append(Note("stale-shape", f"tensor {out!r}: {both}, which is taken", (name,)))
 
 
 def infer(model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], name: str, folder: Path | None) -> Graph:

@@ -311,3 +311,11 @@ def test_dimensions_that_overflow() -> None:
     text = "g (float[8] x) => (float[] y) <int64[1] n = {1125899906842624}> { y = Tile(x, n) }"
     with pytest.raises(ModelError, match="'y' can't have the shape 9007199254740992: a dimension overflows"):
         run(text)
+
+
+def test_a_shape_left_over_from_tracing_does_not_stop_an_open_model() -> None:
+    text = "g (float[N,4] x) => (float[1,4] y) { y = Relu(x) }"
+    with_one, with_eight = run(text), run(text, batch=8)
+    assert with_one.outputs[0].shape == (1, 4)
+    assert with_eight.outputs[0].shape == (8, 4)
+    assert [n.code for n in with_eight.notes] == ["stale-shape"]
