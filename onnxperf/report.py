@@ -81,7 +81,7 @@ def show(
 def _headline(p: Prediction, device: Device) -> Text:
     s = p.scenario
     text = Text()
-    text.append(f"{printable(s.model)} on {device.name} ({s.gpu})\n", style="bold")
+    text.append(printable(f"{s.model} on {device.name} ({s.gpu})") + "\n", style="bold")
     text.append(f"{s.runtime}, {s.precision} precision, batch {s.batch}, {s.method}\n", style="dim")
     text.append(f"\n{duration(p.seconds)}", style="bold green")
     text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")

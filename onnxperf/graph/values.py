@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxperf.errors import ModelError
 from onnxperf.graph.proto import Shape, check_size, dtype_of, times
-from op_models.core import BITS
+from op_models.core import BITS, FLOATS
 
 MAX_VALUE = 4096  # elements
 #: What is evaluated: to make the result takes little more than inputs and result (not so an Einsum or a Conv).
@@ -43,9 +43,8 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
     """
     check_size(tensor.name, tensor.dims)
     size = prod(tensor.dims)
-    if tensor.data_location != TensorProto.EXTERNAL:
-        _check_filled(tensor, size)
-    if size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
+    sent = tensor.data_location == TensorProto.EXTERNAL or _check_filled(tensor, size)
+    if not sent or size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
         return None
     if tensor.data_location == TensorProto.EXTERNAL:
         data = _beside(tensor, (size * BITS[dtype_of(tensor.data_type)] + 7) // 8, folder)
@@ -58,8 +57,11 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
         raise ModelError(f"tensor {tensor.name!r} can't be read: {first_line(e)}") from None
 
 
-def _check_filled(t: TensorProto, size: int) -> None:
-    """Compare the amount of data with the shape; big tensors may come without any, weights are never needed."""
+def _check_filled(t: TensorProto, size: int) -> bool:
+    """Whether the data that the shape takes are there; weights may come without any, as none are needed.
+
+    Raises ModelError for another amount of data, and for small integers (sizes, axes) without any.
+    """
     dtype = dtype_of(t.data_type)
     if dtype == "opaque":
         raise ModelError(f"tensor {t.name!r} has an unknown element type, number {t.data_type}")
@@ -67,10 +69,11 @@ def _check_filled(t: TensorProto, size: int) -> None:
     typed = size * 2 if dtype.startswith("complex") else packed if 0 < BITS[dtype] < 8 else size
     lists = (t.float_data, t.int32_data, t.int64_data, t.double_data, t.uint64_data, t.string_data)
     held, wanted = (len(t.raw_data), packed) if t.HasField("raw_data") else (sum(map(len, lists)), typed)
-    if held != wanted and (held or size <= MAX_VALUE):
+    if held != wanted and (held or (size <= MAX_VALUE and dtype not in FLOATS)):
         raise ModelError(
             f"tensor {t.name!r}: its data do not fill its shape {times(t.dims)} ({held} instead of {wanted})"
         )
+    return held == wanted
 
 
 def _beside(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:

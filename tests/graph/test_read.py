@@ -115,13 +115,18 @@ def weights(**fields: Any) -> ModelProto:
     return model
 
 
+@pytest.mark.parametrize("dims", [[2, 3], [2000, 3]])
+def test_weights_that_were_taken_out_are_not_missed(dims: list[int]) -> None:
+    assert load(weights(dims=dims), shapes={"x": dims}).operators[0].out.shape == tuple(dims)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"dims": [2, 3], "raw_data": bytes(23)},
         {"dims": [2, 3], "raw_data": bytes(28)},
         {"dims": [2, 3], "float_data": [1.0]},
-        {"dims": [2, 3]},
+        {"dims": [3], "data_type": TensorProto.INT64},
         {"dims": [2000, 3000], "raw_data": bytes(24)},
         {"dims": [3], "data_type": TensorProto.STRING, "string_data": [b"a"]},
         {"dims": [3], "data_type": TensorProto.INT4, "raw_data": bytes(3)},
