@@ -55,16 +55,19 @@ def move(k: Columns, d: Cards, c: Constants) -> Bounds:
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
-    latency = waves x (a constant for a row + one for each step of the block along it). Blocks grow with long rows,
-    and a plain reduction of few long rows is split over more blocks, at the price of a second kernel. Rows of up to
-    1024 elements stay in registers where the kernel sweeps three times (softmax); what is swept again comes from DRAM
-    where the rows in flight exceed L2. Source: fitted on the FP32 softmax and LayerNorm kernels of NeuSight's data.
+    latency = waves x (a constant for a row + one for each step of the block along it). A short row of a reduction or
+    a softmax takes a warp, four to a block; blocks grow with long rows, and a plain reduction of few long rows is
+    split over more blocks, at the price of a second kernel. Rows of up to 1024 elements stay in registers where the
+    kernel sweeps three times (softmax); what is swept again comes from DRAM where the rows in flight exceed L2.
+    Source: constants fitted on the FP32 softmax and LayerNorm kernels of NeuSight's data; the rest is assumed.
     """
     width, count = np.maximum(k["width"], 1), np.maximum(k["rows"], 1)
     sweeping = k["passes"] >= 2
     share = np.where(sweeping, c.rows["sweep_elements_per_thread"], c.rows["elements_per_thread"])
-    threads = np.clip(2 ** np.ceil(np.log2(width / share)), 128, 1024)
-    in_flight = d.sms * np.minimum(c.rows["blocks_per_sm"], np.maximum(np.floor(d.threads / threads), 1))
+    short = np.where(sweeping, width <= 1024, k["passes"] == 0)
+    threads = np.clip(2 ** np.ceil(np.log2(width / share)), np.where(short, 32, 128), 1024)
+    blocks = c.rows["blocks_per_sm"] * np.maximum(128 / threads, 1)
+    in_flight = d.sms * np.minimum(blocks, np.maximum(np.floor(d.threads / threads), 1))
     most = np.where(k["passes"] == 0, np.minimum(np.floor(in_flight / count), width / c.rows["split_elements"]), 1)
     parts = np.maximum(np.floor(most), 1)
     again = np.where(sweeping & (width <= 1024), 0, k["passes"]) * k.read
