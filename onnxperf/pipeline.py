@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 MAX_STREAMS = 64
+STEPS = frozenset({"LSTM", "GRU", "RNN", "Loop", "Scan", "If"})  # do far more than their operands' bytes say
 
 
 def predict(
@@ -130,7 +131,7 @@ def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     if not need.fits:
         short = (need.total_bytes - need.capacity_bytes) / 1e9
         notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
-    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime))
+    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime, kernels))
 
 
 def _check(s: Scenario) -> Runtime:
@@ -201,11 +202,15 @@ def _pipes(kernels: Kernels, device: Device, precision: str) -> list[Note]:
     ]
 
 
-def _scope(s: Scenario, runtime: Runtime) -> str:
+def _scope(s: Scenario, runtime: Runtime, kernels: Kernels) -> str:
+    """What is inside the time, and what is not."""
+    steps = sorted({k.op for k in kernels.rows if k.assumed and k.op in STEPS})
+    left_out = f"; the steps inside {', '.join(steps)} are not counted" if steps else ""
     if s.method != "tile-wave":
-        return f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget"
+        return (
+            f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget{left_out}"
+        )
     launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
     copies = "with copies of inputs and outputs" if s.include_transfers else "inputs and outputs stay on the device"
-    return (
-        f"steady state, {launch} under {runtime.describe.split(',')[0]}; {copies}; session start and warm-up excluded"
-    )
+    under = runtime.describe.split(",")[0]
+    return f"steady state, {launch} under {under}; {copies}; session start and warm-up excluded{left_out}"

@@ -376,3 +376,15 @@ def test_a_table_of_which_few_rows_are_read_does_not_fill_the_cache() -> None:
         return next(k.seconds for k in predict(model, gpu="l4").kernels if k.name == "product")
 
     assert time(500_000) == pytest.approx(time(500), rel=0.01)
+
+
+def test_steps_that_no_rule_counts_are_said_to_be_left_out() -> None:
+    weights = [("w", [1, 32, 4]), ("r", [1, 32, 8])]
+    node = onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=8)
+    stored = [onnx.helper.make_tensor(n, onnx.TensorProto.FLOAT, s, bytes(4 * 32 * s[2]), raw=True) for n, s in weights]
+    sizes = {"x": [100, 1, 4], "y": [100, 1, 1, 8]}
+    io = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in sizes.items()]
+    p = predict(onnx.helper.make_model(onnx.helper.make_graph([node], "g", io[:1], io[1:], stored)), gpu="l4")
+    assert p.scope.endswith("the steps inside LSTM are not counted")
+    assert p.kernels[0].source == "assumed"
+    assert "not counted" not in predict(SAMPLES / "mobilenetv2.onnx", gpu="l4").scope
