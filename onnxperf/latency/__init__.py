@@ -26,6 +26,7 @@ from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Transfer
 #: tile-wave: every kernel model, the power budget, one schedule. sum: the same kernels, naively added up, without
 #: budget. roofline: FLOPs at peak, bytes at the datasheet's bandwidth, or a launch, whichever is longest, added up.
 METHODS = ("tile-wave", "sum", "roofline")
+CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
 
 __all__ = ["KINDS", "METHODS", "Constants", "Estimates", "estimate", "pipe_on", "shipped"]
 
@@ -65,7 +66,7 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
     seconds, floor_s, workspace = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g))
     launches, kind, share = np.ones((n, g), dtype=int), np.zeros((n, g), dtype=int), np.ones((n, g))
     choice = np.full((n, g), "", dtype="<U24")
-    cold = 1 - 1 / (1 + (kernels.stored_bytes / (c.tensor_gemm["hot"] * d.l2)) ** 4)
+    cold = 1 - 1 / (1 + (kernels.stored_bytes / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
     streamed = np.maximum(0, 1 - d.l2 / max(kernels.stored_bytes, 1))
     for size, model in _models(c, cold).items():
         members = [i for i, w in enumerate(works) if type(w.size) is size]
@@ -83,10 +84,9 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
     if method != "tile-wave":
         factor = np.ones_like(factor)
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
-    rough = {"roofline": "roofline"}.get(method)
-    sigma = np.array(
-        [c.sigma["unknown" if k.assumed else rough or type(k.work.size).__name__] for k in kernels.rows], dtype=float
-    )
+    rough = "roofline" if method == "roofline" else ""
+    kinds = ["unknown" if k.assumed else rough or type(k.work.size).__name__ for k in kernels.rows]
+    sigma = np.array([c.sigma[name] for name in kinds], dtype=float)
     return Estimates(
         seconds=seconds[rows] * np.where(transfer[:, None], 1.0, factor),
         floor_s=floor_s[rows],
@@ -102,8 +102,6 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
         source=tuple("assumed" if k.assumed else "analytic" for k in kernels.rows),
     )
 
-
-CHUNK = 256
 
 Model = Callable[[Columns, Cards, Constants], Bounds]
 

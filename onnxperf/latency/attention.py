@@ -19,4 +19,6 @@ def attention(k: Columns, d: Cards, c: Constants) -> Bounds:
     memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
     compute = products + exponentials
     launch = c.launch["kernel_s"] * d.launch * np.ones_like(memory)
-    return bounds(compute, memory, np.zeros_like(memory), launch, launch + pnorm(compute, memory, p=2.6))
+    return bounds(
+        compute, memory, np.zeros_like(memory), launch, launch + pnorm(compute, memory, p=c.pointwise["norm"])
+    )

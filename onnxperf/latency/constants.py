@@ -19,7 +19,7 @@ class Constants:
     dram: Mapping[str, float]
     l2: Mapping[str, float]
     cuda_core_gemm: Mapping[str, Mapping[str, float]]
-    cuda_core_tiles: Mapping[str, list[list[int]]]
+    cuda_core_tiles: Mapping[str, Any]
     tensor_gemm: Mapping[str, Any]
     tensor_class: Mapping[str, Mapping[str, float]]
     convolution: Mapping[str, float]

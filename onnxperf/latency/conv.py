@@ -27,7 +27,7 @@ def conv(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
     seconds = whole.seconds + (compute - whole.compute) + (latency - whole.latency)
     memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
     direct_compute = k.matrix / (k.vector_rate * c.convolution["depthwise_efficiency"])
-    direct = pnorm(direct_compute, memory, p=2.6) + c.launch["kernel_s"] * d.launch
+    direct = pnorm(direct_compute, memory, p=c.pointwise["norm"]) + c.launch["kernel_s"] * d.launch
     depthwise = np.broadcast_to((k["cin"] / groups <= 4) & (groups > 1), seconds.shape)
     return Bounds(
         compute=np.where(depthwise, direct_compute, compute),

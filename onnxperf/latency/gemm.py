@@ -69,7 +69,7 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     tiles = sorted({(a, b) for s in sets for a, b in s})
     allowed = np.array([[[a, b] in s for s in sets] for a, b in tiles])[:, None, :]
     a, b = (np.array(side, dtype=float)[:, None, None] for side in zip(*tiles, strict=True))
-    splits = np.array([1, 2, 4, 8], dtype=float)[:, None, None, None]  # [s, t, n, g]
+    splits = np.array(c.cuda_core_tiles["splits"], dtype=float)[:, None, None, None]  # [s, t, n, g]
 
     count = batch * np.ceil(n / a) * np.ceil(m / b) * splits
     part = 8 * np.ceil(depth / (8 * splits))
@@ -124,7 +124,7 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     waves = t["wave"] * np.ceil(x) + (1 - t["wave"]) * np.maximum(1, x)
     compute = (waves * cycles + t["prologue_cycles"] * f_pro) / d.tensor_hz * d.compute
     moving = k.bytes - k.weights
-    hot = 1 / (1 + (moving / (t["hot"] * d.l2)) ** 4)
+    hot = 1 / (1 + (moving / (t["hot"] * d.l2)) ** c.l2["sharpness"])
     partials = np.where(splits > 1, 2 * splits * batch * m * n * 4, 0.0)
     dram_bytes = cold * k.weights + (1 - hot) * moving
     cached = k.bytes - dram_bytes + partials

@@ -25,31 +25,22 @@ def traffic(
 
 def pointwise(k: Columns, d: Cards, c: Constants) -> Bounds:
     """One thread an element: traffic, with a floor that is no addition."""
-    memory = traffic(k.bytes, d, c, c.pointwise["norm"])
-    return _with_floor(
-        k.vector / k.vector_rate,
-        memory,
-        np.zeros_like(memory),
-        c.pointwise["floor_s"] * d.launch,
-        k["elements"],
-        d,
-    )
+    return _elementwise(k, d, c, k.bytes)
 
 
 def move(k: Columns, d: Cards, c: Constants) -> Bounds:
     """Movement: runs shorter than a sector fetch more than they use."""
     width = np.maximum(k.bytes / np.maximum(k["elements"], 1) / 2, 0.5)
     run = np.maximum(k["run"] * width, width)
-    waste = np.clip(c.pointwise["short_run_bytes"] / run, 1, 4)  # half of it is caught by L1 and L2
-    memory = traffic(k.bytes * (1 + waste) / 2, d, c, c.pointwise["norm"])
-    return _with_floor(
-        k.vector / k.vector_rate,
-        memory,
-        np.zeros_like(memory),
-        c.pointwise["floor_s"] * d.launch,
-        k["elements"],
-        d,
-    )
+    waste = np.clip(c.pointwise["short_run_bytes"] / run, 1, c.pointwise["most_waste"])
+    return _elementwise(k, d, c, k.bytes * (1 + waste) / 2)  # half of it is caught by L1 and L2
+
+
+def _elementwise(k: Columns, d: Cards, c: Constants, nbytes: Array) -> Bounds:
+    """Kernels of one thread an element that move `nbytes`."""
+    memory = traffic(nbytes, d, c, c.pointwise["norm"])
+    floor = c.pointwise["floor_s"] * d.launch
+    return _with_floor(k.vector / k.vector_rate, memory, np.zeros_like(memory), floor, k["elements"], d, c)
 
 
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
@@ -78,7 +69,7 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     start = np.where(sweeping, c.rows["sweep_row_s"], c.rows["row_s"])
     latency = np.ceil(count * parts / in_flight) * (start + step * np.ceil(width / parts / threads))
     floor = c.rows["floor_s"] * d.launch + np.where(parts > 1, c.launch["kernel_s"], 0.0)
-    return _with_floor(k.vector / k.vector_rate, memory, latency, floor, count * parts * threads, d)
+    return _with_floor(k.vector / k.vector_rate, memory, latency, floor, count * parts * threads, d, c)
 
 
 def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:
@@ -89,9 +80,11 @@ def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:
     return bounds(nothing, memory, nothing, launch, memory + launch)
 
 
-def _with_floor(compute: Array, memory: Array, latency: Array, floor: Array, threads: Array, d: Cards) -> Bounds:
-    """The floor's fifth power joins the others': it shows where nothing else does, and is not added elsewhere."""
+def _with_floor(
+    compute: Array, memory: Array, latency: Array, floor: Array, threads: Array, d: Cards, c: Constants
+) -> Bounds:
+    """The floor joins by a high norm: it shows where nothing else does, and is not added elsewhere."""
     compute, memory, latency, floor = np.broadcast_arrays(compute, memory, latency, floor)
-    seconds = pnorm(floor, pnorm(compute, memory, latency, p=2.6), p=5.0)
+    seconds = pnorm(floor, pnorm(compute, memory, latency, p=c.pointwise["norm"]), p=c.pointwise["floor_norm"])
     share = np.minimum(threads / (d.sms * d.threads), 1)
     return bounds(compute, memory, latency, floor, seconds, share)

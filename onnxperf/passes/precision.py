@@ -15,7 +15,7 @@ WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
 STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
 PRECISIONS = ("keep", *STORED, *QUANTISED)
-#: Operators that run quantised, with the positions of activation and weight.
+#: Operators that run quantised: an activation, then a stored weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 

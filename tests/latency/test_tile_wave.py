@@ -48,8 +48,9 @@ def test_large_products_come_near_the_sustained_rate() -> None:
 
 
 def test_weights_of_a_small_model_stay_in_l2() -> None:
-    w = gemm(1, 4096, 1024)  # 8 MB of weights, a fifth of an A100's L2
-    assert seconds(w, stored=w.weight_bytes) < 0.9 * seconds(w, stored=10**10)
+    w = gemm(1, 8192, 1024)  # 17 MB of weights; an A100's L2 holds 42
+    dram = w.weight_bytes / A100.bandwidth_Bps
+    assert seconds(w, stored=w.weight_bytes) < dram < seconds(w, stored=10**10)
 
 
 def test_tf32_needs_tensor_cores_that_know_it() -> None:
