@@ -71,7 +71,8 @@ class Operator:
     """One operator of the graph. `type` is "Conv" or, outside ai.onnx, "domain::Type".
 
     `nodes` are the names of the ONNX nodes it stands for; `place` is gpu, host, copy (a hidden copy that the
-    runtime makes) or free (a view, or nothing at all). An absent optional input is None.
+    runtime makes) or free (a view, or nothing at all); `repeat` is how often it runs, in the body of a loop. An
+    absent optional input is None.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Operator:
     version: int = 0
     nodes: tuple[str, ...] = ()
     place: str = "gpu"
+    repeat: int = 1
 
     @property
     def out(self) -> Tensor:
