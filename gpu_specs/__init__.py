@@ -4,6 +4,7 @@ from gpu_specs.card_file import read
 from gpu_specs.catalogue import ids, load, resolve
 from gpu_specs.device import PIPES, Device, Effects, Rates, Source
 from gpu_specs.errors import SpecError, UnknownDevice
+from gpu_specs.limits import limited
 
 __all__ = [
     "PIPES",
@@ -14,6 +15,7 @@ __all__ = [
     "SpecError",
     "UnknownDevice",
     "ids",
+    "limited",
     "load",
     "read",
     "resolve",

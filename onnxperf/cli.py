@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import math
-import re
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +13,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from onnxperf import __version__
+from onnxperf.arguments import (
+    HOSTS,
+    LEVELS,
+    METHODS,
+    PRECISIONS,
+    RUNTIMES,
+    SIZE_UNITS,
+    TIME_UNITS,
+    Quantity,
+    parse_count,
+    parse_dim,
+    parse_shape,
+    unique,
+)
 from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, prepare_streams, settle_streams, write_file
 
@@ -24,63 +35,9 @@ if TYPE_CHECKING:
     from onnxperf.graph import Graph
     from onnxperf.prediction import Prediction, Scenario
 
-    FloatType = click.ParamType[float]
-else:
-    FloatType = click.ParamType  # older versions of click take no [float]
-
 BUG = 70
 INTERRUPTED = 130
 REPORT_TO = "the project's issue tracker"
-# Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-RUNTIMES = ("ort-cuda", "torch-eager")
-PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-METHODS = ("tile-wave", "sum", "roofline")
-LEVELS = ("disabled", "basic", "extended", "all")
-TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-SIZE_UNITS = {
-    "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
-}  # fmt: skip
-
-
-class Quantity(FloatType):
-    """A positive number with a unit."""
-
-    def __init__(self, name: str, units: dict[str, float]):
-        self.name = name
-        self.units = units
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
-        if match and match[2] in self.units:
-            number = float(match[1]) * self.units[match[2]]
-            if 0 < number < math.inf:
-                return number
-        example = "8ms" if "ms" in self.units else "2GB"
-        self.fail(
-            f"{value!r} is no {self.name}; write a number and a unit ({', '.join(self.units)}), such as {example}",
-            param,
-            ctx,
-        )
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """NAME:1x3x224x224, also with commas or brackets, split at the last colon; an empty shape is a scalar."""
-    name, colon, sizes = text.rpartition(":")
-    body = sizes.strip().strip("[]()").strip()
-    parts = [p for p in re.split(r"[x,\s]+", body) if p]
-    if not colon or not name or not all(re.fullmatch(r"[0-9]{1,18}", p) for p in parts):
-        raise UsageError(f"--shapes {text!r} is not understood: write NAME:1x3x224x224")
-    return name, tuple(map(int, parts))
-
-
-def parse_dim(text: str) -> tuple[str, int]:
-    """name=N."""
-    name, equals, number = text.rpartition("=")
-    if not equals or not name or not re.fullmatch(r"[0-9]{1,18}", number.strip()):
-        raise UsageError(f"--dim {text!r} is not understood: write name=N, such as sequence=128")
-    return name, int(number)
 
 
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a bug.")
@@ -107,13 +64,16 @@ def cli() -> None:
     type=click.Choice(LEVELS),
     default="all",
     show_default=True,
-    help="Optimisations of ort-cuda.",
+    help="Optimisations of ort-cuda and ort-cpu.",
 )
+@click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default="keep", show_default=True)
 @click.option("--method", type=click.Choice(METHODS), default="tile-wave", show_default=True)
 @click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable.")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable.")
 @click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs.")
+@click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory.")
+@click.option("--trip-count", "trips", multiple=True, metavar="NODE=N", help="How often a Loop runs; repeatable.")
 @click.option(
     "--streams",
     type=click.IntRange(1, 64),
@@ -123,6 +83,10 @@ def cli() -> None:
 )
 @click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph.")
 @click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs.")
+@click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned.")
+@click.option("--host", type=click.Choice(HOSTS), help="Processor that launches kernels; jetson for Jetson modules.")
+@click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to.")
+@click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
 @click.option("--detail", is_flag=True, help="List every kernel, every note.")
@@ -132,21 +96,18 @@ def cli() -> None:
 def predict(
     model: str,
     gpu: str,
-    runtime: str,
-    opt_level: str,
-    precision: str,
-    method: str,
     shapes: tuple[str, ...],
     dims: tuple[str, ...],
     batch: int | None,
-    streams: int,
-    cuda_graph: bool,
-    include_transfers: bool,
+    fit: bool,
+    trips: tuple[str, ...],
+    clock: float | None,
     json_to: str | None,
     top: int,
     detail: bool,
     max_latency: float | None,
     max_memory: float | None,
+    **terms: Any,
 ) -> None:
     """Predict one run of MODEL, and say what bounds it.
 
@@ -155,27 +116,24 @@ def predict(
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
+      onnxperf predict model.onnx --gpu l4 --fit --power-limit 50 --runtime tensorrt
     """
-    from onnxperf.pipeline import answer, prepare
+    from onnxperf.pipeline import Request, answer, largest, prepare
 
     if not model:
         raise UsageError("the path of MODEL is empty")
     if json_to not in (None, "-"):
         check_target(json_to, model, gpu)
-    graph, device, scenario = prepare(
+    request = Request(
         model,
         gpu,
-        shapes=_unique(shapes, parse_shape, "--shapes"),
-        dims=_unique(dims, parse_dim, "--dim"),
+        shapes=unique(shapes, parse_shape, "--shapes"),
+        dims=unique(dims, parse_dim, "--dim"),
         batch=batch,
-        runtime=runtime,
-        opt_level=opt_level,
-        precision=precision,
-        method=method,
-        streams=streams,
-        cuda_graph=cuda_graph,
-        include_transfers=include_transfers,
+        trip_counts=unique(trips, parse_count, "--trip-count"),
+        terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
     )
+    graph, device, scenario = largest(request) if fit else prepare(request)
     prediction = answer(graph, device, scenario)
     try:
         if json_to == "-":
@@ -191,14 +149,6 @@ def predict(
         _gate(prediction, max_latency, max_memory)
         raise
     _gate(prediction, max_latency, max_memory)
-
-
-def _unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], flag: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in map(parse, texts):
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"{flag} gives {name!r} twice, with different sizes")
-    return found
 
 
 def _changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) -> list[tuple[str, Prediction]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import Runtime
+from onnxperf.runtimes import HOSTS, Host, Runtime, paced
 from op_models import Gemm, Move, Operator, Tensor, Transfer, Work, bytes_only, known, work, work_of
 
 COMPUTE, COPY = "compute", "copy"
@@ -16,9 +16,9 @@ COMPUTE, COPY = "compute", "copy"
 class Kernel:
     """One device activity. It leads every microsecond back to ONNX nodes.
 
-    host_s: what the host spends until it has launched this kernel, counted from the launch before it;
-    after: indices of the kernels whose results it reads; assumed: no rule knows the operator; blocks: the host reads
-    the result and waits for it.
+    repeat: how often it runs, one after the other; host_s: what the host spends until it has launched the last of
+    them, counted from the launch before; after: indices of the kernels whose results it reads; assumed: no rule knows
+    the operator; blocks: the host reads the result and waits for it.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Kernel:
     stream: str = COMPUTE
     assumed: bool = False
     blocks: bool = False
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,21 @@ class Kernels:
     stored_bytes: int
 
 
-def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_transfers: bool = False) -> Kernels:
+def lower(
+    graph: Graph,
+    runtime: Runtime,
+    *,
+    cpu: Host = HOSTS["server"],
+    tf32: bool | None = None,
+    include_transfers: bool = False,
+    pinned: bool = True,
+) -> Kernels:
     """The kernels of a placed graph.
 
-    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device
-    and of outputs back.
+    cpu: the processor that launches them; tf32: True and False overrule the runtime's policy; include_transfers adds
+    the copies of inputs to the device and of outputs back, from and to pinned or pageable memory.
     """
-    host = runtime.host
+    host = paced(runtime.host, cpu)
     rows: list[Kernel] = []
     made: dict[str, tuple[int, ...]] = {}  # tensor -> the kernels it comes from
     stored: dict[str, int] = {}  # weight -> the most of it that one kernel reads
@@ -58,20 +67,22 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
     if include_transfers:
         for t in graph.inputs:
             made[t.name] = (len(rows),)
-            rows.append(_transfer(f"{t.name}.h2d", t, "h2d", (), host.copy_s))
+            rows.append(_transfer(f"{t.name}.h2d", t, "h2d", pinned, (), host.copy_s))
     for o in graph.operators:
         after = tuple(sorted({k for t in o.present for k in made.get(t.name, ())}))
         if o.place in ("free", "host"):
-            waiting += host.node_s + (host.host_op_s if o.place == "host" else 0.0)
+            waiting += o.repeat * (host.node_s + (_on_host(o, host.host_op_s, cpu) if o.place == "host" else 0.0))
             for t in o.outputs:
                 made[t.name] = after
             continue
         if o.type in ("MemcpyFromHost", "MemcpyToHost"):
             way = "h2d" if o.type == "MemcpyFromHost" else "d2h"
-            row = replace(_transfer(o.name, o.out, way, after, waiting + host.copy_s, o), blocks=way == "d2h")
+            row = _transfer(o.name, o.out, way, True, after, waiting + o.repeat * host.copy_s, o)
+            row = replace(row, blocks=way == "d2h")
         else:
             w, assumed = _work(o, runtime, tf32)
-            row = Kernel(o.name, o.type, o.nodes, w, waiting + host.node_s + host.launch_s, after, assumed=assumed)
+            host_s = waiting + o.repeat * (host.node_s + host.launch_s)
+            row = Kernel(o.name, o.type, o.nodes, w, host_s, after, assumed=assumed, repeat=o.repeat)
         for t in o.outputs:
             made[t.name] = (len(rows),)
         for t in o.present:
@@ -84,9 +95,17 @@ def lower(graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_t
         for t in graph.outputs:
             if t.name in at_home:
                 continue
-            rows.append(_transfer(f"{t.name}.d2h", t, "d2h", made.get(t.name, ()), host.copy_s + waiting))
+            rows.append(_transfer(f"{t.name}.d2h", t, "d2h", pinned, made.get(t.name, ()), host.copy_s + waiting))
             waiting = 0.0
     return Kernels(tuple(_named_apart(rows)), waiting, sum(stored.values()))
+
+
+def _on_host(o: Operator, least: float, cpu: Host) -> float:
+    """Seconds of an operator that the processor computes itself: its bytes, its FLOPs, or the least any takes."""
+    if all(t.size <= 1024 for t in (*o.present, *o.outputs)):
+        return least
+    w = work_or_bytes(o)[0]
+    return max(least, w.bytes / cpu.bandwidth_Bps, w.flops / cpu.flops)
 
 
 def _named_apart(rows: list[Kernel]) -> Iterator[Kernel]:
@@ -101,23 +120,30 @@ def _named_apart(rows: list[Kernel]) -> Iterator[Kernel]:
 
 
 def _transfer(
-    name: str, t: Tensor, way: str, after: tuple[int, ...], host_s: float, o: Operator | None = None
+    name: str, t: Tensor, way: str, pinned: bool, after: tuple[int, ...], host_s: float, o: Operator | None = None
 ) -> Kernel:
-    size = Transfer(t.bytes, way)
+    """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
+    size = Transfer(t.bytes, way, pinned)
     w = Work(size, t.dtype, "fp32", t.bytes if way == "d2h" else 0, t.bytes if way == "h2d" else 0, 0)
-    return Kernel(name, o.type if o else "Transfer", o.nodes if o else (), w, host_s, after, COPY)
+    type, nodes, repeat = (o.type, o.nodes, o.repeat) if o else ("Transfer", (), 1)
+    return Kernel(name, type, nodes, w, host_s, after, COPY, blocks=not pinned, repeat=repeat)
+
+
+def work_or_bytes(o: Operator) -> tuple[Work, bool]:
+    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
+    try:
+        return work_of(o), not known(o.type)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form the rule does not know
+        return bytes_only(o), True
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: an operator that no rule understands costs its bytes."""
+    """The work of a kernel on the pipe that the runtime's policy picks for products."""
     if o.type == "Contiguous":
         return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
-    try:
-        w = work_of(o)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form the rule does not know
-        return bytes_only(o), True
+    w, assumed = work_or_bytes(o)
     if w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         kind = "Gemm" if isinstance(w.size, Gemm) else type(w.size).__name__
         if (kind in runtime.policy.tf32) if tf32 is None else tf32:
             w = replace(w, pipe="tensor_tf32")
-    return w, not known(o.type)
+    return w, assumed

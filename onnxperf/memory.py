@@ -1,39 +1,106 @@
-"""What a run needs of the card's memory: weights, the most activations alive at once, workspace."""
+"""What a run needs of the card's memory: weights, the most activations alive at once, workspace, and the allocator.
+
+Allocators take memory from the driver in large pieces and keep it, so that a process holds more than its tensors
+fill. That surplus only shows in what nvidia-smi prints: both allocators fall back to exact pieces when the card is
+nearly full, so a model fits where its tensors and CUDA's context do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from onnxperf.graph import Graph
 from op_models import Tensor
 
 ALIGNMENT = 256  # what CUDA allocators round to
+MB = 1 << 20
+CONTEXT = 400_000_000  # assumed: CUDA's context with the kernels of cuDNN and cuBLAS that a process has loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the device. Inputs and outputs count as activations; CUDA's own context (some 100 MB) does not."""
+    """Bytes on the device. Inputs and outputs count as activations.
+
+    reserved_bytes: what the process holds of the card, with what its allocator took and does not fill, and the
+    context; host_bytes: tensors that copies and operators on the host keep in its memory.
+    """
 
     weights_bytes: int
     activations_bytes: int
     workspace_bytes: int
     capacity_bytes: int
+    reserved_bytes: int
+    host_bytes: int
+    context_bytes: int = CONTEXT
 
     @property
     def total_bytes(self) -> int:
-        """Everything together."""
+        """Weights, activations and workspace together."""
         return self.weights_bytes + self.activations_bytes + self.workspace_bytes
 
     @property
     def fits(self) -> bool:
-        """True where the card's nominal capacity holds it."""
-        return self.total_bytes <= self.capacity_bytes
+        """True where the card's nominal capacity holds the total and the context."""
+        return self.total_bytes + self.context_bytes <= self.capacity_bytes
 
 
-def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int) -> Memory:
+def powers_of_two(sizes: Iterable[int]) -> int:
+    """What ONNX Runtime's arena takes for blocks that are never freed, in this order.
+
+    Regions grow from 1 MB, each twice the one before up to 1 GB, or as large as the block that asks for it; a block
+    goes into the smallest remainder that holds it (bfc_arena.cc, kNextPowerOfTwo).
+    """
+    taken, step, free = 0, MB, list[int]()
+    for size in sizes:
+        size = _rounded(size, ALIGNMENT)
+        room = min((r for r in free if r >= size), default=0)
+        if room:
+            free.remove(room)
+        else:
+            while step < size and step < 1024 * MB:
+                step *= 2
+            room = max(step, size)
+            taken, step = taken + room, min(2 * step, 1024 * MB)
+        if room > size:
+            free.append(room - size)
+    return taken
+
+
+def segments(sizes: Iterable[int]) -> int:
+    """What PyTorch's caching allocator takes: blocks up to 1 MB share segments of 2 MB, up to 10 MB such of 20 MB;
+    larger ones get segments of their own, rounded up to 2 MB (CUDACachingAllocator.cpp).
+    """
+    taken = 0
+    free: dict[int, list[int]] = {2 * MB: [], 20 * MB: []}
+    for size in sizes:
+        size = _rounded(size, 512)
+        if size > 10 * MB:
+            taken += _rounded(size, 2 * MB)
+            continue
+        segment = 2 * MB if size <= MB else 20 * MB
+        room = min((r for r in free[segment] if r >= size), default=0)
+        if room:
+            free[segment].remove(room)
+        else:
+            taken, room = taken + segment, segment
+        if room > size:
+            free[segment].append(room - size)
+    return taken
+
+
+ARENAS: dict[str, Callable[[Iterable[int]], int]] = {"powers of two": powers_of_two, "segments": segments, "exact": sum}
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str = "exact") -> Memory:
     """The memory of a placed graph: tensors live from the operator that makes them to the last that reads them.
 
-    Views share the memory of what they view; inputs and outputs stay for the whole run.
+    Views share the memory of what they view; inputs and outputs stay for the whole run. `arena` is one of ARENAS:
+    weights are taken one by one, activations as one block, for their offsets in it are planned.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
@@ -42,7 +109,7 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int) -> Memory:
 
     def enter(t: Tensor) -> str:
         owner[t.name] = t.name
-        size[t.name] = -(-t.bytes // ALIGNMENT) * ALIGNMENT
+        size[t.name] = _rounded(t.bytes, ALIGNMENT)
         return t.name
 
     kept = {enter(t) for t in graph.inputs}
@@ -67,5 +134,10 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int) -> Memory:
         peak = max(peak, alive)
         unread = [name for name in new if name not in last]
         alive -= sum(size[name] for name in (*dying.get(i, ()), *unread) if name not in kept)
-    weights = sum(-(-t.bytes // ALIGNMENT) * ALIGNMENT for t in graph.stored())
-    return Memory(weights, peak, workspace_bytes, capacity_bytes)
+    weights = [_rounded(t.bytes, ALIGNMENT) for t in graph.stored()]
+    at_home = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
+    at_home |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
+    needed = sum(weights) + peak + workspace_bytes + CONTEXT
+    reserved = ARENAS[arena]([*weights, peak, workspace_bytes]) + CONTEXT
+    reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
+    return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, sum(at_home.values()))

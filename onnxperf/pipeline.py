@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import gpu_specs
@@ -16,13 +16,14 @@ from onnxperf.lower import Kernels, lower
 from onnxperf.memory import memory
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.prediction import Prediction, Scenario, conclude
-from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, run_graph
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, Runtime, paced, run_graph
 from onnxperf.schedule import schedule
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 MAX_STREAMS = 64
+MAX_BATCH = 65_536
 STEPS = frozenset({"LSTM", "GRU", "RNN", "Loop", "Scan", "If"})  # do far more than their operands' bytes say
 
 
@@ -34,13 +35,20 @@ def predict(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     batch: int | None = None,
+    trip_counts: Mapping[str, int] | None = None,
     precision: str = "keep",
     runtime: str = "ort-cuda",
     method: str = "tile-wave",
     streams: int = 1,
     cuda_graph: bool = False,
     include_transfers: bool = False,
+    pageable: bool = False,
     opt_level: str = "all",
+    ort_transformers: bool = False,
+    host: str | None = None,
+    power_limit_W: float | None = None,
+    clock_Hz: float | None = None,
+    fit: bool = False,
 ) -> Prediction:
     """Predict one run of `model` on a GPU that need not be there.
 
@@ -48,49 +56,101 @@ def predict(
     example_inputs: arrays or tensors, by name or in the order of the inputs; only their shapes are read.
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
-    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda or torch-eager. method: tile-wave, sum or
-    roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured graph.
-    include_transfers: count the copies of inputs and outputs. opt_level: disabled, basic, extended or all.
+    trip_counts: how often a Loop runs, by node name, where the model does not say.
+    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda, ort-cpu, tensorrt or torch-eager.
+    method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
+    graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
+    opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
+    does. host: the processor that launches kernels: server, desktop, cloud or jetson. power_limit_W, clock_Hz: what
+    the card is set to. fit: take the largest batch that the card's memory holds.
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
-    graph, device, scenario = prepare(
-        model,
-        gpu,
-        shapes=shapes,
-        dims=dims,
-        batch=batch,
-        examples=example_inputs,
-        precision=precision,
-        runtime=runtime,
-        method=method,
-        streams=streams,
-        cuda_graph=cuda_graph,
-        include_transfers=include_transfers,
-        opt_level=opt_level,
-    )
-    return answer(graph, device, scenario)
+    request = Request(
+        model, gpu, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=example_inputs,
+        terms={
+            "precision": precision, "runtime": runtime, "method": method, "streams": streams, "cuda_graph": cuda_graph,
+            "include_transfers": include_transfers, "pageable": pageable, "opt_level": opt_level,
+            "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
+        },
+    )  # fmt: skip
+    return answer(*(largest(request) if fit else prepare(request)))
 
 
-def prepare(
-    model: str | os.PathLike[str] | bytes | ModelProto,
-    gpu: str | os.PathLike[str] | Device,
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    batch: int | None = None,
-    examples: Mapping[str, Any] | Sequence[Any] | None = None,
-    **terms: Any,
-) -> tuple[Graph, Device, Scenario]:
-    """The static graph, the device and the scenario of a request; `terms` are the other fields of `Scenario`."""
-    device, notes = find(gpu)
-    for what, given in (("shapes", shapes), ("dims", dims)):
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller wants predicted: a model with its bindings, a card, and `terms`, fields of `Scenario`."""
+
+    model: str | os.PathLike[str] | bytes | ModelProto
+    gpu: str | os.PathLike[str] | Device
+    shapes: Mapping[str, Sequence[int]] | None = None
+    dims: Mapping[str, int] | None = None
+    batch: int | None = None
+    trip_counts: Mapping[str, int] | None = None
+    examples: Mapping[str, Any] | Sequence[Any] | None = None
+    terms: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
+    """The static graph, the device as it is set, and the scenario of a request."""
+    r, terms = request, dict(request.terms)
+    device, notes = find(r.gpu)
+    for what, given in (("shapes", r.shapes), ("dims", r.dims), ("trip_counts", r.trip_counts)):
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(f"{what} must map names to sizes; a {type(given).__name__} does not")
-    graph = load(model, shapes=shapes, dims=dims, batch=batch, examples=examples)
+    power, clock = (_positive(terms, what) for what in ("power_limit_W", "clock_Hz"))
+    try:
+        device = gpu_specs.limited(device, power_W=power, clock_hz=clock)
+    except gpu_specs.SpecError as e:
+        raise UsageError(str(e)) from e
+    if terms.get("host") is None:  # shared memory: the module's own processor launches
+        terms["host"] = "jetson" if device.memory_kind.startswith("LPDDR") else "server"
+    extra: dict[str, Any] = {"trip_counts": r.trip_counts} if r.trip_counts else {}
+    graph = load(r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, examples=r.examples, **extra)
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
     scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, **terms)
     return replace(graph, notes=(*notes, *graph.notes)), device, scenario
+
+
+def _positive(terms: Mapping[str, Any], what: str) -> float | None:
+    value = terms.get(what)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
+        raise UsageError(f"{what} must be a positive number, not {value!r}")
+    return float(value)
+
+
+def largest(request: Request) -> tuple[Graph, Device, Scenario]:
+    """The request at the largest batch whose memory fits, up to MAX_BATCH; at batch 1 where not even that does.
+
+    Doubles until it fits no more, then narrows down: memory grows nearly evenly with the batch, so that the next
+    guess interpolates. Raises UsageError where the model's batch can't be changed.
+    """
+    if request.batch is not None:
+        raise UsageError("the batch is either given or the largest that fits, not both")
+
+    def free(batch: int) -> int:
+        need = answer(*prepare(replace(request, batch=batch))).memory
+        return need.capacity_bytes - need.context_bytes - need.total_bytes
+
+    fits, left = 1, free(1)
+    try:
+        free(2)
+    except UsageError as e:
+        raise UsageError(f"the largest batch can't be looked for: {e}") from None
+    over, lack = 2, 0
+    while left >= 0 and over <= MAX_BATCH and (lack := -free(over)) <= 0:
+        fits, left, over = over, -lack, 2 * over
+    halve = False
+    while left >= 0 and over - fits > 1 and over <= MAX_BATCH:
+        guess = (fits + over) // 2 if halve else fits + (over - fits) * left // (left + lack)
+        guess, halve = min(max(guess, fits + 1), over - 1), not halve
+        if (room := free(guess)) >= 0:
+            fits, left = guess, room
+        else:
+            over, lack = guess, -room
+    return prepare(replace(request, batch=fits))
 
 
 def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]]:
@@ -111,25 +171,28 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
 def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     """Walk a loaded graph through every room, for one device and scenario."""
     runtime = _check(scenario)
-    run = run_graph(precision(graph, scenario.precision), runtime, LEVELS[scenario.opt_level])
+    typed = precision(graph, scenario.precision)
+    run = run_graph(typed, runtime, LEVELS[scenario.opt_level])
     if scenario.cuda_graph:
         _capturable(run)
+    cpu = HOSTS[scenario.host]
     tf32 = {"fp32": False, "tf32": True}.get(scenario.precision)
-    kernels = lower(run, runtime, tf32=tf32, include_transfers=scenario.include_transfers)
+    transfers, pinned = scenario.include_transfers, not scenario.pageable
+    kernels = lower(run, runtime, cpu=cpu, tf32=tf32, include_transfers=transfers, pinned=pinned)
     estimates = estimate(kernels, [device], scenario.method)
     timeline = schedule(
         kernels,
         estimates,
-        runtime.host,
+        paced(runtime.host, cpu),
         method=scenario.method,
         streams=scenario.streams,
         cuda_graph=scenario.cuda_graph,
     )
     workspace = int(estimates.workspace.max(initial=0))
-    need = memory(run, workspace, device.capacity_bytes)
+    need = memory(run, workspace, device.capacity_bytes, runtime.policy.arena)
     notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device, scenario.precision), *_prototype(runtime))
     if not need.fits:
-        short = (need.total_bytes - need.capacity_bytes) / 1e9
+        short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
         notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
     return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime, kernels))
 
@@ -140,12 +203,17 @@ def _check(s: Scenario) -> Runtime:
         ("precision", s.precision, PRECISIONS),
         ("method", s.method, METHODS),
         ("optimisation level", s.opt_level, tuple(LEVELS)),
+        ("host", s.host, tuple(HOSTS)),
     ):
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
-    for flag, given in (("cuda_graph", s.cuda_graph), ("include_transfers", s.include_transfers)):
-        if not isinstance(given, bool):
+    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
+        if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
+    if s.pageable and not s.include_transfers:
+        raise UsageError("pageable memory matters only to copies: it needs include_transfers")
+    if s.ort_transformers and not s.runtime.startswith("ort-"):
+        raise UsageError(f"ort_transformers is ONNX Runtime's; the runtime is {s.runtime}")
     if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
@@ -154,6 +222,10 @@ def _check(s: Scenario) -> Runtime:
 
 
 def _capturable(run: Graph) -> None:
+    flow = [n for o in run.operators if o.type in ("If", "Loop", "Scan") for n in o.nodes]
+    if flow:
+        nodes = printable(", ".join(flow)[:200])
+        raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")
     copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
     if copies:
         nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
@@ -211,6 +283,10 @@ def _scope(s: Scenario, runtime: Runtime, kernels: Kernels) -> str:
             f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget{left_out}"
         )
     launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
-    copies = "with copies of inputs and outputs" if s.include_transfers else "inputs and outputs stay on the device"
+    memory = "pageable" if s.pageable else "pinned"
+    copies = "inputs and outputs stay on the device"
+    if s.include_transfers:
+        copies = f"with copies of inputs and outputs, {memory} memory"
     under = runtime.describe.split(",")[0]
-    return f"steady state, {launch} under {under}; {copies}; session start and warm-up excluded{left_out}"
+    host = f"launched by {HOSTS[s.host].describe} (assumed)"
+    return f"steady state, {launch} under {under}, {host}; {copies}; session start and warm-up excluded{left_out}"

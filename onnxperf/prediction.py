@@ -12,7 +12,7 @@ from onnxperf.graph import Graph, Note
 from onnxperf.latency import KINDS, Estimates, shipped
 from onnxperf.lower import Kernels
 from onnxperf.memory import Memory
-from onnxperf.schedule import Timeline
+from onnxperf.schedule import HELD_BY, Timeline
 
 if TYPE_CHECKING:
     import networkx
@@ -25,7 +25,12 @@ BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes."""
+    """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
+
+    host: the processor that launches kernels, one of HOSTS; power_limit_W, clock_Hz: None leaves the card's own;
+    pageable: inputs and outputs lie in memory that is not pinned; ort_transformers: what the optimizer of
+    onnxruntime.transformers fuses comes first.
+    """
 
     model: str
     gpu: str
@@ -37,6 +42,11 @@ class Scenario:
     streams: int = 1
     cuda_graph: bool = False
     include_transfers: bool = False
+    pageable: bool = False
+    ort_transformers: bool = False
+    host: str = "server"
+    power_limit_W: float | None = None
+    clock_Hz: float | None = None
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
@@ -45,7 +55,8 @@ class KernelPrediction:
     """One kernel of the answer. Times in seconds.
 
     Beside what the JSON holds: `after`, the names of the kernels it waits for; `choice`, the tile or algorithm;
-    `late`, whether the card waited for the host to launch it.
+    `held_by`, what its start waited for last (stream, host or copies); `repeat`, how often it runs: times, FLOPs and
+    bytes are those of all repeats together.
     """
 
     name: str
@@ -63,25 +74,38 @@ class KernelPrediction:
     stream: str
     after: tuple[str, ...] = ()
     choice: str = ""
-    late: bool = False
+    held_by: str = "stream"
+    repeat: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
         return {
             k: list(v) if isinstance(v, tuple) else v
             for k, v in asdict(self).items()
-            if k not in ("after", "choice", "late")
+            if k not in ("after", "choice", "held_by", "repeat")
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Kernels in a row that the host launched too late, and how long the card idled in front of them."""
+    """Kernels in a row that the same thing held back: how long they took, and how long the card idled meanwhile."""
 
     first: str
     last: str
     kernels: int
+    seconds: float
     idle_seconds: float
+    held_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Time without any kernel, between the ends of two; an empty name stands for the start or the end of the run."""
+
+    before: str
+    after: str
+    seconds: float
+    held_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +206,38 @@ class Prediction:
         return tuple(networkx.dag_longest_path(dag, weight="seconds", default_weight=0))[1:]
 
     @property
-    def launch_bound(self) -> tuple[Stretch, ...]:
-        """The stretches in which the card waits for the host, the costliest first."""
-        stretches: list[Stretch] = []
-        reach, row = 0.0, False
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The run as stretches with one bottleneck each, in order: the host, the stream, or copies."""
+        found: list[Stretch] = []
+        reach = 0.0
         for k in sorted(self.kernels, key=lambda k: k.start_seconds):
-            idle = max(0.0, k.start_seconds - reach)
-            if k.late and row:
-                before = stretches[-1]
-                stretches[-1] = Stretch(before.first, k.name, before.kernels + 1, before.idle_seconds + idle)
-            elif k.late:
-                stretches.append(Stretch(k.name, k.name, 1, idle))
-            row = k.late
-            reach = max(reach, k.start_seconds + k.seconds)
-        return tuple(sorted(stretches, key=lambda s: -s.idle_seconds))
+            idle, end = max(0.0, k.start_seconds - reach), max(reach, k.start_seconds + k.seconds)
+            s = Stretch(k.name, k.name, 1, end - reach, idle, k.held_by)
+            if found and found[-1].held_by == k.held_by:
+                b = found.pop()
+                s = Stretch(b.first, k.name, b.kernels + 1, b.seconds + s.seconds, b.idle_seconds + idle, k.held_by)
+            found.append(s)
+            reach = end
+        return tuple(found)
+
+    @property
+    def launch_bound(self) -> tuple[Stretch, ...]:
+        """The stretches in which the card waits for the host, those that cost most first."""
+        return tuple(sorted((s for s in self.stretches if s.held_by == "host"), key=lambda s: -s.idle_seconds))
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The times without any kernel, the longest first."""
+        found: list[Gap] = []
+        reach, last = 0.0, ""
+        for k in sorted(self.kernels, key=lambda k: k.start_seconds):
+            if k.start_seconds > reach:
+                found.append(Gap(last, k.name, k.start_seconds - reach, k.held_by))
+            if (end := k.start_seconds + k.seconds) >= reach:
+                reach, last = end, k.name
+        if self.seconds > reach and self.scenario.method == "tile-wave":
+            found.append(Gap(last, "", self.seconds - reach, "host"))
+        return tuple(sorted(found, key=lambda gap: -gap.seconds))
 
 
 def conclude(
@@ -221,23 +263,24 @@ def conclude(
             seconds=float(seconds[i]),
             low_seconds=max(float(seconds[i] * np.exp(-sigma[i])), float(estimates.floor_s[i, 0])),
             high_seconds=float(seconds[i] * np.exp(sigma[i])),
-            flops=k.work.flops,
-            bytes_read=k.work.bytes_read,
-            bytes_written=k.work.bytes_written,
+            flops=k.repeat * k.work.flops,
+            bytes_read=k.repeat * k.work.bytes_read,
+            bytes_written=k.repeat * k.work.bytes_written,
             bound_by="transfer" if estimates.transfer[i] else KINDS[estimates.kind[i, 0]],
             source=estimates.source[i],
             start_seconds=float(timeline.start_s[i, 0]),
             stream=str(timeline.streams[i, 0]),
             after=tuple(names[j] for j in k.after),
             choice=str(estimates.choice[i, 0]),
-            late=bool(timeline.late[i, 0]),
+            held_by=HELD_BY[timeline.held[i, 0]],
+            repeat=k.repeat,
         )
         for i, k in enumerate(kernels.rows)
     )
     busy = min(_busy(rows), total)
     low, high = _interval(total, busy, seconds, estimates.log_sigma)
-    works = [k.work for k in kernels.rows]
-    matrix, vector = sum(w.matrix_flops for w in works), sum(w.vector_flops for w in works)
+    works = [(k.repeat, k.work) for k in kernels.rows]
+    matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     return Prediction(
         scenario=scenario,
         seconds=total,
@@ -254,8 +297,8 @@ def conclude(
             ("matrix_flops", matrix),
             ("vector_flops", vector),
             ("flops", matrix + vector),
-            ("bytes_read", sum(w.bytes_read for w in works)),
-            ("bytes_written", sum(w.bytes_written for w in works)),
+            ("bytes_read", sum(n * w.bytes_read for n, w in works)),
+            ("bytes_written", sum(n * w.bytes_written for n, w in works)),
         ),
         memory=memory,
         kernels=rows,

@@ -17,13 +17,14 @@ from rich.text import Text
 from gpu_specs import Device
 from onnxperf.errors import printable
 from onnxperf.graph import Note
-from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.prediction import Gap, KernelPrediction, Prediction, Stretch
 
 BAR = 24
 WIDTH = 110
 GAP = 2  # between columns
 FOLDED = 20  # characters that a column of text keeps where lines are short
 NAME = 36  # characters of a name in a table
+GAPS = 10  # stretches and gaps listed
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 
@@ -66,6 +67,8 @@ def show(
     parts: list[RenderableType] = [_headline(p, device), _shares(out, p), _facts(p), _by_operator(out, p)]
     if detail:
         parts.append(_kernels(out, [[k] for k in p.kernels]))
+        if p.scenario.method == "tile-wave":
+            parts += [_stretches(out, p), _gaps(out, p)]
     else:
         alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
         for k in p.kernels:
@@ -82,7 +85,11 @@ def _headline(p: Prediction, device: Device) -> Text:
     s = p.scenario
     text = Text()
     text.append(printable(f"{s.model} on {device.name} ({s.gpu})") + "\n", style="bold")
-    text.append(f"{s.runtime}, {s.precision} precision, batch {s.batch}, {s.method}\n", style="dim")
+    power = f", at most {s.power_limit_W:g} W" if s.power_limit_W else ""
+    clock = f", clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else ""
+    fused = " after onnxruntime.transformers" if s.ort_transformers else ""
+    terms = f"{s.runtime}{fused}, {s.precision} precision, batch {s.batch}, {s.method}{power}{clock}\n"
+    text.append(terms, style="dim")
     text.append(f"\n{duration(p.seconds)}", style="bold green")
     text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
     rate = p.throughput_per_second
@@ -123,16 +130,68 @@ def _facts(p: Prediction) -> Table:
         f"weights {size(m.weights_bytes)}, activations {size(m.activations_bytes)}, workspace {size(m.workspace_bytes)}"
     )
     row(table, "memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
-    late = p.launch_bound
-    if late:
-        count, idle = sum(s.kernels for s in late), sum(s.idle_seconds for s in late)
-        first, last = _name(late[0].first), _name(late[0].last)
-        where = f"most from {first} to {last}" if late[0].kernels > 1 else f"most at {first}"
-        waits = f"the card waits for it before {count} kernel{'s' * (count > 1)}"
-        row(table, "host", f"{waits}, {duration(idle)} in all; {where}")
+    home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
+    row(
+        table,
+        "",
+        f"the process holds {size(m.reserved_bytes)}, its allocator's surplus and CUDA's context included{home}",
+    )
+    if p.kernels and p.scenario.method == "tile-wave":
+        row(table, "paced by", _pace(p))
+        idle = sum(gap.seconds for gap in p.gaps)
+        row(table, "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)}; the longest {_gap(p.gaps[0])}")
     if p.power_factor > 1.01:
         row(table, "power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}")
     return table
+
+
+def _pace(p: Prediction) -> str:
+    """What sets the pace for how much of the run, and where that holds longest."""
+    total: dict[str, float] = {}
+    longest: dict[str, Stretch] = {}
+    for s in p.stretches:
+        total[s.held_by] = total.get(s.held_by, 0.0) + s.seconds
+        longest[s.held_by] = max(longest.get(s.held_by, s), s, key=lambda s: s.seconds)
+    parts = []
+    for held, seconds in sorted(total.items(), key=lambda x: -x[1]):
+        if seconds < 0.005 * p.seconds:
+            continue
+        s = longest[held]
+        where = f"from {_name(s.first)} to {_name(s.last)}" if s.kernels > 1 else f"at {_name(s.first)}"
+        parts.append(f"{_PACE[held]} {seconds / p.seconds:.0%} of the time (longest {where})")
+    return "; ".join(parts)
+
+
+_PACE = {"stream": "kernels", "host": "the host", "copies": "copies"}
+
+
+def _gap(gap: Gap) -> str:
+    if not gap.after:
+        return f"{duration(gap.seconds)} at the end, until the host knows"
+    return f"{duration(gap.seconds)} before {_name(gap.after)} ({_WAITS[gap.held_by]})"
+
+
+_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies"}
+
+
+def _stretches(out: Console, p: Prediction) -> Table:
+    """The stretches of the run that take longest, with what sets their pace."""
+    names = ("stretch from", "to", "#kernels", "#time", "#idle", "!pace set by")
+    ranked = sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]
+    rows = [
+        (_name(s.first), _name(s.last), str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.held_by)
+        for s in ranked
+    ]
+    return tabulate(out, names, rows, spare=("idle",))
+
+
+def _gaps(out: Console, p: Prediction) -> Table:
+    """The gaps that cost most."""
+    names = ("gap after", "before", "#time", "!waiting for")
+    rows = [
+        (_name(g.before) or "(start)", _name(g.after) or "(end)", duration(g.seconds), g.held_by) for g in p.gaps[:GAPS]
+    ]
+    return tabulate(out, names, rows)
 
 
 def _name(text: str) -> str:

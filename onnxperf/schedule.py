@@ -11,13 +11,19 @@ from onnxperf.latency import Estimates
 from onnxperf.latency.bounds import Array
 from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
 from onnxperf.runtimes import HostCosts
+from op_models import Transfer
+
+#: What held a kernel back to its start: the stream (kernels before it, or results it reads), the host that had not
+#: launched it yet, or copies between host and device.
+STREAM, HOST, COPIES = range(3)
+HELD_BY = ("stream", "host", "copies")
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Start and end of every kernel [n, g], and for the run [g]: its length, the longest path with unlimited
-    streams, and that path at physical peak. `streams` names each kernel's stream on each device; `late` says that
-    a kernel waited for the host to launch it, while the card had nothing else to do for it.
+    streams, and that path at physical peak. `streams` names each kernel's stream on each device, `held` [n, g] says
+    what held it back, an index into HELD_BY.
 
     All times are seconds from the moment the host enters the run.
     """
@@ -28,7 +34,7 @@ class Timeline:
     critical_path_s: Array
     lower_bound_s: Array
     streams: Array
-    late: Array
+    held: Array
 
 
 def schedule(
@@ -44,8 +50,9 @@ def schedule(
 
     The host launches in order, and waits where it reads a result itself; a kernel starts when it has been launched,
     its stream is free and what it reads is there. With one stream that is a recurrence. With several, kernels run
-    side by side as far as their shares of the card add up to one. A CUDA graph is launched once. Methods without a
-    schedule add kernels up.
+    side by side as far as their shares of the card add up to one, and copies of each direction have an engine of
+    their own. A kernel in a loop's body stands for all its repeats in a row. A CUDA graph is launched once. Methods
+    without a schedule add kernels up.
     """
     seconds = estimates.seconds
     n, g = seconds.shape
@@ -55,35 +62,39 @@ def schedule(
     if method != "tile-wave":
         end = np.cumsum(seconds, axis=0)
         total = end[-1] if n else np.full(g, host.run_s)
-        return Timeline(end - seconds, end, total, critical, least, names, np.zeros((n, g), dtype=bool))
+        return Timeline(end - seconds, end, total, critical, least, names, np.full((n, g), STREAM))
     rows = kernels.rows
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
         rows = tuple(replace(k, host_s=0.0) for k in rows)
         first, tail, gap = host.replay_s, 0.0, host.replay_gap_s
     else:
         first, tail, gap = host.run_s, kernels.tail_s, host.gap_s
-    start, late = np.zeros((n, g)), np.zeros((n, g), dtype=bool)
+    start, held = np.zeros((n, g)), np.full((n, g), STREAM)
     now = np.full(g, first)  # the host's clock
     if streams == 1:
         free = np.zeros(g)
         for i, k in enumerate(rows):
-            now = now + k.host_s
-            late[i] = now > free
-            start[i] = np.maximum(free, now)
-            free = start[i] + seconds[i] + gap
+            launched, now = now + k.host_s / k.repeat, now + k.host_s
+            held[i] = np.where(launched > free, HOST, COPIES if i and rows[i - 1].stream == COPY else STREAM)
+            if i and rows[i - 1].blocks:  # the host was late because it waited for a copy
+                held[i] = COPIES
+            start[i] = np.maximum(free, launched)
+            free = np.maximum(start[i] + seconds[i] + k.repeat * gap, now + seconds[i] / k.repeat + gap)
             if k.blocks:
-                now = start[i] + seconds[i] + host.sync_s
+                now = free - gap + k.repeat * host.sync_s
     else:
         for j in range(g):
-            start[:, j], late[:, j], chosen, now[j] = _side_by_side(
+            start[:, j], held[:, j], chosen, now[j] = _side_by_side(
                 rows, seconds[:, j], estimates.share[:, j], first, host.sync_s, gap, streams
             )
             for i, stream in enumerate(chosen):
                 if 0 < stream < streams:
                     names[i, j] = f"{COMPUTE}-{stream + 1}"
+                elif stream > streams:
+                    names[i, j] = f"{COPY}-2"
     end = start + seconds
     total = np.maximum(end.max(axis=0, initial=0.0), now + tail) + host.sync_s
-    return Timeline(start, end, total, critical, least, names, late)
+    return Timeline(start, end, total, critical, least, names, held)
 
 
 def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
@@ -98,29 +109,39 @@ def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
 def _side_by_side(
     rows: Sequence[Kernel], seconds: Array, share: Array, now: float, sync: float, gap: float, streams: int
 ) -> tuple[Array, Array, list[int], float]:
-    """Start times on one device, who was launched late, each kernel's stream, and the host's clock at the end.
+    """Start times on one device, what held each kernel back, its stream, and the host's clock at the end.
 
-    In launch order, on the stream free first; copies have a stream of their own behind the others. No kernel starts
-    before the one launched before it, and none while the running ones leave it no room.
+    In launch order, on the stream free first; behind the streams of kernels there is one for copies to the device
+    and one for copies back. No kernel starts before the one launched before it, and none while the running ones leave
+    it no room.
     """
-    free, busy = [0.0] * (streams + 1), [0.0] * (streams + 1)
-    start, late = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
+    free, busy = [0.0] * (streams + 2), [0.0] * (streams + 2)
+    start, held = np.zeros(len(rows)), np.full(len(rows), STREAM)
+    ends: list[float] = []
     chosen: list[int] = []
     last = 0.0
+    blocked = False
     for i, k in enumerate(rows):
-        now += k.host_s
-        stream = streams if k.stream == COPY else min(range(streams), key=lambda s: free[s])
-        t = max(last, now, free[stream], *(float(start[j] + seconds[j]) + gap for j in k.after))
+        launched, now = now + k.host_s / k.repeat, now + k.host_s
+        stream = min(range(streams), key=lambda s: free[s])
+        if isinstance(k.work.size, Transfer):
+            stream = streams + (k.work.size.way == "d2h")
+        needed = max((ends[j] + gap for j in k.after), default=0.0)
+        t = max(last, launched, free[stream], needed)
         while True:
-            running = [s for s in range(streams + 1) if free[s] - gap > t]
+            running = [s for s in range(streams + 2) if free[s] - gap > t]
             if not running or sum(busy[s] for s in running) + share[i] <= 1 + 1e-9:
                 break
             t = min(free[s] - gap for s in running)
         start[i] = last = t
-        late[i] = t == now
-        end = t + float(seconds[i])
-        free[stream], busy[stream] = end + gap, float(share[i])
+        if t == launched:
+            held[i] = COPIES if blocked else HOST
+        elif stream >= streams or (t == needed and any(rows[j].stream == COPY and ends[j] + gap == t for j in k.after)):
+            held[i] = COPIES
+        ends.append(max(t + float(seconds[i]) + (k.repeat - 1) * gap, now + float(seconds[i]) / k.repeat))
+        free[stream], busy[stream] = ends[i] + gap, float(share[i])
         chosen.append(stream)
+        blocked = k.blocks
         if k.blocks:
-            now = end + sync
-    return start, late, chosen, now
+            now = ends[i] + k.repeat * sync
+    return start, held, chosen, now

@@ -7,7 +7,7 @@ a size whose type says which latency model reads it. Nothing here knows a GPU.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, Protocol
@@ -157,14 +157,26 @@ class Attention(NamedTuple):
     causal: bool
 
 
+class Recurrent(NamedTuple):
+    """Steps of x[t] W + h[t-1] R for `gates` x `hidden` columns; `directions` run side by side."""
+
+    steps: int
+    batch: int
+    input: int
+    hidden: int
+    directions: int
+    gates: int
+
+
 class Transfer(NamedTuple):
-    """A copy between host and device memory; `way` is "h2d" or "d2h"."""
+    """A copy between host and device memory; `way` is "h2d" or "d2h", `pinned` memory needs no second copy."""
 
     bytes: int
     way: str
+    pinned: bool = True
 
 
-Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Transfer
+Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Recurrent | Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +274,12 @@ class Rule(Protocol):
 _RULES: dict[str, Rule] = {}
 
 
-def op(*types: str) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
-    """Register a rule for operator types.
+def op(*types: str, inputs: Sequence[int] = ()) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
+    """Register a rule for operator types ("Conv"; outside ai.onnx "domain::Type").
 
     The rule is called with the operator, then its inputs in order (absent ones as their default), then, as
-    keywords, those attributes its signature names; defaults in the signature are ONNX's defaults.
+    keywords, those attributes its signature names; defaults in the signature are ONNX's defaults. `inputs`
+    says which inputs the rule takes, where a type has them in other places.
 
     Raises OpModelError where a type has a rule already.
     """
@@ -278,8 +291,8 @@ def op(*types: str) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
         positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 1
 
         def call(op: Operator) -> Work:
-            inputs = op.inputs if variadic else op.inputs[:positional]
-            return rule(op, *inputs, **{k: v for k, v in op.attrs.items() if k in keywords})
+            given = tuple(op.inputs[i] if i < len(op.inputs) else None for i in inputs) if inputs else op.inputs
+            return rule(op, *(given if variadic else given[:positional]), **{k: v for k, v in op.attrs.items() if k in keywords})
 
         for name in types:
             if name in _RULES:

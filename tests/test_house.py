@@ -18,7 +18,7 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
     "errors", "graph", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction", "pipeline",
-    "report", "gpus", "decide", "validate", "export", "output", "cli", "__main__",
+    "report", "gpus", "decide", "validate", "export", "output", "arguments", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
@@ -94,6 +94,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.RUNTIMES) == cli.RUNTIMES
+    assert tuple(runtimes.HOSTS) == cli.HOSTS
     assert tuple(runtimes.LEVELS) == cli.LEVELS
     assert cli.PRECISIONS == passes.PRECISIONS
     assert cli.METHODS == latency.METHODS

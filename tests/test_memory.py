@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxperf.graph import Graph, load
-from onnxperf.memory import ALIGNMENT, memory
+from onnxperf.memory import ALIGNMENT, ARENAS, CONTEXT, MB, memory
 from onnxperf.runtimes import RUNTIMES, run_graph
 from op_models import Operator, Tensor
 
@@ -67,10 +67,53 @@ def test_weights_once_and_rounded_up() -> None:
     small = Tensor("w1", "float32", (1,), "weight")
     o = Operator("o", "Add", (tensor("x"), small), (tensor("y"),))
     p = Operator("p", "Add", (tensor("x"), small, tensor("w2", 3)), (tensor("z"),))
-    found = memory(Graph("g", (o, p), (tensor("x"),), (tensor("y"), tensor("z"))), 1000, 5000)
+    g = Graph("g", (o, p), (tensor("x"),), (tensor("y"), tensor("z")))
+    found = memory(g, 1000, CONTEXT + 2792)
     assert (found.weights_bytes, found.activations_bytes, found.workspace_bytes) == (4 * 256, 3 * 256, 1000)
-    assert (found.total_bytes, found.capacity_bytes, found.fits) == (2792, 5000, True)
-    assert not memory(Graph("g", (o, p), (tensor("x"),), (tensor("y"),)), 1000, 2791).fits
+    assert (found.total_bytes, found.capacity_bytes, found.fits) == (2792, CONTEXT + 2792, True)
+    assert not memory(g, 1000, CONTEXT + 2791).fits
+
+
+@pytest.mark.parametrize(
+    ("arena", "sizes", "taken"),
+    [
+        ("exact", [MB, 3], MB + 3),
+        ("powers of two", [], 0),
+        ("powers of two", [1], MB),
+        ("powers of two", [MB // 2, MB // 2], MB),
+        ("powers of two", [MB, 1], MB + 2 * MB),
+        ("powers of two", [5 * MB], 8 * MB),
+        ("powers of two", [5 * MB, 3 * MB, 1], 8 * MB + 16 * MB),
+        ("powers of two", [3000 * MB, 1], 3000 * MB + 1024 * MB),
+        ("segments", [1, 2 * MB - 512 - MB, MB], 2 * MB),
+        ("segments", [MB, MB, 1], 4 * MB),
+        ("segments", [MB + 1, 10 * MB, 5 * MB], 20 * MB),
+        ("segments", [10 * MB + 1], 12 * MB),
+    ],
+)
+def test_what_allocators_take(arena: str, sizes: list[int], taken: int) -> None:
+    assert ARENAS[arena](sizes) == taken
+
+
+@pytest.mark.parametrize("arena", ARENAS)
+@given(sizes=st.lists(st.integers(1, 2000 * MB), max_size=20))
+def test_allocators_take_no_less_than_they_give(arena: str, sizes: list[int]) -> None:
+    assert sum(sizes) <= ARENAS[arena](sizes) <= 2 * sum(sizes) + 1024 * MB
+
+
+def test_a_process_holds_more_than_its_tensors_fill_and_never_more_than_the_card() -> None:
+    run = run_graph(load(SAMPLES / "resnet50.onnx"), RUNTIMES["ort-cuda"])
+    for arena in ARENAS:
+        found = memory(run, 1000, 24 * 10**9, arena)
+        assert found.total_bytes + CONTEXT <= found.reserved_bytes <= 2 * found.total_bytes + CONTEXT
+        tight = memory(run, 1000, found.total_bytes + CONTEXT, arena)
+        assert tight.fits and tight.reserved_bytes == tight.capacity_bytes
+
+
+def test_what_lies_on_the_host() -> None:
+    to = op("x", "s", "copy", type="MemcpyToHost", pages=2)
+    g = Graph("g", (to, op("s", "t", "host", pages=3), op("x", "y")), (tensor("x"),), (tensor("y"),))
+    assert memory(g, 0, 0).host_bytes == 5 * ALIGNMENT
 
 
 @st.composite

@@ -329,7 +329,10 @@ def test_the_critical_path_and_the_stretches_that_wait_for_the_host(terms: Any) 
     assert sum(seconds[name] for name in path) == pytest.approx(p.critical_path_seconds)
     assert all(p.graph.has_edge(a, b) for a, b in pairwise(path))
     late = p.launch_bound
-    assert sum(s.kernels for s in late) == sum(k.late for k in p.kernels)
+    assert sum(s.kernels for s in late) == sum(k.held_by == "host" for k in p.kernels)
+    assert sum(s.kernels for s in p.stretches) == len(p.kernels)
+    assert sum(g.seconds for g in p.gaps) + _busy(p.kernels) == pytest.approx(p.seconds), "kernels and gaps are all"
+    assert [g.seconds for g in p.gaps] == sorted((g.seconds for g in p.gaps), reverse=True)
     assert sum(s.idle_seconds for s in late) < p.seconds
     if terms.get("cuda_graph"):
         assert len(late) == 1 and late[0].kernels == 1  # only the replay itself is waited for
@@ -388,3 +391,63 @@ def test_steps_that_no_rule_counts_are_said_to_be_left_out() -> None:
     assert p.scope.endswith("the steps inside LSTM are not counted")
     assert p.kernels[0].source == "assumed"
     assert "not counted" not in predict(SAMPLES / "mobilenetv2.onnx", gpu="l4").scope
+
+
+@pytest.mark.parametrize(
+    ("terms", "slower"),
+    [
+        ({"power_limit_W": 40}, True),
+        ({"clock_Hz": 0.9e9}, True),
+        ({"host": "cloud"}, True),
+        ({"host": "desktop"}, False),
+        ({"include_transfers": True}, True),
+    ],
+)
+def test_settings_of_card_and_host(terms: Any, slower: bool) -> None:
+    def seconds(**terms: Any) -> float:
+        return predict(SAMPLES / "mobilenetv2.onnx", gpu="l4", **terms).seconds
+
+    changed, plain = seconds(**terms), seconds()
+    assert (changed > plain) == slower and changed != plain
+    if terms.get("include_transfers"):
+        assert seconds(**terms, pageable=True) > changed
+
+
+def test_the_host_of_a_module_is_its_own() -> None:
+    assert predict(SAMPLES / "resnet50.onnx", gpu="agx-orin-64gb").scenario.host == "jetson"
+    named = predict(SAMPLES / "resnet50.onnx", gpu="l4", host="cloud", power_limit_W=50, clock_Hz=1e9)
+    assert (named.scenario.host, named.scenario.power_limit_W, named.scenario.clock_Hz) == ("cloud", 50, 1e9)
+    assert "older server processor" in named.scope
+
+
+@pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb"])
+def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
+    def at(batch: int) -> Prediction:
+        return predict(SAMPLES / "gpt2-dynamic.onnx", gpu=gpu, dims={"sequence": 64}, batch=batch)
+
+    largest = predict(SAMPLES / "gpt2-dynamic.onnx", gpu=gpu, dims={"sequence": 64}, fit=True)
+    n = largest.scenario.batch
+    assert n > 100
+    assert largest.to_dict() == at(n).to_dict()
+    assert at(n).memory.fits and not at(n + 1).memory.fits
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"fit": True, "batch": 2}, "either given or the largest"),
+        ({"fit": True}, r"can't be looked for: .* made for batch 1"),
+        ({"host": "toaster"}, "unknown host 'toaster'"),
+        ({"pageable": True}, "needs include_transfers"),
+        ({"pageable": 1}, "must be True or False"),
+        ({"power_limit_W": "70"}, "must be a positive number"),
+        ({"power_limit_W": float("nan")}, "must be a positive number"),
+        ({"power_limit_W": 1}, "takes a power limit from"),
+        ({"clock_Hz": -1}, "must be a positive number"),
+        ({"clock_Hz": 9e9}, "clocks from"),
+        ({"ort_transformers": True, "runtime": "torch-eager"}, "the runtime is torch-eager"),
+    ],
+)
+def test_settings_that_cannot_be(terms: Any, message: str) -> None:
+    with pytest.raises(onnxperf.UsageError, match=message):
+        predict(SAMPLES / "resnet50.onnx", gpu="l4", **terms)

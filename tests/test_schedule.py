@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from onnxperf.latency import Estimates
 from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
 from onnxperf.runtimes import RUNTIMES
-from onnxperf.schedule import Timeline, schedule
-from op_models import Pointwise, Work
+from onnxperf.schedule import HELD_BY, Timeline, schedule
+from op_models import Pointwise, Transfer, Work
 
 HOST = replace(
     RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5
 )  # whole seconds read more easily
 WORK = Work(Pointwise(1), "float32", "fp32", 4, 4, 0)
+COPIES = {way: Work(Transfer(4, way), "float32", "fp32", 4, 4, 0) for way in ("h2d", "d2h")}
 
 
 def kernels(
@@ -87,12 +88,50 @@ def test_streams_share_the_card() -> None:
     assert lay(kernels(2, 0.0, after={1: (0,)}), estimates([8, 9], [0.1, 0.1]), streams=2)[0] == [10, 19]
 
 
-def test_copies_have_a_stream_of_their_own() -> None:
-    made = kernels(4, 0.0)
-    rows = tuple(replace(k, stream=COPY) if i in (0, 1) else k for i, k in enumerate(made.rows))
-    t = schedule(replace(made, rows=rows), estimates([5, 5, 5, 5], [0.1] * 4), HOST, method="tile-wave", streams=2)
-    assert t.streams[:, 0].tolist() == [COPY, COPY, COMPUTE, f"{COMPUTE}-2"]
-    assert t.start_s[:, 0].tolist() == [10, 16, 16, 16]
+def copies(made: Kernels, **ways: str) -> Kernels:
+    """The kernels with some, by name, turned into copies."""
+    rows = (replace(k, stream=COPY, work=COPIES[ways[k.name]]) if k.name in ways else k for k in made.rows)
+    return replace(made, rows=tuple(rows))
+
+
+def test_copies_have_a_stream_of_their_own_each_way() -> None:
+    e = estimates([5, 5, 5, 5], [0.1] * 4)
+    for k1, start, name in (("h2d", 16, COPY), ("d2h", 10, f"{COPY}-2")):
+        rows = copies(kernels(4, 0.0), k0="h2d", k1=k1)
+        t = schedule(rows, e, HOST, method="tile-wave", streams=2)
+        assert t.streams[:, 0].tolist() == [COPY, name, COMPUTE, f"{COMPUTE}-2"]
+        assert t.start_s[:, 0].tolist() == [10, start, start, start]
+
+
+def held(rows: Kernels, seconds: list[float], **terms: int) -> list[str]:
+    t = schedule(rows, estimates(seconds, [0.5] * len(seconds)), HOST, method="tile-wave", **terms)  # type: ignore[arg-type]
+    return [HELD_BY[i] for i in t.held[:, 0]]
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_what_holds_a_kernel_back(streams: int) -> None:
+    chain: dict[int, tuple[int, ...]] = {1: (0,), 2: (1,)}
+    assert held(kernels(3, after=chain), [1, 1, 1], streams=streams) == ["host"] * 3
+    assert held(kernels(3, after=chain), [50, 50, 50], streams=streams) == ["host", "stream", "stream"]
+    assert held(copies(kernels(3, after=chain), k0="h2d"), [50, 50, 50], streams=streams) == [
+        "host",
+        "copies",
+        "stream",
+    ]
+    waits = copies(kernels(3, after=chain), k0="d2h")
+    waits = replace(waits, rows=(replace(waits.rows[0], blocks=True), *waits.rows[1:]))
+    assert held(waits, [50, 1, 1], streams=streams) == ["host", "copies", "host"]
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_repeats_run_one_after_the_other(streams: int) -> None:
+    """Ten launches of 4 s each, of kernels that take 2 s or 9 s with a gap of 1 s, and one kernel behind them."""
+    rows = kernels(2, after={1: (0,)})
+    rows = replace(rows, rows=(replace(rows.rows[0], repeat=10, host_s=40.0), rows.rows[1]))
+    assert lay(rows, estimates([20, 1]), streams=streams)[0] == [14, 10 + 40 + 4]
+    assert lay(rows, estimates([90, 1]), streams=streams)[0] == [14, 14 + 90 + 10]
+    blocking = replace(rows, rows=(replace(rows.rows[0], blocks=True), rows.rows[1]))
+    assert lay(blocking, estimates([90, 1]), streams=streams)[0] == [14, 14 + 90 + 9 + 10 * 5 + 4]
 
 
 @st.composite
@@ -104,10 +143,12 @@ def cases(draw: st.DrawFn) -> tuple[Kernels, Estimates]:
         Kernel(
             f"k{i}", "Relu", (), WORK, draw(st.floats(0, 10)),
             tuple(sorted(draw(st.sets(st.integers(0, i - 1), max_size=3)))) if i else (),
-            draw(st.sampled_from([COMPUTE, COMPUTE, COPY])), blocks=draw(st.integers(0, 5)) == 0,
+            blocks=draw(st.integers(0, 5)) == 0, repeat=draw(st.sampled_from([1, 1, 3])),
         )
         for i in range(n)
     )  # fmt: skip
+    ways = draw(st.dictionaries(st.sampled_from([k.name for k in rows]), st.sampled_from(["h2d", "d2h"]), max_size=4))
+    rows = copies(Kernels(rows, 0.0, 0), **ways).rows
     shares = draw(st.lists(st.floats(0.01, 1), min_size=n, max_size=n))
     return Kernels(rows, draw(st.floats(0, 5)), 0), estimates(draw(st.lists(number, min_size=n, max_size=n)), shares)
 
@@ -133,9 +174,9 @@ def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -
     assert float(t.lower_bound_s[0]) <= float(t.critical_path_s[0]) <= total
     host = HOST.run_s
     for i, k in enumerate(rows.rows):
-        host += k.host_s
         assert end[i] == pytest.approx(start[i] + seconds[i])
-        assert start[i] >= host - near, "not before it is launched"
+        assert start[i] >= host + k.host_s / k.repeat - near, "not before it is launched"
+        host += k.host_s
         assert all(start[i] >= end[j] + HOST.gap_s - near for j in k.after) or streams == 1
         assert all(start[i] >= end[j] - near for j in k.after), "not before what it reads is there"
         assert i == 0 or start[i] >= start[i - 1] - near, "in launch order"
@@ -145,7 +186,7 @@ def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -
         if len(running) > 1:
             assert sum(e.share[i, 0] for i in running) <= 1 + 1e-6
         names = [t.streams[i, 0] for i in running]
-        assert len(set(names)) == len(names) <= (1 if streams == 1 else streams + 1)
+        assert len(set(names)) == len(names) <= (1 if streams == 1 else streams + 2)
     if streams == 1:
         assert total >= sum(seconds)
         gaps = total - sum(seconds)

@@ -35,10 +35,10 @@ __all__ = ["KINDS", "METHODS", "Constants", "Estimates", "estimate", "pipe_on", 
 class Estimates:
     """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
 
-    seconds: after the power budget; floor_s: the physical bound; log_sigma [n]: standard deviation of
-    log(measured / predicted); kind: index into KINDS of what bounds it; share: part of the card that a kernel
-    occupies; transfer [n]: copies between host and device; factor [g]: what the power budget multiplied; source [n]:
-    analytic or assumed.
+    seconds: of all repeats together, after the power budget; floor_s: the physical bound; log_sigma [n]: standard
+    deviation of log(measured / predicted); kind: index into KINDS of what bounds it; share: part of the card that a
+    kernel occupies; transfer [n]: copies between host and device; factor [g]: what the power budget multiplied;
+    source [n]: analytic or assumed.
     """
 
     seconds: Array
@@ -80,7 +80,8 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
             kind[at] = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
             choice[at], workspace[at], launches[at] = b.choice, b.workspace, b.launches
             share[at] = np.maximum(b.share, floor_s[at] / seconds[at])
-    joules, factor = budget(works, rows, seconds, d, c, cold)
+    times = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
+    joules, factor = budget(works, rows, times, seconds, d, c, cold)
     if method != "tile-wave":
         factor = np.ones_like(factor)
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
@@ -88,10 +89,10 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
     kinds = ["unknown" if k.assumed else rough or type(k.work.size).__name__ for k in kernels.rows]
     sigma = np.array([c.sigma[name] for name in kinds], dtype=float)
     return Estimates(
-        seconds=seconds[rows] * np.where(transfer[:, None], 1.0, factor),
-        floor_s=floor_s[rows],
+        seconds=times * seconds[rows] * np.where(transfer[:, None], 1.0, factor),
+        floor_s=times * floor_s[rows],
         log_sigma=sigma,
-        joules=joules[rows],
+        joules=times * joules[rows],
         workspace=workspace[rows],
         launches=launches[rows],
         kind=kind[rows],

@@ -13,9 +13,9 @@ from op_models import Transfer, Work
 
 
 def budget(
-    works: Sequence[Work], rows: Array, seconds: Array, d: Cards, c: Constants, cold: Array
+    works: Sequence[Work], rows: Array, times: Array, seconds: Array, d: Cards, c: Constants, cold: Array
 ) -> tuple[Array, Array]:
-    """Joules of each work [n, g], and the factor [g] that stretches all kernels of the run `rows`.
+    """Joules of each work [n, g], and the factor [g] that stretches all kernels of the run `rows`, repeated `times`.
 
     Power for arithmetic is the limit less what memory of this speed draws. Vector FLOPs cost energy by process
     node; tensor FLOPs by the sustained TFLOPS a watt of the architecture, the faster types in proportion; bytes cost
@@ -37,9 +37,9 @@ def budget(
     arithmetic = column([w.matrix_flops for w in works]) * _per_tensor_flop(works, d, c, available, per_flop)
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
     joules = arithmetic + in_dram * p["pJ_per_byte"] * 1e-12
-    counted = rows[kernel[rows]]
-    total = seconds[counted].sum(axis=0)
-    needed = joules[counted].sum(axis=0) / available[0]
+    counted, times = rows[kernel[rows]], times[kernel[rows]]
+    total = (times * seconds[counted]).sum(axis=0)
+    needed = (times * joules[counted]).sum(axis=0) / available[0]
     norm = p["norm"]
     ratio = np.divide(needed, total, out=np.zeros_like(total), where=total > 0)
     return joules, (1 + ratio**norm) ** (1 / norm)

@@ -73,9 +73,11 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
 
 
 def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:
-    """A copy over PCIe from or to pinned memory."""
-    memory = k["bytes"] / (d.pcie * c.transfer["achieved"]) * np.ones_like(d.pcie)
-    launch = np.full_like(memory, c.transfer["start_s"])
+    """A copy over PCIe; from or to pageable memory, the driver copies through a pinned buffer of its own."""
+    pinned = k["pinned"] == 1
+    rate = np.where(pinned, c.transfer["achieved"], c.transfer["pageable"]) * d.pcie
+    memory = k["bytes"] / np.where(pinned, rate, np.minimum(rate, c.transfer["pageable_Bps"]))
+    launch = np.broadcast_to(np.where(pinned, c.transfer["start_s"], c.transfer["pageable_start_s"]), memory.shape)
     nothing = np.zeros_like(memory)
     return bounds(nothing, memory, nothing, launch, memory + launch)
 

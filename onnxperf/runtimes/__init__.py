@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from onnxperf.graph import Graph
 from onnxperf.runtimes.engine import ALL, LEVELS, HostCosts, Policy, Runtime, optimise
+from onnxperf.runtimes.hosts import HOSTS, Host, paced
 from onnxperf.runtimes.ort import CUDA
 from onnxperf.runtimes.torch_eager import EAGER
 
 RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, EAGER)}
 
-__all__ = ["ALL", "LEVELS", "RUNTIMES", "HostCosts", "Policy", "Runtime", "run_graph"]
+__all__ = ["ALL", "HOSTS", "LEVELS", "RUNTIMES", "Host", "HostCosts", "Policy", "Runtime", "paced", "run_graph"]
 
 
 def run_graph(graph: Graph, runtime: Runtime, level: int = ALL) -> Graph:

@@ -22,9 +22,12 @@ LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Choices a runtime makes for the libraries below it: `tf32` names the products that may use TF32."""
+    """Choices a runtime makes: `tf32` names the products that may use TF32, `arena` is how its allocator takes memory
+    (see onnxperf.memory).
+    """
 
     tf32: frozenset[str] = frozenset()
+    arena: str = "powers of two"
 
 
 @dataclass(frozen=True, slots=True)

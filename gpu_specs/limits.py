@@ -1,0 +1,34 @@
+"""A card as its owner set it: a lower power limit, a locked clock."""
+
+from dataclasses import replace
+
+from gpu_specs.device import Device, Rates
+from gpu_specs.errors import SpecError
+
+LEAST, MOST = 0.1, 1.5  # of the board's power limit: what any vendor's tool could set
+SLOWEST_HZ = 100e6
+
+
+def limited(device: Device, *, power_W: float | None = None, clock_hz: float | None = None) -> Device:
+    """The card under another power limit (W) and at most this SM clock (Hz); None leaves it as it is.
+
+    Rates of arithmetic follow the clock; memory has a clock of its own. Raises SpecError for what the card can't do.
+    """
+    if power_W is not None:
+        least, most = LEAST * device.tdp_W, MOST * device.tdp_W
+        if not least <= power_W <= most:
+            raise SpecError(f"{device.id} takes a power limit from {least:.0f} to {most:.0f} W, not {power_W:g} W")
+        device = replace(device, tdp_W=power_W)
+    if clock_hz is not None:
+        if not SLOWEST_HZ <= clock_hz <= device.boost_hz:
+            slowest, fastest = SLOWEST_HZ / 1e6, device.boost_hz / 1e6
+            raise SpecError(
+                f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {clock_hz / 1e6:g} MHz"
+            )
+        at = {True: device.tensor_hz, False: device.boost_hz}
+        rates = (
+            (pipe, r * min(1.0, clock_hz / at[pipe.startswith("tensor_")])) for pipe, r in device.dense_flops.pairs
+        )
+        tensor_hz = min(clock_hz, device.tensor_hz)
+        device = replace(device, boost_hz=clock_hz, tensor_hz=tensor_hz, dense_flops=Rates(tuple(rates)))
+    return device

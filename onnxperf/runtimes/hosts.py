@@ -1,0 +1,41 @@
+"""The processors that launch kernels: how long a runtime's host work takes on each, beside the reference.
+
+No row of the open measurements names its processor together with its launch gaps, so all figures are assumed:
+the pace is the ratio of single-thread speeds of typical processors of each kind, rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onnxperf.runtimes.engine import HostCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A processor: `pace` multiplies a runtime's host costs; bandwidth and FLOP/s are what all its cores reach
+    together, for operators that run on it.
+    """
+
+    name: str
+    describe: str
+    pace: float
+    bandwidth_Bps: float
+    flops: float
+
+
+HOSTS: dict[str, Host] = {
+    h.name: h
+    for h in (
+        Host("server", "a server processor at 3 to 3.5 GHz, 2021 or later", 1.0, 50e9, 400e9),
+        Host("desktop", "a desktop processor at 5 GHz or more", 0.6, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.5, 20e9, 100e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.5, 20e9, 60e9),
+    )
+}
+
+
+def paced(costs: HostCosts, host: Host) -> HostCosts:
+    """A runtime's host costs on another processor; gaps between kernels are the card's own."""
+    names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
+    return replace(costs, **{name: getattr(costs, name) * host.pace for name in names})
