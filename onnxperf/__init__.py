@@ -13,11 +13,19 @@ from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, ModelError
 if TYPE_CHECKING:
     from onnxperf.pipeline import predict
     from onnxperf.prediction import Prediction
+    from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work, op, work
 
 __version__ = "0.1.0"
 __all__ = [
-    "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "Prediction", "UsageError", "__version__", "predict",
+    "Attention", "Conv", "EnvironmentFailure", "Error", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator",
+    "Pointwise", "Prediction", "Recurrent", "Rows", "Tensor", "UsageError", "Work", "__version__", "op", "predict",
+    "work",
 ]  # fmt: skip
+
+#: What a rule for an operator of one's own is made of; it lives in `op_models`.
+RULES = frozenset(
+    {"Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work", "op", "work"}
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +38,8 @@ def __getattr__(name: str) -> Any:
         from onnxperf.prediction import Prediction
 
         return Prediction
+    if name in RULES:
+        import op_models
+
+        return getattr(op_models, name)
     raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")

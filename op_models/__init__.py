@@ -3,31 +3,16 @@
 Standard library only; knows nothing of GPUs. `op` registers a rule, `work_of` applies it.
 """
 
-from op_models import attention, conv, matmul, move, normalize, pointwise, pool, reduce
+from op_models import (  # noqa: F401, I001  (imported for their rules; one name a line would fill the page)
+    attention, classic, conv, einsum, experts, matmul, move, normalize, pointwise, pool, recurrent, reduce,
+    signal, vision,
+)  # fmt: skip
 from op_models.core import (
-    BITS,
-    FLOATS,
-    Attention,
-    Conv,
-    Gemm,
-    Move,
-    Operator,
-    OpModelError,
-    Pointwise,
-    Rows,
-    Size,
-    Tensor,
-    Transfer,
-    Work,
-    bytes_only,
-    known,
-    op,
-    work,
-    work_of,
-)
+    BITS, FLOATS, Attention, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows, Size, Tensor,
+    Transfer, Work, bytes_only, known, op, work, work_of,
+)  # fmt: skip
 
 __all__ = [
-    "BITS", "FLOATS", "Attention", "Conv", "Gemm", "Move", "OpModelError", "Operator", "Pointwise",
-    "Rows", "Size", "Tensor", "Transfer", "Work", "attention", "bytes_only", "conv", "known", "matmul", "move",
-    "normalize", "op", "pointwise", "pool", "reduce", "work", "work_of",
+    "BITS", "FLOATS", "Attention", "Conv", "Gemm", "Move", "OpModelError", "Operator", "Pointwise", "Recurrent",
+    "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "known", "op", "work", "work_of",
 ]  # fmt: skip

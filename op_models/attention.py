@@ -3,34 +3,30 @@
 Matrix FLOPs are those of both whole products, 2 B heads q k (dim + dim_v), also under a causal mask: so do
 PyTorch's FlopCounterMode and the unfused MatMuls count. `Attention.causal` tells a latency model that a flash
 kernel may skip masked tiles. Only keys that no query of a causal sliding window sees are left out altogether.
-A score costs its scale, its share of the softmax, and 1 for each mask; a softcap a tanh and 2.
+A score costs its scale, its share of the softmax, and 1 for each mask; a softcap a tanh and 2. Where only the
+projection is in integers, all is taken to run in the output's type. Packed sequences are taken to be of equal length.
 """
 
 from __future__ import annotations
 
-from op_models.core import Attention, Operator, Pointwise, Tensor, Work, given, op, work
-from op_models.pointwise import SPECIAL
+from dataclasses import replace
+
+from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, op, work
+from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
 
 ROTATE = 3  # x cos - y sin
 
 
 def attend(
-    op: Operator,
-    size: Attention,
-    *,
-    masks: int,
-    softcap: float = 0.0,
-    matrix: int = 0,
-    vector: int = 0,
-    read: dict[int, int] | None = None,
-) -> Work:
+    op: Operator, size: Attention, *, masks: int, softcap: float = 0.0, matrix: int = 0, vector: int = 0,
+    read: dict[int, int] | None = None, dtype: str | None = None,
+) -> Work:  # fmt: skip
     """2 B heads q k (dim + dim_v), softmax of B heads q rows, and what a rule adds."""
-    rows = size.batch * size.heads * size.queries
-    scores = rows * size.keys
+    scores = (rows := size.batch * size.heads * size.queries) * size.keys
     score = 1 + SOFTMAX + masks + size.causal + (2 + SPECIAL if softcap else 0)
     matrix += 2 * scores * (size.dim + size.dim_v)
-    return work(op, size, matrix=matrix, vector=vector + scores * score + rows * SPECIAL, read=read)
+    return work(op, size, matrix=matrix, vector=vector + scores * score + rows * SPECIAL, read=read, dtype=dtype)
 
 
 def layout(t: Tensor, heads: int) -> tuple[int, int, int]:
@@ -47,21 +43,12 @@ def length(past: Tensor | None) -> int:
     return past.shape[-2] if past is not None else 0
 
 
-@op("Attention")
+@op("ai.onnx.preview::FlexAttention", inputs=(0, 1, 2))
+@op("Attention", "tensorrt::Attention")
 def attention(
-    op: Operator,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    past: Tensor | None = None,
-    *,
-    q_num_heads: int = 1,
-    kv_num_heads: int = 1,
-    is_causal: int = 0,
-    softcap: float = 0.0,
-    left_window_size: int = -1,
-) -> Work:
+    op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, *, q_num_heads: int = 1,
+    kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
+) -> Work:  # fmt: skip
     """2 B heads q (past + k) (dim + dim_v); a boolean mask is 1 a score like an added one."""
     heads, queries, dim = layout(q, q_num_heads)
     kv_heads, new, _ = layout(k, kv_num_heads)
@@ -73,21 +60,12 @@ def attention(
     return attend(op, size, masks=given(mask), softcap=softcap)
 
 
-@op("com.microsoft::Attention")
+@op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8))
+@op("com.microsoft::Attention", "com.microsoft::DecoderMaskedSelfAttention")
 def attention_ort(
-    op: Operator,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    mask: Tensor | None = None,
-    past: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    num_heads: int,
-    unidirectional: int = 0,
-    do_rotary: int = 0,
-    qkv_hidden_sizes: tuple[int, ...] | None = None,
-) -> Work:
+    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
+    *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0, qkv_hidden_sizes: tuple[int, ...] | None = None,
+) -> Work:  # fmt: skip
     """The projection 2 B S H (3H), which runs inside, plus 2 B heads S (past + S) (dim + dim_v)."""
     third = w.shape[1] // 3
     hidden_q, hidden_k, hidden_v = qkv_hidden_sizes or (third, third, third)
@@ -95,24 +73,65 @@ def attention_ort(
     keys = length(past) + queries
     dim, dim_v = hidden_q // heads, hidden_v // heads
     size = Attention(batch, heads, heads, queries, keys, dim, dim_v, bool(unidirectional))
-    vector = batch * queries * (w.shape[1] * given(b) + ROTATE * (hidden_q + hidden_k) * bool(do_rotary))
-    return attend(op, size, masks=given(mask, bias), matrix=2 * x.size * w.shape[1], vector=vector)
+    column = given(b) + DEQUANTISE * op.type.endswith("QAttention")
+    vector = batch * queries * (w.shape[1] * column + ROTATE * (hidden_q + hidden_k) * bool(do_rotary))
+    matrix = 2 * x.size * w.shape[1]
+    return attend(op, size, masks=given(mask, bias), matrix=matrix, vector=vector, dtype=op.out.dtype)
 
 
+@op("com.microsoft::QOrderedAttention", inputs=(0, 5, 6, 7, 17, 18, 19))
+def ordered_attention(
+    op: Operator, x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, mask: Maybe = None, past: Maybe = None,
+    bias: Maybe = None, *, num_heads: int, unidirectional: int = 0,
+) -> Work:  # fmt: skip
+    """As com.microsoft::Attention, all in integers, with three weights."""
+    heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
+    dim, dim_v, columns = wq.shape[1] // heads, wv.shape[1] // heads, wq.shape[1] + wk.shape[1] + wv.shape[1]
+    size = Attention(batch, heads, heads, queries, length(past) + queries, dim, dim_v, bool(unidirectional))
+    matrix, vector = 2 * x.size * columns, batch * queries * columns * (1 + REQUANTISE)
+    return attend(op, size, masks=given(mask, bias), matrix=matrix, vector=vector)
+
+
+def evenly(x: Tensor, offset: Tensor) -> Tensor:
+    """Tokens [n, ...] without padding as [batch, n / batch, ...]: sequences of equal length."""
+    batch = offset.shape[0]
+    return replace(x, shape=(batch, -(-x.shape[0] // max(batch, 1)), *x.shape[1:]))
+
+
+@op("com.microsoft::PackedAttention", inputs=(0, 1, 2, 3, 5))
+def packed_attention(
+    op: Operator, x: Tensor, w: Tensor, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int,
+    qkv_hidden_sizes: tuple[int, ...] | None = None,
+) -> Work:  # fmt: skip
+    """As com.microsoft::Attention, over sequences without padding that are taken to be of equal length."""
+    x = evenly(x, offset)
+    return attention_ort(op, x, w, b, bias=bias, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
+
+
+@op("com.microsoft::PackedMultiHeadAttention", inputs=(0, 1, 2, 3, 4, 6))
+def packed_multi_head_attention(
+    op: Operator, q: Tensor, k: Maybe, v: Maybe, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int
+) -> Work:
+    """As MultiHeadAttention, over sequences without padding that are taken to be of equal length."""
+    k, v = (t and evenly(t, offset) for t in (k, v))
+    return multi_head_attention(op, evenly(q, offset), k, v, b, bias=bias, num_heads=num_heads)
+
+
+@op("com.microsoft::LongformerAttention", inputs=(0, 1, 4))
+def longformer(op: Operator, x: Tensor, w: Tensor, w_global: Tensor, *, num_heads: int, window: int) -> Work:
+    """Both projections 2 B S H (3H); a query sees `window` keys to each side. Global tokens are taken to be few."""
+    heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
+    dim, columns = w.shape[1] // 3 // heads, w.shape[1] + w_global.shape[1]
+    size = Attention(batch, heads, heads, queries, min(queries, 2 * window + 1), dim, dim, False)
+    return attend(op, size, masks=1, matrix=2 * x.size * columns, vector=batch * queries * columns)
+
+
+@op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5))
 @op("com.microsoft::MultiHeadAttention")
 def multi_head_attention(
-    op: Operator,
-    q: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    b: Tensor | None = None,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    past: Tensor | None = None,
-    *,
-    num_heads: int,
-    unidirectional: int = 0,
-) -> Work:
+    op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None,
+    bias: Maybe = None, past: Maybe = None, *, num_heads: int, unidirectional: int = 0,
+) -> Work:  # fmt: skip
     """2 B heads q (past + k) (dim + dim_v); keys and values may be packed with the queries or the keys."""
     heads, queries, dim = layout(q, num_heads)
     k = k or q
@@ -125,26 +144,11 @@ def multi_head_attention(
 
 @op("com.microsoft::GroupQueryAttention")
 def group_query_attention(
-    op: Operator,
-    q: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    past: Tensor | None = None,
-    past_v: Tensor | None = None,
-    lengths: Tensor | None = None,
-    total: Tensor | None = None,
-    cos: Tensor | None = None,
-    sin: Tensor | None = None,
-    positions: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    causal: int = 1,
-    do_rotary: int = 0,
-    local_window_size: int = -1,
-    softcap: float = 0.0,
-) -> Work:
+    op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None,
+    lengths: Maybe = None, total: Maybe = None, cos: Maybe = None, sin: Maybe = None, positions: Maybe = None,
+    bias: Maybe = None, *, num_heads: int, kv_num_heads: int, causal: int = 1, do_rotary: int = 0,
+    local_window_size: int = -1, softcap: float = 0.0,
+) -> Work:  # fmt: skip
     """2 B heads q k (dim + dim); k is the total length where that is known, else past + new."""
     batch, queries, hidden = q.shape
     dim = hidden // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
@@ -160,6 +164,46 @@ def group_query_attention(
     return attend(op, size, masks=given(bias), softcap=softcap, vector=ROTATE * rotated, read=table)
 
 
+@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7))
+def sparse_attention(
+    op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None, *,
+    num_heads: int, kv_num_heads: int, sparse_block_size: int,
+) -> Work:  # fmt: skip
+    """2 B heads q keys (dim + dim), where a query sees as many blocks of keys as a row of the mask has on average."""
+    batch, queries, hidden = q.shape
+    dim = hidden // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
+    blocks = -(-columns.shape[-1] // max(rows.shape[-1] - 1, 1))
+    longest = int(total.value[0]) if total is not None and total.value else length(past)
+    keys = min(longest, blocks * sparse_block_size)
+    return attend(op, Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True), masks=1)
+
+
+@op("com.microsoft::PagedAttention", inputs=(0, 1, 3, 6, 7))
+def paged_attention(
+    op: Operator, q: Tensor, k: Maybe, cache: Tensor, lengths: Tensor, table: Tensor, *,
+    num_heads: int, kv_num_heads: int, local_window_size: int = -1, softcap: float = 0.0,
+) -> Work:  # fmt: skip
+    """2 B heads q keys (dim + dim), as many keys as the table has room for; of the caches new ones are written."""
+    batch, blocks = table.shape
+    queries = -(-q.shape[0] // max(batch, 1))
+    dim = q.shape[1] // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
+    keys = int(max(lengths.value)) + queries if lengths.value else blocks * cache.shape[1]
+    keys = min(keys, local_window_size + queries - 1) if local_window_size > 0 else keys
+    size = Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True)
+    row = cache.shape[2] * cache.shape[3]
+    found = attend(op, size, masks=0, softcap=softcap, read=dict.fromkeys((3, 4), batch * keys * row))
+    return replace(found, bytes_written=op.out.bytes + 2 * replace(cache, shape=(q.shape[0], row)).bytes)
+
+
+@op("com.microsoft::GatedRelativePositionBias")
+def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tensor, *, num_heads: int) -> Work:
+    """A product 2 B S heads dim D that makes two gates a row; each score's bias takes 1 factor."""
+    dim, columns = w.shape
+    size = Gemm(1, q.size // max(dim, 1), columns, dim)
+    vector = q.size + size.m * (columns + 2 * SIGMOID + 3) + op.out.size
+    return work(op, size, matrix=2 * size.m * dim * columns, vector=vector)
+
+
 def rotate(op: Operator, x: Tensor, tables: dict[int, Tensor], positions: Tensor | None, heads: int, part: int) -> Work:
     """3 a rotated element; of tables [positions, dim/2] only the rows of these positions are read."""
     half = next(iter(tables.values())).shape[-1]
@@ -172,29 +216,17 @@ def rotate(op: Operator, x: Tensor, tables: dict[int, Tensor], positions: Tensor
 
 @op("RotaryEmbedding")
 def rotary_embedding(
-    op: Operator,
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    positions: Tensor | None = None,
-    *,
-    num_heads: int = 0,
+    op: Operator, x: Tensor, cos: Tensor, sin: Tensor, positions: Maybe = None, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-) -> Work:
+) -> Work:  # fmt: skip
     """3 a rotated element; without position ids the tables are as long as the batch and read whole."""
     return rotate(op, x, {1: cos, 2: sin}, positions, num_heads, rotary_embedding_dim)
 
 
-@op("com.microsoft::RotaryEmbedding")
+@op("com.microsoft::RotaryEmbedding", "com.microsoft::MRotaryEmbedding")
 def rotary_embedding_ort(
-    op: Operator,
-    x: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    *,
-    num_heads: int = 0,
+    op: Operator, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-) -> Work:
+) -> Work:  # fmt: skip
     """3 a rotated element."""
     return rotate(op, x, {2: cos, 3: sin}, positions, num_heads, rotary_embedding_dim)

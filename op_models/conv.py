@@ -5,43 +5,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Conv, Operator, Tensor, Work, given, op, work
-from op_models.pointwise import FLOPS
+from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, op, work
+from op_models.pointwise import FLOPS, REQUANTISE, SIGMOID
 
 CLIP = 2  # the one fused activation without a fixed cost of its own: two bounds
+INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
-@op("Conv", "com.microsoft::FusedConv")
+@op("QLinearConv", "com.microsoft::QLinearConv", inputs=(0, 3, 8))
+@op("ConvInteger", inputs=(0, 1))
+@op("Conv", "com.microsoft::FusedConv", "com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv")
 def conv(
-    op: Operator,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    z: Tensor | None = None,
-    *,
-    group: int = 1,
-    strides: Sequence[int] | None = None,
-    activation: str = "",
-) -> Work:
-    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual and activation, each once an output."""
-    taps, out = prod(w.shape[2:]), prod(op.out.shape[2:])
-    size = Conv(x.shape[0], x.shape[1], w.shape[0], out, taps, group, prod(strides or (1,)))
-    after = given(b, z) + (FLOPS.get(activation, CLIP) if activation else 0)
+    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
+    strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0,
+) -> Work:  # fmt: skip
+    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, each once an output."""
+    last = bool(channels_last) or "::Nhwc" in op.type
+    taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
+    size = Conv(x.shape[0], x.shape[-1 if last else 1], w.shape[0], out, taps, group, prod(strides or (1,)))
+    after = given(b, z) + (FLOPS.get(activation, CLIP) if activation else 0) + REQUANTISE * ("QLinear" in op.type)
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after)
 
 
 @op("ConvTranspose")
+@op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3))
 def conv_transpose(
-    op: Operator,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    group: int = 1,
-    strides: Sequence[int] | None = None,
+    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None
 ) -> Work:
     """2 N Cin H W (Cout/group) KH KW: every input element meets every tap; vector: the bias."""
     taps, out = prod(w.shape[2:]), prod(op.out.shape[2:])
     cout = w.shape[1] * group
     size = Conv(x.shape[0], x.shape[1], cout, out, taps, group, prod(strides or (1,)), "transpose")
     return work(op, size, matrix=2 * x.size * w.shape[1] * taps, vector=op.out.size * given(b))
+
+
+@op("DeformConv")
+def deformable(
+    op: Operator, x: Tensor, w: Tensor, offset: Tensor, b: Maybe = None, mask: Maybe = None, *, group: int = 1,
+    strides: Sequence[int] | None = None,
+) -> Work:  # fmt: skip
+    """A convolution whose taps are interpolated, and masked, once a channel in."""
+    plain = conv(op, x, w, b, group=group, strides=strides)
+    sampled = x.shape[0] * x.shape[1] * prod(op.out.shape[2:]) * prod(w.shape[2:])
+    extra = sampled * (INTERPOLATE + given(mask))
+    return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + extra)
+
+
+@op("CausalConvWithState", "com.microsoft::CausalConvWithState")
+def causal_conv(op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activation: str = "") -> Work:
+    """A depthwise convolution: 2 taps an output, and x sigmoid(x) where `activation` asks for it."""
+    channels, taps = w.shape[0], prod(w.shape[2:])
+    size = Conv(x.shape[0], channels, channels, x.shape[-1], taps, channels, 1)
+    after = given(b) + (1 + SIGMOID) * (activation in ("silu", "swish"))
+    return work(op, size, matrix=2 * x.size * taps, vector=x.size * after)

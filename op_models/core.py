@@ -66,6 +66,9 @@ class Tensor:
         return self.kind in ("weight", "constant")
 
 
+Maybe = Tensor | None  # an optional input
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """One operator of the graph. `type` is "Conv" or, outside ai.onnx, "domain::Type".
@@ -226,24 +229,21 @@ def compute_dtype(op: Operator) -> str:
 
 
 def work(
-    op: Operator,
-    size: Size,
-    *,
-    matrix: int = 0,
-    vector: int = 0,
-    dtype: str | None = None,
+    op: Operator, size: Size, *, matrix: int = 0, vector: int = 0, dtype: str | None = None,
     read: Mapping[int, int] | None = None,
-) -> Work:
+) -> Work:  # fmt: skip
     """Put a rule's FLOPs beside the bytes of the operator's own tensors.
 
     Each distinct input is read once and each output written once; `read` says, for inputs that are touched
     only in part (a gather, a slice), how many elements of input number i are read. `dtype` overrides the
-    compute type.
+    compute type. Raises OpModelError for work that can't be, as attributes of a hostile file may ask for.
     """
+    if not all(0 <= n < 2**128 for n in (matrix, vector, *(f for f in size if not isinstance(f, str)))):
+        raise OpModelError(f"operator {op.name} ({op.type}) can't have this work: {size}")
     touched: dict[str, int] = {}
     for i, t in enumerate(op.inputs):
         if t is not None:
-            elements = min(t.size, (read or {}).get(i, t.size))
+            elements = max(min(t.size, (read or {}).get(i, t.size)), 0)
             touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
     stored = {t.name for t in op.present if t.stored}
     dtype = dtype or (op.present[0].dtype if matrix and op.present else compute_dtype(op))
@@ -287,12 +287,16 @@ def op(*types: str, inputs: Sequence[int] = ()) -> Callable[[Callable[..., Work]
     def register(rule: Callable[..., Work]) -> Callable[..., Work]:
         parameters = inspect.signature(rule).parameters.values()
         keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        numbers = frozenset(p.name for p in parameters if p.annotation in ("int", "float", int, float))
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 1
 
         def call(op: Operator) -> Work:
-            given = tuple(op.inputs[i] if i < len(op.inputs) else None for i in inputs) if inputs else op.inputs
-            return rule(op, *(given if variadic else given[:positional]), **{k: v for k, v in op.attrs.items() if k in keywords})
+            attrs = {k: v for k, v in op.attrs.items() if k in keywords}
+            if any(k in numbers and not isinstance(v, int | float) for k, v in attrs.items()):
+                raise OpModelError(f"operator {op.name} ({op.type}) has no number where one belongs")
+            taken = tuple(op.inputs[i] if i < len(op.inputs) else None for i in inputs) if inputs else op.inputs
+            return rule(op, *(taken if variadic else taken[:positional]), **attrs)
 
         for name in types:
             if name in _RULES:

@@ -1,10 +1,23 @@
-"""Matrix multiplication: 2 m n k FLOPs a product, whatever the library tiles."""
+"""Matrix multiplication: 2 m n k FLOPs a product, whatever the library tiles; and what is solved with it."""
 
 from __future__ import annotations
 
 from math import prod
 
-from op_models.core import Gemm, Operator, Tensor, Work, op, work
+from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, op, work
+from op_models.pointwise import DEQUANTISE, FLOPS, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL
+
+#: Vector FLOPs of an output after the product: out of integers, or into them again.
+AFTER = {
+    "QLinearMatMul": REQUANTISE, "com.microsoft::QOrderedMatMul": REQUANTISE, "com.microsoft::QGemm": REQUANTISE,
+    "com.microsoft::MatMulIntegerToFloat": DEQUANTISE, "com.microsoft::DynamicQuantizeMatMul": DEQUANTISE,
+    "com.microsoft::GemmFastGelu": GELU_TANH,
+}  # fmt: skip
+
+
+def activated(activation: str) -> int:
+    """Vector FLOPs of a fused activation."""
+    return FLOPS.get({"RELU": "Relu", "GELU": "Gelu"}.get(activation, activation), 1) if activation else 0
 
 
 def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:
@@ -28,36 +41,64 @@ def _stacked(shape: tuple[int, ...], behind: int) -> tuple[int, ...]:
     return (*shape[1:-1], shape[0], shape[-1]) if behind and len(shape) > 2 else shape
 
 
-@op("MatMul", "com.microsoft::FusedMatMul")
+@op("QLinearMatMul", inputs=(0, 3))
+@op("com.microsoft::QOrderedMatMul", inputs=(0, 2, 5, 6))
+@op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6))
+@op("MatMulInteger", "com.microsoft::MatMulInteger16", "com.microsoft::TransposeMatMul", inputs=(0, 1))
+@op("MatMul", "com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation")
 def matmul(
-    op: Operator,
-    a: Tensor,
-    b: Tensor,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-) -> Work:
-    """2 batch m n k."""
+    op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
+    transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, activation: str = "",
+) -> Work:  # fmt: skip
+    """2 batch m n k; vector: what follows on an output (bias, scale, activation, requantisation)."""
     size = product(_stacked(a.shape, transBatchA), _stacked(b.shape, transBatchB), bool(transA), bool(transB))
-    return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * (alpha != 1.0))
+    after = (alpha != 1.0) + given(bias, summand) + activated(activation) + AFTER.get(op.type, 0)
+    return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * after)
 
 
-@op("Gemm")
+@op("com.microsoft::QGemm", inputs=(0, 3, 6))
+@op("Gemm", "com.microsoft::FusedGemm", "com.microsoft::GemmFloat8", "com.microsoft::GemmFastGelu")
 def gemm(
-    op: Operator,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Work:
-    """2 m n k for alpha A B, and one FMA an element for beta C (two FLOPs where beta is not 1)."""
+    op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+    transB: int = 0, activation: str = "",
+) -> Work:  # fmt: skip
+    """2 m n k for alpha A B, and one FMA an element for beta C (two FLOPs where beta is not 1); then what is fused."""
     size = product(a.shape, b.shape, bool(transA), bool(transB))
     bias = op.out.size * (1 + (beta != 1.0)) if c is not None else 0
-    return work(op, size, matrix=2 * op.out.size * size.k, vector=bias + op.out.size * (alpha != 1.0))
+    after = (alpha != 1.0) + activated(activation) + AFTER.get(op.type, 0)
+    return work(op, size, matrix=2 * op.out.size * size.k, vector=bias + op.out.size * after)
+
+
+@op("com.microsoft::DynamicQuantizeMatMul", inputs=(0, 1, 4))
+def dynamic_matmul(op: Operator, a: Tensor, b: Tensor, bias: Maybe = None) -> Work:
+    """2 batch m n k in integers; vector: A is quantised by its own extremes, the output scaled back."""
+    plain = matmul(op, a, b, bias)
+    quantise = a.size * (2 + QUANTISE)
+    return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + quantise, dtype=b.dtype)
+
+
+@op("com.microsoft::MatMulNBits", "com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5))
+@op("com.microsoft::MatMulBnb4", "com.microsoft::MatMulFpQ4", inputs=(0,))
+@op("com.microsoft::MatMulBlockQuantizedFp8Weight", inputs=(0, 4))
+def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K: int = 0) -> Work:
+    """2 m N K in A's type, on weights that are stored in fewer bits and dequantised on the way: 2 a weight."""
+    k, n = K or a.shape[-1], N or op.out.shape[-1]
+    size = Gemm(1, a.size // k if k else 0, n, k, False, True)
+    return work(op, size, matrix=2 * size.m * n * k, vector=2 * n * k + size.m * n * given(bias))
+
+
+@op("com.microsoft::CDist")
+def distances(op: Operator, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Work:
+    """2 m n k, the norms of both sides, and |a|^2 + |b|^2 - 2 a b, never below 0; a root where Euclidean."""
+    size = product(a.shape, b.shape, False, True)
+    vector = 2 * (a.size + b.size) + op.out.size * (4 + SPECIAL * (metric == "euclidean"))
+    return work(op, size, matrix=2 * op.out.size * size.k, vector=vector)
+
+
+@op("Det", "com.microsoft::Inverse")
+def factorise(op: Operator, x: Tensor) -> Work:
+    """LU: 2/3 n^3, and n multiplications of its diagonal; an inverse takes 2 n^3. A matrix is one block's."""
+    n = x.shape[-1]
+    count = prod(x.shape[:-2])
+    each = 2 * n**3 // 3 + n if op.type == "Det" else 2 * n**3
+    return work(op, Rows(count, n * n, 1), vector=count * each)

@@ -6,18 +6,14 @@ A view (Reshape, Identity, ...) costs a copy here; whether it is free is for a r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
-from op_models.core import Move, Operator, Tensor, Work, op, work
+from op_models.core import Maybe, Move, Operator, Tensor, Work, op, work
 
 
 def moved(
-    op: Operator,
-    run: int,
-    *,
-    elements: int | None = None,
-    vector: int = 0,
-    read: dict[int, int] | None = None,
+    op: Operator, run: int, *, elements: int | None = None, vector: int = 0, read: dict[int, int] | None = None
 ) -> Work:
     """`elements` (else the outputs') moved in runs of at least one element."""
     total = sum(t.size for t in op.outputs) if elements is None else elements
@@ -34,13 +30,15 @@ def shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return run
 
 
-@op("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast")
+@op("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast", "SplitToSequence")
+@op("com.microsoft::ExpandDims", "com.microsoft::SampleOp")
+@op("com.microsoft::RemovePadding", "com.microsoft::RestorePadding")
 def copy(op: Operator, x: Tensor) -> Work:
     """One contiguous copy."""
-    return moved(op, x.size)
+    return moved(op, x.size, elements=x.size)
 
 
-@op("Expand", "Tile", "ConstantOfShape")
+@op("Expand", "Tile", "ConstantOfShape", "ConcatFromSequence")
 def fill(op: Operator) -> Work:
     """Written in one run; what is repeated comes from cache."""
     return moved(op, op.out.size)
@@ -52,22 +50,22 @@ def from_shape(op: Operator) -> Work:
     return moved(op, op.out.size, read={0: 0})
 
 
-@op("Range")
+@op("Range", "com.microsoft::Range")
 def range_(op: Operator) -> Work:
     """start + i delta."""
     return moved(op, op.out.size, vector=2 * op.out.size)
 
 
-@op("OneHot", "Trilu")
+@op("OneHot", "Trilu", "com.microsoft::Trilu")
 def select(op: Operator) -> Work:
     """1 comparison an output: OneHot with the index, Trilu with the diagonal."""
     return moved(op, op.out.size, vector=op.out.size)
 
 
-@op("NonZero")
-def nonzero(op: Operator, x: Tensor) -> Work:
-    """1 comparison an input element."""
-    return moved(op, x.size, elements=x.size, vector=x.size)
+@op("NonZero", "Col2Im")
+def every(op: Operator, x: Tensor) -> Work:
+    """1 an input element: NonZero compares it, Col2Im adds it where it belongs."""
+    return moved(op, x.size if op.type == "NonZero" else 1, elements=x.size, vector=x.size)
 
 
 @op("Transpose")
@@ -83,14 +81,66 @@ def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> 
     return moved(op, run)
 
 
-@op("DepthToSpace", "SpaceToDepth")
+#: Strings carry no bytes a GPU would move; what is looked up in a table is found where its hash points.
+LOOKUPS = (
+    "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CastMap",
+    "ai.onnx.ml::CategoryMapper", "ai.onnx.ml::DictVectorizer", "ai.onnx.ml::LabelEncoder",
+)  # fmt: skip
+
+
+@op("DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS)
 def shuffle(op: Operator) -> Work:
-    """Neighbours in a row come from, or go to, different channels."""
+    """An element at a time: neighbours in a row come from, or go to, different places."""
     return moved(op, 1)
 
 
-@op("Concat")
-def concat(op: Operator, *, axis: int) -> Work:
+@op("ReverseSequence")
+def reverse(op: Operator, x: Tensor) -> Work:
+    """A run is the axes behind time and batch."""
+    return moved(op, prod(x.shape[2:]))
+
+
+@op("Compress")
+def compress(op: Operator, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Work:
+    """1 an element of the condition, and a copy of what is kept in runs of the axes behind `axis`."""
+    run = 1 if axis is None else prod(x.shape[axis % x.rank + 1 :])
+    return moved(op, run, vector=condition.size, read={0: op.out.size})
+
+
+@op("MaxUnpool")
+def unpool(op: Operator, x: Tensor) -> Work:
+    """Zeros in one run, then each maximum where it came from."""
+    return moved(op, 1, elements=op.out.size + x.size)
+
+
+@op("TfIdfVectorizer")
+def tf_idf(op: Operator, x: Tensor, *, max_gram_length: int = 1) -> Work:
+    """A look-up for each n-gram that starts at an element, and a weight an output."""
+    return moved(op, 1, elements=x.size * max_gram_length + op.out.size, vector=op.out.size)
+
+
+@op("com.microsoft::NGramRepeatBlock")
+def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int) -> Work:
+    """A copy of the scores, and `ngram_size` comparisons for each position."""
+    return moved(op, scores.size, vector=ids.size * ngram_size)
+
+
+#: Bodies of loops and branches count for themselves; sequences, maps and optionals are handed on.
+CARRIERS = (
+    "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+    "ai.onnx.ml::ZipMap",
+)  # fmt: skip
+
+
+@op(*CARRIERS)
+def carried(op: Operator) -> Work:
+    """Nothing of its own: neither FLOPs nor bytes."""
+    return replace(work(op, Move(0, 1)), bytes_read=0, bytes_written=0, weight_bytes=0)
+
+
+@op("Concat", "ai.onnx.ml::FeatureVectorizer")
+def concat(op: Operator, *, axis: int = 1) -> Work:
     """Each input is written in pieces: the axes from `axis` on, on average."""
     return moved(op, prod(op.out.shape[axis:]) // max(len(op.present), 1))
 
@@ -103,12 +153,7 @@ def split(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
 
 @op("Slice")
 def slice_(
-    op: Operator,
-    x: Tensor,
-    starts: Tensor | None = None,
-    ends: Tensor | None = None,
-    axes: Tensor | None = None,
-    steps: Tensor | None = None,
+    op: Operator, x: Tensor, starts: Maybe = None, ends: Maybe = None, axes: Maybe = None, steps: Maybe = None
 ) -> Work:
     """Reads only what it keeps; a run ends at the first axis cut, before it where that is stepped through."""
     run = shared(x.shape, op.out.shape)
@@ -119,26 +164,34 @@ def slice_(
     return moved(op, run, read={0: op.out.size})
 
 
-@op("Pad", "CenterCropPad")
+@op("Pad", "CenterCropPad", "com.microsoft::Pad")
 def pad(op: Operator, x: Tensor) -> Work:
     """Rows of the input amid the padding; what negative padding cuts off is not read."""
     kept = prod(min(a, b) for a, b in zip(x.shape, op.out.shape, strict=False))
     return moved(op, shared(x.shape, op.out.shape), read={0: kept})
 
 
-@op("Gather")
+@op("com.microsoft::GatherBlockQuantized")
+def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int = 128, gather_axis: int = 0) -> Work:
+    """Reads only the packed elements it gathers and their blocks' scales; each output is dequantised."""
+    packed = 8 // bits if x.dtype == "uint8" else 1
+    read = {0: -(-op.out.size // packed), 2: -(-op.out.size // block_size), 3: -(-op.out.size // block_size)}
+    return moved(op, prod(x.shape[gather_axis + 1 :]) * packed, vector=2 * op.out.size, read=read)
+
+
+@op("Gather", "com.microsoft::TorchEmbedding")
 def gather(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes behind `axis`."""
     return moved(op, prod(x.shape[axis % max(x.rank, 1) + 1 :]), read={0: op.out.size})
 
 
-@op("GatherElements")
+@op("GatherElements", "ai.onnx.ml::ArrayFeatureExtractor")
 def gather_elements(op: Operator) -> Work:
     """Reads only what it gathers and the indices, an element at a time."""
     return moved(op, 1, read={0: op.out.size})
 
 
-@op("GatherND")
+@op("GatherND", "com.microsoft::GatherND")
 def gather_nd(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes that no index speaks of."""
     return moved(op, prod(x.shape[batch_dims + sum(indices.shape[-1:]) :]), read={0: op.out.size})

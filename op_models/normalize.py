@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Operator, Pointwise, Rows, Tensor, Work, given, op, work
+from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, op, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
 from op_models.reduce import along, beyond
 
@@ -25,8 +25,9 @@ def standardise(
     return work(op, Rows(rows, width, 1), vector=rows * width * (element + extra) + rows * row, read=read)
 
 
+@op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
 @op("LayerNormalization")
-def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1) -> Work:
+def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
     """(5 + scale + bias) an element and 7 a row; every axis from `axis` on is the row."""
     return standardise(op, *beyond(x.shape, axis), given(scale, bias))
 
@@ -39,38 +40,33 @@ def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
 
 @op("com.microsoft::SkipLayerNormalization")
 def skip_layer_norm(
-    op: Operator,
-    x: Tensor,
-    skip: Tensor,
-    scale: Tensor,
-    beta: Tensor | None = None,
-    bias: Tensor | None = None,
+    op: Operator, x: Tensor, skip: Tensor, scale: Tensor, beta: Maybe = None, bias: Maybe = None
 ) -> Work:
     """LayerNormalization of x + skip + bias."""
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, beta, bias))
 
 
 @op("com.microsoft::SkipSimplifiedLayerNormalization")
-def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None) -> Work:
+def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Maybe = None) -> Work:
     """RMSNormalization of x + skip + bias."""
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
 
 
+@op("com.microsoft::GatedRMSNorm")
+def gated_rms_norm(op: Operator, x: Tensor, scale: Tensor, gate: Tensor) -> Work:
+    """RMSNormalization, times gate sigmoid(gate)."""
+    return standardise(op, *beyond(x.shape, -1), 3 + SIGMOID, rms=True)
+
+
+@op("com.microsoft::QEmbedLayerNormalization", inputs=range(7))
 @op("com.microsoft::EmbedLayerNormalization")
 def embed_layer_norm(
-    op: Operator,
-    ids: Tensor,
-    segment_ids: Tensor | None,
-    word: Tensor,
-    position: Tensor,
-    segment: Tensor | None,
-    scale: Tensor,
-    beta: Tensor,
-) -> Work:
+    op: Operator, ids: Tensor, segment_ids: Tensor | None, word: Tensor, position: Tensor, segment: Tensor | None,
+    scale: Tensor, beta: Tensor, mask: Maybe = None, position_ids: Maybe = None,
+) -> Work:  # fmt: skip
     """LayerNormalization of the sum of up to three embeddings; tables are read where ids point, once."""
     rows, width = beyond(op.out.shape, -1)
-    own_positions = len(op.inputs) > 8 and op.inputs[8] is not None
-    positions = rows if own_positions else prod(ids.shape[1:])
+    positions = rows if position_ids is not None else prod(ids.shape[1:])
     read = {2: rows * width, 3: positions * width, 4: rows * width}
     return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
 
@@ -89,16 +85,9 @@ def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_grou
 
 @op("com.microsoft::GroupNorm", "com.microsoft::SkipGroupNorm")
 def group_norm_ort(
-    op: Operator,
-    x: Tensor,
-    scale: Tensor,
-    beta: Tensor,
-    skip: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    groups: int,
+    op: Operator, x: Tensor, scale: Tensor, beta: Tensor, skip: Maybe = None, bias: Maybe = None, *, groups: int,
     activation: int = 0,
-) -> Work:
+) -> Work:  # fmt: skip
     """GroupNormalization of x + skip + bias, followed by x sigmoid(x) where `activation` is 1."""
     extra = given(skip, scale, beta, bias) + (1 + SIGMOID if activation else 0)
     return standardise(op, *grouped(x, groups), extra)
@@ -124,7 +113,7 @@ def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 
     return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
 
 
-@op("LpNormalization")
+@op("LpNormalization", "ai.onnx.ml::Normalizer")
 def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
     """|x| or x x, their sum, and a division, an element; a root a row for p = 2."""
     rows, width = along(x.shape, axis)

@@ -13,7 +13,7 @@ Anything else is the sum over the formula ONNX defines it by.
 
 from __future__ import annotations
 
-from op_models.core import Operator, Pointwise, Tensor, Work, op, work
+from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, op, work
 
 SPECIAL = 4
 
@@ -33,13 +33,18 @@ SOFTPLUS = 1 + 2 * SPECIAL  # log(1 + exp x)
 GELU = 4 + SPECIAL  # x / 2 (1 + erf(x / sqrt 2))
 GELU_TANH = 8 + SPECIAL  # x / 2 (1 + tanh(c (x + d x x x)))
 POW = 1 + 2 * SPECIAL  # exp(y log x)
+DEQUANTISE = 2  # (x - zero) scale
+REQUANTISE = 5  # min(top, max(bottom, round(x factor) + zero)): both scales in one factor
+QUANTISE = 4 + SPECIAL  # min(top, max(bottom, round(x / scale) + zero))
+MURMUR = 16  # products, rotations and shifts that mix one word
+BUCKET = 6 + SPECIAL  # of a distance: sign, bounds, and the logarithm of what is far
 
 #: Vector FLOPs of one output element.
 FLOPS: dict[str, int] = {
     **dict.fromkeys(SIMPLE, 1),
     **dict.fromkeys(SPECIALS, SPECIAL),
     "Celu": 6 + SPECIAL,  # max(0, x) + min(0, a (exp(x / a) - 1))
-    "DequantizeLinear": 2,  # (x - zero) scale
+    "DequantizeLinear": DEQUANTISE,
     "Elu": 3 + SPECIAL,  # x < 0 ? a (exp x - 1) : x
     "HardSigmoid": 4,  # max(0, min(1, a x + b))
     "HardSwish": 5,  # x max(0, min(1, x / 6 + 1 / 2))
@@ -47,15 +52,32 @@ FLOPS: dict[str, int] = {
     "Mish": 1 + SPECIAL + SOFTPLUS,  # x tanh(softplus x)
     "Mod": 3 + SPECIAL,  # x - y floor(x / y)
     "PRelu": 2,  # x < 0 ? a x : x
-    "QuantizeLinear": 4 + SPECIAL,  # min(top, max(bottom, round(x / scale) + zero))
+    "QuantizeLinear": QUANTISE,
     "Selu": 4 + SPECIAL,  # c (x < 0 ? a exp x - a : x)
     "Shrink": 2,  # x beyond lambda ? x - bias : 0
     "Sigmoid": SIGMOID,
     "Softplus": SOFTPLUS,
     "Softsign": 2 + SPECIAL,  # x / (1 + |x|)
+    **dict.fromkeys(("ai.onnx.ml::Binarizer", "ai.onnx.ml::Imputer", "ai.onnx.ml::OneHotEncoder"), 1),
+    "ai.onnx.ml::Scaler": 2,  # (x - offset) scale
     "com.microsoft::BiasGelu": 1 + GELU,
     "com.microsoft::BiasSplitGelu": 3 + GELU,  # (x + b) gelu(y + c)
+    **dict.fromkeys(("com.microsoft::ComplexMul", "com.microsoft::ComplexMulConj"), 3),  # 6 for two numbers
+    "com.microsoft::DequantizeLinear": DEQUANTISE,
+    "com.microsoft::DequantizeWithOrder": 1,
+    "com.microsoft::GatedAdd": 2,  # x + gate y
     "com.microsoft::Gelu": GELU,
+    "com.microsoft::MurmurHash3": MURMUR,
+    **dict.fromkeys(("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul"), 2 * DEQUANTISE + 1 + REQUANTISE),
+    "com.microsoft::QLinearConcat": DEQUANTISE + REQUANTISE,
+    "com.microsoft::QLinearLeakyRelu": DEQUANTISE + 2 + REQUANTISE,
+    "com.microsoft::QLinearSigmoid": DEQUANTISE + SIGMOID + REQUANTISE,
+    "com.microsoft::QLinearWhere": DEQUANTISE + 1 + REQUANTISE,
+    "com.microsoft::QOrderedGelu": 1 + GELU + REQUANTISE,
+    "com.microsoft::QuantizeLinear": QUANTISE,
+    "com.microsoft::QuantizeWithOrder": QUANTISE - 1,  # without a zero point
+    "com.microsoft::RelativePositionBias": BUCKET,
+    "com.microsoft::ScaledSiLU": 2 + SIGMOID,
 }
 
 
@@ -92,14 +114,9 @@ def power(op: Operator, x: Tensor, y: Tensor) -> Work:
 
 @op("Clip")
 def clip(
-    op: Operator,
-    x: Tensor,
-    low: Tensor | None = None,
-    high: Tensor | None = None,
-    *,
-    min: float | None = None,
+    op: Operator, x: Tensor, low: Maybe = None, high: Maybe = None, *, min: float | None = None,
     max: float | None = None,
-) -> Work:
+) -> Work:  # fmt: skip
     """1 an element for each bound: attributes before opset 11, inputs since."""
     return costing(op, sum(bound is not None for bound in (low, high, min, max)))
 
@@ -111,13 +128,13 @@ def gelu(op: Operator, x: Tensor, *, approximate: str = "none") -> Work:
 
 
 @op("com.microsoft::FastGelu")
-def fast_gelu(op: Operator, x: Tensor, bias: Tensor | None = None) -> Work:
+def fast_gelu(op: Operator, x: Tensor, bias: Maybe = None) -> Work:
     """The approximation of Gelu by tanh, after an optional bias."""
     return costing(op, GELU_TANH + (bias is not None))
 
 
 @op("Swish", "SwiGLU")
-def swish(op: Operator, x: Tensor, gated: Tensor | None = None, *, alpha: float = 1.0) -> Work:
+def swish(op: Operator, x: Tensor, gated: Maybe = None, *, alpha: float = 1.0) -> Work:
     """x sigmoid(alpha x), times what it gates."""
     return costing(op, SIGMOID + 1 + (alpha != 1.0) + (gated is not None))
 
@@ -128,16 +145,28 @@ def quick_gelu(op: Operator, x: Tensor, *, alpha: float = 1.702) -> Work:
     return costing(op, SIGMOID + 1 + (alpha != 1.0))
 
 
-@op("Dropout")
+@op("tensorrt::Pointwise")
+def chain(op: Operator, *, flops_per_element: int = 1) -> Work:
+    """A chain of elementwise operators in one kernel: what is between them stays in registers."""
+    return costing(op, flops_per_element)
+
+
+@op("Dropout", "com.microsoft::BitmaskDropout")
 def dropout(op: Operator) -> Work:
     """A copy: nothing is dropped in inference."""
     return costing(op, 0)
 
 
-@op("com.microsoft::BiasDropout")
-def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Tensor | None = None) -> Work:
+@op("com.microsoft::BiasDropout", "com.microsoft::BitmaskBiasDropout")
+def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Maybe = None) -> Work:
     """Bias and residual, 1 an element each; nothing is dropped in inference."""
     return costing(op, 1 + (residual is not None))
+
+
+@op("DynamicQuantizeLinear")
+def dynamic_quantise(op: Operator, x: Tensor) -> Work:
+    """Minimum and maximum of all elements, then a sweep that quantises."""
+    return work(op, Rows(1, x.size, 1), vector=(2 + QUANTISE) * x.size)
 
 
 @op("CastLike")

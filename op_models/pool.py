@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from op_models.core import Operator, Pointwise, Rows, Tensor, Work, op, work
-from op_models.pointwise import POW, SPECIAL
+from op_models.pointwise import POW, REQUANTISE, SPECIAL
 
 
 def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
@@ -25,16 +25,16 @@ def lp(p: int) -> tuple[int, int]:
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
-@op("MaxPool")
+@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft::NhwcMaxPool")
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison a tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
-@op("AveragePool")
+@op("AveragePool", "com.microsoft::QLinearAveragePool")
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
-    """1 addition a tap, and the factor 1/taps."""
-    return pooled(op, prod(kernel_shape), 1, 1)
+    """1 addition a tap, and the factor 1/taps; where quantised, both scales and zeros join at the end."""
+    return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * (op.type != "AveragePool"))
 
 
 @op("LpPool")
@@ -53,6 +53,13 @@ def global_max_pool(op: Operator, x: Tensor) -> Work:
 def global_average_pool(op: Operator, x: Tensor) -> Work:
     """1 addition an input element, and a factor a channel."""
     return overall(op, x, 1, 1)
+
+
+@op("com.microsoft::QLinearGlobalAveragePool")
+def quantised_average(op: Operator, x: Tensor) -> Work:
+    """1 addition an input element, then zero, factor and requantisation a channel."""
+    rows = op.out.size
+    return work(op, Rows(rows, x.size // rows if rows else 0), vector=x.size + rows * (2 + REQUANTISE))
 
 
 @op("GlobalLpPool")

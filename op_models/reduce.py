@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import BITS, Operator, Rows, Tensor, Work, op, work
-from op_models.pointwise import SPECIAL
+from op_models.core import BITS, Maybe, Operator, Rows, Tensor, Work, given, op, work
+from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
 
 #: Softmax of one element: maximum, difference, exp, sum, and the factor 1/sum (a division once a row).
 SOFTMAX = 4 + SPECIAL
@@ -38,6 +38,26 @@ def softmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * SPECIAL)
 
 
+@op("com.microsoft::QLinearSoftmax")
+def quantised_softmax(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
+    """Softmax along one axis between a dequantisation and a requantisation."""
+    rows, width = along(x.shape, axis)
+    return work(op, Rows(rows, width, 2), vector=x.size * (DEQUANTISE + SOFTMAX + REQUANTISE) + rows * SPECIAL)
+
+
+@op("SoftmaxCrossEntropyLoss")
+def cross_entropy(op: Operator, x: Tensor, labels: Tensor, weights: Maybe = None) -> Work:
+    """LogSoftmax over axis 1; of each row one score is weighted and summed."""
+    rows, width = along(x.shape, 1)
+    return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * (SPECIAL + 2 + given(weights)))
+
+
+@op("NegativeLogLikelihoodLoss")
+def likelihood(op: Operator, x: Tensor, labels: Tensor, weights: Maybe = None) -> Work:
+    """One score a label, negated, weighted and summed."""
+    return work(op, Rows(1, labels.size), vector=labels.size * (2 + given(weights)), read={0: labels.size})
+
+
 @op("Hardmax")
 def hardmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     """1 comparison an element, then a sweep that writes."""
@@ -65,6 +85,9 @@ REDUCE: dict[str, tuple[int, int, int]] = {
     "ReduceProd": (1, 0, 0),
     "ReduceSum": (1, 0, 0),
     "ReduceSumSquare": (2, 0, 0),
+    "com.microsoft::IsAllFinite": (2, 0, 0),
+    "com.microsoft::QLinearReduceMean": (1, 2 + REQUANTISE, 0),
+    "com.microsoft::ReduceSumInteger": (1, 0, 0),
 }
 
 
@@ -77,7 +100,7 @@ def reduce(op: Operator, x: Tensor) -> Work:
 
 
 @op("CumSum", "CumProd")
-def cumulate(op: Operator, x: Tensor, axis: Tensor | None = None) -> Work:
+def cumulate(op: Operator, x: Tensor, axis: Maybe = None) -> Work:
     """1 an element; an axis known only at run time is taken for the last."""
     known = axis.value if axis is not None else None
     return work(op, Rows(*along(x.shape, int(known[0]) if known else -1)), vector=x.size)
@@ -89,3 +112,15 @@ def top_k(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
     _, k = along(op.out.shape, axis)
     size = Rows(*along(x.shape, axis), max(BITS[x.dtype] // 8 - 1, 0))
     return work(op, size, vector=x.size * k.bit_length())
+
+
+@op("Unique", "com.microsoft::Unique")
+def unique(op: Operator, x: Tensor) -> Work:
+    """A radix sort, one sweep for each byte of an element, and 1 comparison of neighbours."""
+    return work(op, Rows(1, x.size, max(BITS[x.dtype] // 8, 1)), vector=x.size)
+
+
+@op("com.microsoft::DynamicTimeWarping")
+def time_warping(op: Operator, x: Tensor) -> Work:
+    """3 a cell: the least of three neighbours, plus its own cost; one block walks the anti-diagonals."""
+    return work(op, Rows(1, x.size), vector=3 * x.size)

@@ -1,12 +1,16 @@
-"""FLOPs of the samples against torch's own counter, whatever the runtime makes of the graph."""
+"""FLOPs of the samples and of small models of many architectures against torch's own counter, whatever the runtime
+makes of the graph."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -59,3 +63,88 @@ def test_every_level_runtime_and_type_has_the_same_products(name: str) -> None:
 @pytest.mark.parametrize(("name", "gmacs"), [("resnet50", 4.089), ("mobilenetv2", 0.3008)])
 def test_published_multiply_adds(name: str, gmacs: float) -> None:
     assert flops(sample(name)) / 2e9 == pytest.approx(gmacs, rel=2e-4)
+
+
+EAGER = {"attn_implementation": "eager"}  # torch counts no fused attention on the host
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+WORDS = {"vocab_size": 96, "use_cache": False, **EAGER}
+GROUPED = {**SMALL, **WORDS, "num_key_value_heads": 1}
+TOKENS, IMAGE = {"input_ids": (1, 16)}, {"pixel_values": (1, 3, 64, 64)}
+PATCHES = {"image_size": 64, "patch_size": 16}
+CLIP = {"text_config": {**SMALL, "vocab_size": 96}, "vision_config": {**SMALL, **PATCHES}, "projection_dim": 24}
+
+#: Model class, configuration class, its fields, and the shapes of the inputs: the library's own code at small sizes.
+ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "bert": ("BertModel", "BertConfig", {**SMALL, **WORDS}, TOKENS),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 2, **WORDS}, TOKENS),
+    "opt": (
+        "OPTForCausalLM", "OPTConfig",
+        {**SMALL, **WORDS, "ffn_dim": 48, "word_embed_proj_dim": 32}, TOKENS,
+    ),
+    "t5": (
+        "T5Model", "T5Config", {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, **WORDS},
+        {**TOKENS, "decoder_input_ids": (1, 8)},
+    ),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED, TOKENS),
+    "mixtral": (
+        "MixtralForCausalLM", "MixtralConfig", {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}, TOKENS,
+    ),
+    "vit": ("ViTForImageClassification", "ViTConfig", {**SMALL, **PATCHES, **EAGER}, IMAGE),
+    "swin": (
+        "SwinForImageClassification", "SwinConfig",
+        {"image_size": 64, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, **EAGER}, IMAGE,
+    ),
+    "convnext": (
+        "ConvNextForImageClassification", "ConvNextConfig",
+        {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}, IMAGE,
+    ),
+    "resnet": (
+        "ResNetForImageClassification", "ResNetConfig",
+        {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 2]}, IMAGE,
+    ),
+    "mobilenetv2": (
+        "MobileNetV2ForImageClassification", "MobileNetV2Config",
+        {"depth_multiplier": 0.25, "tf_padding": False}, IMAGE,
+    ),
+    "clip": ("CLIPModel", "CLIPConfig", {**CLIP, **EAGER}, {**TOKENS, **IMAGE}),
+    "whisper": (
+        "models.whisper.modeling_whisper.WhisperEncoder", "WhisperConfig",
+        {
+            "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+            "num_mel_bins": 20, "max_source_positions": 50, **EAGER,
+        },
+        {"input_features": (1, 20, 100)},
+    ),
+}  # fmt: skip
+
+
+def named(module: Any, name: str) -> Callable[..., Any]:
+    """An attribute of a module by its dotted name."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_counts_as_in_torch(name: str) -> None:
+    pytest.importorskip("onnxscript")
+    torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, config, fields, shapes = ARCHITECTURES[name]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of libraries, about each other
+        built = named(hf, model)(named(hf, config)(**fields)).eval()
+        if name == "mixtral":
+            built.set_experts_implementation("batched_mm")  # the one form that can be exported
+        inputs = {
+            k: torch.zeros(v, dtype=torch.long if k.endswith("ids") else torch.float32) for k, v in shapes.items()
+        }
+        with FlopCounterMode(display=False) as counter:
+            built(**inputs)
+        exported = torch.onnx.export(built, (), kwargs=inputs, dynamo=True, verbose=False, external_data=False)
+    graph = load(exported.model_proto)
+    counted = counter.get_total_flops()
+    assert counted > 100_000
+    for runtime, level in (("ort-cuda", "all"), ("ort-cuda", "disabled"), ("torch-eager", "all")):
+        assert flops(graph, runtime, level) == pytest.approx(counted, rel=1e-3)

@@ -20,8 +20,9 @@ from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.conv import conv
 from onnxperf.latency.gemm import gemm
 from onnxperf.latency.power import budget
+from onnxperf.latency.recurrent import recurrent
 from onnxperf.lower import Kernels
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Transfer
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer
 
 #: tile-wave: every kernel model, the power budget, one schedule. sum: the same kernels, naively added up, without
 #: budget. roofline: FLOPs at peak, bytes at the datasheet's bandwidth, or a launch, whichever is longest, added up.
@@ -115,6 +116,7 @@ def _models(c: Constants, cold: Array) -> dict[type, Model]:
         Pointwise: vector.pointwise,
         Move: vector.move,
         Attention: attention,
+        Recurrent: lambda k, d, c: recurrent(k, d, c, cold=cold),
         Transfer: vector.transfer,
     }
 

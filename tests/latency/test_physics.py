@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import gpu_specs
 from onnxperf.latency import KINDS, METHODS, estimate
 from onnxperf.lower import Kernel, Kernels
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Rows, Transfer, Work
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
 
 DEVICES = [gpu_specs.load(i) for i in gpu_specs.ids()]
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
@@ -32,7 +32,7 @@ def kernels(*works: Work, stored: int = 10**9) -> Kernels:
 def works(draw: st.DrawFn) -> Work:
     dtype = draw(st.sampled_from(sorted(BYTES)))
     pipe, width = draw(st.sampled_from(PIPES[dtype])), BYTES[dtype]
-    kind = draw(st.sampled_from((Gemm, Conv, Rows, Pointwise, Move, Attention)))
+    kind = draw(st.sampled_from((Gemm, Conv, Rows, Pointwise, Move, Attention, Recurrent)))
     if kind is Gemm:
         b, m, n, k = draw(few), draw(side), draw(side), draw(side)
         return Work(
@@ -59,6 +59,12 @@ def works(draw: st.DrawFn) -> Work:
         return Work(
             size, dtype, pipe, width * b * h * (q + 2 * keys) * d, width * b * h * q * d, 0, 4 * b * h * q * keys * d
         )
+    if kind is Recurrent:
+        steps, b, i, h, both, gates = draw(side), draw(few), draw(side), draw(side), draw(st.integers(1, 2)), draw(few)
+        units, weights = steps * b * both * h, width * both * gates * h * (i + h)
+        flops, vector = 2 * units * gates * (i + h), 30 * units
+        size = Recurrent(steps, b, i, h, both, gates)
+        return Work(size, dtype, pipe, width * steps * b * i + weights, width * units, weights, flops, vector)
     vector = draw(st.integers(0, 20))
     if kind is Rows:
         rows, row = draw(side), draw(side)
@@ -123,3 +129,18 @@ def test_no_kernels_take_no_time() -> None:
     e = estimate(kernels(), DEVICES)
     assert e.seconds.shape == (0, len(DEVICES))
     assert (e.factor == 1).all()
+
+
+def test_a_recurrent_layer_takes_its_steps_one_by_one() -> None:
+    """A step costs a launch even where it has next to nothing to do, and its weights where those are large."""
+    l4 = gpu_specs.load("l4")
+
+    def layer(steps: int, hidden: int) -> Work:
+        weights, units = 2 * 4 * hidden * 2 * hidden, steps * hidden
+        size = Recurrent(steps, 1, hidden, hidden, 1, 4)
+        return Work(size, "float16", "tensor_fp16", weights + 2 * units, 2 * units, weights, 16 * units * hidden)
+
+    short, long, wide = estimate(kernels(layer(100, 64), layer(1000, 64), layer(100, 8192)), [l4], "sum").seconds[:, 0]
+    assert 8 < long / short < 10
+    assert 1e-3 < short < 2e-3
+    assert wide > 100 * (2 * 4 * 8192**2) / 300.1e9

@@ -1,0 +1,72 @@
+"""Einstein sums: two operands are a product of matrices, more are a chain of them from left to right.
+
+A label that stands in one operand alone is summed before it is multiplied, as runtimes do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from math import prod
+
+from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, op, work
+
+
+def labels(term: str, rank: int) -> tuple[str, ...]:
+    """One label an axis; the axes of an ellipsis are numbered from the last, as they broadcast."""
+    before, dots, after = term.partition("...")
+    hidden = range(rank - len(before) - len(after), 0, -1) if dots else ()
+    return (*before, *map(str, hidden), *after)
+
+
+def parse(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """The labels of each operand and of the output, which without an arrow are those that stand once, sorted."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = [labels(t, rank) for t, rank in zip(left.split(","), ranks, strict=True)]
+    hidden = sorted({x for t in terms for x in t if x.isdecimal()}, key=int, reverse=True)
+    if arrow:
+        return terms, labels(right, len(hidden) + len(right.replace("...", "")))
+    counted = Counter(x for t in terms for x in t if not x.isdecimal())
+    return terms, (*hidden, *sorted(x for x, n in counted.items() if n == 1))
+
+
+@op("Einsum")
+def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
+    """2 for each combination of a pair's labels, 1 where nothing is summed; a chain has its largest pair's size."""
+    terms, out = parse(equation, [t.rank for t in operands])
+    axes = [list(zip(term, t.shape, strict=True)) for term, t in zip(terms, operands, strict=True)]
+    sides: dict[str, int] = {}
+    for label, side in (pair for axis in axes for pair in axis):
+        sides[label] = side if sides.get(label, 1) == 1 else sides[label]
+
+    def volume(chosen: Set[str]) -> int:
+        return prod(sides[x] for x in chosen)
+
+    # an axis of 1 that is broadcast is no axis
+    left, *others = ({x for x, side in axis if side == sides[x]} for axis in axes)
+    matrix = vector = 0
+    products = []
+    for i, right in enumerate(others, 1):
+        later = set(out).union(*others[i:])
+        for own, other in ((left, right), (right, left)):
+            if alone := own - other - later:
+                vector += volume(own)
+                own -= alone
+        summed = (left & right) - later
+        m, n = left - right, right - left
+        size = Gemm(volume(left & right & later), volume(m), volume(n), volume(summed))
+        flops = prod(size[:4])
+        if summed:
+            flipped = (i == 1 and not m.isdisjoint(terms[0][-1:]), not summed.isdisjoint(terms[i][-1:]))
+            products.append((flops, size._replace(ta=flipped[0], tb=flipped[1])))
+            matrix += 2 * flops
+        else:
+            vector += flops
+        left = (left | right) - summed
+    if products:
+        return work(op, max(products)[1], matrix=matrix, vector=vector)
+    if len(operands) > 1:
+        return work(op, Pointwise(op.out.size), vector=vector)
+    if left <= set(out):
+        return work(op, Move(op.out.size, 1))
+    return work(op, Rows(volume(left & set(out)), volume(left - set(out))), vector=volume(left))

@@ -1,0 +1,32 @@
+"""Mixtures of experts: every token goes through k of them.
+
+Tokens spread evenly: min(experts, tokens k) experts are read, and their products stand as one of equal FLOPs.
+"""
+
+from __future__ import annotations
+
+from op_models.core import Gemm, Maybe, Operator, Tensor, Work, given, op, work
+from op_models.pointwise import GELU_TANH, SIGMOID
+from op_models.reduce import SOFTMAX
+
+ACTIVATIONS = {"identity": 0, "relu": 1, "gelu": GELU_TANH, "silu": SIGMOID + 1, "swiglu": SIGMOID + 3}
+
+
+@op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8))
+@op("com.microsoft::MoE", inputs=(0, 1, 2, 4, 6))
+def mixture(
+    op: Operator, x: Tensor, router: Tensor, fc1: Tensor, fc2: Tensor, fc3: Maybe = None, *, k: int = 1,
+    activation_type: str = "relu", expert_weight_bits: int = 4,
+) -> Work:  # fmt: skip
+    """2 tokens k (weights of one expert); vector: routing, activation, the sum of k outputs, 2 a weight dequantised."""
+    experts, hidden = fc1.shape[0], x.shape[-1]
+    tokens = x.size // hidden if hidden else 0
+    packed = 8 // expert_weight_bits if fc1.dtype in ("uint8", "int8") else 1
+    each = sum(t.size for t in (fc1, fc2, fc3) if t is not None) * packed // max(experts, 1)
+    busy, inner = min(experts, tokens * k), fc2.size * packed // max(experts * hidden, 1)
+    size = Gemm(busy, -(-tokens * k // max(busy, 1)), each // max(hidden, 1), hidden, False, True)
+    vector = router.size * SOFTMAX + tokens * k * (inner * ACTIVATIONS.get(activation_type, 1) + 2 * hidden)
+    vector += tokens * k * inner * given(fc3) + 2 * busy * each * (op.type.endswith("QMoE"))
+    own = [(i, t) for i, t in enumerate(op.inputs) if i > 1 and t is not None and t.shape[:1] == (experts,)]
+    read = {i: t.size * busy // max(experts, 1) for i, t in own}
+    return work(op, size, matrix=2 * tokens * k * each, vector=vector, read=read)

@@ -1,0 +1,46 @@
+"""Recurrent layers: what each step adds to a state, in gates (RNN, GRU, LSTM) or in outer products."""
+
+from __future__ import annotations
+
+from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given, op, work
+from op_models.pointwise import QUANTISE, SIGMOID, SPECIAL
+
+#: Gates, and vector FLOPs of one unit in one step beside its gates' sums: activations, then the state's equations.
+CELLS = {
+    "RNN": (1, SPECIAL),  # tanh
+    "GRU": (3, 2 * SIGMOID + SPECIAL + 4),  # r h before its product, (1 - z) n + z h
+    "LSTM": (4, 3 * SIGMOID + 2 * SPECIAL + 4),  # f c + i g, o tanh(c)
+}
+
+
+@op("com.microsoft::DynamicQuantizeLSTM")
+@op(*CELLS)
+def recurrent(
+    op: Operator, x: Tensor, w: Tensor, r: Tensor, b: Maybe = None, lengths: Maybe = None, state: Maybe = None,
+    cell: Maybe = None, peepholes: Maybe = None, *, layout: int = 0,
+) -> Work:  # fmt: skip
+    """2 directions steps batch gates hidden (input + hidden); vector: gates' sums, ONNX's default activations."""
+    quantised = op.type not in CELLS
+    gates, unit = CELLS["LSTM" if quantised else op.type]
+    batch, steps = x.shape[:2] if layout else x.shape[1::-1]
+    size = Recurrent(steps, batch, x.shape[2], r.shape[1 if quantised else 2], w.shape[0], gates)
+    units = size.directions * steps * batch * size.hidden
+    vector = units * (gates * (1 + 2 * given(b)) + unit + 6 * given(peepholes))
+    vector += (2 + QUANTISE) * (x.size + units) * quantised  # of the input, and of each step's state
+    matrix = 2 * units * gates * (size.input + size.hidden)
+    return work(op, size, matrix=matrix, vector=vector, dtype=w.dtype if quantised else None)
+
+
+@op("LinearAttention", "com.microsoft::LinearAttention")
+def linear_attention(
+    op: Operator, q: Tensor, k: Tensor, v: Tensor, past: Maybe = None, decay: Maybe = None, beta: Maybe = None, *,
+    q_num_heads: int, kv_num_heads: int, update_rule: str = "linear",
+) -> Work:  # fmt: skip
+    """2 B T dim dim_v for each query head, and for each state's update, twice that by the delta rule."""
+    batch, steps, hidden = k.shape
+    dim, dim_v = hidden // max(kv_num_heads, 1), v.shape[2] // max(kv_num_heads, 1)
+    products = q_num_heads + kv_num_heads * (2 if "delta" in update_rule else 1)
+    size = Gemm(batch * kv_num_heads, steps * products // max(kv_num_heads, 1), dim_v, dim)
+    vector = batch * steps * kv_num_heads * dim_v * (dim * given(decay) + 2 * given(beta))
+    vector += SPECIAL * (decay.size if decay is not None else 0)
+    return work(op, size, matrix=2 * batch * steps * products * dim * dim_v, vector=vector)
