@@ -37,7 +37,7 @@ def resolve(name: str) -> tuple[str, str | None]:
     if _is_file(name):
         return name, None
     key = _key(name)
-    stems = {_key(id): id for id in ids()}
+    stems = _stems()
     if key in stems:  # no card needs to be read for this
         return stems[key], None
     exact, short = _names()
@@ -55,6 +55,12 @@ def _is_file(name: str | Path) -> bool:
 def _key(name: str) -> str:
     """What is left of a name when spelling does not count."""
     return re.sub(r"^(nvidia|tesla|geforce)+", "", re.sub(r"[\s_-]+", "", name.casefold()))
+
+
+@cache
+def _stems() -> dict[str, str]:
+    """Key of an id to the id."""
+    return {_key(id): id for id in ids()}
 
 
 @cache
