@@ -119,9 +119,10 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
                 last[owner[t.name]] = i
         new = []
         for t in o.outputs:
-            if o.place == "free" and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
+            view = o.place == "free" and o.type != "Concat"  # one that is free is written by others, and still memory
+            if view and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
                 owner[t.name] = owner[o.inputs[0].name]
-            elif o.place not in ("host", "free") and o.type != "MemcpyToHost":
+            elif not view and o.place != "host" and o.type != "MemcpyToHost":
                 new.append(enter(t))
         born.append(new)
     kept |= {owner[t.name] for t in graph.outputs if t.name in owner}

@@ -55,6 +55,7 @@ def peak(*operators: Operator, outputs: str = "y") -> float:
         ([op("x", "s", "copy", type="MemcpyFromHost"), op("s", "y")], "y", 3),
         ([op("x", "a b"), op("a", "c"), op("c", "y")], "y", 3),
         ([op("x", "a", pages=7), op("a", "y")], "y", 9),
+        ([op("x", "a"), op("x", "b"), op("a b", "y", "free", 2, "Concat")], "y", 5),
         ([op("w", "v", "free"), op("v", "y")], "y", 2),
         ([], "x", 1),
     ],

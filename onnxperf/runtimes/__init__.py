@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes.engine import ALL, LEVELS, HostCosts, Policy, Runtime, optimise
+from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, Runtime, optimise
 from onnxperf.runtimes.hosts import HOSTS, Host, paced
-from onnxperf.runtimes.ort import CUDA
+from onnxperf.runtimes.ort import CPU, CUDA
+from onnxperf.runtimes.ort_transformers import TRANSFORMERS
+from onnxperf.runtimes.tensorrt import TENSORRT
 from onnxperf.runtimes.torch_eager import EAGER
 
-RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, EAGER)}
+RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CPU, TENSORRT, EAGER)}
 
 __all__ = ["ALL", "HOSTS", "LEVELS", "RUNTIMES", "Host", "HostCosts", "Policy", "Runtime", "paced", "run_graph"]
 
 
-def run_graph(graph: Graph, runtime: Runtime, level: int = ALL) -> Graph:
-    """What `runtime` makes of `graph` at an optimisation level of LEVELS."""
+def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:
+    """What `runtime` makes of `graph` at an optimisation level of LEVELS.
+
+    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before.
+    """
+    if transformers:
+        graph = optimise(graph, TRANSFORMERS, DISABLED)
     return runtime.place(optimise(graph, runtime.fusions, level))

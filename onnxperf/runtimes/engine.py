@@ -1,9 +1,9 @@
 """What a runtime is, and the engine that applies its fusion rules to a graph.
 
 A rule looks at one operator (its anchor) and answers `Fused`, `Miss` (it nearly matched, and why it did not)
-or None. The engine first removes what hands its input on as it is; then it tries the rules of a level in the
-runtime's order, each on every anchor, until none applies any more, then those of the next level. It refuses what
-would lose a value that others read, and keeps the reasons.
+or None; a `Pass` looks at the whole graph. The engine first removes what hands its input on as it is; then it tries
+the rules and passes of a level in the runtime's order, each rule on every anchor, until none applies any more, then
+those of the next level. It refuses what would lose a value that others read, and keeps the reasons.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onnxperf.graph import Graph, Note
 from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
+ROUNDS = 10  # at most, in each level: as many as ONNX Runtime makes
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
@@ -55,7 +56,7 @@ class Runtime:
     """A way of running a graph: what it fuses, what it makes of the rest, and what that costs the host."""
 
     name: str
-    fusions: tuple[Fusion, ...]
+    fusions: tuple[Fusion | Pass, ...]
     place: Callable[[Graph], Graph]
     policy: Policy
     host: HostCosts
@@ -64,10 +65,17 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """`operator` takes the place of `replaced`."""
+    """`operator`, and those `before` it that it reads, take the place of `replaced`: of the last, or the first."""
 
     replaced: tuple[Operator, ...]
     operator: Operator
+    before: tuple[Operator, ...] = ()
+    early: bool = False
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """What is new, in execution order."""
+        return (*self.before, self.operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,19 @@ class Fusion:
     anchors: tuple[str, ...]
     level: int
     rule: Callable[[Rewriter, Operator], Fused | Miss | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named rewriting of the whole graph (it gives the same one back where nothing changes).
+
+    It takes its turn among the rules of its level: in every round, or only in the first.
+    """
+
+    name: str
+    level: int
+    run: Callable[[Graph], Graph]
+    once: bool = False
 
 
 def fusion(
@@ -117,8 +138,11 @@ class Rewriter:
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.slots: list[Operator | None] = list(graph.operators)
+        self.slots: list[list[Operator]] = [[o] for o in graph.operators]
         self.position = {id(o): i for i, o in enumerate(graph.operators)}
+        self.types: dict[str, dict[int, Operator]] = {}
+        for o in graph.operators:
+            self.types.setdefault(o.type, {})[id(o)] = o
         self.makers = {t.name: o for o in graph.operators for t in o.outputs}
         self.readers: dict[str, dict[int, Operator]] = {}
         self.reads = Counter(t.name for o in graph.operators for t in o.present)
@@ -143,7 +167,8 @@ class Rewriter:
 
     def anchors(self, types: tuple[str, ...]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
-        return [o for o in self.slots if o is not None and o.type in types]
+        found = [o for type in types for o in self.types.get(type, {}).values()]
+        return sorted(found, key=lambda o: self.position[id(o)])
 
     def alive(self, op: Operator) -> bool:
         """False once another rule has taken the operator."""
@@ -151,8 +176,8 @@ class Rewriter:
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
-        kept = {t.name for t in change.operator.outputs}
-        needed = {t.name for t in change.operator.present} | (self.graph.output_names - kept)
+        kept = {t.name for o in change.operators for t in o.outputs}
+        needed = ({t.name for o in change.operators for t in o.present} | self.graph.output_names) - kept
         replaced = {id(o) for o in change.replaced}
         for o in change.replaced:
             for t in o.outputs:
@@ -163,18 +188,22 @@ class Rewriter:
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
-        last = max(self.position[id(o)] for o in change.replaced)
+        at = (min if change.early else max)(self.position[id(o)] for o in change.replaced)
         for o in change.replaced:
-            self._forget(o)
-        self._enter(change.operator, last)
+            self.forget(o)
+        for o in change.operators:
+            self._enter(o, at)
 
     def result(self, notes: Iterable[Note]) -> Graph:
         """The rewritten graph."""
-        operators = tuple(o for o in self.slots if o is not None)
+        operators = tuple(o for slot in self.slots for o in slot)
         return replace(self.graph, operators=operators, notes=(*self.graph.notes, *notes))
 
-    def _forget(self, op: Operator) -> None:
-        self.slots[self.position.pop(id(op))] = None
+    def forget(self, op: Operator) -> None:
+        """Take an operator out."""
+        at = self.position.pop(id(op))
+        self.slots[at] = [o for o in self.slots[at] if o is not op]
+        del self.types[op.type][id(op)]
         for t in op.outputs:
             self.makers.pop(t.name, None)
         for t in op.present:
@@ -182,7 +211,8 @@ class Rewriter:
             self.readers[t.name].pop(id(op), None)
 
     def _enter(self, op: Operator, at: int) -> None:
-        self.slots[at] = op
+        self.slots[at].append(op)
+        self.types.setdefault(op.type, {})[id(op)] = op
         self.position[id(op)] = at
         for t in op.outputs:
             self.makers[t.name] = op
@@ -191,29 +221,45 @@ class Rewriter:
             self.readers.setdefault(t.name, {})[id(op)] = op
 
 
-def _hands_on(op: Operator) -> bool:
-    """True for Identity, Dropout outside training, and a Cast to the type its input has already."""
+HANDS_ON = frozenset({"Identity", "Dropout", "Cast"})
+
+
+def hands_on(op: Operator) -> Tensor | None:
+    """What Identity, Dropout outside training, and a Cast to the type its input has already hand on."""
+    if op.type not in HANDS_ON:
+        return None
     if op.type == "Dropout":
         training = op.inputs[2] if len(op.inputs) > 2 else None
-        return len(op.outputs) == 1 and (training is None or (training.stored and not any(training.value or (1,))))
-    return op.type == "Identity" or (op.type == "Cast" and op.present[0].dtype == op.out.dtype)
+        off = training is None or (training.stored and not any(training.value or (1,)))
+        return op.inputs[0] if len(op.outputs) == 1 and off else None
+    return op.present[0] if op.type == "Identity" or op.present[0].dtype == op.out.dtype else None
+
+
+def redirected(graph: Graph, instead: Callable[[Operator], Iterable[Tensor] | None]) -> Graph:
+    """Where `instead` names other tensors for an operator's outputs, its readers read those and it leaves.
+
+    What makes an output of the graph stays. `instead` sees operators in order, their inputs redirected already.
+    """
+    source: dict[str, Tensor] = {}
+    operators: list[Operator] = []
+    last = graph.output_names
+    for o in graph.operators:
+        if source and any(t is not None and t.name in source for t in o.inputs):
+            o = replace(o, inputs=tuple(source.get(t.name, t) if t is not None else None for t in o.inputs))
+        others = instead(o) if last.isdisjoint([t.name for t in o.outputs]) else None
+        if others is None:
+            operators.append(o)
+        else:
+            source.update((t.name, other) for t, other in zip(o.outputs, others, strict=True))
+    return replace(graph, operators=tuple(operators)) if source else graph
 
 
 def without_identities(graph: Graph) -> Graph:
-    """Readers of what hands its input on read that input itself; outputs of the graph keep their maker."""
-    source: dict[str, Tensor] = {}
-    operators: list[Operator] = []
-    for o in graph.operators:
-        if any(t.name in source for t in o.present):
-            o = replace(o, inputs=tuple(source.get(t.name, t) if t is not None else None for t in o.inputs))
-        if _hands_on(o) and o.out.name not in graph.output_names:
-            source[o.out.name] = o.present[0]
-        else:
-            operators.append(o)
-    return replace(graph, operators=tuple(operators))
+    """Readers of what hands its input on read that input itself."""
+    return redirected(graph, lambda o: None if (x := hands_on(o)) is None else (x,))
 
 
-def optimise(graph: Graph, fusions: Iterable[Fusion], level: int) -> Graph:
+def optimise(graph: Graph, fusions: Iterable[Fusion | Pass], level: int) -> Graph:
     """Apply the rules of each level up to `level`; what nearly matched becomes a note each kind."""
     rules = tuple(f for f in fusions if f.level <= level)
     if not rules:
@@ -221,10 +267,18 @@ def optimise(graph: Graph, fusions: Iterable[Fusion], level: int) -> Graph:
     g = Rewriter(without_identities(graph))
     notes: list[Note] = []
     for stage in range(level + 1):
-        changed = True
-        while changed:
-            misses: dict[tuple[str, str], list[str]] = {}
-            changed = sum(_sweep(g, f, misses) for f in rules if f.level == stage) > 0
+        own = [f for f in rules if f.level == stage]
+        misses: dict[tuple[str, str], list[str]] = {}
+        for turn in range(ROUNDS if own else 0):
+            changed = False
+            misses.clear()
+            for f in own:
+                if isinstance(f, Fusion):
+                    changed |= _sweep(g, f, misses)
+                elif (turn == 0 or not f.once) and (after := f.run(before := g.result(()))) is not before:
+                    g, changed = Rewriter(after), True
+            if not changed:
+                break
         notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
     return g.result(notes)
 

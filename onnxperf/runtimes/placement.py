@@ -1,14 +1,20 @@
 """Where ONNX Runtime's CUDA provider runs an operator: on the GPU, on the host, or nowhere; and the copies between.
 
-Free operators hand memory on; shape arithmetic stays on the host.
+cuda_kernels.json says what has a CUDA kernel; what stays on the host although it has one follows
+fallback_cpu_capability.cc, and both were compared with the assignments that ONNX Runtime 1.31 records.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
 
-from onnxperf.graph import Graph
-from op_models import FLOATS, Operator, Tensor
+from onnxperf.graph import Graph, Note
+from op_models import BITS, Operator, Tensor
 
 FREE = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Optional", "OptionalGetElement"}
@@ -18,42 +24,154 @@ HOST_INPUTS: dict[str, slice] = {
     "Reshape": slice(1, 2), "Expand": slice(1, 2), "Tile": slice(1, 2), "ConstantOfShape": slice(0, 1),
     "Slice": slice(1, 5), "Range": slice(0, 3), "Resize": slice(1, 4), "Upsample": slice(1, 2), "Pad": slice(1, 4),
     "Unsqueeze": slice(1, 2), "Squeeze": slice(1, 2), "Split": slice(1, 2), "TopK": slice(1, 2), "Trilu": slice(1, 2),
-    "OneHot": slice(1, 2), "ReduceSum": slice(1, 2), "ReduceMean": slice(1, 2), "ReduceMax": slice(1, 2),
-    "ReduceMin": slice(1, 2), "ReduceProd": slice(1, 2), "If": slice(0, 1), "Loop": slice(0, 2),
+    "OneHot": slice(1, 2), "CumSum": slice(1, 2), "NonMaxSuppression": slice(2, 5), "SequenceAt": slice(1, 2),
+    "ReduceSum": slice(1, 2), "ReduceMean": slice(1, 2), "ReduceMax": slice(1, 2), "ReduceMin": slice(1, 2),
+    "ReduceProd": slice(1, 2), "ReduceL1": slice(1, 2), "ReduceL2": slice(1, 2), "ReduceLogSum": slice(1, 2),
+    "ReduceLogSumExp": slice(1, 2), "ReduceSumSquare": slice(1, 2), "If": slice(0, 1), "Loop": slice(0, 2),
+    "com.microsoft::GroupQueryAttention": slice(6, 7),
 }  # fmt: skip
+HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
+FLOW = frozenset({"If", "Loop", "Scan"})
+UNKNOWN_TO_CPU = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
+NEVER_SMALL = UNKNOWN_TO_CPU | {"float16"}
+CELLS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Gemm", "Conv", "ConvTranspose"})
+SMALL = 100  # elements of a constant that may lie on either side
 MEMCPY = {"h2d": "MemcpyFromHost", "d2h": "MemcpyToHost"}
+
+Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
 
 
 def place(graph: Graph) -> Graph:
-    """Views are free; shape arithmetic runs on the host as ONNX Runtime prefers it; copies go between the two.
+    """Views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host; copies go between the two.
 
-    An operator stays on the host where all it reads is there already (or stored) and it makes a few integers;
-    a tensor crosses only once, and shape inputs of CUDA kernels are read on the host without a copy.
+    A tensor crosses only once each way. The notes `host-fallback` and `no-kernel` name what has no kernel.
     """
-    host: set[str] = set()
+    host: set[str] = set()  # tensors in host memory
+    light: set[str] = set()  # those of them that draw their readers to the host
+    inputs = {t.name for t in graph.inputs}
+    maker: dict[str, Operator] = {}
     placed: list[Operator] = []
     copied: dict[tuple[str, str], Tensor] = {}
+    lacking: dict[tuple[str, str], list[str]] = {}
 
     def cross(t: Tensor, o: Operator, way: str) -> Tensor:
         if (t.name, way) not in copied:
             copied[t.name, way] = replace(t, name=f"{t.name}#{way}", kind="activation")
-            name = f"{o.name}#{way}#{t.name}"
-            placed.append(Operator(name, MEMCPY[way], (t,), (copied[t.name, way],), {}, 0, o.nodes, "copy"))
+            name, made = f"{o.name}#{way}#{t.name}", maker.get(t.name)
+            often = 1 if made is None else o.repeat if made.type in FLOW else made.repeat
+            out = (copied[t.name, way],)
+            placed.append(Operator(name, MEMCPY[way], (t,), out, {}, 0, o.nodes, "copy", often))
         return copied[t.name, way]
 
+    def prefers_host(o: Operator, on_host: range) -> bool:
+        """All it reads is on the host, small and stored, or an input; but not where its CUDA kernel reads it there."""
+        if light.isdisjoint(t.name for t in o.present):
+            return False
+        return all(
+            t.dtype not in NEVER_SMALL
+            and ((t.stored and t.size <= SMALL) or t.name in inputs or (t.name in light and i not in on_host))
+            for i, t in enumerate(o.inputs)
+            if t is not None
+        )
+
     for o in graph.operators:
-        small = all(t.value is not None and t.dtype not in FLOATS for t in o.outputs)
-        moving = [t for t in o.present if not t.stored]
-        at_home = bool(moving) and all(t.name in host for t in moving)
-        if o.type in ("Shape", "Size") or (small and at_home):
-            o = replace(o, place="host")
-            host.update(t.name for t in o.outputs)
-        else:
-            on_host = range(*HOST_INPUTS.get(o.type, slice(0)).indices(len(o.inputs)))
-            inputs = list(o.inputs)
-            for i, t in enumerate(o.inputs):
-                if t is not None and not t.stored and (t.name in host) != (i in on_host):
-                    inputs[i] = cross(t, o, "d2h" if i in on_host else "h2d")
-            o = replace(o, inputs=tuple(inputs), place="free" if o.type in FREE else "gpu")
+        on_host = range(*HOST_INPUTS.get(o.type, slice(0)).indices(len(o.inputs)))
+        there = has_kernel(o)
+        if not there:
+            dtype = next((t.dtype for t in (*o.present, *o.outputs)), "")
+            lacking.setdefault((o.type, dtype), []).extend(o.nodes)
+            there = _refused(o.type, dtype)
+        preferred = there and prefers_host(o, on_host)
+        if preferred or not there:
+            on_host = range(len(o.inputs))
+        moved = list(o.inputs)
+        for i, t in enumerate(o.inputs):
+            if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in on_host):
+                moved[i] = cross(t, o, "d2h" if i in on_host else "h2d")
+        at_home = preferred or not there or o.type in HOST_OUTPUTS
+        where = "host" if at_home or o.type in FLOW else "free" if o.type in FREE else "gpu"
+        o = replace(o, inputs=tuple(moved), place=where)
+        for t in o.outputs:
+            maker[t.name] = o
+            if at_home:
+                host.add(t.name)
+            if preferred or o.type in HOST_OUTPUTS:
+                light.add(t.name)
         placed.append(o)
-    return replace(graph, operators=tuple(placed))
+    notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
+    return replace(graph, operators=tuple(placed), notes=(*graph.notes, *notes))
+
+
+def _refused(type: str, dtype: str) -> bool:
+    """True for what has no kernel on the host either: as in a product that is to run on quantised operands."""
+    return dtype in UNKNOWN_TO_CPU or (type.rpartition("::")[2] in PRODUCTS and dtype == "int8")
+
+
+def _note(type: str, dtype: str, nodes: tuple[str, ...]) -> Note:
+    what = f"kernel for {type} in {dtype or 'no type'} at this opset"
+    if _refused(type, dtype):
+        return Note("no-kernel", f"ONNX Runtime has no {what}; taken to run on the GPU", nodes)
+    return Note("host-fallback", f"ONNX Runtime has no CUDA {what}: it runs on the host", nodes)
+
+
+def has_kernel(o: Operator) -> bool:
+    """Whether ONNX Runtime has a CUDA kernel for an operator with these types.
+
+    True for what it does not know at all: a custom operator, or one that runs as the function that defines it.
+    """
+    found = _alternatives(o.type, o.version)
+    if found is None:
+        return True
+    return _form(o) and any(all(_fits(o, *rule) for rule in alternative) for alternative in found)
+
+
+def _form(o: Operator) -> bool:
+    """False for the forms of an operator that its CUDA kernel leaves to the host."""
+    a = o.attrs
+    match o.type:
+        case "ArgMax" | "ArgMin":
+            return not a.get("select_last_index")
+        case "ConvTranspose":
+            pads = _tuple(a, "pads")
+            return pads[: len(pads) // 2] == pads[len(pads) // 2 :] and "SAME" not in str(a.get("auto_pad"))
+        case "LSTM" | "GRU" | "RNN":
+            usual = CELLS[o.type] * (2 if a.get("direction") == "bidirectional" else 1)
+            given = tuple(str(f).lower() for f in _tuple(a, "activations") or usual)
+            plain = given == usual and not a.get("clip") and not a.get("input_forget") and len(o.inputs) < 8
+            return plain and (o.type != "GRU" or bool(a.get("linear_before_reset")))
+    return True
+
+
+def _tuple(attrs: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    value = attrs.get(name)
+    return value if isinstance(value, tuple) else ()
+
+
+def _fits(o: Operator, out: bool, index: int, types: frozenset[str]) -> bool:
+    operands = o.outputs if out else o.inputs
+    t = operands[index] if index < len(operands) else None
+    return t is None or t.dtype in types
+
+
+@lru_cache(maxsize=2048)
+def _alternatives(type: str, version: int) -> tuple[Alternative, ...] | None:
+    """The kernels of an operator at an opset (0: the newest); None where ONNX Runtime has none on either side."""
+    versions = _table().get(type)
+    if versions is None:
+        return None
+    since = max((v for v in map(int, versions) if not version or v <= version), default=0)
+    return tuple(tuple(map(_rule, kernel.split())) for kernel in versions.get(str(since), ()))
+
+
+def _rule(text: str) -> tuple[bool, int, frozenset[str]]:
+    where, _, types = text.partition("=")
+    return where.startswith("o"), int(where.lstrip("o")), frozenset(types.split(","))
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, list[str]]]:
+    text = resources.files(__package__).joinpath("cuda_kernels.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    kernels: dict[str, dict[str, list[str]]] = found["kernels"]
+    return kernels

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import load as load_model
 
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes.engine import Fusion, Pass, optimise
+from onnxperf.runtimes.ort import CPU
 
 Run = Callable[..., Graph]
 
@@ -20,7 +26,8 @@ def build(text: str, weights: dict[str, tuple[int, ...] | float], opset: int = 2
     head = f'<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]> g '
     model = parser.parse_model(head + text)
     for name, w in weights.items():
-        array = np.full(w, 0.1, np.float32) if isinstance(w, tuple) else np.array(w, np.float32)
+        array = np.full(w, 0.1, np.float32) if isinstance(w, tuple) else np.asarray(w)
+        array = array.astype(np.float32) if isinstance(w, float) else array
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
 
@@ -45,3 +52,59 @@ def run() -> Run:
 def types() -> Callable[[Graph], Counter[str]]:
     """How many operators of each type, domains left out, do some work on the GPU."""
     return lambda graph: Counter(o.type.rpartition("::")[2] for o in graph.operators if o.place != "free")
+
+
+#: Views, which cost nothing: ONNX Runtime adds them around a Gemm and merges or drops them elsewhere.
+VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
+
+
+def optimised(model: ModelProto, level: str) -> Counter[str]:
+    """How many operators of each type, views left out, ONNX Runtime's CPU provider makes of a model.
+
+    Weights outside the file are zeros, in a file without blocks on the disk.
+    """
+    ort = pytest.importorskip("onnxruntime")
+    own = ModelProto()
+    own.CopyFrom(model)
+    size = 0
+    for t in own.graph.initializer:
+        if t.data_location == TensorProto.EXTERNAL:
+            length = prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+            del t.external_data[:]
+            for key, value in (("location", "zeros"), ("offset", size), ("length", length)):
+                t.external_data.add(key=key, value=str(value))
+            size += -(-length // 4096) * 4096
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        with (path / "zeros").open("wb") as file:
+            file.truncate(size)
+        (path / "in.onnx").write_bytes(own.SerializeToString())
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level.upper()}")
+        options.optimized_model_filepath = str(path / "out.onnx")
+        if size:
+            external = "session.optimized_model_external_initializers_"
+            options.add_session_config_entry(f"{external}file_name", "out.bin")
+            options.add_session_config_entry(f"{external}min_size_in_bytes", "1024")
+        ort.InferenceSession(path / "in.onnx", options, providers=["CPUExecutionProvider"])
+        nodes = load_model(path / "out.onnx", load_external_data=False).graph.node
+    return Counter(n.op_type for n in nodes if n.op_type not in VIEWS)
+
+
+def ours(model: ModelProto, level: str, fusions: tuple[Fusion | Pass, ...] = CPU.fusions) -> Counter[str]:
+    """The same of our own rules."""
+    graph = CPU.place(optimise(load(model), fusions, LEVELS[level]))
+    return Counter(o.type.rpartition("::")[2] for o in graph.operators if o.place != "free")
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Callable[..., Counter[str]]:
+    """What ONNX Runtime itself makes of a model."""
+    return optimised
+
+
+@pytest.fixture(scope="session")
+def rules() -> Callable[..., Counter[str]]:
+    """What our rules make of it."""
+    return ours

@@ -1,0 +1,227 @@
+"""ONNX Runtime's TransposeOptimizer: a Transpose is pushed behind what reads it where that saves transposing.
+
+It walks the operators once, in order, at each level. A Transpose moves on where the inputs get cheaper and the result
+is no dearer (an axis of more than one element costs one), or a Transpose further on may cancel it. Operators that
+ONNX Runtime pushes through but that are not in the tables here (Resize, Tile, Gather of many, ...) stop it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from onnxperf.graph import Graph
+from onnxperf.runtimes import patterns
+from onnxperf.runtimes.engine import BASIC, EXTENDED, Fused, Pass, Rewriter, fusion, without_identities
+from op_models import Operator, Tensor
+
+Perm = tuple[int, ...]
+POINTWISE = frozenset({
+    "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
+    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual",
+    "Log", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round",
+    "Selu", "Sigmoid", "Sign", "Sin", "Cos", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh",
+    "ThresholdedRelu", "Where", "Xor",
+})  # fmt: skip
+REDUCTIONS = frozenset(
+    {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
+)
+ALONG = frozenset({"Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"})
+PER_TENSOR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def perm_of(op: Operator) -> Perm:
+    """The permutation of a Transpose."""
+    return tuple(op.attrs.get("perm", range(op.out.rank - 1, -1, -1)))
+
+
+def inverse(perm: Perm) -> Perm:
+    """The permutation that undoes another."""
+    return tuple(perm.index(i) for i in range(len(perm)))
+
+
+def shape_under(perm: Perm, t: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor transposed."""
+    return tuple(t.shape[p] for p in perm)
+
+
+def _readers(op: Operator) -> tuple[int, ...]:
+    """The inputs at which a Transpose may be pushed through an operator; none where it can't be."""
+    if op.type in POINTWISE or op.type == "Concat":
+        return tuple(i for i, t in enumerate(op.inputs) if t is not None)
+    old = op.type in ("Softmax", "LogSoftmax", "Hardmax") and op.version < 13  # the row is more than one axis there
+    first = op.type in ALONG or op.type in REDUCTIONS or op.type in ("Transpose", "Pad", "Slice", "Squeeze", "Gather")
+    per_tensor = op.type in PER_TENSOR and op.present[1].size == 1
+    return (0,) if (first or per_tensor) and not old else ()
+
+
+def _cost(g: Rewriter, t: Tensor, perm: Perm) -> int:
+    """What it takes to undo `perm` at an input: nothing where stored, less than nothing where it cancels."""
+    rank = sum(d != 1 for d in t.shape)
+    before = g.made_by(t, "Transpose")
+    if before is None:
+        return 0 if t.stored else rank
+    return -rank if perm_of(before) == perm else 0
+
+
+def _axes(op: Operator, index: int, rank: int) -> tuple[int, ...] | None:
+    """The axes an operator names in an attribute or a stored input, counted from the front."""
+    given: Any = op.attrs.get("axes")
+    if given is None and len(op.inputs) > index and (t := op.inputs[index]) is not None:
+        if not t.stored or t.value is None:
+            return None
+        given = t.value
+    return tuple(int(a) % rank for a in given) if given is not None else tuple(range(rank))
+
+
+def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[int, ...]], Perm] | None:
+    """Attributes and stored values (by input) of an operator on untransposed inputs, and the result's permutation."""
+    attrs, rank = dict(op.attrs), len(perm)
+    if op.type in ALONG:
+        attrs["axis"] = perm[attrs.get("axis", 0 if op.type == "Split" else -1) % rank]
+        return attrs, {}, perm
+    if op.type == "Gather":
+        axis, taken = attrs.get("axis", 0) % rank, op.present[1]
+        if not taken.stored or taken.rank:
+            return None
+        attrs["axis"] = perm[axis]
+        return attrs, {}, _without(perm, (axis,))
+    if op.type == "Pad":
+        amounts = op.inputs[1].value if len(op.inputs) == 2 and op.inputs[1] is not None else None
+        if amounts is None or len(amounts) != 2 * rank:
+            return None
+        back = inverse(perm)
+        return attrs, {1: tuple(int(amounts[h + p]) for h in (0, rank) for p in back)}, perm
+    if op.type in REDUCTIONS or op.type in ("Squeeze", "Slice"):
+        index = 3 if op.type == "Slice" else 1
+        named = _axes(op, index, rank)
+        if named is None or (op.type == "Slice" and len(op.inputs) < 4):
+            return None
+        axes = tuple(perm[a] for a in named)
+        gone = op.type == "Squeeze" or (op.type != "Slice" and not attrs.get("keepdims", 1))
+        kept = _without(perm, named) if gone else perm
+        if "axes" in attrs:
+            return {**attrs, "axes": axes}, {}, kept
+        return attrs, {index: axes} if len(op.inputs) > index else {}, kept
+    return attrs, {}, perm
+
+
+def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
+    left = [p for i, p in enumerate(perm) if i not in axes]
+    return tuple(sorted(left).index(p) for p in left)
+
+
+def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operator, ...] | None:
+    """Move the Transpose at input `at` behind the operator: the new operators, or None where it does not pay."""
+    transpose = g.made_by(op.inputs[at], "Transpose")
+    readers = _readers(op)
+    if transpose is None or at not in readers:
+        return None
+    perm = perm_of(transpose)
+    if not perm or len(perm) != transpose.present[0].rank or sorted(perm) != list(range(len(perm))):
+        return None
+    if op.type == "Transpose":
+        composed = tuple(perm[p] for p in perm_of(op))
+        merged = replace(op, inputs=(transpose.present[0],), nodes=(*transpose.nodes, *op.nodes))
+        if composed == tuple(range(len(perm))):
+            return (replace(merged, type="Identity", attrs={}),)
+        return (replace(merged, attrs={"perm": composed}),)
+    rank = max(t.rank for i in readers if (t := op.inputs[i]) is not None)
+    perm = (*range(rank - len(perm)), *(p + rank - len(perm) for p in perm))
+    cost = sum(_cost(g, t, perm_of(transpose)) for i in readers if (t := op.inputs[i]) is not None)
+    if not any(t.name in leading for t in op.outputs):
+        cost += max(sum(d != 1 for d in t.shape) for t in op.outputs) if cost < 0 else 0
+    through = _through(op, perm)
+    if cost >= 0 or through is None:
+        return None
+    attrs, values, out_perm = through
+    if any(t.rank != len(out_perm) for t in op.outputs):
+        return None  # a shape is assumed
+    back, new, inputs = inverse(perm), [], list(op.inputs)
+    for i, t in enumerate(op.inputs):
+        if t is None or (i in readers and t.size == 1):
+            continue
+        if i in values:
+            shape = (len(values[i]),)
+            inputs[i] = replace(t, name=f"{t.name}#{op.name}", kind="constant", shape=shape, value=values[i])
+        elif i in readers:
+            before = g.made_by(t, "Transpose")
+            if before is not None and perm_of(before) == perm:
+                inputs[i] = before.present[0]
+                continue
+            full = replace(t, shape=(1,) * (rank - t.rank) + t.shape)
+            undone = replace(full, name=f"{t.name}#{op.name}#{i}", shape=shape_under(back, full), value=None)
+            if not t.stored:
+                undone = replace(undone, kind="activation")
+                new.append(Operator(undone.name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes))
+            inputs[i] = undone
+    identity = out_perm == tuple(range(len(out_perm)))
+    undo = inverse(out_perm)
+    outputs = op.outputs
+    if not identity:
+        outputs = tuple(replace(t, name=f"{t.name}#{op.name}", shape=shape_under(undo, t)) for t in op.outputs)
+    moved = replace(op, inputs=tuple(inputs), outputs=outputs, attrs=attrs)
+    behind = []
+    for a, b in zip(outputs, op.outputs if not identity else (), strict=False):
+        name = f"{transpose.name}#{b.name}"
+        behind.append(Operator(name, "Transpose", (a,), (b,), {"perm": out_perm}, 0, transpose.nodes))
+    return (*new, moved, *behind)
+
+
+def _leading(graph: Graph) -> set[str]:
+    """Tensors from which operators that can be pushed through lead to a Transpose."""
+    leading: set[str] = set()
+    for o in reversed(graph.operators):
+        if o.type == "Transpose":
+            leading.add(o.present[0].name)
+        elif any(t.name in leading for t in o.outputs):
+            leading.update(t.name for i in _readers(o) if (t := o.inputs[i]) is not None)
+    return leading
+
+
+def _pushed(graph: Graph) -> Graph:
+    if not any(o.type == "Transpose" for o in graph.operators):
+        return graph
+    g, leading, changed = Rewriter(graph), _leading(graph), False
+    for first in graph.operators:
+        todo = [first]
+        while todo:
+            op = todo.pop(0)
+            new = next((n for i in range(len(op.inputs)) if (n := _push(g, op, i, leading))), None)
+            if new is None:
+                continue
+            sources = {id(m): m for t in op.present if (m := g.made_by(t, "Transpose"))}
+            g.apply(Fused((op,), new[-1], new[:-1]))
+            read = {t.name for o in new for t in o.present}
+            for source in sources.values():
+                if (
+                    source.out.name not in read
+                    and not g.users(source.out)
+                    and source.out.name not in graph.output_names
+                ):
+                    g.forget(source)
+            changed, todo = True, [*(o for o in new if o.type != "Identity"), *todo]
+    return without_identities(g.result(())) if changed else graph
+
+
+PUSH = Pass("transposes moved on", BASIC, _pushed, once=True)
+PUSH_AGAIN = replace(PUSH, level=EXTENDED)
+
+
+@fusion("Transpose + Reshape", anchor="Transpose", level=EXTENDED)
+def of_matrices(g: Rewriter, transpose: Operator) -> Fused | None:
+    """Matrices transposed in a stack that a Reshape then splits into more axes: it is split first."""
+    split = patterns.next_op(g, transpose, "Reshape")
+    x, y = transpose.present[0], transpose.out
+    if split is None or perm_of(transpose) != (0, 2, 1) or split.out.rank < 4 or split.out.shape[-2:] != y.shape[-2:]:
+        return None
+    rank = split.out.rank
+    view = replace(y, name=f"{y.name}#view", shape=(*split.out.shape[:-2], *x.shape[-2:]))
+    first = replace(split, inputs=(x,), outputs=(view,), attrs={})
+    merged = g.made_by(x, "Reshape")
+    back = merged is not None and merged.present[0].shape == view.shape  # what was split before needs no Reshape
+    source = merged.present[0] if merged is not None and back else view
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    second = replace(transpose, inputs=(source,), outputs=split.outputs, attrs={"perm": perm})
+    gone = (merged,) if merged is not None and back and g.only_user(x) else ()
+    return Fused((*gone, transpose, split), second, () if back else (first,))

@@ -1,0 +1,224 @@
+"""What `onnxruntime.transformers.optimizer` does to a model before ONNX Runtime sees it (use_gpu=True, opt_level=0).
+
+Published figures of "optimized" BERT and GPT-2 use it. It fuses more than the runtime itself: a residual sum whose
+value goes on is a second result of SkipLayerNormalization, and biases join what follows a product. An attention is
+recognised in the form of BERT before transformers 4.4x and of no mask; RotaryEmbedding, past states and embeddings
+whose positions are constants are left alone, as that tool leaves those of today's exports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isclose
+
+from onnxperf.graph import Graph
+from onnxperf.runtimes import ort_extended as extended
+from onnxperf.runtimes import patterns
+from onnxperf.runtimes.engine import DISABLED, Fused, Fusion, Miss, Pass, Rewriter, fused, fusion, without_identities
+from onnxperf.runtimes.patterns import next_op, other, scalar
+from op_models import Operator, Tensor
+
+NORMS = {
+    "LayerNormalization": "com.microsoft::SkipLayerNormalization",
+    "SimplifiedLayerNormalization": "com.microsoft::SkipSimplifiedLayerNormalization",
+}
+
+
+@fusion("SimplifiedLayerNormalization", anchor="Sqrt", level=DISABLED)
+def rms_norm(g: Rewriter, root: Operator) -> Fused | None:
+    """x / sqrt(mean(x^2) + epsilon) gamma, be it by Div, Reciprocal or one over the root."""
+    epsilon = g.made_by(root.inputs[0], "Add")
+    mean = g.made_by(epsilon.inputs[0], "ReduceMean") if epsilon else None
+    square = g.made_by(mean.inputs[0], "Pow") if mean else None
+    if epsilon is None or mean is None or square is None or scalar(square.inputs[1]) != 2:
+        return None
+    x = square.present[0]
+    quotient = next_op(g, root, "Div", "Reciprocal")
+    inner: list[Operator] = []
+    if quotient is not None and (quotient.type == "Reciprocal" or scalar(quotient.inputs[0]) == 1):
+        inner, quotient = [quotient], next_op(g, quotient, "Mul")
+    scale = next_op(g, quotient, "Mul")
+    gamma = other(scale, quotient.out if quotient else None)
+    if quotient is None or scale is None or gamma is None or mean.out.shape != (*x.shape[:-1], 1):
+        return None
+    if x.name not in {t.name for t in quotient.present} or not gamma.stored or gamma.rank != 1:
+        return None
+    parts = (square, mean, epsilon, root, *inner, quotient, scale)
+    return fused("SimplifiedLayerNormalization", scale, parts, (x, gamma), {"axis": -1})
+
+
+@fusion("SkipLayerNormalization", anchor=tuple(NORMS), level=DISABLED)
+def skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
+    """A sum of two activations and the normalisation behind it; where others read the sum, it is a result as well."""
+    add = g.made_by(norm.inputs[0], "Add")
+    if add is None or any(t.stored for t in add.present):
+        return None
+    x, skip = add.present
+    if x.rank < skip.rank or x.size < skip.size:
+        x, skip = skip, x
+    if x.rank != 3 or skip.shape not in (x.shape, (1, *x.shape[1:]), x.shape[1:]):
+        return Miss(f"the summands do not fit: {list(x.shape)}, {list(skip.shape)}", add.nodes)
+    for t in add.present:
+        gather = g.made_by(t, "Gather")
+        if gather is not None and gather.present[1].kind != "input":
+            return Miss("the sum is one of embeddings", add.nodes)
+    out = fused(NORMS[norm.type], norm, (add, norm), (x, skip, *norm.inputs[1:])).operator
+    if not g.only_user(add.out):
+        out = replace(out, outputs=(*out.outputs, add.out))
+    return Fused((add, norm), out, early=True)
+
+
+@fusion("QuickGelu", anchor="Sigmoid", level=DISABLED)
+def quick_gelu(g: Rewriter, sigmoid: Operator) -> Fused | None:
+    """x sigmoid(1.702 x), CLIP's; SiLU stays as it is."""
+    found = extended.quick_gelu.rule(g, sigmoid)
+    return found if isinstance(found, Fused) and isclose(found.operator.attrs["alpha"], 1.702, rel_tol=1e-3) else None
+
+
+def _bias(g: Rewriter, tensor: Tensor | None) -> tuple[Operator, Tensor, Tensor] | None:
+    """The Add of a stored vector to a product that makes `tensor`, the product, and the vector."""
+    add = g.made_by(tensor, "Add")
+    if add is None or not g.only_user(add.out):
+        return None
+    for matmul, bias in patterns.biased_product(g, add):
+        if bias.stored and bias.rank == 1:
+            return add, matmul.out, bias
+    return None
+
+
+@fusion("bias + Gelu", anchor=("Gelu", "com.microsoft::Gelu", "com.microsoft::FastGelu"), level=DISABLED)
+def bias_gelu(g: Rewriter, gelu: Operator) -> Fused | None:
+    """The bias of a product goes along with the Gelu behind it."""
+    found = _bias(g, gelu.inputs[0]) if len(gelu.present) == 1 else None
+    if found is None or gelu.attrs.get("approximate", "none") != "none":
+        return None
+    add, x, bias = found
+    type = gelu.type if gelu.type.endswith("FastGelu") else "com.microsoft::BiasGelu"
+    return fused(type, gelu, (add, gelu), (x, bias))
+
+
+@fusion("bias + SkipLayerNormalization", anchor="com.microsoft::SkipLayerNormalization", level=DISABLED)
+def bias_skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | None:
+    """The bias of a product goes along with the residual sum behind it."""
+    for side in (0, 1) if len(norm.inputs) == 4 else ():
+        found = _bias(g, norm.inputs[side])
+        if found is not None:
+            add, x, bias = found
+            merged = replace(norm, inputs=(x, norm.inputs[1 - side], *norm.inputs[2:], bias))
+            return Fused((add, norm), replace(merged, nodes=(*add.nodes, *norm.nodes)))
+    return None
+
+
+@fusion("Gemm -> MatMul + Add", anchor="Gemm", level=DISABLED)
+def unreshaped(g: Rewriter, gemm: Operator) -> Fused | None:
+    """GPT-2's: a Gemm between Reshapes, behind a normalisation or FastGelu, is a product of the stack again."""
+    before, after = g.made_by(gemm.inputs[0], "Reshape"), next_op(g, gemm, "Reshape")
+    made = g.made_by(before.inputs[0]) if before is not None else None
+    if before is None or after is None or made is None or len(gemm.present) != 3:
+        return None
+    behind = (*NORMS, *NORMS.values(), "com.microsoft::FastGelu")
+    x = before.present[0]
+    plain = not gemm.attrs.get("transA") and not gemm.attrs.get("transB")
+    if made.type not in behind or not plain or after.out.shape[:-1] != x.shape[:-1]:
+        return None
+    product = replace(after.out, name=f"{after.out.name}#product")
+    matmul = replace(gemm, type="MatMul", inputs=(x, gemm.inputs[1]), outputs=(product,), attrs={})
+    add = replace(after, type="Add", inputs=(product, gemm.inputs[2]), attrs={})
+    gone = (before,) if g.only_user(before.out) else ()
+    return Fused((*gone, gemm, after), add, (matmul,))
+
+
+def _projected(g: Rewriter, t: Tensor | None) -> tuple[Operator, Operator, Operator, Operator] | None:
+    """Transpose, Reshape, Add and MatMul that make queries, keys or values of [batch, heads, length, size]."""
+    transpose = g.made_by(t, "Transpose")
+    reshape = g.made_by(transpose.inputs[0], "Reshape") if transpose else None
+    add = g.made_by(reshape.inputs[0], "Add") if reshape else None
+    matmul = next((m for m, _ in patterns.biased_product(g, add)), None) if add else None
+    if transpose is None or reshape is None or add is None or matmul is None:
+        return None
+    return transpose, reshape, add, matmul
+
+
+def _mask(g: Rewriter, t: Tensor | None) -> Tensor | None:
+    """The mask [batch, length] behind (1 - mask) * -10000, spread over heads and queries."""
+    scale = g.made_by(t, "Mul")
+    turned = next((m for m in (g.made_by(x, "Sub") for x in (scale.present if scale else ())) if m), None)
+    if turned is None or scalar(turned.inputs[0]) != 1:
+        return None
+    cast = g.made_by(turned.inputs[1], "Cast")
+    outer = g.made_by(cast.inputs[0] if cast else turned.inputs[1], "Unsqueeze")
+    inner = g.made_by(outer.inputs[0], "Unsqueeze") if outer else None
+    return inner.present[0] if inner else None
+
+
+@fusion("Attention", anchor="Softmax", level=DISABLED)
+def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
+    """Three biased projections of one tensor, scaled and masked scores, their Softmax, and the values weighed by it."""
+    add = g.made_by(softmax.inputs[0], "Add")
+    scaled = next((d for t in (add.present if add else softmax.present) if (d := g.made_by(t, "Div"))), None)
+    scores = g.made_by(scaled.inputs[0], "MatMul") if scaled else None
+    weighed = next_op(g, softmax, "MatMul")
+    turned = next_op(g, weighed, "Transpose")
+    merged = next_op(g, turned, "Reshape")
+    if scaled is None or scores is None or weighed is None or turned is None or merged is None:
+        return None
+    found = [_projected(g, t) for t in (scores.inputs[0], scores.inputs[1], weighed.inputs[1])]
+    q, k, v = found
+    if q is None or k is None or v is None:
+        return None
+    x = q[3].present[0]
+    if any(p[3].present[0].name != x.name or not p[3].present[1].stored for p in (q, k, v)):
+        return Miss("queries, keys and values are not projections of one tensor", softmax.nodes)
+    mask = _mask(g, other(add, scaled.out)) if add is not None else None
+    if add is not None and mask is None:
+        return Miss("its mask is written in a form that is not recognised", add.nodes)
+    heads, width = q[0].out.shape[1], sum(p[3].out.shape[-1] for p in (q, k, v))
+    weight = replace(q[3].present[1], name=f"{q[3].name}#qkv", shape=(x.shape[-1], width), value=None)
+    bias = replace(weight, name=f"{q[2].name}#qkv", shape=(width,))
+    masked = () if add is None else (add,)
+    parts = (*q, *k, *v, scores, scaled, *masked, softmax, weighed, turned, merged)
+    inputs: tuple[Tensor | None, ...] = (x, weight, bias)
+    before: tuple[Operator, ...] = ()
+    if mask is not None:  # the sum of a mask is the number of tokens: what the kernel reads; all layers share it
+        length = Tensor(f"{mask.name}#length", "int32", mask.shape[:1])
+        if g.made_by(length) is None:
+            whole = replace(length, name=f"{mask.name}#int32", shape=mask.shape)
+            cast = Operator(whole.name, "Cast", (mask,), (whole,), {"to": 6}, 0, softmax.nodes)
+            attrs = {"axes": (1,), "keepdims": 0}
+            before = (cast, Operator(length.name, "ReduceSum", (whole,), (length,), attrs, 0, softmax.nodes))
+        inputs = (*inputs, length)
+    one = fused("com.microsoft::Attention", merged, parts, inputs, {"num_heads": heads})
+    return replace(one, before=before)
+
+
+def _live(graph: Graph) -> Graph:
+    """Without what nothing reads any more."""
+    needed, kept = set(graph.output_names), []
+    for o in reversed(graph.operators):
+        if any(t.name in needed for t in o.outputs):
+            needed.update(t.name for t in o.present)
+            kept.append(o)
+    return graph if len(kept) == len(graph.operators) else replace(graph, operators=tuple(reversed(kept)))
+
+
+IDENTITIES = Pass("identities", DISABLED, without_identities)
+#: In order, all before the runtime's own rules.
+TRANSFORMERS: tuple[Fusion | Pass, ...] = (
+    IDENTITIES,
+    replace(patterns.layer_norm, level=DISABLED),
+    rms_norm,
+    replace(patterns.gelu, level=DISABLED),
+    replace(patterns.fast_gelu, level=DISABLED),
+    quick_gelu,
+    skip_layer_norm,
+    attention,
+    unreshaped,
+    bias_gelu,
+    bias_skip_layer_norm,
+    Pass("pruning", DISABLED, _live),
+)
+
+
+def transformers_fusions() -> tuple[Fusion | Pass, ...]:
+    """The rules of the offline optimizer, to be applied at level `disabled` before a runtime's own."""
+    return TRANSFORMERS

@@ -1,0 +1,289 @@
+"""TensorRT: an engine built for one card and one shape, in which most of the graph disappears into a few kernels.
+
+No rule here could be compared with TensorRT itself, which needs a GPU to build an engine; they follow its developer
+guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names that trtexec publishes. Assumed:
+
+- the builder finds the fastest tactic, which is what `latency` estimates; shapes are static, weights stay on the card;
+- products take bias, one residual of their own shape, and an activation along; elementwise operators in a row are one
+  kernel, and go along with a softmax or normalisation that reads them;
+- products that read the same tensor with equal attributes are one wider product;
+- attention is one kernel in half and 8-bit types with heads up to 256; in float32 its parts stay apart;
+- a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
+- a Concat costs nothing where kernels can write into its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onnxperf.graph import Graph
+from onnxperf.runtimes import ort_basic, ort_extended, patterns
+from onnxperf.runtimes.engine import DISABLED, Fused, HostCosts, Miss, Pass, Policy, Rewriter, Runtime, fused, fusion
+from onnxperf.runtimes.patterns import next_op, scaled
+from onnxperf.runtimes.placement import FREE
+from op_models import BITS, Operator, Tensor, work_of
+from op_models.pointwise import FLOPS
+
+CONVOLUTIONS = ("Conv", "com.microsoft::FusedConv")
+GEMMS = ("Gemm", "com.microsoft::FusedGemm", "MatMul", "com.microsoft::FusedMatMulActivation")
+PRODUCTS = (*CONVOLUTIONS, "ConvTranspose", *GEMMS)
+#: What a product of each type becomes where it takes an activation along.
+ACTIVATED = {
+    "Conv": "com.microsoft::FusedConv", "com.microsoft::FusedConv": "com.microsoft::FusedConv",
+    "Gemm": "com.microsoft::FusedGemm", "MatMul": "com.microsoft::FusedMatMulActivation",
+    "com.microsoft::FusedMatMulActivation": "com.microsoft::FusedMatMulActivation",
+}  # fmt: skip
+GELUS = ("Gelu", "com.microsoft::Gelu", "com.microsoft::FastGelu", "com.microsoft::QuickGelu")
+ACTIVATIONS = (
+    "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "Elu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Mish",
+    *GELUS,
+)  # fmt: skip
+CHAIN = "tensorrt::Pointwise"
+ELEMENTWISE = (CHAIN, *(t for t in FLOPS if "::" not in t), "Pow", "Sum", "Max", "Min", "Mean", "Clip", *GELUS)
+ROWS = ("Softmax", "LogSoftmax", "LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")
+HALF = frozenset({"float16", "bfloat16", "int8", "float8e4m3fn", "float8e5m2"})
+WIDEST_HEAD = 256
+
+
+@fusion("product + residual", anchor="Add", level=DISABLED)
+def residual(g: Rewriter, add: Operator) -> Fused | Miss | None:
+    """A sum of the product's own shape is read by its epilogue; of two products, by that which runs last."""
+    for out, other in (add.present[::-1], add.present):
+        product = g.made_by(out, "Conv", "Gemm", "MatMul")
+        if product is None or g.only_user(out) is None:
+            continue
+        if other.shape != out.shape:
+            return Miss(f"the summand {list(other.shape)} is not of the output's shape {list(out.shape)}", add.nodes)
+        type = "FusedConv" if product.type == "Conv" else "FusedMatMulActivation"
+        inputs = (*product.inputs, None)[:3]
+        return fused(f"com.microsoft::{type}", add, (product, add), (*inputs, other), dict(product.attrs))
+    return None
+
+
+@fusion("product + activation", anchor=tuple(ACTIVATED), level=DISABLED)
+def activation(g: Rewriter, product: Operator) -> Fused | None:
+    """The activation that alone reads a product."""
+    after = next_op(g, product, *ACTIVATIONS)
+    if after is None or product.attrs.get("activation") or product.out.dtype != after.out.dtype:
+        return None
+    attrs = {**product.attrs, "activation": after.type.rpartition("::")[2]}
+    return fused(ACTIVATED[product.type], after, (product, after), product.inputs, attrs)
+
+
+@fusion("elementwise operators", anchor=ELEMENTWISE, level=DISABLED)
+def chain(g: Rewriter, last: Operator) -> Fused | None:
+    """An elementwise operator takes along the one before it that nobody else reads."""
+    for t in last.present:
+        before = g.made_by(t, *ELEMENTWISE)
+        if before is None or not g.only_user(t) or len(before.outputs) > 1:
+            continue
+        inputs = [i for i in (*before.present, *last.present) if i.name != t.name]
+        flops = _flops(last) + _flops(before) * before.out.size // max(last.out.size, 1)
+        unique = tuple({i.name: i for i in inputs}.values())
+        return fused(CHAIN, last, (before, last), unique, {"flops_per_element": flops})
+    return None
+
+
+def _flops(o: Operator) -> int:
+    return work_of(o).vector_flops // max(o.out.size, 1)
+
+
+@fusion("elementwise operators + rows", anchor=ROWS, level=DISABLED)
+def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
+    """What a softmax or normalisation reads is computed on the way, where nobody else reads it."""
+    x = rows.present[0]
+    before = g.made_by(x, *ELEMENTWISE)
+    if before is None or not g.only_user(x) or BITS[before.out.dtype] < 16:
+        return None
+    first = next((t for t in before.present if t.shape == x.shape), None)
+    if first is None:
+        return None
+    others = (t for t in (*before.present, *rows.present[1:]) if t.name not in (first.name, x.name))
+    nodes = tuple(dict.fromkeys((*before.nodes, *rows.nodes)))
+    return Fused((before, rows), replace(rows, inputs=(first, *others), nodes=nodes))
+
+
+@fusion("attention", anchor="MatMul", level=DISABLED)
+def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
+    """softmax(scale Q K^T + mask) V, with the transpositions around it, in one kernel."""
+    softmax = g.made_by(second.inputs[0], "Softmax")
+    if softmax is None:
+        return None
+    found = _scores(g, g.made_by(softmax.inputs[0]))
+    if found is None:
+        return Miss("its softmax is not one of a scaled and masked product", softmax.nodes)
+    first, mask, parts = found
+    parts = [*parts, softmax, second]
+    q, k, v = (_head(g, t, parts) for t in (*first.present, second.present[1]))
+    if k.rank not in (3, 4) or q.rank != k.rank or v.rank != k.rank:
+        return Miss("its operands have other than three or four axes", first.nodes)
+    k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
+    if q.dtype not in HALF:
+        return Miss(f"there is no fused kernel for {q.dtype}", second.nodes)
+    if max(q.shape[-1], v.shape[-1]) > WIDEST_HEAD:
+        return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
+    if k.rank == 3:  # batch and heads in one axis
+        q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
+    last = next_op(g, second, "Transpose") or second
+    return fused("tensorrt::Attention", last, (*parts, *(() if last is second else (last,))), (q, k, v, mask))
+
+
+def _scores(g: Rewriter, o: Operator | None) -> tuple[Operator, Tensor | None, list[Operator]] | None:
+    """The product behind a softmax's input, the mask added on the way, and all the operators."""
+    mask, parts = None, []
+    while o is not None and g.only_user(o.out):
+        parts.append(o)
+        if o.type == "MatMul":
+            return o, mask, parts
+        if (found := scaled(o)) is not None:
+            o = g.made_by(found[0])
+        elif o.type == "Add" and mask is None:
+            x, mask = o.present
+            if g.made_by(x, "MatMul", "Mul", "Div") is None:
+                x, mask = mask, x
+            o = g.made_by(x)
+        else:
+            return None
+    return None
+
+
+def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
+    """What an operand is made of by scaling and transposing, seen in the operand's own shape; those go along."""
+    x = t
+    while (o := g.made_by(x, "Transpose", "Mul", "Div")) is not None and g.only_user(x):
+        found = (o.present[0], 1.0) if o.type == "Transpose" else scaled(o)
+        if found is None:
+            break
+        parts.append(o)
+        x = found[0]
+    return replace(x, shape=t.shape)
+
+
+@fusion("DequantizeLinear + product", anchor=PRODUCTS, level=DISABLED)
+def dequantised(g: Rewriter, product: Operator) -> Fused | None:
+    """A product of two dequantised operands runs on the quantised ones."""
+    scales = [g.made_by(t, "DequantizeLinear") for t in product.inputs[:2]]
+    x, w = scales
+    if x is None or w is None:
+        return None
+    bias = [b.present[0] if (b := g.made_by(t, "DequantizeLinear")) else t for t in product.inputs[2:3]]
+    inputs = (x.present[0], w.present[0], *bias, *product.inputs[3:])
+    gone = [o for o in (x, w) if g.only_user(o.out)]
+    nodes = tuple(dict.fromkeys(n for o in (*gone, product) for n in o.nodes))
+    return Fused((*gone, product), replace(product, inputs=inputs, nodes=nodes))
+
+
+@fusion("producer + QuantizeLinear", anchor="QuantizeLinear", level=DISABLED)
+def quantised(g: Rewriter, quantise: Operator) -> Fused | None:
+    """What alone reads a kernel's output is the end of that kernel."""
+    before = g.made_by(quantise.present[0], *PRODUCTS, *ROWS)
+    if before is None or g.only_user(quantise.present[0]) is None:
+        return None
+    nodes = (*before.nodes, *quantise.nodes)
+    return Fused((before, quantise), replace(before, outputs=quantise.outputs, nodes=nodes))
+
+
+def _siblings(graph: Graph) -> Graph:
+    """Products of one tensor with stored weights and equal attributes become one with all their columns.
+
+    The parts of its output are free views. Residuals keep products apart.
+    """
+    groups: dict[object, list[Operator]] = {}
+    for o in graph.operators:
+        if o.type in PRODUCTS and len(o.present) > 1 and all(t.stored for t in o.present[1:]):
+            x, w = o.present[:2]
+            axis = _columns(o)
+            if w.rank > 1 and o.attrs.get("group", 1) == 1 and o.out.rank > -axis - 1:
+                others = tuple(d for i, d in enumerate(w.shape) if i != axis % w.rank)
+                attrs = tuple(sorted((k, str(v)) for k, v in o.attrs.items()))
+                groups.setdefault((o.type, x.name, w.dtype, others, len(o.present), attrs, o.repeat), []).append(o)
+    wide = {id(ops[0]): ops for ops in groups.values() if len(ops) > 1}
+    if not wide:
+        return graph
+    merged = {id(o) for ops in wide.values() for o in ops}
+    operators: list[Operator] = []
+    for o in graph.operators:
+        if id(o) in wide:
+            operators += _merged(wide[id(o)])
+        elif id(o) not in merged:
+            operators.append(o)
+    return replace(graph, operators=tuple(operators))
+
+
+def _columns(o: Operator) -> int:
+    """The axis of a product's weights along which its output's columns lie."""
+    if o.type in CONVOLUTIONS:
+        return 0
+    return -2 if o.attrs.get("transB") else 1 if o.type == "ConvTranspose" else -1
+
+
+def _merged(ops: list[Operator]) -> Iterator[Operator]:
+    first = ops[0]
+    axis, along = _columns(first), 1 if first.type in (*CONVOLUTIONS, "ConvTranspose") else -1
+    x = first.present[0]
+    stored = []
+    for i, t in enumerate(first.present[1:]):
+        at = (axis if i == 0 else -1) % max(t.rank, 1)
+        total = sum(o.present[1 + i].shape[at] for o in ops) if t.rank else 0
+        shape = tuple(total if j == at else d for j, d in enumerate(t.shape))
+        stored.append(replace(t, name=f"{t.name}#wide", shape=shape, value=None))
+    at = along % first.out.rank
+    shape = tuple(sum(o.out.shape[at] for o in ops) if i == at else d for i, d in enumerate(first.out.shape))
+    out = replace(first.out, name=f"{first.out.name}#wide", shape=shape)
+    nodes = tuple(n for o in ops for n in o.nodes)
+    yield replace(first, inputs=(x, *stored), outputs=(out,), nodes=nodes)
+    parts = tuple(o.out for o in ops)
+    yield Operator(f"{first.name}#parts", "Split", (out,), parts, {"axis": along}, 0, nodes, "free", first.repeat)
+
+
+def place(graph: Graph) -> Graph:
+    """Shape arithmetic is done when the engine is built; views are free, and a Concat of what kernels write."""
+    written: set[str] = set()
+    placed = []
+    for o in graph.operators:
+        free = o.place == "free" or o.type in FREE or o.type in ("Shape", "Size")
+        free = free or (bool(o.outputs) and all(t.value is not None and t.size <= 64 for t in o.outputs))
+        free = free or (o.type == "Concat" and all(t.name in written for t in o.present))
+        if not free:
+            written.update(t.name for t in o.outputs)
+        placed.append(replace(o, place="free" if free else "gpu"))
+    return replace(graph, operators=tuple(placed))
+
+
+TENSORRT = Runtime(
+    name="tensorrt",
+    fusions=tuple(
+        replace(rule, level=DISABLED)
+        for rule in (
+            ort_basic.ELIMINATION,
+            ort_basic.COMMON_SUBEXPRESSIONS,
+            ort_basic.conv_affine,
+            ort_basic.conv_batch_norm,
+            ort_basic.matmul_batch_norm,
+            patterns.layer_norm,
+            ort_extended.rms_norm,
+            patterns.gelu,
+            patterns.fast_gelu,
+            ort_extended.quick_gelu,
+            patterns.softmax,
+            patterns.linear,
+            attention,
+            dequantised,
+            activation,
+            residual,
+            Pass("products side by side", DISABLED, _siblings),
+            ort_extended.skip_layer_norm,
+            quantised,
+            chain,
+            before_rows,
+        )
+    ),
+    place=place,
+    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact"),
+    host=HostCosts(
+        run_s=8e-6, node_s=0.0, launch_s=2.2e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
+        replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed: prototype",
+    ),
+    describe="TensorRT, an engine built for this card and these shapes",
+)  # fmt: skip

@@ -1,0 +1,187 @@
+"""TensorRT's rules on the smallest models they match, and what they make of the samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxperf.graph import Graph, load
+from onnxperf.passes import precision
+from onnxperf.runtimes import RUNTIMES, run_graph
+from op_models import Operator, work_of
+
+SAMPLES = sorted((Path(__file__).parents[2] / "samples").glob("*.onnx"))
+TENSORRT = RUNTIMES["tensorrt"]
+CONV = "(float[1,3,8,8] x) => (float[1,4,6,6] y) "
+CONVS = "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[1,4,6,6] v) "
+SKIP = "(float[1,3,8,8] x, float[1,4,6,6] r) => (float[1,4,6,6] y) "
+HIDDEN = "(float[2,3,4] x) => (float[2,3,4] y) "
+TWO = "(float[2,3,4] x, float[2,3,4] z) => (float[2,3,4] y) "
+W: dict[str, Any] = {"w": (4, 3, 3, 3)}
+
+#: model, weights, the kernels
+MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "activation": (CONV + "{c=Conv(x,w) y=Relu(c)}", W, "FusedConv"),
+    "bias, batch norm, activation": (
+        CONV + "{c=Conv(x,w,s) n=BatchNormalization(c,s,s,s,s) y=LeakyRelu(n)}", {**W, "s": (4,)}, "FusedConv",
+    ),
+    "swish": (CONV + "{c=Conv(x,w) s=Sigmoid(c) y=Mul(c,s)}", W, "FusedConv"),
+    "residual": (SKIP + "{c=Conv(x,w) a=Add(r,c) y=Relu(a)}", W, "FusedConv"),
+    "two convolutions, one sum": (
+        CONV + "{c=Conv(x,w) r=Relu(c) d=Conv(x,u) a=Add(d,r) y=Relu(a)}", {**W, "u": (4, 3, 3, 3)},
+        "FusedConv FusedConv",
+    ),
+    "an activation that is not the only reader": (
+        CONVS + "{c=Conv(x,w) v=Relu(c) y=Add(c,v)}", W, "Conv Relu Add",
+    ),
+    "a summand that broadcasts": (
+        "(float[1,3,8,8] x, float[1,4,1,1] r) => (float[1,4,6,6] y) {c=Conv(x,w) y=Add(r,c)}", W, "Conv Add",
+    ),
+    "siblings": (CONVS + "{y=Conv(x,w) v=Conv(x,u)}", {**W, "u": (4, 3, 3, 3)}, "Conv"),
+    "siblings with the same activation": (
+        CONVS + "{c=Conv(x,w) y=Relu(c) d=Conv(x,u) v=Relu(d)}", {**W, "u": (4, 3, 3, 3)}, "FusedConv",
+    ),
+    "siblings that end otherwise": (
+        CONVS + "{y=Conv(x,w) d=Conv(x,u) v=Relu(d)}", {**W, "u": (4, 3, 3, 3)}, "Conv FusedConv",
+    ),
+    "siblings of other kernels": (
+        "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[1,4,8,8] v) {y=Conv(x,w) v=Conv(x,u)}",
+        {**W, "u": (4, 3, 1, 1)}, "Conv Conv",
+    ),
+    "linear layers side by side": (
+        "(float[2,3,4] x) => (float[2,3,5] y, float[2,3,6] z) {c=MatMul(x,w) y=Add(c,b) d=MatMul(x,u) z=Add(d,k)}",
+        {"w": (4, 5), "b": (5,), "u": (4, 6), "k": (6,)}, "Gemm",
+    ),
+    "linear and gelu": (HIDDEN + "{c=MatMul(x,w) a=Add(c,b) y=Gelu(a)}", {"w": (4, 4), "b": (4,)}, "FusedGemm"),
+    "linear and residual": (HIDDEN + "{c=MatMul(x,w) a=Add(c,b) y=Add(a,x)}", {"w": (4, 4), "b": (4,)},
+                            "FusedMatMulActivation"),
+    "a chain that reads a value twice": (HIDDEN + "{a=Exp(x) b=Add(a,x) c=Tanh(b) y=Mul(c,a)}", {}, "Pointwise"),
+    "a chain of all": (TWO + "{a=Exp(x) b=Add(a,z) y=Tanh(b)}", {}, "Pointwise"),
+    "a chain before rows": (TWO + "{a=Mul(x,h) b=Add(a,z) y=Softmax<axis=-1>(b)}", {"h": 0.5}, "Softmax"),
+    "residual before rows": (
+        TWO + "{a=Add(x,z) y=LayerNormalization<axis=-1>(a,s,s)}", {"s": (4,)}, "SkipLayerNormalization",
+    ),
+    "attention in float32": (
+        TWO + "{t=Transpose<perm=[0,2,1]>(z) a=MatMul(x,t) m=Mul(a,h) p=Softmax<axis=-1>(m) y=MatMul(p,z)}",
+        {"h": 0.5}, "Transpose MatMul Softmax MatMul",
+    ),
+    "concatenation of what kernels write": (
+        "(float[1,3,8,8] x) => (float[1,6,8,8] y) {a=Relu(x) b=Exp(x) y=Concat<axis=1>(a,b)}", {}, "Relu Exp",
+    ),
+    "concatenation of an input": (
+        "(float[1,3,8,8] x) => (float[1,6,8,8] y) {a=Relu(x) y=Concat<axis=1>(a,x)}", {}, "Relu Concat",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_kernels(run: Callable[..., Graph], types: Callable[[Graph], Counter[str]], name: str) -> None:
+    text, weights, kernels = MATCHES[name]
+    assert types(run(text, runtime="tensorrt", **weights)) == Counter(kernels.split())
+
+
+def heads(rank: int, dim: int = 8, scale: bool = True) -> onnx.ModelProto:
+    """softmax(Q K^T / 2 + mask) V of four heads, as exporters write it."""
+    q = [2, 5, 4, dim] if rank == 4 else [8, 5, dim]
+    split = [0, 2, 1, 3] if rank == 4 else [0, 1, 2]
+    back = [0, 2, 3, 1] if rank == 4 else [0, 2, 1]
+    nodes = [
+        helper.make_node("Transpose", ["q"], ["qh"], perm=split),
+        helper.make_node("Transpose", ["k"], ["kh"], perm=back),
+        helper.make_node("Transpose", ["v"], ["vh"], perm=split),
+        helper.make_node("Mul", ["qh", "half"], ["qs"]),
+        helper.make_node("MatMul", ["qs", "kh"], ["scores"]),
+        helper.make_node("Add", ["scores", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "vh"], ["o"]),
+        helper.make_node("Transpose", ["o"], ["y"], perm=split),
+    ]
+    io = [helper.make_tensor_value_info(n, TensorProto.FLOAT, q) for n in ("q", "k", "v", "y")]
+    io.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [5, 5]))
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    graph = helper.make_graph(nodes, "g", [*io[:3], io[4]], [io[3]], [half])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+@pytest.mark.parametrize(
+    ("rank", "dim", "dtype", "fused"),
+    [
+        (4, 8, "fp16", True),
+        (3, 8, "bf16", True),
+        (4, 256, "fp16", True),
+        (4, 257, "fp16", False),
+        (4, 8, "fp32", False),
+    ],
+)
+def test_attention_is_one_kernel_in_half_precision(rank: int, dim: int, dtype: str, fused: bool) -> None:
+    graph = precision(load(heads(rank, dim)), dtype)
+    run = run_graph(graph, TENSORRT)
+    kernels = [o for o in run.operators if o.place == "gpu"]
+    assert (len(kernels) == 1) == fused
+    assert matrix(run) == matrix(graph)
+    if fused:
+        assert kernels[0].type == "tensorrt::Attention"
+        assert {t.name for t in kernels[0].present} == {"q", "k", "v", "mask"}
+    else:
+        assert any("attention did not apply" in n.message for n in run.notes)
+
+
+def matrix(graph: Graph) -> int:
+    return sum(o.repeat * work_of(o).matrix_flops for o in graph.operators if o.place != "free")
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("dtype", ["keep", "fp16", "int8"])
+def test_fusion_leaves_products_and_nodes_as_they_are(path: Path, dtype: str) -> None:
+    dims = {"batch": 2, "sequence": 16} if "dynamic" in path.stem else None
+    graph = precision(load(path, dims=dims), dtype)
+    run = run_graph(graph, TENSORRT)
+    assert matrix(run) == matrix(graph)
+    made = {t.name for o in run.operators for t in o.outputs}
+    read = {t.name for o in run.operators for t in o.present if not t.stored}
+    assert read <= made | {t.name for t in run.inputs}
+    assert {t.name for t in run.outputs} <= made
+    before = {n for o in graph.operators for n in o.nodes if o.type not in ("Identity", "Dropout", "Expand", "Cast")}
+    assert len(before - {n for o in run.operators for n in o.nodes}) <= 0.02 * len(before)
+
+
+def test_a_resnet_is_its_convolutions() -> None:
+    run = run_graph(load(next(p for p in SAMPLES if p.stem == "resnet50")), TENSORRT)
+    found = Counter(o.type.rpartition("::")[2] for o in run.operators if o.place == "gpu")
+    assert found == {"FusedConv": 49, "Conv": 4, "MaxPool": 1, "ReduceMean": 1, "Gemm": 1}
+    assert sum(len(o.inputs) > 3 for o in run.operators if o.type == "com.microsoft::FusedConv") == 16
+
+
+def quantised(between: str = "") -> onnx.ModelProto:
+    """Two convolutions between QuantizeLinear and DequantizeLinear."""
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
+    zero = helper.make_tensor("i", TensorProto.INT8, [], [0])
+    weights = [numpy_helper.from_array(np.ones((4, 4, 3, 3), np.int8), n) for n in ("w", "u")]
+    nodes = []
+    for x, w, y in (("x", "w", "h"), ("h", "u", "y")):
+        nodes += [
+            helper.make_node("QuantizeLinear", [x, "s", "i"], [f"{x}q"]),
+            helper.make_node("DequantizeLinear", [f"{x}q", "s", "i"], [f"{x}d"]),
+            helper.make_node("DequantizeLinear", [w, "s", "i"], [f"{w}d"]),
+            helper.make_node("Conv", [f"{x}d", f"{w}d"], [f"{y}c"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"{y}c"], [y]),
+        ]
+    io = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8, 8]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", io[:1], io[1:], [scale, zero, *weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+
+
+def test_quantisation_disappears_into_kernels() -> None:
+    run = run_graph(load(quantised()), TENSORRT)
+    kernels: list[Operator] = [o for o in run.operators if o.place == "gpu"]
+    assert [o.type.rpartition("::")[2] for o in kernels] == ["QuantizeLinear", "FusedConv", "FusedConv"]
+    assert [o.present[0].dtype for o in kernels[1:]] == ["int8", "int8"]
+    assert [o.out.dtype for o in kernels] == ["int8", "int8", "float32"]
+    assert {work_of(o).pipe for o in kernels[1:]} == {"tensor_int8"}
