@@ -71,7 +71,7 @@ def lower(
     for o in graph.operators:
         after = tuple(sorted({k for t in o.present for k in made.get(t.name, ())}))
         if o.place in ("free", "host"):
-            waiting += o.repeat * (host.node_s + (_on_host(o, host.host_op_s, cpu) if o.place == "host" else 0.0))
+            waiting += o.repeat * (host.node_s + (on_host(o, host.host_op_s, cpu) if o.place == "host" else 0.0))
             for t in o.outputs:
                 made[t.name] = after
             continue
@@ -100,7 +100,7 @@ def lower(
     return Kernels(tuple(_named_apart(rows)), waiting, sum(stored.values()))
 
 
-def _on_host(o: Operator, least: float, cpu: Host) -> float:
+def on_host(o: Operator, least: float, cpu: Host) -> float:
     """Seconds of an operator that the processor computes itself: its bytes, its FLOPs, or the least any takes."""
     if all(t.size <= 1024 for t in (*o.present, *o.outputs)):
         return least

@@ -11,20 +11,20 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, load
-from onnxperf.latency import METHODS, estimate, pipe_on, shipped
-from onnxperf.lower import Kernels, lower
+from onnxperf.latency import METHODS, Estimates, estimate, pipe_on, shipped
+from onnxperf.lower import Kernels, lower, on_host
 from onnxperf.memory import memory
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.prediction import Prediction, Scenario, conclude
-from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, Runtime, paced, run_graph
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph
 from onnxperf.schedule import schedule
+from op_models import Transfer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 MAX_STREAMS = 64
 MAX_BATCH = 65_536
-STEPS = frozenset({"LSTM", "GRU", "RNN", "Loop", "Scan", "If"})  # do far more than their operands' bytes say
 
 
 def predict(
@@ -105,8 +105,7 @@ def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
         raise UsageError(str(e)) from e
     if terms.get("host") is None:  # shared memory: the module's own processor launches
         terms["host"] = "jetson" if device.memory_kind.startswith("LPDDR") else "server"
-    extra: dict[str, Any] = {"trip_counts": r.trip_counts} if r.trip_counts else {}
-    graph = load(r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, examples=r.examples, **extra)
+    graph = load(r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
     scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, **terms)
     return replace(graph, notes=(*notes, *graph.notes)), device, scenario
@@ -171,8 +170,8 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
 def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     """Walk a loaded graph through every room, for one device and scenario."""
     runtime = _check(scenario)
-    typed = precision(graph, scenario.precision)
-    run = run_graph(typed, runtime, LEVELS[scenario.opt_level])
+    typed = precision(graph, scenario.precision, device)
+    run = run_graph(typed, runtime, LEVELS[scenario.opt_level], scenario.ort_transformers)
     if scenario.cuda_graph:
         _capturable(run)
     cpu = HOSTS[scenario.host]
@@ -190,11 +189,15 @@ def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     )
     workspace = int(estimates.workspace.max(initial=0))
     need = memory(run, workspace, device.capacity_bytes, runtime.policy.arena)
-    notes = (*run.notes, *_assumed(kernels), *_pipes(kernels, device, scenario.precision), *_prototype(runtime))
+    notes = tuple(_fallback(n, run, kernels, estimates, paced(runtime.host, cpu), cpu) for n in run.notes)
+    notes = (*notes, *_assumed(kernels), *_pipes(kernels, device, scenario.precision), *_prototype(runtime))
+    if runtime.kind != device.kind:
+        says = f"{runtime.name} runs on a {runtime.kind.upper()}: kernels are its own, their times those of {device.id}"
+        notes = (*notes, Note("other-device", says))
     if not need.fits:
         short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
         notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
-    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime, kernels))
+    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime))
 
 
 def _check(s: Scenario) -> Runtime:
@@ -233,6 +236,20 @@ def _capturable(run: Graph) -> None:
             f"a CUDA graph can't be captured: {len(copies)} copies between host and device stand in the way"
             f" (at {nodes}); export with fixed dimensions"
         )
+
+
+def _fallback(note: Note, run: Graph, kernels: Kernels, estimates: Estimates, costs: HostCosts, cpu: Host) -> Note:
+    """A note about operators that run on the host, with what they and the copies to and from them cost."""
+    if note.code != "host-fallback":
+        return note
+    nodes = frozenset(note.nodes)
+    at_home = [o for o in run.operators if o.place == "host" and nodes & {*o.nodes}]
+    touched = {t.name for o in at_home for t in (*o.present, *o.outputs)}
+    crossing = {o.name for o in run.operators if o.place == "copy" and touched & {o.out.name, o.present[0].name}}
+    copies = [i for i, k in enumerate(kernels.rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
+    seconds = sum(float(estimates.seconds[i, 0]) for i in copies)
+    seconds += sum(o.repeat * on_host(o, costs.host_op_s, cpu) for o in at_home)
+    return replace(note, message=f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies")
 
 
 def _assumed(kernels: Kernels) -> list[Note]:
@@ -274,14 +291,10 @@ def _pipes(kernels: Kernels, device: Device, precision: str) -> list[Note]:
     ]
 
 
-def _scope(s: Scenario, runtime: Runtime, kernels: Kernels) -> str:
+def _scope(s: Scenario, runtime: Runtime) -> str:
     """What is inside the time, and what is not."""
-    steps = sorted({k.op for k in kernels.rows if k.assumed and k.op in STEPS})
-    left_out = f"; the steps inside {', '.join(steps)} are not counted" if steps else ""
     if s.method != "tile-wave":
-        return (
-            f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget{left_out}"
-        )
+        return f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget"
     launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
     memory = "pageable" if s.pageable else "pinned"
     copies = "inputs and outputs stay on the device"
@@ -289,4 +302,4 @@ def _scope(s: Scenario, runtime: Runtime, kernels: Kernels) -> str:
         copies = f"with copies of inputs and outputs, {memory} memory"
     under = runtime.describe.split(",")[0]
     host = f"launched by {HOSTS[s.host].describe} (assumed)"
-    return f"steady state, {launch} under {under}, {host}; {copies}; session start and warm-up excluded{left_out}"
+    return f"steady state, {launch} under {under}, {host}; {copies}; session start and warm-up excluded"

@@ -81,7 +81,7 @@ def test_nothing_runs_what_a_file_says(file: str) -> None:
 def test_the_house_stays_small() -> None:
     lines = {file: len(path.read_text(encoding="utf-8").splitlines()) for file, path in FILES.items()}
     assert not {file: n for file, n in lines.items() if n > 350}
-    assert sum(lines.values()) < 8_000
+    assert sum(lines.values()) < 10_000
 
 
 @pytest.mark.parametrize("module", ["onnxperf", "onnxperf.cli", "onnxperf.errors", "gpu_specs", "op_models"])

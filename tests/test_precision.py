@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from math import prod
+from pathlib import Path
 
 import pytest
-from onnx import parser
+from onnx import defs, parser
 
+import gpu_specs
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import PRECISIONS, precision
+from onnxperf.passes.precision import SINGLE
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from op_models import Operator, Tensor, work_of
 
+SAMPLES = Path(__file__).parents[1] / "samples"
 MODEL = """
 <ir_version: 9, opset_import: ["" : 20]>
 g (float[1,3,8,8] x, int64[1,2] i, float[64,8] table) => (float[1,4,6,6] y, float[1,2,2] q)
@@ -128,3 +134,165 @@ def test_tensors_that_are_put_in_never_take_a_name_of_the_file() -> None:
     model.graph.initializer.add(name="m", data_type=1, dims=[8, 8]).raw_data = bytes(256)
     made = [t.name for o in precision(load(model), "int8").operators for t in o.outputs]
     assert sorted(made) == sorted(set(made)) and "x.int8" in made
+
+
+def small(text: str, opset: int = 20, **weights: tuple[int, ...]) -> Graph:
+    """A model from text, with float weights of these shapes."""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]> g {text}')
+    for name, shape in weights.items():
+        model.graph.initializer.add(name=name, data_type=1, dims=shape).raw_data = bytes(4 * prod(shape))
+    return load(model)
+
+
+def steps(graph: Graph) -> list[str]:
+    """What each operator reads and writes, in short."""
+    short = {"float32": "f", "float16": "h", "bfloat16": "b", "int8": "q", "float8e4m3fn": "8"}
+    return [
+        f"{o.type} {''.join(short.get(t.dtype, 'i') for t in o.present)}>"
+        + "".join(short.get(t.dtype, "i") for t in o.outputs)
+        for o in graph.operators
+    ]
+
+
+LINEAR = "(float[2,8] x) => (float[2,4] y) { a = Abs(x) m = MatMul(a, w) y = Add(m, c) }"
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "expected", "said"),
+    [
+        ("keep", "t4", "Abs f>f|MatMul ff>f|Add ff>f", ""),
+        ("fp32", "t4", "Abs f>f|MatMul ff>f|Add ff>f", ""),
+        ("fp16", "t4", "Abs h>h|MatMul hh>h|Add hh>h", ""),
+        ("fp16", "p100", "Abs h>h|MatMul hh>h|Add hh>h", ""),
+        ("bf16", "l4", "Abs b>b|MatMul bb>b|Add bb>b", ""),
+        ("bf16", "t4", "Abs b>b|Cast b>f|MatMul ff>f|Cast f>b|Add bb>b", "T4 bfloat16 in it, float32"),
+        ("bf16", "v100", "Abs b>b|Cast b>f|MatMul ff>f|Cast f>b|Add bb>b", "V100 bfloat16 float32"),
+        ("int8", "t4", "Abs f>f|QuantizeLinear ff>q|MatMul qq>f|Add ff>f", ""),
+        ("int8", "v100", "Abs f>f|DequantizeLinear qh>h|Cast f>h|MatMul hh>h|Cast h>f|Add ff>f", "V100 int8 half"),
+        ("int8", "p100", "Abs f>f|DequantizeLinear qf>f|MatMul ff>f|Add ff>f", "P100 int8 stored"),
+        ("fp8", "l4", "Abs f>f|QuantizeLinear ff>8|MatMul 88>f|Add ff>f", ""),
+        (
+            "fp8",
+            "a100",
+            "Abs f>f|DequantizeLinear 8h>h|Cast f>h|MatMul hh>h|Cast h>f|Add ff>f",
+            "A100 float8e4m3fn half",
+        ),
+    ],
+)
+def test_a_card_runs_in_the_types_it_has(name: str, card: str, expected: str, said: str) -> None:
+    graph, device = small(LINEAR, w=(8, 4), c=(4,)), gpu_specs.load(card)
+    found = precision(graph, name, device)
+    assert steps(found) == expected.split("|")
+    assert [n.code for n in found.notes] == ["no-dtype"] * bool(said)
+    for word in said.lower().replace(",", "").split():
+        assert word in found.notes[0].message.lower()
+    again = precision(found, name, device)
+    assert (steps(again), again.notes) == (steps(found), found.notes), "asking twice changes nothing"
+    made = [t.name for o in found.operators for t in o.outputs]
+    assert len(set(made)) == len(made)
+    assert [(t.name, t.shape) for t in found.outputs] == [(t.name, t.shape) for t in graph.outputs]
+    assert found.outputs[0].dtype == found.operators[-1].out.dtype
+
+
+@pytest.mark.parametrize(
+    ("text", "half", "bfloat"),
+    [
+        (
+            "(float[1,9,4] b, float[1,2,9] s, int64[1] n) => (int64[K,3] y) {c=Abs(b) y=NonMaxSuppression(c,s,n)}",
+            "Abs h>h|Cast h>f|Cast h>f|NonMaxSuppression ffi>i",
+            "Abs b>b|Cast b>f|Cast b>f|NonMaxSuppression ffi>i",
+        ),
+        (
+            "(float[2,3] x) => (float[2,3] y) {a=Celu(x) y=Celu(a)}",
+            "Cast h>f|Celu f>f|Cast f>h|Celu f>f|Cast f>h",
+            "Cast b>f|Celu f>f|Cast f>b|Celu f>f|Cast f>b",
+        ),
+        ("(float[2,3] x) => (float[2,3] y) {y=Shrink(x)}", "Shrink h>h", "Cast b>f|Shrink f>f|Cast f>b"),
+        ("(float[2,3] x) => (float[2,3] y) {y=Round(x)}", "Round h>h", "Round b>b"),
+        (
+            "(float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] k = {1.0,1.0,2.0,2.0}> {y=Resize(x,,k)}",
+            "Resize hf>h",
+            "Resize bf>b",
+        ),
+        (
+            "(float[2,8] x, float[8,4] w) => (float[2,4] y) {y=com.microsoft.CDist(x,x)}",
+            "Cast h>f|com.microsoft::CDist ff>f|Cast f>h",
+            "Cast b>f|com.microsoft::CDist ff>f|Cast f>b",
+        ),
+    ],
+)  # fmt: skip
+def test_what_has_no_half_precision_keeps_float32_between_casts(text: str, half: str, bfloat: str) -> None:
+    graph = small(text)
+    for name, expected in (("fp16", half), ("bf16", bfloat)):
+        found = precision(graph, name, gpu_specs.load("l4"))
+        assert steps(found) == expected.split("|")
+        assert found.notes == graph.notes, "that is no lack of the card"
+        assert steps(precision(found, name, gpu_specs.load("l4"))) == steps(found)
+
+
+def test_the_table_of_single_precision_follows_the_schemas() -> None:
+    """Every operand that ONNX defines in float32 and not in half precision, in the last version before opset 25."""
+    newest = {}
+    for s in defs.get_all_schemas_with_history():
+        if s.domain == "" and s.since_version <= 24 and not s.deprecated:
+            newest[s.name] = max(newest.get(s.name, s), s, key=lambda s: s.since_version)
+    for name, s in newest.items():
+        allowed = {c.type_param_str: set(c.allowed_type_strs) for c in s.type_constraints}
+        places = [(str(i), p) for i, p in enumerate(s.inputs)] + [(f"o{i}", p) for i, p in enumerate(s.outputs)]
+        types = {where: allowed.get(p.type_str, {p.type_str}) for where, p in places}
+        lacking = [where for where, t in types.items() if "tensor(float)" in t and "tensor(float16)" not in t]
+        assert lacking == SINGLE.get(name, "").split(), name
+
+
+def test_a_tensor_is_cast_once() -> None:
+    text = "(float[2,8] x) => (float[2,4] y, float[2,4] z) { y = MatMul(x, w)  z = MatMul(x, w) }"
+    found = precision(small(text, w=(8, 4)), "bf16", gpu_specs.load("t4"))
+    assert steps(found) == ["Cast b>f", "MatMul ff>f", "Cast f>b", "MatMul ff>f", "Cast f>b"]
+    assert sum(t.bytes for t in found.stored()) == 4 * 32, "weights are stored as they are multiplied"
+    chain = "(float[2,8] x) => (float[2,8] y) { m = MatMul(x, w)  y = MatMul(m, w) }"
+    found = precision(small(chain, w=(8, 8)), "bf16", gpu_specs.load("t4"))
+    assert steps(found) == ["Cast b>f", "MatMul ff>f", "Cast f>b", "MatMul ff>f", "Cast f>b"], "read as it was made"
+
+
+QDQ = """(float[2,8] x) => (float[2,4] y) <float s = {0.1}, int8 z = {0}, int8[8,4] v> {
+  q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  y = MatMul(a, w) }"""
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_products_that_are_quantised_already_are_left(name: str) -> None:
+    graph = small(QDQ.replace(", int8[8,4] v", ""), w=(8, 4))
+    assert steps(precision(graph, name, gpu_specs.load("l4"))) == steps(graph)
+
+
+def test_weights_of_few_bits_stay_as_they_are() -> None:
+    text = """(float[2,32] x, uint8[4,1,16] b) => (float[2,4] y)
+    { y = com.microsoft.MatMulNBits<K=32,N=4,bits=4,block_size=32>(x, b, s) }"""
+    graph = small(text, s=(4,))
+    assert steps(precision(graph, "fp16", gpu_specs.load("l4"))) == ["com.microsoft::MatMulNBits hih>h"]
+    assert steps(precision(graph, "int8", gpu_specs.load("l4"))) == steps(graph)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize("card", ["t4", "p100", "l4"])
+def test_bodies_of_loops_run_in_the_type_as_often_as_before(name: str, card: str) -> None:
+    t = partial(Tensor, dtype="float32", shape=(4, 4))
+    x, a, b, y, w = t("x"), t("a"), t("b"), t("y"), t("w", kind="weight")
+    ops = (
+        Operator("loop", "Loop", (x,), (a,), {}, 20, ("loop",)),
+        Operator("body", "MatMul", (a, w), (b,), {}, 20, ("body",), repeat=5),
+        Operator("end", "Identity", (b,), (y,), {}, 20, ("loop",)),
+    )
+    found = precision(Graph("g", ops, (x,), (y,)), name, gpu_specs.load(card))
+    for o in found.operators:
+        weights_only = all(t.stored for t in o.present)
+        assert o.repeat == (1 if o.nodes == ("loop",) or weights_only else 5), o
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize("card", ["t4", "v100", "p4", "a100", "h100"])
+def test_no_precision_changes_what_products_multiply(name: str, card: str) -> None:
+    graph = load(SAMPLES / "mobilenetv2.onnx")
+    found = precision(graph, name, gpu_specs.load(card))
+    assert sum(work_of(o).matrix_flops for o in found.operators) == sum(
+        work_of(o).matrix_flops for o in graph.operators
+    )

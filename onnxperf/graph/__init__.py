@@ -20,12 +20,14 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     batch: int | None = None,
+    trip_counts: Mapping[str, int] | None = None,
     examples: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Graph:
     """Read a model and make every tensor static.
 
     shapes: sizes by tensor name (inputs, or tensors whose shape can't be inferred); dims: sizes of named open
     dimensions; batch: size of the leading dimension of the inputs (1 where it is open and nothing is said);
+    trip_counts: how often a Loop runs, by node name, where the model does not say (once where nothing is said);
     examples: arrays by input name or in the inputs' order, read for their shapes.
 
     Raises UsageError for unknown names and open dimensions, ModelError for files that can't be used.
@@ -40,4 +42,5 @@ def load(
     }
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
-    return infer(proto, bind(proto, given, sizes, batch), given, name, folder)
+    trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
+    return infer(proto, bind(proto, given, sizes, batch), given, trips, name, folder)

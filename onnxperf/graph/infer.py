@@ -1,350 +1,55 @@
-"""One walk over the nodes: every tensor gets its static shape, and what is known before the run is folded.
-
-`onnx.shape_inference` infers each node from its inputs' shapes and known values; `onnx.reference` evaluates
-small arithmetic on the way (see `values`). What depends on constants and weights alone is done once, ahead of
-time, and leaves the graph.
-"""
+"""The static graph of a model whose inputs are bound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections import ChainMap
+from collections.abc import Mapping
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx import ModelProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import Binding, declared_dims, nearest
-from onnxperf.graph.core import Graph, Note
-from onnxperf.graph.order import live_operators, ordered, read_names
-from onnxperf.graph.proto import (
-    NUMBERS,
-    Shape,
-    attributes,
-    captured,
-    check_size,
-    dims_of,
-    domain_of,
-    dtype_of,
-    is_tensor,
-    misuse,
-    optional_output,
-    plain,
-    schema_of,
-    static,
-    subgraphs_of,
-    times,
-)
-from onnxperf.graph.shapes import assume, clash, contradiction, fits, through_body
-from onnxperf.graph.values import MAX_VALUE, Array, Values, constant, content, evaluate, first_line, measure, numbers
-from op_models import Operator, Tensor
-
-NEVER_FOLDED = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-    | {"DequantizeLinear"}  # the weights stay small in memory; runtimes keep it, too
-)
-MAX_KEPT = (
-    1 << 20
-)  # elements of values in one walk, so that a file of many can't fill the memory; a number costs 40 bytes
-SMALL = 64  # elements whose value takes little more than its node, and which are always kept
-FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
+from onnxperf.graph.bind import Binding, nearest
+from onnxperf.graph.core import Graph
+from onnxperf.graph.order import live_operators
+from onnxperf.graph.proto import Shape, dtype_of
+from onnxperf.graph.trips import TripCounts
+from onnxperf.graph.walk import Walk
 
 
-class Walk:
-    """The state of one walk: types, tensors and values by name, and what it met on the way."""
-
-    def __init__(self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None):
-        self.binding = binding
-        self.folder = folder
-        self.overrides = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
-        self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
-        self.opset_ids = list(model.opset_import)
-        self.ir_version = model.ir_version
-        self.declared = {i.name: i for i in (*model.graph.value_info, *model.graph.output)}
-        self.schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.types: dict[str, TypeProto] = {}
-        self.values: Values = {}
-        self.room = MAX_KEPT
-        self.vague: set[str] = set()  # tensors whose shape rests on an assumption: no ground to refuse a model
-        self.operators: list[Operator] = []
-        self.read = read_names(model.graph)
-        self.notes = list(binding.notes)
-
-    # what the walk starts from
-
-    def start(self, graph: GraphProto) -> tuple[Tensor, ...]:
-        """Define inputs and initialisers; the inputs are returned."""
-        for tensor in graph.initializer:
-            value = content(tensor, self.folder)
-            self.define(tensor.name, dtype_of(tensor.data_type), tuple(tensor.dims), "weight", value)
-        for sparse in graph.sparse_initializer:
-            self.define(sparse.values.name, dtype_of(sparse.values.data_type), tuple(sparse.dims), "weight")
-        stored = set(self.tensors)  # up to IR 3, initialisers are among the inputs
-        inputs = []
-        for info in graph.input:
-            if info.name in stored:
-                continue
-            if is_tensor(info.type):
-                dtype = dtype_of(info.type.tensor_type.elem_type)
-                inputs.append(self.define(info.name, dtype, self.binding.inputs[info.name], "input"))
-            else:
-                self.carry(info.name, info.type, "input")
-        return tuple(inputs)
-
-    def define(self, name: str, dtype: str, shape: Shape, kind: str, value: Array | None = None) -> Tensor:
-        """Enter a tensor under its name; the graph must be in single-assignment form."""
-        try:
-            check_size(name, shape)
-        except ModelError as e:
-            raise self.refusal(str(e)) from None
-        if value is not None and value.size > SMALL:
-            if self.room < (cost := 2 * value.size):  # as an array and as numbers
-                value = None
-            else:
-                self.room -= cost
-        tensor = Tensor(name, dtype, shape, kind, None if value is None else numbers(value))
-        self.enter(tensor, helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape))
-        if value is not None:
-            self.values[name] = value
-        return tensor
-
-    def carry(self, name: str, type: TypeProto, kind: str = "activation") -> Tensor:
-        """Enter a sequence, map or optional, which is passed along without cost."""
-        tensor = Tensor(name, "opaque", (), kind)
-        self.enter(tensor, type)
-        return tensor
-
-    def enter(self, tensor: Tensor, type: TypeProto) -> None:
-        if tensor.name in self.tensors:
-            raise ModelError(f"tensor {tensor.name!r} is defined twice")
-        self.tensors[tensor.name] = tensor
-        self.types[tensor.name] = type
-
-    # one node
-
-    def step(self, node: NodeProto, name: str) -> None:
-        """Infer one node, evaluate it where its inputs are known, and keep it where it runs."""
-        domain = domain_of(node)
-        schema = self.schema(node.op_type, domain)
-        what = f"{domain}::{node.op_type}" if domain else node.op_type
-        self.check_form(node, name)
-        if what == "Constant":
-            return self.constant(node, name)
-        inputs = [self.operand(i, name) if i else None for i in node.input]
-        outer = [self.operand(c, name) for c in dict.fromkeys(captured(node)) if c not in node.input]
-        vague = any(t.name in self.vague for t in (*inputs, *outer) if t)
-        types = self.infer(schema, node, name, [t.name for t in outer], vague)
-        ours = [dims_of(types.get(o)) for o in node.output]
-        shapes = [t.shape if t is not None else None for t in inputs]
-        wrong = "" if vague or domain else contradiction(what, attributes(node), shapes, ours)
-        if wrong:
-            raise self.refusal(f"node {name!r} ({what}) does not fit its inputs {self.signature(node)}: {wrong}")
-        has_bodies = any(True for a in node.attribute for _ in subgraphs_of(a))
-        ahead = what in ("Shape", "Size") and not self.binding.dynamic  # known when a session starts
-        folded = schema is not None and not has_bodies and node.op_type not in NEVER_FOLDED
-        folded = folded and (ahead or all(t.stored for t in inputs if t))
-        computed = self.evaluate(what, node, inputs, types)
-        outputs = []
-        for index, out in enumerate(node.output):
-            if not out or (out not in self.read and optional_output(schema, index)):
-                continue  # nobody asked for it, so the kernel does not write it
-            type, value = types.get(out), computed.get(out)
-            if type is not None and not is_tensor(type) and type.WhichOneof("value"):
-                outputs.append(self.carry(out, type))
-                continue
-            dtype, shape = self.resolve(out, type, value, name, inputs, vague)
-            kind = "activation" if not folded else "weight" if prod(shape) > MAX_VALUE else "constant"
-            outputs.append(self.define(out, dtype, shape, kind, value))
-        if not vague:
-            self.check_reshape(what, name, inputs, outputs)
-        elif not domain and not all(fits(t, types.get(t.name)) for t in outputs):
-            what = f"ai.onnx::{node.op_type}"  # its rule would not understand it: it is as good as unknown
-        if schema is None:
-            message = (
-                f"{plain(domain or 'ai.onnx')}::{plain(node.op_type)} is not defined in onnx; its shapes are assumed"
-            )
-            self.notes.append(Note("unknown-operator", message, (name,)))
-        if not folded:
-            operands = (*inputs, *outer)
-            while operands and operands[-1] is None:
-                operands = operands[:-1]
-            version = self.opsets.get(domain, 0)
-            self.operators.append(Operator(name, what, operands, tuple(outputs), attributes(node), version, (name,)))
-
-    def check_form(self, node: NodeProto, name: str) -> None:
-        """Refuse a node of the wrong form, also where it stands in the body of another."""
-        schema = self.schema(node.op_type, domain_of(node))
-        wrong = misuse(node, schema) if schema is not None else ""
-        if wrong:
-            raise ModelError(f"node {name!r} ({plain(node.op_type)}) is malformed: {wrong}")
-        for attribute in node.attribute:
-            for graph in subgraphs_of(attribute):
-                for inner in graph.node:
-                    self.check_form(inner, inner.name or name)
-
-    def schema(self, op_type: str, domain: str) -> defs.OpSchema | None:
-        key = (op_type, domain)
-        if key not in self.schemas:
-            self.schemas[key] = schema_of(op_type, domain, self.opsets)
-        return self.schemas[key]
-
-    def operand(self, read: str, name: str) -> Tensor:
-        if read not in self.tensors:  # its maker leaves this output out
-            raise ModelError(f"node {name!r} reads {read!r}, which nothing makes")
-        return self.tensors[read]
-
-    def constant(self, node: NodeProto, name: str) -> None:
-        """A Constant node: its value under its output's name."""
-        found = constant(node, self.folder)
-        if found is None:
-            raise ModelError(f"node {name!r} (Constant) holds no value")
-        dtype, shape, value = found
-        self.define(node.output[0], dtype, shape, "weight" if prod(shape) > MAX_VALUE else "constant", value)
-
-    def infer(
-        self, schema: defs.OpSchema | None, node: NodeProto, name: str, outer: Iterable[str], vague: bool
-    ) -> dict[str, TypeProto]:
-        """What `onnx.shape_inference` says about a node's outputs; nothing for operators it does not know."""
-        if schema is None:
-            return {}
-        types = {i: self.types[i] for i in (*node.input, *outer) if i}
-        data = {
-            i: numpy_helper.from_array(value)
-            for i in node.input
-            if (value := self.values.get(i)) is not None and (value.dtype.kind in "iub" or node.op_type in FLOATS_READ)
-        }
-        try:
-            found: dict[str, TypeProto] = infer_node_outputs(
-                schema, node, types, data, opset_imports=self.opset_ids, ir_version=self.ir_version
-            )
-            if not schema.has_type_and_shape_inference_function and any(
-                dims_of(found.get(o)) is None for o in node.output if o
-            ):
-                return through_body(node, types, self.opset_ids, self.ir_version)
-            return found
-        except InferenceError as e:
-            why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
-            message = f"node {name!r} ({node.op_type}) does not fit its inputs {self.signature(node)}: {why}"
-        except Exception as e:  # malformed nodes make the C++ side raise whatever it likes
-            message = f"node {name!r} ({node.op_type}) is malformed: {first_line(e)}"
-        if vague:
-            return {}
-        raise self.refusal(message)
-
-    def signature(self, node: NodeProto) -> str:
-        """The inputs of a node as text: name[1x3x224x224], ..."""
-        return ", ".join(f"{plain(i)}[{times(self.tensors[i].shape)}]" for i in node.input if i) or "(none)"
-
-    def refusal(self, message: str) -> ModelError | UsageError:
-        """The error for a node that can't be: the request's fault where it changed the file's sizes."""
-        why = self.binding.refusal
-        return UsageError(f"{why}: {message}") if why else ModelError(message)
-
-    def check_reshape(self, what: str, name: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        """A Reshape keeps the number of elements, and must not fold a new batch into another axis."""
-        if what != "Reshape" or not inputs[0] or not outputs or inputs[0].dtype == "opaque":
-            return
-        data, out = inputs[0], outputs[0]
-        if data.size != out.size:
-            raise self.refusal(f"node {name!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}")
-        target = self.values.get(inputs[1].name) if len(inputs) > 1 and inputs[1] else None
-        old, new = self.binding.old_batch, self.binding.batch
-        if old is None or target is None or target.size < 2 or not data.shape:
-            return
-        if data.shape[0] == new and target.flat[0] == old:
-            raise self.refusal(f"node {name!r} (Reshape) fixes the leading dimension at {old}")
-
-    def evaluate(
-        self, what: str, node: NodeProto, inputs: Sequence[Tensor | None], types: Mapping[str, TypeProto]
-    ) -> Values:
-        """What is known of the outputs' content."""
-        first = inputs[0] if inputs else None
-        if what in ("Shape", "Size") and first is not None:
-            return measure(node, first.shape)
-        if node.domain not in ("", "ai.onnx"):
-            return {}
-        return evaluate(node, self.values, {o: static(types.get(o)) for o in node.output}, self.opsets)
-
-    # one output
-
-    def resolve(
-        self,
-        out: str,
-        type: TypeProto | None,
-        value: Array | None,
-        name: str,
-        inputs: Sequence[Tensor | None],
-        vague: bool,
-    ) -> tuple[str, Shape]:
-        """An output's dtype and static shape: given, evaluated, inferred, declared, or assumed - in this order.
-
-        Where the inputs' own shapes are assumed, what the file declares comes before what is inferred.
-        """
-        like = next((t for t in inputs if t is not None), None)
-        declared = self.declared.get(out)
-        number = type.tensor_type.elem_type if type is not None else 0
-        if not number and declared is not None and is_tensor(declared.type):
-            number = declared.type.tensor_type.elem_type
-        dtype = dtype_of(number) if number else like.dtype if like else "float32"
-        inferred = tuple(value.shape) if value is not None else dims_of(type)
-        claimed = self.binding.declared(declared) if declared is not None else None
-        given = self.overrides.get(out)
-        if given is not None:
-            if inferred is not None and not vague and clash(given, inferred):
-                made = f"but node {name!r} makes it {times(inferred)}"
-                raise UsageError(f"--shapes gives {out!r} the shape {times(given)}, {made}")
-            return dtype, given
-        if vague and claimed is not None and None not in claimed:
-            return dtype, tuple(d for d in claimed if d is not None)
-        if inferred is not None and declared is not None and claimed != inferred and not vague:
-            self.check_claim(out, name, inferred, declared)
-        dims = inferred if inferred is not None else claimed
-        if inferred is not None and claimed is not None and len(claimed) == len(inferred):
-            dims = tuple(c if d is None else d for d, c in zip(inferred, claimed, strict=True))
-        if vague:
-            self.vague.add(out)
-        if dims is not None and None not in dims:
-            return dtype, tuple(d for d in dims if d is not None)
-        shape = assume(dims, like)
-        self.vague.add(out)
-        message = (
-            f"the shape of {out!r} can't be inferred; taken as {times(shape)} (set it with --shapes {plain(out)}:...)"
-        )
-        self.notes.append(Note("assumed-shape", message, (name,)))
-        return dtype, shape
-
-    def check_claim(self, out: str, name: str, inferred: Sequence[int | None], info: ValueInfoProto) -> None:
-        """The file's own shape of a tensor must not contradict the inferred one (open dimensions never do)."""
-        claimed = declared_dims(info)
-        known = [d if isinstance(d, int) else None for d in claimed or ()]
-        if claimed is not None and not self.binding.refusal and clash(known, inferred):
-            both = f"the file says {times(claimed)}, its inputs make it {times(inferred)}"
-            if not self.binding.dynamic:
-                raise ModelError(f"tensor {out!r}, made by node {name!r}, contradicts itself: {both}")
-            self.notes.append(Note("stale-shape", f"tensor {out!r}: {both}, which is taken", (name,)))
-
-
-def infer(model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], name: str, folder: Path | None) -> Graph:
+def infer(
+    model: ModelProto,
+    binding: Binding,
+    shapes: Mapping[str, Shape],
+    trip_counts: Mapping[str, int],
+    name: str,
+    folder: Path | None,
+) -> Graph:
     """The static, folded `Graph` of a model whose inputs are bound.
 
     Raises ModelError for graphs that contradict themselves and UsageError for requests they can't meet.
     """
-    made = {o for n in model.graph.node for o in n.output if o}
+    walk = Walk(model, binding, shapes, folder, TripCounts(model.graph, trip_counts))
+    inputs = []
+    walk.store(model.graph, ChainMap())
+    for info in model.graph.input:
+        if info.name in binding.inputs:
+            dtype = dtype_of(info.type.tensor_type.elem_type)
+            inputs.append(walk.define(info.name, dtype, binding.inputs[info.name], "input"))
+        elif info.name not in walk.tensors:  # up to IR 3, initialisers are among the inputs
+            walk.carry(info.name, info.type, "input")
+    walk.nodes(model.graph, ChainMap())
+    walk.trips.check_used()
+    made = {*walk.tensors, *(o for n in model.graph.node for o in n.output)}
     for wanted in shapes:
         if wanted not in made and wanted not in binding.inputs:
             near = nearest(wanted, (*binding.inputs, *made))
             have = ", ".join(map(repr, binding.inputs))
             raise UsageError(f"--shapes names {wanted!r}, which the model never computes; its inputs are {have}{near}")
-    walk = Walk(model, binding, shapes, folder)
-    inputs = walk.start(model.graph)
-    for node, label in ordered(model.graph, set(walk.tensors)):
-        walk.step(node, label)
     outputs = []
     for info in model.graph.output:
         if info.name not in walk.tensors:
             raise ModelError(f"output {info.name!r} is made by no node")
         outputs.append(walk.tensors[info.name])
-    live = live_operators(walk.operators, outputs)
-    return Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(walk.notes))
+    live = live_operators(walk.operators, outputs, walk.together)
+    return Graph(name, live, tuple(inputs), tuple(outputs), binding.batch, tuple(walk.notes))

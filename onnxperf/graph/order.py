@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import GraphProto, NodeProto
 
 from onnxperf.errors import ModelError
-from onnxperf.graph.proto import captured
+from onnxperf.graph.proto import CONTROL, captured
 from op_models import Operator, Tensor
 
 
-def ordered(graph: GraphProto, defined: set[str]) -> Iterator[tuple[NodeProto, str]]:
+def ordered(
+    graph: GraphProto, defined: set[str] | None, taken: set[str], prefix: str = ""
+) -> Iterator[tuple[NodeProto, str]]:
     """The nodes, each with a unique name, in an order in which everything is made before it is read.
 
-    That is the file's own order in valid files; others are sorted. Raises ModelError for cycles and for
-    tensors that nothing makes.
+    That is the file's own order in valid files; others are sorted. `taken` are names that are in use and gets the
+    new ones. Raises ModelError for cycles and for tensors that nothing makes; in a body, whose `defined` is None,
+    other names were looked for where its node stands.
     """
     makers = {o: i for i, n in enumerate(graph.node) for o in n.output if o}
     needs = []
     for i, node in enumerate(graph.node):
         reads = [r for r in (*node.input, *captured(node)) if r]
-        missing = next((r for r in reads if r not in defined and r not in makers), None)
+        missing = (
+            next((r for r in reads if r not in defined and r not in makers), None) if defined is not None else None
+        )
         if missing is not None:
             raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {missing!r}, which nothing makes")
-        needs.append([makers[r] for r in reads if r not in defined and r in makers])
+        needs.append([makers[r] for r in reads if r in makers and not (defined and r in defined)])
     order: Iterable[int] = range(len(needs))
     if any(maker >= i for i, reads in enumerate(needs) for maker in reads):
         order = _sorted(graph, needs)
-    taken: set[str] = set()
     for i in order:
-        label = _label(graph.node[i], i)
+        label = prefix + _label(graph.node[i], i)
         while label in taken:
             label = f"{label}_{i}"
         taken.add(label)
         yield graph.node[i], label
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is now."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
 
 
 def _sorted(graph: GraphProto, needs: Sequence[Sequence[int]]) -> list[int]:
@@ -60,12 +72,19 @@ def read_names(graph: GraphProto) -> set[str]:
     return read | {c for n in graph.node for c in captured(n)} | {o.name for o in graph.output}
 
 
-def live_operators(operators: Sequence[Operator], outputs: Iterable[Tensor]) -> tuple[Operator, ...]:
-    """The operators that an output depends on; runtimes drop the others."""
+def live_operators(
+    operators: Sequence[Operator], outputs: Iterable[Tensor], together: Mapping[str, Sequence[str]]
+) -> tuple[Operator, ...]:
+    """The operators that an output depends on; runtimes drop the others.
+
+    What control flow makes `together` lives together, and the operator before a body lives where the body does.
+    """
     needed = {t.name for t in outputs}
-    live = []
+    live: list[Operator] = []
     for o in reversed(operators):
-        if any(t.name in needed for t in o.outputs):
+        made = [name for t in o.outputs for name in together.get(t.name, (t.name,))]
+        enters = o.type in CONTROL and live and live[-1].name.startswith(f"{o.name}/")
+        if enters or any(name in needed for name in made):
             live.append(o)
             needed.update(t.name for t in o.present)
     return tuple(reversed(live))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs
@@ -15,6 +15,7 @@ Shape = tuple[int, ...]
 MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
 MAX_RANK = 1000
 MAX_TEXT = 100
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 DTYPES: dict[int, str] = {
     number: dtype
@@ -76,15 +77,23 @@ def subgraphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
     return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
 
 
-def captured(node: NodeProto) -> Iterator[str]:
-    """Names that a node's subgraphs read from outside."""
+def captured(node: NodeProto) -> dict[str, None]:
+    """Names that a node's subgraphs read from outside, each once and in order."""
+    found: dict[str, None] = {}
     for attribute in node.attribute:
         for graph in subgraphs_of(attribute):
-            inside = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            inside |= {t.values.name for t in graph.sparse_initializer} | {o for n in graph.node for o in n.output}
+            inside = made_in(graph)
             for inner in graph.node:
-                yield from (n for n in (*inner.input, *captured(inner)) if n and n not in inside)
-            yield from (o.name for o in graph.output if o.name not in inside)
+                found.update((n, None) for n in (*inner.input, *captured(inner)) if n and n not in inside)
+            found.update((o.name, None) for o in graph.output if o.name not in inside)
+    return found
+
+
+def made_in(graph: GraphProto) -> dict[str, None]:
+    """The names that a graph defines: inputs, initialisers, and what its nodes make."""
+    names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
+    names += [t.values.name for t in graph.sparse_initializer]
+    return dict.fromkeys(n for n in (*names, *(o for n in graph.node for o in n.output)) if n)
 
 
 def domain_of(node: NodeProto) -> str:

@@ -180,6 +180,8 @@ def _inline(proto: ModelProto, name: str) -> ModelProto:
         flat = inliner.inline_local_functions(light)
     except Exception as e:  # the C++ inliner raises plain RuntimeError, ValidationError and others
         raise ModelError(f"{name}: its functions can't be inlined: {first_line(e)}") from None
+    for _ in _graph_texts(flat.graph):
+        pass  # it refuses graphs in graphs that are too deep: functions in the bodies of functions
     del flat.graph.initializer[:]
     flat.graph.initializer.extend(proto.graph.initializer)
     flat.graph.sparse_initializer.extend(proto.graph.sparse_initializer)

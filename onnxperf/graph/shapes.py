@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx import NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto, helper, shape_inference
@@ -13,6 +13,33 @@ from op_models import Tensor
 WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}
 WINDOWS = frozenset({*WEIGHTS_AT, "MaxPool", "AveragePool", "LpPool"})
 Dims = Sequence[int | None]
+Inputs = Sequence[Any]  # tensors; the last is None
+
+
+def _chosen(output: int, inputs: Inputs, attrs: Mapping[str, Any]) -> Shape:
+    """Of Unique and Compress: all elements, or all slices along an axis, of which a mask has no more than itself."""
+    x, mask, axis = inputs[0], inputs[1], attrs.get("axis")
+    if axis is None or output:
+        return (min(x.size if axis is None else x.shape[axis], mask.size if mask else x.size),)
+    at = axis % x.rank
+    return (*x.shape[:at], min(x.shape[at], mask.size if mask else x.size), *x.shape[at + 1 :])
+
+
+def _boxes(output: int, inputs: Inputs, attrs: Mapping[str, Any]) -> Shape:
+    boxes, scores, most = inputs[0].shape, inputs[1].shape, inputs[2]
+    each = 0 if most is None else int(most.value[0]) if most.value else boxes[1]
+    return (boxes[0] * scores[1] * max(min(each, boxes[1]), 0), 3)
+
+
+#: Outputs whose shape only the run knows, at their largest.
+BOUNDS: dict[str, Callable[[int, Inputs, Mapping[str, Any]], Shape]] = {
+    "NonZero": lambda output, inputs, attrs: (inputs[0].rank, inputs[0].size),
+    "Unique": _chosen,
+    "Compress": _chosen,
+    "NonMaxSuppression": _boxes,
+    "Slice": lambda output, inputs, attrs: inputs[0].shape,
+    "TopK": lambda output, inputs, attrs: inputs[0].shape,
+}
 
 
 def through_body(
@@ -30,8 +57,18 @@ def through_body(
     return {o.name: o.type for o in shape_inference.infer_shapes(model).graph.output}
 
 
-def assume(dims: Sequence[int | None] | None, like: Tensor | None) -> Shape:
-    """A shape for what can't be inferred: the first input's, or its size along one open axis (an upper bound)."""
+def bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any]) -> Shape | None:
+    """The largest shape that an output can have where data decide; None for operators without a bound."""
+    try:
+        return BOUNDS[type](output, [*inputs, None], attrs) if type in BOUNDS else None
+    except (ArithmeticError, AttributeError, IndexError, ValueError):  # inputs that it can't have
+        return None
+
+
+def assume(dims: Sequence[int | None] | None, like: Tensor | None, most: Shape | None = None) -> Shape:
+    """A shape for what can't be inferred: its bound, the first input's, or its size along one open axis."""
+    if most is not None and (dims is None or len(dims) == len(most)):
+        return tuple(m if d is None else d for d, m in zip(dims or (None,) * len(most), most, strict=True))
     shape = like.shape if like is not None else ()
     if dims is None:
         return shape

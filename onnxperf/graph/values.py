@@ -15,7 +15,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxperf.errors import ModelError
+from onnxperf.errors import ModelError, printable
 from onnxperf.graph.proto import Shape, check_size, dtype_of, times
 from op_models.core import BITS, FLOATS
 
@@ -146,7 +146,7 @@ def numbers(value: Array) -> tuple[int | float | bool, ...] | None:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, for a message of one sentence."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def measure(node: NodeProto, shape: Shape) -> Values:

@@ -18,6 +18,8 @@ from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # at most, in each level: as many as ONNX Runtime makes
+#: What rules raise on operators of hostile files: inputs, axes or attributes that nobody checked before.
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
@@ -53,7 +55,9 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A way of running a graph: what it fuses, what it makes of the rest, and what that costs the host."""
+    """A way of running a graph: what it fuses, what it makes of the rest, and what that costs the host; `kind` is
+    the device it is made for, gpu or cpu.
+    """
 
     name: str
     fusions: tuple[Fusion | Pass, ...]
@@ -61,6 +65,7 @@ class Runtime:
     policy: Policy
     host: HostCosts
     describe: str
+    kind: str = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +280,20 @@ def optimise(graph: Graph, fusions: Iterable[Fusion | Pass], level: int) -> Grap
             for f in own:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := f.run(before := g.result(()))) is not before:
+                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(()))) is not before:
                     g, changed = Rewriter(after), True
             if not changed:
                 break
         notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
     return g.result(notes)
+
+
+def _run(f: Pass, graph: Graph) -> Graph:
+    """What a pass makes of the graph: nothing, where it meets a form that it does not know."""
+    try:
+        return f.run(graph)
+    except ODD:
+        return graph
 
 
 def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> bool:
@@ -289,7 +302,10 @@ def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> 
     for op in g.anchors(f.anchors):
         if not g.alive(op):
             continue
-        answer = f.rule(g, op)
+        try:
+            answer = f.rule(g, op)
+        except ODD:
+            answer = Miss("it has a form that the rule does not know", op.nodes)
         if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
             answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
         if isinstance(answer, Fused):

@@ -93,7 +93,8 @@ def view(shape: tuple[int, ...], strides: Strides, new: tuple[int, ...]) -> Stri
 
 def _strides_of_view(o: Operator, x: Tensor, strides: Strides, out: Tensor) -> Strides:
     if o.type == "Transpose":
-        return tuple(strides[p] for p in o.attrs.get("perm", range(x.rank - 1, -1, -1)))
+        perm = o.attrs.get("perm", range(x.rank - 1, -1, -1))
+        return tuple(strides[p] for p in perm) if len(perm) == x.rank == out.rank else contiguous(out.shape)
     if o.type == "Expand":
         old = (0,) * (out.rank - x.rank) + tuple(0 if d == 1 else s for d, s in zip(x.shape, strides, strict=True))
         return tuple(1 if d == 1 else s for d, s in zip(out.shape, old, strict=True))

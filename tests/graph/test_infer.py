@@ -151,8 +151,8 @@ def test_bodies_and_what_they_read_from_outside() -> None:
                        else_branch = b () => (float[2, 3] q) { q = Identity(z) }>
         }"""
     )
-    assert types(g) == ["Abs", "If"]
-    assert [t.name for t in g.operators[1].present] == ["c", "t", "z"]
+    assert types(g) == ["Abs", "If", "Add", "Identity"]
+    assert [[t.name for t in o.present] for o in g.operators[1:]] == [["c"], ["t", "z"], ["If_1/p"]]
     assert shape(g, "y") == (2, 3)
 
 

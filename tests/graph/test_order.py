@@ -25,7 +25,7 @@ def test_unsorted_nodes_are_sorted(order: tuple[int, ...]) -> None:
     nodes = [NodeProto.FromString(n.SerializeToString()) for n in model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes[i] for i in order)
-    assert [o.type for o in load(model).operators] == ["Abs", "Neg", "If", "Mul"]
+    assert [o.type for o in load(model).operators] == ["Abs", "Neg", "If", "Exp", "Identity", "Mul"]
 
 
 def test_a_cycle_names_its_nodes() -> None:
@@ -51,9 +51,13 @@ def test_reading_what_nothing_makes(inside: bool) -> None:
 def test_bodies_may_be_unsorted_and_read_their_own() -> None:
     model = parse_model(TEXT)
     body = model.graph.node[2].attribute[0].g
-    body.node.insert(0, NodeProto(op_type="Abs", input=["late"], output=["r"]))
+    body.node.insert(0, NodeProto(op_type="Exp", input=["late"], output=["r"]))
     body.node.add(op_type="Neg", input=["p"], output=["late"])
-    assert "late" not in [t.name for t in load(model).operators[2].present]
+    body.output[0].name = "r"
+    inside = [o for o in load(model).operators if o.name.startswith("If_2/")]
+    assert [(o.type, o.present[0].name) for o in inside] == [
+        ("Add", "b"), ("Neg", "If_2/p"), ("Exp", "If_2/late"), ("Identity", "If_2/r")
+    ]  # fmt: skip
 
 
 def test_an_output_that_nothing_makes() -> None:
@@ -66,5 +70,12 @@ def test_an_output_that_nothing_makes() -> None:
 def test_names_of_nodes_are_kept_and_made_unique() -> None:
     model = parse_model(TEXT)
     model.graph.node[0].name = model.graph.node[1].name = "same"
-    assert [o.name for o in load(model).operators] == ["same", "same_1", "If_2", "Mul_3"]
+    assert [o.name for o in load(model).operators] == [
+        "same",
+        "same_1",
+        "If_2",
+        "If_2/Exp_0",
+        "If_2/Identity_0",
+        "Mul_3",
+    ]
     assert load(model).operators[1].nodes == ("same_1",)

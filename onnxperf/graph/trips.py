@@ -1,0 +1,55 @@
+"""How often loops run, where the model leaves it open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from onnx import GraphProto, NodeProto
+
+from onnxperf.errors import UsageError
+from onnxperf.graph.bind import nearest
+from onnxperf.graph.proto import plain, subgraphs_of
+
+LOOPS = frozenset({"Loop", "SequenceMap"})
+MAX_TRIPS = 10**9  # that can be asked for
+
+
+class TripCounts:
+    """How often loops run, as it was asked for: by a node's name in the graph, or by its own where that is unique.
+
+    Raises UsageError for counts that are too large.
+    """
+
+    def __init__(self, graph: GraphProto, given: Mapping[str, int]):
+        for name, count in given.items():
+            if count > MAX_TRIPS:
+                raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
+        self.given = given
+        self.own = Counter(_loop_names(graph)) if given else Counter[str]()
+        self.met: dict[str, str] = {}  # node -> type
+        self.used: set[str] = set()
+
+    def of(self, label: str, node: NodeProto) -> int | None:
+        """The count for a loop, where one is given."""
+        name = label if label in self.given or self.own[node.name] != 1 else node.name
+        self.used.add(name)
+        return self.given.get(name)
+
+    def check_used(self) -> None:
+        """Raise UsageError where a count is given for something else than a loop."""
+        for name in self.given.keys() - self.used:
+            loops = [label for label, type in self.met.items() if type in LOOPS]
+            why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.met.get(name, ""))
+            have = ", ".join(map(repr, loops)) or "none that runs"
+            why = why or f"the model's loops: {have}{nearest(name, loops)}"
+            raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
+
+
+def _loop_names(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        if node.op_type in LOOPS:
+            yield node.name
+        for attribute in node.attribute:
+            for body in subgraphs_of(attribute):
+                yield from _loop_names(body)

@@ -1,0 +1,76 @@
+"""A graph in the making, in which an operator may read and write other types than its neighbours do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from onnxperf.graph import Graph
+from op_models import Operator, Tensor
+
+WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
+LOOPS = frozenset({"Loop", "Scan"})  # write their outputs once more for every run of their body
+
+
+class Casts:
+    """Operators in execution order, with what must stand between them: each tensor is converted once a type."""
+
+    def __init__(self, graph: Graph):
+        self.taken = {t.name for o in graph.operators for t in (*o.present, *o.outputs)}
+        self.operators: list[Operator] = []
+        self.makers: dict[str, Operator] = {}
+        self.converted: dict[tuple[str, str], Tensor] = {}
+
+    def named(self, name: str) -> str:
+        """A name that no tensor has yet."""
+        while name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        return name
+
+    def add(self, o: Operator) -> Operator:
+        """Put an operator at the end."""
+        self.operators.append(o)
+        self.makers.update((t.name, o) for t in o.outputs)
+        return o
+
+    def convert(self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None) -> Tensor:
+        """The tensor in `dtype` for its reader `o`, made by one operator of `type`."""
+        if (t.name, dtype) not in self.converted:
+            new = replace(t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype, kind="activation")
+            maker = self.makers.get(t.name)
+            repeat = 1 if maker is None else o.repeat if maker.type in LOOPS else maker.repeat
+            inputs = (t, scale) if scale is not None else (t,)
+            name = f"{o.name}#{type}#{t.name}"
+            self.add(Operator(name, type, inputs, (new,), {}, 0, o.nodes, repeat=repeat))
+            self.converted[t.name, dtype] = new
+        return self.converted[t.name, dtype]
+
+    def stored(self, t: Tensor, dtype: str) -> Tensor:
+        """A weight or constant that is stored in `dtype`, under one name however many read it."""
+        if (t.name, dtype) not in self.converted:
+            self.converted[t.name, dtype] = replace(t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype)
+        return self.converted[t.name, dtype]
+
+    def read(self, t: Tensor, dtype: str, o: Operator) -> Tensor:
+        """A floating tensor in `dtype`: stored in it where it is stored, else cast."""
+        if t.dtype == dtype or t.dtype not in WIDE:
+            return t
+        return self.stored(t, dtype) if t.stored else self.convert(t, dtype, o, "Cast")
+
+    def around(self, o: Operator, inputs: Collection[int], outputs: Collection[int], dtype: str) -> bool:
+        """Put an operator at the end, these floating operands of its in `dtype`; True where that changed any."""
+        read = tuple(self.read(t, dtype, o) if t is not None and i in inputs else t for i, t in enumerate(o.inputs))
+        back: list[tuple[Tensor, Tensor]] = []
+        written = list(o.outputs)
+        for i, t in enumerate(o.outputs):
+            if i in outputs and t.dtype in WIDE and t.dtype != dtype:
+                written[i] = self.converted[t.name, dtype] = replace(
+                    t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype
+                )
+                back.append((written[i], t))
+        self.add(replace(o, inputs=read, outputs=tuple(written)))
+        for new, t in back:
+            name = f"{o.name}#Cast#{new.name}"
+            self.add(Operator(name, "Cast", (new,), (t,), {}, 0, o.nodes, repeat=o.repeat))
+        return read != o.inputs or bool(back)
