@@ -88,7 +88,10 @@ class KernelPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Kernels in a row that the same thing held back: how long they took, and how long the card idled meanwhile."""
+    """Kernels in a row after which the same thing sets the pace: how long that took, and how long the card idled.
+
+    An empty `first` is the start of the run.
+    """
 
     first: str
     last: str
@@ -207,17 +210,26 @@ class Prediction:
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """The run as stretches with one bottleneck each, in order: the host, the stream, or copies."""
+        """The run as stretches with one bottleneck each, in order: the host, the stream, or copies.
+
+        From one kernel's start to the next one's, the pace is set by what held that next one back; before the first
+        it is the host, behind the last start the stream.
+        """
         found: list[Stretch] = []
-        reach = 0.0
-        for k in sorted(self.kernels, key=lambda k: k.start_seconds):
-            idle, end = max(0.0, k.start_seconds - reach), max(reach, k.start_seconds + k.seconds)
-            s = Stretch(k.name, k.name, 1, end - reach, idle, k.held_by)
-            if found and found[-1].held_by == k.held_by:
+        ordered = sorted(self.kernels, key=lambda k: k.start_seconds)
+        reach = now = 0.0
+        for k, behind in zip((None, *ordered), (*ordered, None), strict=True):
+            if k is not None:
+                reach = max(reach, k.start_seconds + k.seconds)
+            then = behind.start_seconds if behind else self.seconds
+            held = behind.held_by if behind else "stream" if ordered else "host"
+            idle, name = max(0.0, then - max(now, reach)), k.name if k else ""
+            s = Stretch(name, name, int(k is not None), then - now, idle, held)
+            if found and found[-1].held_by == held:
                 b = found.pop()
-                s = Stretch(b.first, k.name, b.kernels + 1, b.seconds + s.seconds, b.idle_seconds + idle, k.held_by)
+                s = Stretch(b.first, name, b.kernels + s.kernels, b.seconds + s.seconds, b.idle_seconds + idle, held)
             found.append(s)
-            reach = end
+            now = then
         return tuple(found)
 
     @property

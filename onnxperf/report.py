@@ -72,7 +72,7 @@ def show(
     else:
         alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
         for k in p.kernels:
-            alike.setdefault((k.op, k.seconds, k.flops, k.bytes_read, k.bound_by), []).append(k)
+            alike.setdefault((k.op, k.seconds, k.repeat, k.flops, k.bytes_read, k.bound_by), []).append(k)
         ranked = sorted(alike.values(), key=lambda ks: -sum(k.seconds for k in ks))
         parts.append(_kernels(out, ranked[:top]))
     parts.append(_changes(out, p, changes))
@@ -157,7 +157,8 @@ def _pace(p: Prediction) -> str:
         if seconds < 0.005 * p.seconds:
             continue
         s = longest[held]
-        where = f"from {_name(s.first)} to {_name(s.last)}" if s.kernels > 1 else f"at {_name(s.first)}"
+        first = _name(s.first) or "the start"
+        where = f"from {first} to {_name(s.last)}" if s.first != s.last else f"at {first}"
         parts.append(f"{_PACE[held]} {seconds / p.seconds:.0%} of the time (longest {where})")
     return "; ".join(parts)
 
@@ -179,7 +180,14 @@ def _stretches(out: Console, p: Prediction) -> Table:
     names = ("stretch from", "to", "#kernels", "#time", "#idle", "!pace set by")
     ranked = sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]
     rows = [
-        (_name(s.first), _name(s.last), str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.held_by)
+        (
+            _name(s.first) or "(start)",
+            _name(s.last) or "(start)",
+            str(s.kernels),
+            duration(s.seconds),
+            duration(s.idle_seconds),
+            s.held_by,
+        )
         for s in ranked
     ]
     return tabulate(out, names, rows, spare=("idle",))
@@ -210,7 +218,7 @@ def _by_operator(out: Console, p: Prediction) -> Table:
         for k in kernels:
             bounds[k.bound_by] = bounds.get(k.bound_by, 0.0) + k.seconds
         share = f"{seconds / p.seconds:.1%}"
-        return name, str(len(kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b])
+        return name, str(sum(k.repeat for k in kernels)), duration(seconds), share, max(bounds, key=lambda b: bounds[b])
 
     ranked = sorted(groups.items(), key=lambda g: -sum(k.seconds for k in g[1]))
     lines = [line(_short(op), kernels) for op, kernels in ranked[:OPERATORS]]
@@ -232,11 +240,11 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         (
             _name(k.name),
             _short(k.op),
-            f"{len(alike)} x",
-            duration(k.seconds),
-            f"{duration(k.low_seconds)} - {duration(k.high_seconds)}",
-            f"{k.flops / 1e9:.3g}" if k.flops else "",
-            size(k.bytes_read + k.bytes_written),
+            f"{len(alike) * k.repeat} x",
+            duration(k.seconds / k.repeat),
+            f"{duration(k.low_seconds / k.repeat)} - {duration(k.high_seconds / k.repeat)}",
+            f"{k.flops / k.repeat / 1e9:.3g}" if k.flops else "",
+            size((k.bytes_read + k.bytes_written) / k.repeat),
             k.bound_by,
             k.source,
         )

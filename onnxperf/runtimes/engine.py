@@ -308,6 +308,8 @@ def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> 
             answer = Miss("it has a form that the rule does not know", op.nodes)
         if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
             answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
+        if isinstance(answer, Fused) and len({o.repeat for o in answer.replaced}) > 1:
+            answer = Miss("part of it runs in a loop, part of it does not", op.nodes)
         if isinstance(answer, Fused):
             g.apply(answer)
             changed = True

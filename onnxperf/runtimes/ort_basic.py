@@ -75,7 +75,8 @@ def _shared(graph: Graph) -> Graph:
     def instead(o: Operator) -> tuple[Tensor, ...] | None:
         if o.type in NEVER_SHARED or o.type.startswith("Random"):
             return None
-        what = (o.type, tuple(map(key, o.inputs)), str(sorted(o.attrs.items())) if o.attrs else "", len(o.outputs))
+        attrs = str(sorted(o.attrs.items())) if o.attrs else ""
+        what = (o.type, tuple(map(key, o.inputs)), attrs, len(o.outputs), o.repeat)
         found = seen.setdefault(what, o.outputs)
         return None if found is o.outputs else found
 

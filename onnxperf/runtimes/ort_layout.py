@@ -115,7 +115,7 @@ def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operat
     """Move the Transpose at input `at` behind the operator: the new operators, or None where it does not pay."""
     transpose = g.made_by(op.inputs[at], "Transpose")
     readers = _readers(op)
-    if transpose is None or at not in readers:
+    if transpose is None or at not in readers or transpose.repeat != op.repeat:
         return None
     perm = perm_of(transpose)
     if not perm or len(perm) != transpose.present[0].rank or sorted(perm) != list(range(len(perm))):
@@ -153,7 +153,9 @@ def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operat
             undone = replace(full, name=f"{t.name}#{op.name}#{i}", shape=shape_under(back, full), value=None)
             if not t.stored:
                 undone = replace(undone, kind="activation")
-                new.append(Operator(undone.name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes))
+                new.append(
+                    Operator(undone.name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes, "gpu", op.repeat)
+                )
             inputs[i] = undone
     identity = out_perm == tuple(range(len(out_perm)))
     undo = inverse(out_perm)
@@ -164,7 +166,8 @@ def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operat
     behind = []
     for a, b in zip(outputs, op.outputs if not identity else (), strict=False):
         name = f"{transpose.name}#{b.name}"
-        behind.append(Operator(name, "Transpose", (a,), (b,), {"perm": out_perm}, 0, transpose.nodes))
+        turn = Operator(name, "Transpose", (a,), (b,), {"perm": out_perm}, 0, transpose.nodes, repeat=op.repeat)
+        behind.append(turn)
     return (*new, moved, *behind)
 
 

@@ -183,9 +183,12 @@ def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
         length = Tensor(f"{mask.name}#length", "int32", mask.shape[:1])
         if g.made_by(length) is None:
             whole = replace(length, name=f"{mask.name}#int32", shape=mask.shape)
-            cast = Operator(whole.name, "Cast", (mask,), (whole,), {"to": 6}, 0, softmax.nodes)
+            cast = Operator(whole.name, "Cast", (mask,), (whole,), {"to": 6}, 0, softmax.nodes, repeat=softmax.repeat)
             attrs = {"axes": (1,), "keepdims": 0}
-            before = (cast, Operator(length.name, "ReduceSum", (whole,), (length,), attrs, 0, softmax.nodes))
+            before = (
+                cast,
+                Operator(length.name, "ReduceSum", (whole,), (length,), attrs, 0, softmax.nodes, repeat=softmax.repeat),
+            )
         inputs = (*inputs, length)
     one = fused("com.microsoft::Attention", merged, parts, inputs, {"num_heads": heads})
     return replace(one, before=before)

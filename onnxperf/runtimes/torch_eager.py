@@ -31,7 +31,8 @@ def place(graph: Graph) -> Graph:
 
     def copied(t: Tensor, o: Operator) -> Tensor:
         copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation")
-        placed.append(Operator(f"{o.name}#contiguous#{t.name}", "Contiguous", (t,), (copy,), {}, 0, o.nodes, "copy"))
+        name = f"{o.name}#contiguous#{t.name}"
+        placed.append(Operator(name, "Contiguous", (t,), (copy,), {}, 0, o.nodes, "copy", o.repeat))
         return copy
 
     for o in graph.operators:
