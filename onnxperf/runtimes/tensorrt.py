@@ -9,7 +9,7 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - products that read the same tensor with equal attributes are one wider product;
 - attention is one kernel in half and 8-bit types with heads up to 256; in float32 its parts stay apart;
 - a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
-- a Concat costs nothing where kernels can write into its output.
+- a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 """
 
 from __future__ import annotations
@@ -59,6 +59,30 @@ def residual(g: Rewriter, add: Operator) -> Fused | Miss | None:
         inputs = (*product.inputs, None)[:3]
         return fused(f"com.microsoft::{type}", add, (product, add), (*inputs, other), dict(product.attrs))
     return None
+
+
+@fusion("view behind a product", anchor="Reshape", level=DISABLED)
+def view_last(g: Rewriter, view: Operator) -> Fused | None:
+    """A Reshape between a product and an elementwise operator moves behind it, and the other operand gets its own."""
+    product = g.made_by(view.present[0], *PRODUCTS)
+    after = g.only_user(view.out)
+    if product is None or after is None or after.type not in ELEMENTWISE or after.out.shape != view.out.shape:
+        return None
+    flat, before, inputs = view.present[0].shape, list[Operator](), list[Tensor | None]()
+    for i, t in enumerate(after.inputs):
+        if t is not None and t.name == view.out.name:
+            t = view.present[0]
+        elif t is not None and t.size > 1:
+            if t.shape != view.out.shape:
+                return None
+            seen = replace(t, name=f"{after.name}#{i}#view", shape=flat, kind="activation", value=None)
+            before.append(replace(view, name=seen.name, inputs=(t, *view.inputs[1:]), outputs=(seen,), nodes=()))
+            t = seen
+        inputs.append(t)
+    out = replace(after.out, name=f"{after.out.name}#flat", shape=flat)
+    moved = replace(after, inputs=tuple(inputs), outputs=(out,))
+    last = replace(view, inputs=(out, *view.inputs[1:]), outputs=after.outputs)
+    return Fused((view, after), last, (*before, moved))
 
 
 @fusion("product + activation", anchor=tuple(ACTIVATED), level=DISABLED)
@@ -238,14 +262,16 @@ def _merged(ops: list[Operator]) -> Iterator[Operator]:
 
 
 def place(graph: Graph) -> Graph:
-    """Shape arithmetic is done when the engine is built; views are free, and a Concat of what kernels write."""
+    """Shape arithmetic is done when the engine is built; views are free, and so is a Concat or Split of what kernels
+    write.
+    """
     written: set[str] = set()
     placed = []
     for o in graph.operators:
         free = o.place == "free" or o.type in FREE or o.type in ("Shape", "Size")
         free = free or (bool(o.outputs) and all(t.value is not None and t.size <= 64 for t in o.outputs))
-        free = free or (o.type == "Concat" and all(t.name in written for t in o.present))
-        if not free:
+        free = free or (o.type in ("Concat", "Split") and all(t.name in written for t in o.present if not t.stored))
+        if not free or any(t.name in written for t in o.present):
             written.update(t.name for t in o.outputs)
         placed.append(replace(o, place="free" if free else "gpu"))
     return replace(graph, operators=tuple(placed))
@@ -270,6 +296,7 @@ TENSORRT = Runtime(
             patterns.linear,
             attention,
             dequantised,
+            view_last,
             activation,
             residual,
             Pass("products side by side", DISABLED, _siblings),

@@ -75,6 +75,17 @@ MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
     "concatenation of what kernels write": (
         "(float[1,3,8,8] x) => (float[1,6,8,8] y) {a=Relu(x) b=Exp(x) y=Concat<axis=1>(a,b)}", {}, "Relu Exp",
     ),
+    "a view between product and activation": (
+        "(float[2,3,4] x) => (float[6,4] y) {c=MatMul(x,w) t=Flatten<axis=2>(c) y=Tanh(t)}", {"w": (4, 4)},
+        "MatMul Tanh",
+    ),
+    "parts of what a kernel writes": (
+        "(float[2,6] x) => (float[2,3] y, float[2,3] z) {a=Relu(x) y,z=Split<axis=1,num_outputs=2>(a)}", {}, "Relu",
+    ),
+    "parts of an input": (
+        "(float[2,6] x) => (float[2,3] y, float[2,3] z) {a,z=Split<axis=1,num_outputs=2>(x) y=Relu(a)}", {},
+        "Split Relu",
+    ),
     "concatenation of an input": (
         "(float[1,3,8,8] x) => (float[1,6,8,8] y) {a=Relu(x) y=Concat<axis=1>(a,x)}", {}, "Relu Concat",
     ),
@@ -85,6 +96,26 @@ MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_kernels(run: Callable[..., Graph], types: Callable[[Graph], Counter[str]], name: str) -> None:
     text, weights, kernels = MATCHES[name]
     assert types(run(text, runtime="tensorrt", **weights)) == Counter(kernels.split())
+
+
+def test_a_reshape_moves_behind_what_follows_a_product() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "s"], ["v"]),
+        helper.make_node("Gelu", ["v"], ["g"]),
+        helper.make_node("MatMul", ["x", "u"], ["q"]),
+        helper.make_node("Reshape", ["q", "s"], ["r"]),
+        helper.make_node("Add", ["r", "z"], ["y"]),
+    ]
+    io = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in
+          (("x", [6, 4]), ("z", [2, 3, 4]), ("g", [2, 3, 4]), ("y", [2, 3, 4]))]  # fmt: skip
+    stored = [numpy_helper.from_array(np.ones((4, 4), np.float32), n) for n in "wu"]
+    stored.append(numpy_helper.from_array(np.array([2, 3, 4], np.int64), "s"))
+    model = helper.make_model(helper.make_graph(nodes, "g", io[:2], io[2:], stored))
+    run = run_graph(load(model), TENSORRT)
+    found = Counter(o.type.rpartition("::")[2] for o in run.operators if o.place == "gpu")
+    assert found == {"FusedMatMulActivation": 2}
+    assert [t.shape for t in run.outputs] == [(2, 3, 4)] * 2
 
 
 def heads(rank: int, dim: int = 8, scale: bool = True) -> onnx.ModelProto:
