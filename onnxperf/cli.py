@@ -84,7 +84,11 @@ def cli() -> None:
 @click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph.")
 @click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs.")
 @click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned.")
-@click.option("--host", type=click.Choice(HOSTS), help="Processor that launches kernels; jetson for Jetson modules.")
+@click.option(
+    "--host",
+    type=click.Choice(HOSTS),
+    help="Processor that launches kernels.  [default: server; jetson for Jetson modules]",
+)
 @click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to.")
 @click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")

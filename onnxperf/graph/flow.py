@@ -151,7 +151,9 @@ class Site:
     def axis(self, attrs: Mapping[str, Any], name: str, k: int, rank: int) -> int:
         """Along which axis the k-th tensor is taken apart or put together."""
         axes = attrs.get(name) or ()
-        axis = axes[k] if k < len(axes) else 0
+        axis = axes[k] if isinstance(axes, tuple) and k < len(axes) else 0
+        if not isinstance(axis, int):
+            raise self.refuse(f"its {name} are no whole numbers")
         if not -rank <= axis < rank and not self.vague:
             raise self.refuse(f"a tensor with {rank} axes has no axis {axis}")
         return axis % max(rank, 1)
@@ -254,9 +256,10 @@ def _scan(site: Site) -> None:
     walk, attrs = site.walk, attributes(site.node)
     old = site.version < 9  # inputs are [batch, length, ...], and their true lengths come first
     inputs = [t for t in site.inputs[old:] if t]
-    count = len(inputs) - attrs.get("num_scan_inputs", 0)
-    if not 0 <= count < len(inputs) or len(inputs) != len(site.inputs[old:]):
-        raise site.refuse(f"{attrs.get('num_scan_inputs', 0)} of its {len(inputs)} inputs are to be scanned")
+    scanned = attrs.get("num_scan_inputs", 0)
+    if not isinstance(scanned, int) or not 0 < scanned <= len(inputs) or len(inputs) != len(site.inputs[old:]):
+        raise site.refuse(f"{plain(str(scanned))} of its {len(inputs)} inputs are to be scanned")
+    count = len(inputs) - scanned
     graph, arguments, names = site.body("body", len(inputs), len(site.node.output))
     lead = inputs[count].shape[:1] if old else ()
     shapes: list[Shape] = [t.shape[old:] for t in inputs[:count]]

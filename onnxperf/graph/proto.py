@@ -135,6 +135,8 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
             return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
         if a.name == "axis" and abs(a.i) > MAX_RANK:
             return f"axis {a.i} is out of range"
+        if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:  # onnx's own inference would end the process
+            return f"batch_dims {a.i} is out of range"
         if a.name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
             return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
         if a.name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):

@@ -421,6 +421,7 @@ def scan_node(inputs: str, count: int, **more: object) -> NodeProto:
         (scan_node("x", -(2**60)), "inputs are to be scanned"),
         (scan_node("x", 1, scan_input_axes=[2**60]), "has no axis"),
         (scan_node("x", 1, scan_output_axes=[-3]), "has no axis -3"),
+        (scan_node("x", 1, scan_output_axes=[0.5]), "are no whole numbers|must be of type INTS"),
         (scan_node("x one", 2), "different lengths: 1, 2"),
         (scan_node("c", 1), "a tensor with 0 axes has no axis 0"),
         (helper.make_node("Loop", ["big", "c", "x"], ["y"], name="odd", body=body(3, 2)), None),

@@ -223,6 +223,10 @@ MISFITS = [
         ("g (float[6] x) => (float[k] y) { y = Softmax<axis=9223372036854775807>(x) }", "Softmax.*axis"),
         ("g (float[6] x) => (float[k] y) { y = Softmax<axis=1.5>(x) }", "attribute 'axis' must be of type INT"),
         ("g (float[6] x) => (float[k] y) { y, z = Split<num_outputs=3>(x) }", "2 outputs, but num_outputs is 3"),
+        (
+            "g (float[2, 2, 2] x, int64[2, 1] i) => (float[k, l] y) { y = GatherND<batch_dims=-2>(x, i) }",
+            "batch_dims -2 is out of range",
+        ),
         ("g (float[6] x) => (float[k] y) { y = Abs(x, x) }", "Abs.*has 2 inputs"),
         ("g (float[6] x) => (float[k] y) { y = MatMul(x, ) }", "'MatMul_0'.* its input 'B' is missing|has 1 inputs"),
         ("g (float[6] x) => (float[k] y) { y = MatMul(, x) }", "'MatMul_0'.* its input 'A' is missing"),
