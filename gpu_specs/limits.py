@@ -5,8 +5,8 @@ from dataclasses import replace
 from gpu_specs.device import Device, Rates
 from gpu_specs.errors import SpecError
 
-LEAST, MOST = 0.1, 1.5  # of the board's power limit: what any vendor's tool could set
-SLOWEST_HZ = 100e6
+LEAST, MOST = 0.1, 1.5  # of the board's power limit; assumed: no tool sets more or less on any card
+SLOWEST_HZ = 100e6  # assumed
 
 
 def limited(device: Device, *, power_W: float | None = None, clock_hz: float | None = None) -> Device:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from onnxperf.graph import Graph
 from onnxperf.runtimes import HOSTS, Host, Runtime, paced
-from op_models import Gemm, Move, Operator, Tensor, Transfer, Work, bytes_only, known, work, work_of
+from op_models import Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
 
 COMPUTE, COPY = "compute", "copy"
 
@@ -129,21 +129,12 @@ def _transfer(
     return Kernel(name, type, nodes, w, host_s, after, COPY, blocks=not pinned, repeat=repeat)
 
 
-def work_or_bytes(o: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
-    try:
-        return work_of(o), not known(o.type)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form the rule does not know
-        return bytes_only(o), True
-
-
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
     """The work of a kernel on the pipe that the runtime's policy picks for products."""
     if o.type == "Contiguous":
         return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
     w, assumed = work_or_bytes(o)
-    if w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
-        kind = "Gemm" if isinstance(w.size, Gemm) else type(w.size).__name__
-        if (kind in runtime.policy.tf32) if tf32 is None else tf32:
-            w = replace(w, pipe="tensor_tf32")
+    allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
+    if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
+        w = replace(w, pipe="tensor_tf32")
     return w, assumed

@@ -7,6 +7,7 @@ nearly full, so a model fits where its tensors and CUDA's context do.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -48,44 +49,40 @@ class Memory:
 def powers_of_two(sizes: Iterable[int]) -> int:
     """What ONNX Runtime's arena takes for blocks that are never freed, in this order.
 
-    Regions grow from 1 MB, each twice the one before up to 1 GB, or as large as the block that asks for it; a block
-    goes into the smallest remainder that holds it (bfc_arena.cc, kNextPowerOfTwo).
+    A region is the step, doubled until it holds the block; the step starts at 1 MB, follows what was doubled, and
+    doubles after a region that was not, up to 1 GB. A block takes the smallest chunk that holds it, and all of it
+    unless half or 128 MB would be left (bfc_arena.cc, kNextPowerOfTwo).
     """
     taken, step, free = 0, MB, list[int]()
-    for size in sizes:
-        size = _rounded(size, ALIGNMENT)
-        room = min((r for r in free if r >= size), default=0)
-        if room:
-            free.remove(room)
+    for size in (_rounded(s, ALIGNMENT) for s in sizes if s):
+        if (at := bisect_left(free, size)) < len(free):
+            room = free.pop(at)
         else:
-            while step < size and step < 1024 * MB:
-                step *= 2
-            room = max(step, size)
-            taken, step = taken + room, min(2 * step, 1024 * MB)
-        if room > size:
-            free.append(room - size)
+            room = step
+            while room < size:
+                room *= 2
+            taken, step = taken + room, room if room > step else min(2 * step, 1024 * MB)
+        if room >= 2 * size or room - size >= 128 * MB:
+            insort(free, room - size)
     return taken
 
 
 def segments(sizes: Iterable[int]) -> int:
-    """What PyTorch's caching allocator takes: blocks up to 1 MB share segments of 2 MB, up to 10 MB such of 20 MB;
-    larger ones get segments of their own, rounded up to 2 MB (CUDACachingAllocator.cpp).
+    """What PyTorch's caching allocator takes for blocks that are never freed: those up to 1 MB share segments of 2 MB;
+    larger ones segments of 20 MB, or from 10 MB on of their own size rounded up to 2 MB, of which more than 1 MB can
+    be left for another (CUDACachingAllocator.cpp).
     """
     taken = 0
-    free: dict[int, list[int]] = {2 * MB: [], 20 * MB: []}
-    for size in sizes:
-        size = _rounded(size, 512)
-        if size > 10 * MB:
-            taken += _rounded(size, 2 * MB)
-            continue
-        segment = 2 * MB if size <= MB else 20 * MB
-        room = min((r for r in free[segment] if r >= size), default=0)
-        if room:
-            free[segment].remove(room)
+    pools: dict[bool, list[int]] = {True: [], False: []}
+    for size in (_rounded(s, 512) for s in sizes if s):
+        free = pools[small := size <= MB]
+        if (at := bisect_left(free, size)) < len(free):
+            room = free.pop(at)
         else:
-            taken, room = taken + segment, segment
-        if room > size:
-            free[segment].append(room - size)
+            room = 2 * MB if small else 20 * MB if size < 10 * MB else _rounded(size, 2 * MB)
+            taken += room
+        if room - size > (0 if small else MB):
+            insort(free, room - size)
     return taken
 
 
@@ -99,8 +96,9 @@ def _rounded(size: int, unit: int) -> int:
 def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str = "exact") -> Memory:
     """The memory of a placed graph: tensors live from the operator that makes them to the last that reads them.
 
-    Views share the memory of what they view; inputs and outputs stay for the whole run. `arena` is one of ARENAS:
-    weights are taken one by one, activations as one block, for their offsets in it are planned.
+    Views share the memory of what they view; inputs and outputs stay for the whole run. `arena` is one of ARENAS.
+    Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well, which plans
+    nothing.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
@@ -139,6 +137,7 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
     at_home = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
     at_home |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
     needed = sum(weights) + peak + workspace_bytes + CONTEXT
-    reserved = ARENAS[arena]([*weights, peak, workspace_bytes]) + CONTEXT
+    planned = arena == "powers of two"  # ONNX Runtime reserves one exact block for all weights, outside the regions
+    reserved = sum(weights) * planned + ARENAS[arena]([*weights * (not planned), peak, workspace_bytes]) + CONTEXT
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
     return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, sum(at_home.values()))

@@ -16,7 +16,7 @@ from onnxperf.lower import Kernels, lower, on_host
 from onnxperf.memory import memory
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.prediction import Prediction, Scenario, conclude
-from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph
 from onnxperf.schedule import schedule
 from op_models import Transfer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_STREAMS = 64
 MAX_BATCH = 65_536
+SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}
 
 
 def predict(
@@ -74,6 +75,8 @@ def predict(
             "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip
+    if not isinstance(fit, bool):
+        raise UsageError(f"fit must be True or False, not {fit!r}")
     return answer(*(largest(request) if fit else prepare(request)))
 
 
@@ -98,6 +101,8 @@ def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
     for what, given in (("shapes", r.shapes), ("dims", r.dims), ("trip_counts", r.trip_counts)):
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(f"{what} must map names to sizes; a {type(given).__name__} does not")
+        if not all(isinstance(name, str) for name in given or ()):
+            raise UsageError(f"{what} must map names to sizes; one of its names is no text")
     power, clock = (_positive(terms, what) for what in ("power_limit_W", "clock_Hz"))
     try:
         device = gpu_specs.limited(device, power_W=power, clock_hz=clock)
@@ -116,7 +121,7 @@ def _positive(terms: Mapping[str, Any], what: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
-        raise UsageError(f"{what} must be a positive number, not {value!r}")
+        raise UsageError(f"the {SETTINGS[what]} must be a positive number, not {value!r}")
     return float(value)
 
 
@@ -133,8 +138,8 @@ def largest(request: Request) -> tuple[Graph, Device, Scenario]:
         need = answer(*prepare(replace(request, batch=batch))).memory
         return need.capacity_bytes - need.context_bytes - need.total_bytes
 
-    fits, left = 1, free(1)
     try:
+        fits, left = 1, free(1)
         free(2)
     except UsageError as e:
         raise UsageError(f"the largest batch can't be looked for: {e}") from None
@@ -149,7 +154,11 @@ def largest(request: Request) -> tuple[Graph, Device, Scenario]:
             fits, left = guess, room
         else:
             over, lack = guess, -room
-    return prepare(replace(request, batch=fits))
+    graph, device, scenario = prepare(replace(request, batch=fits))
+    if over > MAX_BATCH:
+        says = f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits"
+        graph = replace(graph, notes=(*graph.notes, Note("fit-limit", says)))
+    return graph, device, scenario
 
 
 def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]]:
@@ -214,9 +223,9 @@ def _check(s: Scenario) -> Runtime:
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
     if s.pageable and not s.include_transfers:
-        raise UsageError("pageable memory matters only to copies: it needs include_transfers")
+        raise UsageError("pageable memory matters only to copies: include transfers as well")
     if s.ort_transformers and not s.runtime.startswith("ort-"):
-        raise UsageError(f"ort_transformers is ONNX Runtime's; the runtime is {s.runtime}")
+        raise UsageError(f"onnxruntime.transformers' optimizer is ONNX Runtime's; the runtime is {s.runtime}")
     if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
@@ -225,7 +234,7 @@ def _check(s: Scenario) -> Runtime:
 
 
 def _capturable(run: Graph) -> None:
-    flow = [n for o in run.operators if o.type in ("If", "Loop", "Scan") for n in o.nodes]
+    flow = [n for o in run.operators if o.type in FLOW for n in o.nodes]
     if flow:
         nodes = printable(", ".join(flow)[:200])
         raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")
@@ -293,13 +302,14 @@ def _pipes(kernels: Kernels, device: Device, precision: str) -> list[Note]:
 
 def _scope(s: Scenario, runtime: Runtime) -> str:
     """What is inside the time, and what is not."""
-    if s.method != "tile-wave":
-        return f"the sum of all kernels by the {s.method} method; no launch gaps, no host time, no power budget"
-    launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
     memory = "pageable" if s.pageable else "pinned"
     copies = "inputs and outputs stay on the device"
     if s.include_transfers:
         copies = f"with copies of inputs and outputs, {memory} memory"
+    if s.method != "tile-wave":
+        left_out = "no launch gaps, no host time, no power budget, no streams and no CUDA graph"
+        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
+    launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
     under = runtime.describe.split(",")[0]
     host = f"launched by {HOSTS[s.host].describe} (assumed)"
     return f"steady state, {launch} under {under}, {host}; {copies}; session start and warm-up excluded"

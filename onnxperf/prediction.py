@@ -253,20 +253,12 @@ class Prediction:
 
 
 def conclude(
-    scenario: Scenario,
-    graph: Graph,
-    kernels: Kernels,
-    estimates: Estimates,
-    timeline: Timeline,
-    memory: Memory,
-    notes: tuple[Note, ...],
-    scope: str,
-) -> Prediction:
+    scenario: Scenario, graph: Graph, kernels: Kernels, estimates: Estimates, timeline: Timeline, memory: Memory,
+    notes: tuple[Note, ...], scope: str,
+) -> Prediction:  # fmt: skip
     """Put the answer for the first device together."""
-    seconds = estimates.seconds[:, 0]
-    total = float(timeline.total_s[0])
+    seconds, total = estimates.seconds[:, 0], float(timeline.total_s[0])
     sigma = Z * estimates.log_sigma
-    names = [k.name for k in kernels.rows]
     rows = tuple(
         KernelPrediction(
             name=k.name,
@@ -282,7 +274,7 @@ def conclude(
             source=estimates.source[i],
             start_seconds=float(timeline.start_s[i, 0]),
             stream=str(timeline.streams[i, 0]),
-            after=tuple(names[j] for j in k.after),
+            after=tuple(kernels.rows[j].name for j in k.after),
             choice=str(estimates.choice[i, 0]),
             held_by=HELD_BY[timeline.held[i, 0]],
             repeat=k.repeat,

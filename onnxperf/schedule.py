@@ -69,7 +69,7 @@ def schedule(
         first, tail, gap = host.replay_s, 0.0, host.replay_gap_s
     else:
         first, tail, gap = host.run_s, kernels.tail_s, host.gap_s
-    start, held = np.zeros((n, g)), np.full((n, g), STREAM)
+    start, held, done = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
     now = np.full(g, first)  # the host's clock
     if streams == 1:
         free = np.zeros(g)
@@ -82,9 +82,10 @@ def schedule(
             free = np.maximum(start[i] + seconds[i] + k.repeat * gap, now + seconds[i] / k.repeat + gap)
             if k.blocks:
                 now = free - gap + k.repeat * host.sync_s
+        done = free - gap
     else:
         for j in range(g):
-            start[:, j], held[:, j], chosen, now[j] = _side_by_side(
+            start[:, j], held[:, j], chosen, now[j], done[j] = _side_by_side(
                 rows, seconds[:, j], estimates.share[:, j], first, host.sync_s, gap, streams
             )
             for i, stream in enumerate(chosen):
@@ -93,7 +94,7 @@ def schedule(
                 elif stream > streams:
                     names[i, j] = f"{COPY}-2"
     end = start + seconds
-    total = np.maximum(end.max(axis=0, initial=0.0), now + tail) + host.sync_s
+    total = np.maximum(done, now + tail) + host.sync_s  # of repeated kernels, gaps and launches lie inside
     return Timeline(start, end, total, critical, least, names, held)
 
 
@@ -108,8 +109,9 @@ def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
 
 def _side_by_side(
     rows: Sequence[Kernel], seconds: Array, share: Array, now: float, sync: float, gap: float, streams: int
-) -> tuple[Array, Array, list[int], float]:
-    """Start times on one device, what held each kernel back, its stream, and the host's clock at the end.
+) -> tuple[Array, Array, list[int], float, float]:
+    """Start times on one device, what held each kernel back, its stream, the host's clock at the end, and the
+    last kernel's end.
 
     In launch order, on the stream free first; behind the streams of kernels there is one for copies to the device
     and one for copies back. No kernel starts before the one launched before it, and none while the running ones leave
@@ -144,4 +146,4 @@ def _side_by_side(
         blocked = k.blocks
         if k.blocks:
             now = ends[i] + k.repeat * sync
-    return start, held, chosen, now
+    return start, held, chosen, now, max(ends, default=0.0)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, op, work
-from op_models.pointwise import FLOPS, REQUANTISE, SIGMOID
+from op_models.pointwise import REQUANTISE, SIGMOID, activated
 
-CLIP = 2  # the one fused activation without a fixed cost of its own: two bounds
 INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
@@ -23,7 +22,7 @@ def conv(
     last = bool(channels_last) or "::Nhwc" in op.type
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     size = Conv(x.shape[0], x.shape[-1 if last else 1], w.shape[0], out, taps, group, prod(strides or (1,)))
-    after = given(b, z) + (FLOPS.get(activation, CLIP) if activation else 0) + REQUANTISE * ("QLinear" in op.type)
+    after = given(b, z) + activated(activation) + REQUANTISE * ("QLinear" in op.type)
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after)
 
 

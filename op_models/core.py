@@ -246,6 +246,7 @@ def work(
             elements = max(min(t.size, (read or {}).get(i, t.size)), 0)
             touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
     stored = {t.name for t in op.present if t.stored}
+    vector += int(op.attrs.get("flops_before", 0))  # of elementwise operators that a runtime computes on the way
     dtype = dtype or (op.present[0].dtype if matrix and op.present else compute_dtype(op))
     pipes = MATRIX_PIPES if matrix else VECTOR_PIPES
     return Work(
@@ -315,6 +316,18 @@ def known(type: str) -> bool:
 def bytes_only(op: Operator) -> Work:
     """The work of an operator that no rule understands: its bytes, one pass over its outputs."""
     return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
+
+
+#: What rules raise on forms of an operator that they do not know, as hostile files have them.
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def work_or_bytes(op: Operator) -> tuple[Work, bool]:
+    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
+    try:
+        return work_of(op), not known(op.type)
+    except ODD:
+        return bytes_only(op), True
 
 
 def work_of(op: Operator) -> Work:

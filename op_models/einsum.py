@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from itertools import accumulate
 from math import prod
 
 from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, op, work
@@ -46,8 +47,8 @@ def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
     left, *others = ({x for x, side in axis if side == sides[x]} for axis in axes)
     matrix = vector = 0
     products = []
-    for i, right in enumerate(others, 1):
-        later = set(out).union(*others[i:])
+    wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][::-1]  # by what follows each pair
+    for i, (right, later) in enumerate(zip(others, wanted, strict=False), 1):
         for own, other in ((left, right), (right, left)):
             if alone := own - other - later:
                 vector += volume(own)

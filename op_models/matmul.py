@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, op, work
-from op_models.pointwise import DEQUANTISE, FLOPS, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL
+from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
 
 #: Vector FLOPs of an output after the product: out of integers, or into them again.
 AFTER = {
@@ -13,11 +13,6 @@ AFTER = {
     "com.microsoft::MatMulIntegerToFloat": DEQUANTISE, "com.microsoft::DynamicQuantizeMatMul": DEQUANTISE,
     "com.microsoft::GemmFastGelu": GELU_TANH,
 }  # fmt: skip
-
-
-def activated(activation: str) -> int:
-    """Vector FLOPs of a fused activation."""
-    return FLOPS.get({"RELU": "Relu", "GELU": "Gelu"}.get(activation, activation), 1) if activation else 0
 
 
 def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:

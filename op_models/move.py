@@ -176,7 +176,7 @@ def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int 
     """Reads only the packed elements it gathers and their blocks' scales; each output is dequantised."""
     packed = 8 // bits if x.dtype == "uint8" else 1
     read = {0: -(-op.out.size // packed), 2: -(-op.out.size // block_size), 3: -(-op.out.size // block_size)}
-    return moved(op, prod(x.shape[gather_axis + 1 :]) * packed, vector=2 * op.out.size, read=read)
+    return moved(op, prod(x.shape[gather_axis % max(x.rank, 1) + 1 :]) * packed, vector=2 * op.out.size, read=read)
 
 
 @op("Gather", "com.microsoft::TorchEmbedding")

@@ -81,6 +81,15 @@ FLOPS: dict[str, int] = {
 }
 
 
+#: Of activations that products take along and that have no fixed cost of their own, or another name there.
+FUSED = {"Clip": 2, "RELU": 1, "GELU": GELU, "Gelu": GELU, "FastGelu": GELU_TANH, "QuickGelu": SIGMOID + 2}
+
+
+def activated(activation: str) -> int:
+    """Vector FLOPs of a fused activation."""
+    return FUSED.get(activation, FLOPS.get(activation, 1)) if activation else 0
+
+
 def costing(op: Operator, flops: int) -> Work:
     """Pointwise work of so many vector FLOPs an output element."""
     return work(op, Pointwise(op.out.size), vector=op.out.size * flops)

@@ -215,7 +215,7 @@ def test_a_card_runs_in_the_types_it_has(name: str, card: str, expected: str, sa
             "Resize bf>b",
         ),
         (
-            "(float[2,8] x, float[8,4] w) => (float[2,4] y) {y=com.microsoft.CDist(x,x)}",
+            "(float[2,8] x) => (float[2,2] y) {y=com.microsoft.CDist(x,x)}",
             "Cast h>f|com.microsoft::CDist ff>f|Cast f>h",
             "Cast b>f|com.microsoft::CDist ff>f|Cast f>b",
         ),

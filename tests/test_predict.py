@@ -444,7 +444,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"fit": True, "batch": 2}, "either given or the largest"),
         ({"fit": True}, r"can't be looked for: .* made for batch 1"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
-        ({"pageable": True}, "needs include_transfers"),
+        ({"pageable": True}, "include transfers"),
         ({"pageable": 1}, "must be True or False"),
         ({"power_limit_W": "70"}, "must be a positive number"),
         ({"power_limit_W": float("nan")}, "must be a positive number"),

@@ -64,6 +64,13 @@ def test_the_host_waits_for_what_it_reads() -> None:
     assert lay(replace(free, rows=rows), estimates([50, 60, 1], [0.1] * 3), streams=2)[0] == [14, 18, 18 + 60 + 5 + 4]
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_last_kernel_of_a_loop_ends_behind_its_gaps(streams: int) -> None:
+    (one,) = kernels(1, 6.0).rows
+    looped = Kernels((replace(one, repeat=3),), 2.0, 0)
+    assert lay(looped, estimates([150]), streams=streams) == ([12], 12 + 3 * 50 + 2 * 1 + 5)
+
+
 def test_a_cuda_graph_is_launched_once() -> None:
     assert lay(kernels(3), estimates([1, 2, 3]), cuda_graph=True) == ([12, 13.5, 16], 19 + 5)
 

@@ -17,7 +17,7 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.core import Note
 from onnxperf.graph.order import fresh, read_names
 from onnxperf.graph.proto import NUMBERS, Shape, attributes, captured, is_tensor, made_in, plain, times
-from op_models import Operator, Tensor, bytes_only, work_of
+from op_models import Operator, Tensor, work_or_bytes
 
 if TYPE_CHECKING:
     from onnxperf.graph.walk import Walk
@@ -106,7 +106,7 @@ class Site:
         if given is not None:
             return given
         flag = f"--trip-count {plain(self.label)}=N"
-        message = f"how often {self.label!r} runs depends on the data; taken as once (set it with {flag})"
+        message = f"how often {self.label!r} runs depends on the data; time and range are for once (set it with {flag})"
         self.walk.notes.append(Note("assumed-trip-count", message, (self.label,)))
         self.vague = True
         return 1
@@ -141,7 +141,7 @@ class Site:
                 attrs = {"axis": axis} if what == "Concat" else {}
                 label = fresh(f"{self.label}/{what}_{k}", walk.labels)
                 walk.operators.append(Operator(label, what, (t,), (new,), attrs, self.version, (self.label,)))
-        walk.together.update((out, tuple(made)) for out in made)
+        walk.together.update(dict.fromkeys(made, made[0]) if made else {})
 
     def known(self, t: Tensor | None) -> int | None:
         """The one number in a tensor, where it is known before the run."""
@@ -191,10 +191,7 @@ def _cost(walk: Walk, operators: Sequence[Operator]) -> tuple[int, int]:
     """FLOPs and bytes of all runs; each operator's own are asked for once, however deep it stands."""
     for o in operators:
         if o.name not in walk.costs:
-            try:
-                w = work_of(o)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form no rule knows
-                w = bytes_only(o)
+            w, _ = work_or_bytes(o)
             walk.costs[o.name] = w.flops, w.bytes
     runs = [(o.repeat, *walk.costs[o.name]) for o in operators]
     return sum(n * flops for n, flops, _ in runs), sum(n * size for n, _, size in runs)

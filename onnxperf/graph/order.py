@@ -73,18 +73,21 @@ def read_names(graph: GraphProto) -> set[str]:
 
 
 def live_operators(
-    operators: Sequence[Operator], outputs: Iterable[Tensor], together: Mapping[str, Sequence[str]]
+    operators: Sequence[Operator], outputs: Iterable[Tensor], together: Mapping[str, str]
 ) -> tuple[Operator, ...]:
     """The operators that an output depends on; runtimes drop the others.
 
     What control flow makes `together` lives together, and the operator before a body lives where the body does.
     """
-    needed = {t.name for t in outputs}
+
+    def name(t: Tensor) -> str:
+        return together.get(t.name, t.name)
+
+    needed = {name(t) for t in outputs}
     live: list[Operator] = []
     for o in reversed(operators):
-        made = [name for t in o.outputs for name in together.get(t.name, (t.name,))]
         enters = o.type in CONTROL and live and live[-1].name.startswith(f"{o.name}/")
-        if enters or any(name in needed for name in made):
+        if enters or any(name(t) in needed for t in o.outputs):
             live.append(o)
-            needed.update(t.name for t in o.present)
+            needed.update(map(name, o.present))
     return tuple(reversed(live))

@@ -19,6 +19,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding, declared_dims
+from onnxperf.graph.contrib import contributed
 from onnxperf.graph.core import Note
 from onnxperf.graph.flow import FLOW, Site, scoped
 from onnxperf.graph.order import ordered, read_names
@@ -39,15 +40,16 @@ from onnxperf.graph.proto import (
     schema_of,
     static,
     times,
-)
+)  # fmt: skip
 from onnxperf.graph.shapes import assume, bound, clash, contradiction, fits, through_body
 from onnxperf.graph.trips import TripCounts
 from onnxperf.graph.values import MAX_VALUE, Array, Values, constant, content, evaluate, first_line, measure, numbers
-from op_models import Operator, Tensor
+from op_models import Operator, Tensor, known
 
+#: What is random; and a DequantizeLinear, for weights stay small in memory, and runtimes keep it, too.
 NEVER_FOLDED = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-    | {"DequantizeLinear"}  # the weights stay small in memory; runtimes keep it, too
+    | {"DequantizeLinear"}
 )
 #: Elements of values in one walk, so that a file of many can't fill the memory; a number costs 40 bytes.
 MAX_KEPT = 1 << 20
@@ -82,7 +84,7 @@ class Walk:
         self.depth = 0  # bodies around the node
         self.inlined = 0  # nodes of bodies
         self.costs: dict[str, tuple[int, int]] = {}  # operator -> FLOPs and bytes of one run, where branches compete
-        self.together: dict[str, tuple[str, ...]] = {}  # output of control flow -> all that its node makes
+        self.together: dict[str, str] = {}  # output of control flow -> the first that its node makes
 
     # what the walk starts from
 
@@ -150,12 +152,12 @@ class Walk:
         inputs = [self.operand(i, name) if i else None for i in node.input]
         outer = [self.operand(c, name) for c in dict.fromkeys(captured(node)) if c not in node.input]
         vague = any(t.name in self.vague for t in (*inputs, *outer) if t)
-        types = self.infer(schema, node, name, [t.name for t in outer], vague)
+        attrs = attributes(node)
+        ort = domain == "com.microsoft"
+        types = contributed(node, attrs, inputs) if ort else self.infer(schema, node, name, outer, vague)
         ours = [dims_of(types.get(o)) for o in node.output]
         shapes = [t.shape if t is not None else None for t in inputs]
-        attrs = attributes(node)
-        wrong = "" if vague or domain else contradiction(what, attrs, shapes, ours)
-        if wrong:
+        if wrong := "" if vague or domain else contradiction(what, attrs, shapes, ours):
             raise self.refusal(f"node {name!r} ({what}) does not fit its inputs {self.signature(node)}: {wrong}")
         ahead = what in ("Shape", "Size") and not self.binding.dynamic  # known when a session starts
         folded = schema is not None and node.op_type not in NEVER_FOLDED
@@ -167,9 +169,7 @@ class Walk:
                 continue  # nobody asked for it, so the kernel does not write it
             type, value = types.get(out), computed.get(out)
             if type is not None and not is_tensor(type) and type.WhichOneof("value"):
-                if (
-                    what == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None
-                ):  # the first into an empty
+                if what == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:  # into an empty one
                     type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=self.types[node.input[1]]))
                 outputs.append(self.carry(out, type, "constant" if folded else "activation"))
                 continue
@@ -181,10 +181,11 @@ class Walk:
             self.check_reshape(what, name, inputs, outputs)
         elif not domain and not all(fits(t, types.get(t.name)) for t in outputs):
             what = f"ai.onnx::{node.op_type}"  # its rule would not understand it: it is as good as unknown
-        if schema is None:
+        assumed = any(t.name in self.vague for t in outputs)
+        if schema is None and (assumed or not known(what)):
             operator = f"{plain(domain or 'ai.onnx')}::{plain(node.op_type)}"
-            message = f"{operator} is not defined in onnx; its shapes are assumed"
-            self.notes.append(Note("unknown-operator", message, (name,)))
+            says = f"{operator} is not defined in onnx; its shapes are {('as the file says', 'assumed')[assumed]}"
+            self.notes.append(Note("unknown-operator", says, (name,)))
         if not folded:
             operands = (*inputs, *outer)
             while operands and operands[-1] is None:
@@ -195,8 +196,7 @@ class Walk:
     def check_form(self, node: NodeProto, name: str) -> None:
         """Refuse a node of the wrong form."""
         schema = self.schema(node.op_type, domain_of(node))
-        wrong = misuse(node, schema) if schema is not None else ""
-        if wrong:
+        if wrong := misuse(node, schema) if schema is not None else "":
             raise ModelError(f"node {name!r} ({plain(node.op_type)}) is malformed: {wrong}")
 
     def schema(self, op_type: str, domain: str) -> defs.OpSchema | None:
@@ -219,12 +219,12 @@ class Walk:
         self.define(node.output[0], dtype, shape, "weight" if prod(shape) > MAX_VALUE else "constant", value)
 
     def infer(
-        self, schema: defs.OpSchema | None, node: NodeProto, name: str, outer: Iterable[str], vague: bool
+        self, schema: defs.OpSchema | None, node: NodeProto, name: str, outer: Iterable[Tensor], vague: bool
     ) -> dict[str, TypeProto]:
         """What `onnx.shape_inference` says about a node's outputs; nothing for operators it does not know."""
         if schema is None:
             return {}
-        types = {i: self.types[i] for i in (*node.input, *outer) if i}
+        types = {i: self.types[i] for i in (*node.input, *(t.name for t in outer)) if i}
         data = {
             i: numpy_helper.from_array(value.reshape(()) if node.op_type == "Range" and value.size == 1 else value)
             for i in node.input
@@ -342,8 +342,8 @@ class Walk:
     def check_claim(self, out: str, name: str, inferred: Sequence[int | None], info: ValueInfoProto) -> None:
         """The file's own shape of a tensor must not contradict the inferred one (open dimensions never do)."""
         claimed = declared_dims(info)
-        known = [d if isinstance(d, int) else None for d in claimed or ()]
-        if claimed is not None and not self.binding.refusal and clash(known, inferred):
+        sizes = [d if isinstance(d, int) else None for d in claimed or ()]
+        if claimed is not None and not self.binding.refusal and clash(sizes, inferred):
             both = f"the file says {times(claimed)}, its inputs make it {times(inferred)}"
             if not (self.binding.dynamic or self.depth):
                 raise ModelError(f"tensor {out!r}, made by node {name!r}, contradicts itself: {both}")

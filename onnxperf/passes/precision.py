@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onnxperf.graph import Graph, Note
 from onnxperf.passes.casts import WIDE, Casts
-from op_models import Operator, Tensor, work_of
+from op_models import Operator, Tensor, work_or_bytes
 
 if TYPE_CHECKING:
     from gpu_specs import Device
@@ -76,7 +76,7 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
         return changed, []
     casts, moved = Casts(changed), []
     for o in changed.operators:
-        product = lacks and _multiplies(o)
+        product = lacks and work_or_bytes(o)[0].matrix_flops > 0
         inputs, outputs = _everywhere(o) if product else _single(o, dtype)
         if casts.around(o, inputs, outputs, "float32") and product:
             moved.append(o)
@@ -93,13 +93,6 @@ def _single(o: Operator, dtype: str) -> tuple[Collection[int], Collection[int]]:
         return _everywhere(o)
     places = SINGLE.get(o.type, NOT_BFLOAT16.get(o.type, "") if dtype == "bfloat16" else "").split()
     return {int(p) for p in places if p[0] != "o"}, {int(p[1:]) for p in places if p[0] == "o"}
-
-
-def _multiplies(o: Operator) -> bool:
-    try:
-        return work_of(o).matrix_flops > 0
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a form the rule does not know
-        return False
 
 
 def _products(graph: Graph) -> Iterator[tuple[Operator, tuple[Tensor, Tensor] | None]]:

@@ -7,12 +7,13 @@ from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, R
 from onnxperf.runtimes.hosts import HOSTS, Host, paced
 from onnxperf.runtimes.ort import CPU, CUDA
 from onnxperf.runtimes.ort_transformers import TRANSFORMERS
+from onnxperf.runtimes.placement import FLOW
 from onnxperf.runtimes.tensorrt import TENSORRT
 from onnxperf.runtimes.torch_eager import EAGER
 
 RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CPU, TENSORRT, EAGER)}
 
-__all__ = ["ALL", "HOSTS", "LEVELS", "RUNTIMES", "Host", "HostCosts", "Policy", "Runtime", "paced", "run_graph"]
+__all__ = ["ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "Host", "HostCosts", "Policy", "Runtime", "paced", "run_graph"]
 
 
 def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:

@@ -28,8 +28,10 @@ from op_models import FLOATS, Operator, Tensor
 
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 SHARED = 8  # elements of equal constants that are taken for one
-#: And everything random. A DequantizeLinear has one reader.
-NEVER_SHARED = frozenset({"If", "Loop", "Scan", "Dropout", "Bernoulli", "Multinomial", "DequantizeLinear"})
+#: And everything random. A DequantizeLinear has one reader; the value of a ConstantOfShape is not among the attrs.
+NEVER_SHARED = frozenset(
+    {"If", "Loop", "Scan", "Dropout", "Bernoulli", "Multinomial", "DequantizeLinear", "ConstantOfShape"}
+)
 #: dtypes that a Cast may pass through without a trace.
 LOSSLESS = {
     "float32": {"float64"}, "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},

@@ -27,6 +27,7 @@ REDUCTIONS = frozenset(
     {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
 )
 ALONG = frozenset({"Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"})
+MOST_PERMS = 16  # different ones that are tried at one operator
 PER_TENSOR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -190,7 +191,11 @@ def _pushed(graph: Graph) -> Graph:
         todo = [first]
         while todo:
             op = todo.pop(0)
-            new = next((n for i in range(len(op.inputs)) if (n := _push(g, op, i, leading))), None)
+            first_of: dict[Perm, int] = {}  # what it costs to move a Transpose depends on its permutation alone
+            for i, t in enumerate(op.inputs):
+                if (m := g.made_by(t, "Transpose")) is not None and m.repeat == op.repeat:
+                    first_of.setdefault(perm_of(m), i)
+            new = next((n for i in [*first_of.values()][:MOST_PERMS] if (n := _push(g, op, i, leading))), None)
             if new is None:
                 continue
             sources = {id(m): m for t in op.present if (m := g.made_by(t, "Transpose"))}

@@ -31,7 +31,7 @@ HOST_INPUTS: dict[str, slice] = {
     "com.microsoft::GroupQueryAttention": slice(6, 7),
 }  # fmt: skip
 HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
-FLOW = frozenset({"If", "Loop", "Scan"})
+FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # the host decides
 UNKNOWN_TO_CPU = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
 NEVER_SMALL = UNKNOWN_TO_CPU | {"float16"}
 CELLS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import ort_basic, ort_extended, patterns
+from onnxperf.runtimes import ort_basic, ort_extended, ort_transformers, patterns
 from onnxperf.runtimes.engine import DISABLED, Fused, HostCosts, Miss, Pass, Policy, Rewriter, Runtime, fused, fusion
 from onnxperf.runtimes.patterns import next_op, scaled
-from onnxperf.runtimes.placement import FREE
+from onnxperf.runtimes.placement import FLOW, FREE
 from op_models import BITS, Operator, Tensor, work_of
 from op_models.pointwise import FLOPS
 
@@ -44,11 +44,12 @@ ELEMENTWISE = (CHAIN, *(t for t in FLOPS if "::" not in t), "Pow", "Sum", "Max",
 ROWS = ("Softmax", "LogSoftmax", "LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")
 HALF = frozenset({"float16", "bfloat16", "int8", "float8e4m3fn", "float8e5m2"})
 WIDEST_HEAD = 256
+LONGEST_CHAIN = 64  # nodes in one kernel; assumed
 
 
 @fusion("product + residual", anchor="Add", level=DISABLED)
 def residual(g: Rewriter, add: Operator) -> Fused | Miss | None:
-    """A sum of the product's own shape is read by its epilogue; of two products, by that which runs last."""
+    """A sum of the product's own shape is read by its epilogue; of two products, by the Add's second operand."""
     for out, other in (add.present[::-1], add.present):
         product = g.made_by(out, "Conv", "Gemm", "MatMul")
         if product is None or g.only_user(out) is None:
@@ -76,7 +77,7 @@ def view_last(g: Rewriter, view: Operator) -> Fused | None:
             if t.shape != view.out.shape:
                 return None
             seen = replace(t, name=f"{after.name}#{i}#view", shape=flat, kind="activation", value=None)
-            before.append(replace(view, name=seen.name, inputs=(t, *view.inputs[1:]), outputs=(seen,), nodes=()))
+            before.append(replace(view, name=seen.name, inputs=(t, *view.inputs[1:]), outputs=(seen,)))
             t = seen
         inputs.append(t)
     out = replace(after.out, name=f"{after.out.name}#flat", shape=flat)
@@ -102,6 +103,8 @@ def chain(g: Rewriter, last: Operator) -> Fused | None:
         before = g.made_by(t, *ELEMENTWISE)
         if before is None or not g.only_user(t) or len(before.outputs) > 1:
             continue
+        if len(before.nodes) + len(last.nodes) > LONGEST_CHAIN:
+            continue
         inputs = [i for i in (*before.present, *last.present) if i.name != t.name]
         flops = _flops(last) + _flops(before) * before.out.size // max(last.out.size, 1)
         unique = tuple({i.name: i for i in inputs}.values())
@@ -123,16 +126,18 @@ def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
     first = next((t for t in before.present if t.shape == x.shape), None)
     if first is None:
         return None
-    others = (t for t in (*before.present, *rows.present[1:]) if t.name not in (first.name, x.name))
+    own = (*rows.inputs[1:], None, None)[:2]
+    others = (t for t in before.present if t.name != first.name)
     nodes = tuple(dict.fromkeys((*before.nodes, *rows.nodes)))
-    return Fused((before, rows), replace(rows, inputs=(first, *others), nodes=nodes))
+    attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_of(before).vector_flops}
+    return Fused((before, rows), replace(rows, inputs=(first, *own, *others), attrs=attrs, nodes=nodes))
 
 
 @fusion("attention", anchor="MatMul", level=DISABLED)
 def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
     """softmax(scale Q K^T + mask) V, with the transpositions around it, in one kernel."""
     softmax = g.made_by(second.inputs[0], "Softmax")
-    if softmax is None:
+    if softmax is None or softmax.attrs.get("axis", -1) not in (-1, softmax.out.rank - 1):
         return None
     found = _scores(g, g.made_by(softmax.inputs[0]))
     if found is None:
@@ -163,13 +168,18 @@ def _scores(g: Rewriter, o: Operator | None) -> tuple[Operator, Tensor | None, l
         if (found := scaled(o)) is not None:
             o = g.made_by(found[0])
         elif o.type == "Add" and mask is None:
-            x, mask = o.present
-            if g.made_by(x, "MatMul", "Mul", "Div") is None:
-                x, mask = mask, x
+            x, mask = sorted(o.present, key=lambda t: _product_behind(g, t), reverse=True)
             o = g.made_by(x)
         else:
             return None
     return None
+
+
+def _product_behind(g: Rewriter, t: Tensor) -> bool:
+    """True for a product, be it scaled."""
+    maker = g.made_by(t)
+    found = scaled(maker)
+    return maker is not None and (maker.type == "MatMul" or bool(found and g.made_by(found[0], "MatMul")))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
@@ -191,9 +201,10 @@ def dequantised(g: Rewriter, product: Operator) -> Fused | None:
     x, w = scales
     if x is None or w is None:
         return None
-    bias = [b.present[0] if (b := g.made_by(t, "DequantizeLinear")) else t for t in product.inputs[2:3]]
-    inputs = (x.present[0], w.present[0], *bias, *product.inputs[3:])
-    gone = [o for o in (x, w) if g.only_user(o.out)]
+    b = g.made_by(product.inputs[2], "DequantizeLinear") if len(product.inputs) > 2 else None
+    made = (x, w, b)[: 2 + (b is not None)]
+    inputs = (*(o.present[0] for o in made if o), *product.inputs[len(made) :])
+    gone = [o for o in made if o and g.only_user(o.out)]
     nodes = tuple(dict.fromkeys(n for o in (*gone, product) for n in o.nodes))
     return Fused((*gone, product), replace(product, inputs=inputs, nodes=nodes))
 
@@ -218,10 +229,12 @@ def _siblings(graph: Graph) -> Graph:
         if o.type in PRODUCTS and len(o.present) > 1 and all(t.stored for t in o.present[1:]):
             x, w = o.present[:2]
             axis = _columns(o)
-            if w.rank > 1 and o.attrs.get("group", 1) == 1 and o.out.rank > -axis - 1:
+            bias = tuple(t.rank == 1 and t.size == w.shape[axis] for t in o.present[2:])
+            if w.rank > 1 and o.attrs.get("group", 1) == 1 and o.out.rank > -axis - 1 and all(bias):
                 others = tuple(d for i, d in enumerate(w.shape) if i != axis % w.rank)
                 attrs = tuple(sorted((k, str(v)) for k, v in o.attrs.items()))
-                groups.setdefault((o.type, x.name, w.dtype, others, len(o.present), attrs, o.repeat), []).append(o)
+                key = (o.type, x.name, w.dtype, others, o.out.dtype, len(bias), attrs, o.repeat)
+                groups.setdefault(key, []).append(o)
     wide = {id(ops[0]): ops for ops in groups.values() if len(ops) > 1}
     if not wide:
         return graph
@@ -271,9 +284,9 @@ def place(graph: Graph) -> Graph:
         free = o.place == "free" or o.type in FREE or o.type in ("Shape", "Size")
         free = free or (bool(o.outputs) and all(t.value is not None and t.size <= 64 for t in o.outputs))
         free = free or (o.type in ("Concat", "Split") and all(t.name in written for t in o.present if not t.stored))
-        if not free or any(t.name in written for t in o.present):
+        if not free or (o.type != "Split" and any(t.name in written for t in o.present)):  # parts lie where they lie
             written.update(t.name for t in o.outputs)
-        placed.append(replace(o, place="free" if free else "gpu"))
+        placed.append(replace(o, place="free" if free else "host" if o.type in FLOW else "gpu"))
     return replace(graph, operators=tuple(placed))
 
 
@@ -288,7 +301,7 @@ TENSORRT = Runtime(
             ort_basic.conv_batch_norm,
             ort_basic.matmul_batch_norm,
             patterns.layer_norm,
-            ort_extended.rms_norm,
+            ort_transformers.rms_norm,
             patterns.gelu,
             patterns.fast_gelu,
             ort_extended.quick_gelu,

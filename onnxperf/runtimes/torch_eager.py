@@ -11,6 +11,7 @@ from math import prod
 from onnxperf.graph import Graph
 from onnxperf.runtimes import patterns
 from onnxperf.runtimes.engine import DISABLED, HostCosts, Policy, Runtime
+from onnxperf.runtimes.placement import FLOW
 from op_models import Operator, Tensor
 
 Strides = tuple[int, ...]  # in elements
@@ -37,7 +38,9 @@ def place(graph: Graph) -> Graph:
 
     for o in graph.operators:
         x = next(iter(o.present), None)
-        if x is None or all(t.value is not None for t in o.outputs):
+        if o.type in FLOW:
+            o = replace(o, place="host")
+        elif x is None or all(t.value is not None for t in o.outputs):
             o = o if x is None else replace(o, place="free")
         elif o.type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
             viewed = view(x.shape, of(x), o.out.shape)

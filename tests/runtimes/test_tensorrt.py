@@ -86,6 +86,14 @@ MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
         "(float[2,6] x) => (float[2,3] y, float[2,3] z) {a,z=Split<axis=1,num_outputs=2>(x) y=Relu(a)}", {},
         "Split Relu",
     ),
+    "concatenation of a part": (
+        "(float[2,6] x) => (float[2,6] y) {a=Relu(x) b,c=Split<axis=1,num_outputs=2>(a) d=Exp(c)"
+        " y=Concat<axis=1>(d,b)}", {}, "Relu Exp Concat",
+    ),
+    "siblings beside one with another bias": (
+        "(float[3,4] x) => (float[3,5] y, float[3,5] z, float[3,5] v) {y=Gemm(x,w,b) z=Gemm(x,u,b) v=Gemm(x,k,m)}",
+        {"w": (4, 5), "u": (4, 5), "k": (4, 5), "b": (5,), "m": (3, 5)}, "Gemm Gemm",
+    ),
     "concatenation of an input": (
         "(float[1,3,8,8] x) => (float[1,6,8,8] y) {a=Relu(x) y=Concat<axis=1>(a,x)}", {}, "Relu Concat",
     ),
@@ -216,3 +224,11 @@ def test_quantisation_disappears_into_kernels() -> None:
     assert [o.present[0].dtype for o in kernels[1:]] == ["int8", "int8"]
     assert [o.out.dtype for o in kernels] == ["int8", "int8", "float32"]
     assert {work_of(o).pipe for o in kernels[1:]} == {"tensor_int8"}
+
+
+def test_what_goes_along_with_rows_still_counts(run: Callable[..., Graph]) -> None:
+    text = TWO + "{a=Exp(x) b=Mul(a,z) y=LayerNormalization<axis=-1>(b,s,s)}"
+    (kernel,) = [o for o in run(text, runtime="tensorrt", s=(4,)).operators if o.place == "gpu"]
+    alone = sum(work_of(o).vector_flops for o in run(text, runtime="torch-eager", s=(4,)).operators)
+    assert work_of(kernel).vector_flops == alone
+    assert [t.shape for t in kernel.present] == [(2, 3, 4), (4,), (4,), (2, 3, 4)]

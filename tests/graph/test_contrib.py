@@ -1,0 +1,134 @@
+"""Shapes of ONNX Runtime's own operators: what it makes of them itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from onnxperf import predict
+from onnxperf.graph import load
+
+F, B, I32 = np.float32, np.uint8, np.int32
+SCALE: dict[str, Any] = {"s": np.array(0.1, F), "z": np.array(3, B)}
+
+
+def array(*shape: int, dtype: Any = F) -> Any:
+    return np.ones(shape, dtype)
+
+
+#: type, inputs in order (a name with a shape is an input of the graph), attributes, number of outputs
+CASES: dict[str, tuple[str, list[Any], dict[str, Any], int]] = {
+    "FusedConv": ("FusedConv", [array(2, 3, 8, 9), array(4, 3, 3, 3)],
+                  {"activation": "Relu", "strides": [2, 1], "pads": [1, 0, 1, 0]}, 1),
+    "QLinearConv": (
+        "QLinearConv", [array(1, 8, 9, 3, dtype=B), "s", "z", array(4, 3, 3, 3, dtype=B), "s", "z", "s", "z"],
+        {"channels_last": 1}, 1,
+    ),
+    "FusedMatMul": ("FusedMatMul", [array(2, 5, 4), array(2, 6, 5)], {"transA": 1, "transB": 1}, 1),
+    "FusedGemm": ("FusedGemm", [array(5, 4), array(6, 5)], {"transA": 1, "transB": 1, "activation": "Relu"}, 1),
+    "QGemm": ("QGemm", [array(4, 5, dtype=B), "s", "z", array(5, 6, dtype=B), "s", "z", None, "s", "z"], {}, 1),
+    "QGemm to float": ("QGemm", [array(4, 5, dtype=B), "s", "z", array(6, 5, dtype=B), "s", "z"], {"transB": 1}, 1),
+    "MatMulIntegerToFloat": ("MatMulIntegerToFloat", [array(2, 4, 5, dtype=B), array(5, 6, dtype=B), "s", "s"], {}, 1),
+    "DynamicQuantizeMatMul": ("DynamicQuantizeMatMul", [array(2, 4, 5), array(5, 6, dtype=B), "s"], {}, 1),
+    "MatMulNBits": ("MatMulNBits", [array(2, 4, 64), array(48, 2, 16, dtype=B), array(96)],
+                    {"K": 64, "N": 48, "bits": 4, "block_size": 32}, 1),
+    "QLinearAdd": ("QLinearAdd", [array(2, 1, 5, dtype=B), "s", "z", array(4, 1, dtype=B), "s", "z", "s", "z"], {}, 1),
+    "QLinearConcat": ("QLinearConcat", ["s", "z", array(2, 3, dtype=B), "s", "z", array(2, 4, dtype=B), "s", "z"],
+                      {"axis": 1}, 1),
+    "QLinearGlobalAveragePool": ("QLinearGlobalAveragePool", [array(2, 3, 5, 7, dtype=B), "s", "z", "s", "z"], {}, 1),
+    "QLinearAveragePool": ("QLinearAveragePool", [array(2, 3, 6, 8, dtype=B), "s", "z", "s", "z"],
+                           {"kernel_shape": [2, 3], "strides": [2, 1]}, 1),
+    "BiasGelu": ("BiasGelu", [array(2, 3, 4), array(4)], {}, 1),
+    "SkipLayerNormalization": ("SkipLayerNormalization", [array(2, 3, 4), array(2, 3, 4), array(4), array(4)], {}, 1),
+    "EmbedLayerNormalization": (
+        "EmbedLayerNormalization",
+        [array(2, 3, dtype=I32), None, array(9, 4), array(5, 4), None, array(4), array(4), array(2, 3, dtype=I32)],
+        {}, 2,
+    ),
+    "Attention": ("Attention", [array(2, 3, 8), array(8, 24), array(24)], {"num_heads": 2}, 1),
+    "Attention, a state": ("Attention", [array(2, 3, 8), array(8, 24), array(24), None, array(2, 2, 2, 5, 4)],
+                           {"num_heads": 2, "unidirectional": 1}, 2),
+    "MultiHeadAttention": (
+        "MultiHeadAttention", [array(2, 3, 8), array(2, 5, 8), array(2, 5, 12)], {"num_heads": 2}, 1,
+    ),
+    "QuantizeLinear": ("QuantizeLinear", [array(2, 3), "s", "z"], {}, 1),
+    "DequantizeLinear": ("DequantizeLinear", [array(2, 3, dtype=B), "s", "z"], {}, 1),
+    "CDist": ("CDist", [array(4, 3), array(6, 3)], {"metric": "euclidean"}, 1),
+}  # fmt: skip
+
+
+def model(type: str, given: list[Any], attrs: dict[str, Any], count: int) -> tuple[ModelProto, dict[str, Any]]:
+    """One node; arrays are inputs, names are constants."""
+    feeds = {f"x{i}": x for i, x in enumerate(given) if isinstance(x, np.ndarray)}
+    names = [f"x{i}" if isinstance(x, np.ndarray) else x or "" for i, x in enumerate(given)]
+    outputs = [f"y{i}" for i in range(count)]
+    node = helper.make_node(type, names, outputs, domain="com.microsoft", **attrs)
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
+    ]
+    results = [helper.make_empty_tensor_value_info(o) for o in outputs]
+    constants = [numpy_helper.from_array(x, n) for n, x in SCALE.items()]
+    graph = helper.make_graph([node], "g", inputs, results, constants)
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=8), feeds
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shapes_are_those_that_onnx_runtime_makes(name: str) -> None:
+    proto, feeds = model(*CASES[name])
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    results = ort.InferenceSession(proto.SerializeToString(), options).run(None, feeds)
+    graph = load(proto)
+    assert [(t.shape, t.dtype) for t in graph.outputs] == [(r.shape, str(r.dtype)) for r in results]
+    assert not [n for n in graph.notes if n.code in ("assumed-shape", "unknown-operator")]
+
+
+@pytest.mark.parametrize(
+    ("type", "shapes", "attrs", "shape"),
+    [
+        ("GroupQueryAttention", [(2, 3, 64), (2, 3, 16), (2, 3, 16)], {"num_heads": 8, "kv_num_heads": 2}, (2, 3, 64)),
+        ("GroupQueryAttention", [(2, 3, 96)], {"num_heads": 8, "kv_num_heads": 2}, (2, 3, 64)),
+        ("BiasSplitGelu", [(2, 3, 64), (64,)], {}, (2, 3, 32)),
+        ("RotaryEmbedding", [(2, 3, 64), (2, 3), (9, 4), (9, 4)], {}, (2, 3, 64)),
+        ("FusedConv", [(2, 3), (4, 3, 3, 3)], {}, (2, 3)),
+        ("MatMulNBits", [(2, 64)], {}, (2, 64)),
+    ],
+)
+def test_shapes_that_the_cpu_provider_does_not_make(
+    type: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    """The last two don't fit, and are taken as their first input."""
+    proto, _ = model(type, [array(*s) for s in shapes], attrs, 1)
+    assert load(proto).outputs[0].shape == shape
+
+
+def test_what_onnx_runtime_has_optimised_keeps_its_work(tmp_path: Any) -> None:
+    """The file that ONNX Runtime writes has the products of the file it read."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "u"], ["g"]),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    weights = {"w": (8, 3, 3, 3), "u": (8, 16)}
+    io = [helper.make_tensor_value_info("x", 1, [1, 3, 32, 32]), helper.make_tensor_value_info("y", 1, [1, 16])]
+    stored = [numpy_helper.from_array(rng.standard_normal(s).astype(F), n) for n, s in weights.items()]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", io[:1], io[1:], stored), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.log_severity_level = 4
+    ort.InferenceSession(proto.SerializeToString(), options)
+    after = predict(tmp_path / "optimised.onnx", gpu="l4", opt_level="disabled", runtime="ort-cpu")
+    assert {k.op for k in after.kernels} >= {"com.microsoft::FusedConv", "com.microsoft::FusedGemm"}
+    assert after.work["matrix_flops"] == predict(proto, gpu="l4").work["matrix_flops"]
