@@ -220,8 +220,3 @@ TRANSFORMERS: tuple[Fusion | Pass, ...] = (
     bias_skip_layer_norm,
     Pass("pruning", DISABLED, _live),
 )
-
-
-def transformers_fusions() -> tuple[Fusion | Pass, ...]:
-    """The rules of the offline optimizer, to be applied at level `disabled` before a runtime's own."""
-    return TRANSFORMERS
