@@ -20,6 +20,7 @@ class Constants:
     l2: Mapping[str, float]
     cuda_core_gemm: Mapping[str, Mapping[str, float]]
     cuda_core_tiles: Mapping[str, Any]
+    cuda_core_few_rows: Mapping[str, float]
     tensor_gemm: Mapping[str, Any]
     tensor_class: Mapping[str, Mapping[str, float]]
     convolution: Mapping[str, float]

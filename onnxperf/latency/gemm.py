@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, pnorm
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.vector import traffic
 from op_models import BITS
 
 
@@ -39,12 +40,12 @@ def product(k: Columns, p: Product, d: Cards, c: Constants, cold: Array) -> Boun
     """Tensor cores where the card has the kernel's pipe, CUDA cores elsewhere."""
     on_tensor = d.tensor(k.pipes)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
-    if not on_tensor.any():
-        return cuda_cores(k, p, d, c, width)
-    tensor = tensor_cores(k, p, d, c, width, cold)
     if on_tensor.all():
-        return tensor
-    vector = cuda_cores(k, p, d, c, width)
+        return tensor_cores(k, p, d, c, width, cold)
+    vector = few_rows(k, p, d, c, cold, cuda_cores(k, p, d, c, width))
+    if not on_tensor.any():
+        return vector
+    tensor = tensor_cores(k, p, d, c, width, cold)
     return Bounds(*(np.where(on_tensor, t, v) for t, v in zip(tensor, vector, strict=True)))
 
 
@@ -94,6 +95,22 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     seconds = np.where(allowed, seconds, np.inf)
     useful = np.minimum(k.matrix / (k.rate * efficiency) * d.compute, compute)
     return _best(seconds, useful, np.maximum(dram, l2), compute - useful, launch, partials, x, splits, tiles)
+
+
+def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled: Bounds) -> Bounds:
+    """Products with a vector, or with few rows or columns: kernels without tiles that stream the matrix once.
+
+    max(bytes at the rate of the memory that holds them, FLOPs at a fair share of the lanes), where that is faster than
+    any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, the constants are chosen.
+    """
+    g = c.cuda_core_few_rows
+    memory = traffic(k.bytes, d, c, c.pointwise["norm"])
+    memory = np.maximum(memory, cold * k.weights / (d.bandwidth * d.dram) * d.memory)
+    compute = k.matrix / (k.rate * g["efficiency"]) * d.compute
+    own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
+    own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
+    better = (np.minimum(p.m, p.n) <= g["rows"]) & (own.seconds < tiled.seconds) & (not p.convolution)
+    return Bounds(*(np.where(better, x, y) for x, y in zip(own, tiled, strict=True)))
 
 
 def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, cold: Array) -> Bounds:

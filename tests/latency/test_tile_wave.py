@@ -34,6 +34,16 @@ def test_one_block_more_than_a_wave_costs_a_wave() -> None:
     assert blocks(8) - blocks(7) > 3 * (blocks(7) - blocks(6))
 
 
+@pytest.mark.parametrize("device", [A100, T4, P100], ids=lambda d: d.id)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_products_with_few_rows_stream_the_matrix(device: gpu_specs.Device, rows: int) -> None:
+    """A vector times 64 MB of weights in float32 takes the time of reading them, not of filling tiles."""
+    w = gemm(rows, 4096, 4096, pipe="fp32", dtype="float32")
+    stream = w.bytes / device.bandwidth_Bps
+    assert stream < seconds(w, device) < 1.6 * stream
+    assert seconds(replace(w, size=Gemm(1, 4096, rows, 4096)), device) == pytest.approx(seconds(w, device))
+
+
 def test_a_long_thin_product_is_split_along_k() -> None:
     rows = (Kernel("k", "MatMul", (), gemm(16, 64, 65536), 0.0),)
     e = estimate(Kernels(rows, 0.0, 10**10), [A100])
