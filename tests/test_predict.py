@@ -419,6 +419,14 @@ def test_settings_of_card_and_host(terms: Any, slower: bool) -> None:
         assert seconds(**terms, pageable=True) > changed
 
 
+def test_what_the_offline_optimizer_fuses_or_that_it_finds_nothing() -> None:
+    bert = predict(SAMPLES / "bert-base.onnx", gpu="l4", ort_transformers=True)
+    assert "com.microsoft::BiasGelu" in {k.op for k in bert.kernels}
+    assert "nothing-fused" not in {w.code for w in bert.warnings}
+    image = predict(SAMPLES / "resnet50.onnx", gpu="l4", ort_transformers=True)
+    assert "nothing-fused" in {w.code for w in image.warnings}
+
+
 def test_the_host_of_a_module_is_its_own() -> None:
     assert predict(SAMPLES / "resnet50.onnx", gpu="agx-orin-64gb").scenario.host == "jetson"
     named = predict(SAMPLES / "resnet50.onnx", gpu="l4", host="cloud", power_limit_W=50, clock_Hz=1e9)

@@ -67,7 +67,8 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     memory = traffic(k.bytes, d, c, c.rows["norm"], again, miss)
     step = np.where(sweeping, c.rows["sweep_step_s"], c.rows["step_s"])
     start = np.where(sweeping, c.rows["sweep_row_s"], c.rows["row_s"])
-    latency = np.ceil(count * parts / in_flight) * (start + step * np.ceil(width / parts / threads))
+    reach = threads * np.where(k["passes"] == 0, c.rows["vector"], 1)  # elements that a step of the block covers
+    latency = np.ceil(count * parts / in_flight) * (start + step * np.ceil(width / parts / reach))
     floor = c.rows["floor_s"] * d.launch + np.where(parts > 1, c.launch["kernel_s"], 0.0)
     return _with_floor(k.vector / k.vector_rate, memory, latency, floor, count * parts * threads, d, c)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from onnxperf.graph import Graph
+from collections import Counter
+from dataclasses import replace
+
+from onnxperf.graph import Graph, Note
 from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, Runtime, optimise
 from onnxperf.runtimes.hosts import HOSTS, Host, paced
 from onnxperf.runtimes.ort import CPU, CUDA
@@ -22,5 +25,9 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
     `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before.
     """
     if transformers:
+        before = Counter(o.type for o in graph.operators)
         graph = optimise(graph, TRANSFORMERS, DISABLED)
+        if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
+            note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
+            graph = replace(graph, notes=(*graph.notes, note))
     return runtime.place(optimise(graph, runtime.fusions, level))
