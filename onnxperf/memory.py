@@ -117,7 +117,8 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
                 last[owner[t.name]] = i
         new = []
         for t in o.outputs:
-            view = o.place == "free" and o.type != "Concat"  # one that is free is written by others, and still memory
+            # a free Concat is written by others: it counts beside its parts, so that the peak is rather too high
+            view = o.place == "free" and o.type != "Concat"
             if view and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
                 owner[t.name] = owner[o.inputs[0].name]
             elif not view and o.place != "host" and o.type != "MemcpyToHost":
@@ -138,6 +139,7 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
     at_home |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
     needed = sum(weights) + peak + workspace_bytes + CONTEXT
     planned = arena == "powers of two"  # ONNX Runtime reserves one exact block for all weights, outside the regions
-    reserved = sum(weights) * planned + ARENAS[arena]([*weights * (not planned), peak, workspace_bytes]) + CONTEXT
+    blocks = [peak, workspace_bytes] if planned else [*weights, peak, workspace_bytes]
+    reserved = ARENAS[arena](blocks) + (sum(weights) if planned else 0) + CONTEXT
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
     return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, sum(at_home.values()))

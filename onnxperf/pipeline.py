@@ -112,7 +112,8 @@ def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
         terms["host"] = "jetson" if device.memory_kind.startswith("LPDDR") else "server"
     graph = load(r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
-    scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, **terms)
+    trips = tuple(sorted((r.trip_counts or {}).items()))
+    scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, trip_counts=trips, **terms)
     return replace(graph, notes=(*notes, *graph.notes)), device, scenario
 
 
@@ -138,14 +139,13 @@ def largest(request: Request) -> tuple[Graph, Device, Scenario]:
         need = answer(*prepare(replace(request, batch=batch))).memory
         return need.capacity_bytes - need.context_bytes - need.total_bytes
 
+    fits, over, lack = 1, 2, 0
     try:
-        fits, left = 1, free(1)
-        free(2)
+        left = free(1)
+        while left >= 0 and over <= MAX_BATCH and (lack := -free(over)) <= 0:
+            fits, left, over = over, -lack, 2 * over
     except UsageError as e:
         raise UsageError(f"the largest batch can't be looked for: {e}") from None
-    over, lack = 2, 0
-    while left >= 0 and over <= MAX_BATCH and (lack := -free(over)) <= 0:
-        fits, left, over = over, -lack, 2 * over
     halve = False
     while left >= 0 and over - fits > 1 and over <= MAX_BATCH:
         guess = (fits + over) // 2 if halve else fits + (over - fits) * left // (left + lack)

@@ -27,9 +27,8 @@ BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication
 class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
 
-    host: the processor that launches kernels, one of HOSTS; power_limit_W, clock_Hz: None leaves the card's own;
-    pageable: inputs and outputs lie in memory that is not pinned; ort_transformers: what the optimizer of
-    onnxruntime.transformers fuses comes first.
+    host: the processor that launches kernels, of HOSTS; power_limit_W, clock_Hz: None leaves the card's own; pageable:
+    inputs and outputs lie in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first.
     """
 
     model: str
@@ -48,6 +47,7 @@ class Scenario:
     power_limit_W: float | None = None
     clock_Hz: float | None = None
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    trip_counts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,10 @@ from op_models import (  # noqa: F401, I001  (imported for their rules; one name
 )  # fmt: skip
 from op_models.core import (
     BITS, FLOATS, ODD, Attention, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows, Size, Tensor,
-    Transfer, Work, bytes_only, known, op, work, work_of,
-    work_or_bytes,
+    Transfer, Work, bytes_only, known, op, work, work_of, work_or_bytes,
 )  # fmt: skip
 
 __all__ = [
     "BITS", "FLOATS", "ODD", "Attention", "Conv", "Gemm", "Move", "OpModelError", "Operator", "Pointwise", "Recurrent",
-    "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "known", "op", "work", "work_of",
-    "work_or_bytes",
+    "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "known", "op", "work", "work_of", "work_or_bytes",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from op_models import ODD, Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # at most, in each level: as many as ONNX Runtime makes
+UNKNOWN_FORM = "it meets a form that it does not know"  # of a hostile file, or a bug of the rule
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
@@ -282,7 +283,7 @@ def optimise(graph: Graph, fusions: Iterable[Fusion | Pass], level: int) -> Grap
             for f in own:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(()))) is not before:
+                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(()), misses)) is not before:
                     g, changed = Rewriter(after), True
             if not changed:
                 break
@@ -290,11 +291,12 @@ def optimise(graph: Graph, fusions: Iterable[Fusion | Pass], level: int) -> Grap
     return g.result(notes)
 
 
-def _run(f: Pass, graph: Graph) -> Graph:
+def _run(f: Pass, graph: Graph, misses: dict[tuple[str, str], list[str]]) -> Graph:
     """What a pass makes of the graph: nothing, where it meets a form that it does not know."""
     try:
         return f.run(graph)
     except ODD:
+        misses[f.name, UNKNOWN_FORM] = []
         return graph
 
 
@@ -307,7 +309,7 @@ def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> 
         try:
             answer = f.rule(g, op)
         except ODD:
-            answer = Miss("it has a form that the rule does not know", op.nodes)
+            answer = Miss(UNKNOWN_FORM, op.nodes)
         if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
             answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
         if isinstance(answer, Fused) and len({o.repeat for o in answer.replaced}) > 1:

@@ -2,8 +2,9 @@
 
 Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and what ONNX Runtime 1.31 itself writes: tests
 compare the CPU provider's graphs. The CUDA provider also writes its graph where its library loads but no GPU is there;
-for twelve models, compared by hand at every level, it was ours: convolution or Gemm and activation stay separate
-kernels, a BiasSoftmax is one. What cuDNN fuses below that can't be seen without a GPU.
+for twelve of fourteen models, compared by hand at every level, it was ours (not for a TorchScript BERT and for open
+dimensions): convolution or Gemm and activation stay separate kernels, a BiasSoftmax is one. What cuDNN fuses below
+that can't be seen without a GPU.
 Quantised models keep QuantizeLinear and DequantizeLinear as kernels of their own on CUDA, one for each reader.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -456,7 +455,6 @@ def nested(depth: int, branches: int) -> ModelProto:
 
 
 def test_depth_and_breadth_are_bounded() -> None:
-    started = time.monotonic()
     assert len(load(nested(30, 1)).operators) == 30 + 1 + 30
     assert len(load(nested(9, 2)).operators) == 9 + 1 + 9
     wide = parse_model(looped())
@@ -464,4 +462,3 @@ def test_depth_and_breadth_are_bounded() -> None:
     inside.extend(NodeProto(op_type="Abs", input=["v"], output=[f"a{i}"]) for i in range(200_000))
     with pytest.raises(ModelError, match="hold more than 200,000 nodes"):
         load(wide)
-    assert time.monotonic() - started < 10

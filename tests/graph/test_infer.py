@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -273,12 +272,11 @@ CONSTANTS = """
 )
 def test_huge_results_are_never_made(node: str, out: Sequence[int]) -> None:
     """Also where all inputs are constants, so that the result could be computed ahead of time."""
-    peak, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     g = run(f"g (float[1] live) => (float[] z) <{CONSTANTS}> {{ {node} c = Cast<to=1>(y) z = Mul(c, live) }}")
     assert shape(g, "z") == out
     assert types(g) == ["Mul"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # KiB
-    assert time.monotonic() - started < 2
 
 
 def test_what_fits_is_not_refused() -> None:
