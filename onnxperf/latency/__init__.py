@@ -19,17 +19,17 @@ from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.conv import conv
 from onnxperf.latency.gemm import gemm
-from onnxperf.latency.power import budget
+from onnxperf.latency.power import energy, stretch
 from onnxperf.latency.recurrent import recurrent
 from onnxperf.lower import Kernels
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
 
 #: tile-wave: every kernel model, the power budget, one schedule. sum: the same kernels, naively added up, without
 #: budget. roofline: FLOPs at peak, bytes at the datasheet's bandwidth, or a launch, whichever is longest, added up.
 METHODS = ("tile-wave", "sum", "roofline")
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
 
-__all__ = ["KINDS", "METHODS", "Constants", "Estimates", "estimate", "pipe_on", "shipped"]
+__all__ = ["KINDS", "METHODS", "Constants", "Estimates", "alone", "estimate", "floors", "pipe_on", "shipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,48 +56,39 @@ class Estimates:
     source: tuple[str, ...]
 
 
-def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wave") -> Estimates:
-    """Estimate all kernels on all devices by one of METHODS."""
-    c = shipped()
+def estimate(
+    kernels: Kernels, devices: Sequence[Device], method: str = "tile-wave", constants: Constants | None = None
+) -> Estimates:
+    """Estimate all kernels on all devices by one of METHODS, with the shipped constants unless others are given."""
+    c = constants or shipped()
     d = Cards(devices, c)
     works = list(dict.fromkeys(k.work for k in kernels.rows))
     index = {w: i for i, w in enumerate(works)}
     rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
-    n, g = len(works), len(devices)
-    seconds, floor_s, workspace = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g))
-    launches, kind, share = np.ones((n, g), dtype=int), np.zeros((n, g), dtype=int), np.ones((n, g))
-    choice = np.full((n, g), "", dtype="<U24")
-    cold = 1 - 1 / (1 + (kernels.stored_bytes / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
-    streamed = np.maximum(0, 1 - d.l2 / max(kernels.stored_bytes, 1))
-    for size, model in _models(c, cold).items():
-        members = [i for i, w in enumerate(works) if type(w.size) is size]
-        for start in range(0, len(members), CHUNK):
-            at = members[start : start + CHUNK]
-            columns = Columns([works[i] for i in at], d)
-            least = floor(columns, d, c, streamed)
-            b = model(columns, d, c) if method != "roofline" else _roofline(columns, d, least)
-            floor_s[at] = least.seconds
-            seconds[at] = np.maximum(b.seconds, least.seconds)
-            kind[at] = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
-            choice[at], workspace[at], launches[at] = b.choice, b.workspace, b.launches
-            share[at] = np.maximum(b.share, floor_s[at] / seconds[at])
+    stored = np.full((len(works), 1), float(kernels.stored_bytes))
+    b, floor_s = _estimated(works, d, c, method, stored)
     times = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
-    joules, factor = budget(works, rows, times, seconds, d, c, cold)
-    if method != "tile-wave":
-        factor = np.ones_like(factor)
+    joules = energy(works, d, c, _cold(stored, d, c))
+    factor = np.ones((len(devices),))
+    if method == "tile-wave":
+        counted = [i for i, k in enumerate(kernels.rows) if not isinstance(k.work.size, Transfer)]
+        spent = (times * joules[rows])[counted].sum(axis=0)
+        factor = stretch((times * b.seconds[rows])[counted].sum(axis=0), spent, d, c)[0]
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
     rough = "roofline" if method == "roofline" else ""
     kinds = ["unknown" if k.assumed else rough or type(k.work.size).__name__ for k in kernels.rows]
     sigma = np.array([c.sigma[name] for name in kinds], dtype=float)
+    kind = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
+    share = np.maximum(b.share, floor_s / b.seconds)
     return Estimates(
-        seconds=times * seconds[rows] * np.where(transfer[:, None], 1.0, factor),
+        seconds=times * b.seconds[rows] * np.where(transfer[:, None], 1.0, factor),
         floor_s=times * floor_s[rows],
         log_sigma=sigma,
         joules=times * joules[rows],
-        workspace=workspace[rows],
-        launches=launches[rows],
+        workspace=b.workspace[rows],
+        launches=b.launches[rows],
         kind=kind[rows],
-        choice=choice[rows],
+        choice=b.choice[rows],
         share=share[rows],
         transfer=transfer,
         factor=factor,
@@ -105,20 +96,65 @@ def estimate(kernels: Kernels, devices: Sequence[Device], method: str = "tile-wa
     )
 
 
-Model = Callable[[Columns, Cards, Constants], Bounds]
+def alone(works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True) -> Bounds:
+    """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
+
+    `budget`: seconds are what the power limit leaves of them.
+    """
+    d = Cards(devices, c)
+    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
+    b, _ = _estimated(works, d, c, "tile-wave", stored)
+    if budget:
+        b = b._replace(seconds=b.seconds * stretch(b.seconds, energy(works, d, c, _cold(stored, d, c)), d, c))
+    return b
 
 
-def _models(c: Constants, cold: Array) -> dict[type, Model]:
-    return {
-        Gemm: lambda k, d, c: gemm(k, d, c, cold=cold),
-        Conv: lambda k, d, c: conv(k, d, c, cold=cold),
-        Rows: vector.rows,
-        Pointwise: vector.pointwise,
-        Move: vector.move,
-        Attention: attention,
-        Recurrent: lambda k, d, c: recurrent(k, d, c, cold=cold),
-        Transfer: vector.transfer,
-    }
+def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
+    """The physical bound of each work on each device, in seconds [n, g]."""
+    c = shipped()
+    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
+    return _estimated(works, Cards(devices, c), c, "roofline", stored)[1]
+
+
+def _cold(stored: Array, d: Cards, c: Constants) -> Array:
+    """Share of the weights [n, g] that a run of `stored` bytes of them [n, 1] finds in DRAM rather than in L2."""
+    return np.asarray(1 - 1 / (1 + (stored / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"]))
+
+
+def _estimated(works: Sequence[Work], d: Cards, c: Constants, method: str, stored: Array) -> tuple[Bounds, Array]:
+    """Bounds and physical floors of works [n, g]; `stored` [n, 1] is how many bytes of weights their run reads."""
+    n, g = len(works), len(d.devices)
+    terms = {f: np.zeros((n, g)) for f in ("compute", "memory", "latency", "launch", "seconds", "workspace", "share")}
+    whole = Bounds(**terms, choice=np.full((n, g), "", dtype="<U24"), launches=np.ones((n, g), dtype=int))
+    floor_s = np.zeros((n, g))
+    kinds: dict[type, list[int]] = {}
+    for i, w in enumerate(works):
+        kinds.setdefault(type(w.size), []).append(i)
+    for size, members in kinds.items():
+        for start in range(0, len(members), CHUNK):
+            at = members[start : start + CHUNK]
+            columns = Columns([works[i] for i in at], d)
+            cold, streamed = _cold(stored[at], d, c), np.maximum(0, 1 - d.l2 / np.maximum(stored[at], 1))
+            least = floor(columns, d, c, streamed)
+            b = MODELS[size](columns, d, c, cold) if method != "roofline" else _roofline(columns, d, least)
+            floor_s[at] = least.seconds
+            for term, found in zip(whole, b, strict=True):
+                term[at] = found
+            whole.seconds[at] = np.maximum(b.seconds, least.seconds)
+    return whole, floor_s
+
+
+#: The latency model of each size: columns of works, cards, constants, and the share of weights that is cold [n, g].
+MODELS: dict[type, Callable[[Columns, Cards, Constants, Array], Bounds]] = {
+    Gemm: gemm,
+    Conv: conv,
+    Rows: lambda k, d, c, cold: vector.rows(k, d, c),
+    Pointwise: lambda k, d, c, cold: vector.pointwise(k, d, c),
+    Move: lambda k, d, c, cold: vector.move(k, d, c),
+    Attention: lambda k, d, c, cold: attention(k, d, c),
+    Recurrent: recurrent,
+    Transfer: lambda k, d, c, cold: vector.transfer(k, d, c),
+}
 
 
 def _roofline(k: Columns, d: Cards, least: Bounds) -> Bounds:

@@ -1,10 +1,15 @@
-"""The shipped constants, from `constants.toml` beside this file."""
+"""The shipped constants, from the TOML files in `constants/` beside this file.
+
+`assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is made
+by `python -m onnxperf.calibrate.constants` and holds one family's constants, what they were derived from, and the
+same constants derived without each die in turn.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,27 +17,67 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Constants:
-    """One attribute for each table of the file; `source` says what they were derived from."""
+    """One attribute for each table of the files; `source` says what they were derived from."""
 
     source: str
     launch: Mapping[str, float]
     dram: Mapping[str, float]
     l2: Mapping[str, float]
-    cuda_core_gemm: Mapping[str, Mapping[str, float]]
+    cuda_core_gemm: Mapping[str, Any]
     cuda_core_tiles: Mapping[str, Any]
     cuda_core_few_rows: Mapping[str, float]
     tensor_gemm: Mapping[str, Any]
     tensor_class: Mapping[str, Mapping[str, float]]
-    convolution: Mapping[str, float]
+    convolution: Mapping[str, Any]
     attention: Mapping[str, float]
-    rows: Mapping[str, float]
-    pointwise: Mapping[str, float]
+    rows: Mapping[str, Any]
+    pointwise: Mapping[str, Any]
     transfer: Mapping[str, float]
     power: Mapping[str, Any]
     sigma: Mapping[str, float]
 
+    def get(self, path: str) -> Any:
+        """The value at a dotted path: "cuda_core_gemm.alpha.single"."""
+        table, *keys = path.split(".")
+        value = getattr(self, table)
+        for key in keys:
+            value = value[key]
+        return value
+
+    def having(self, values: Mapping[str, Any]) -> Constants:
+        """The constants with other values at dotted paths."""
+        changed: dict[str, Any] = {}
+        for path, value in values.items():
+            table, *keys = path.split(".")
+            if not keys:
+                changed[table] = value
+                continue
+            level = changed.setdefault(table, _copy(getattr(self, table)))
+            for key in keys[:-1]:
+                level = level.setdefault(key, {})
+            level[keys[-1]] = value
+        return replace(self, **changed)
+
 
 @cache
-def shipped() -> Constants:
-    """The constants that come with the package."""
-    return Constants(**tomllib.loads(files("onnxperf.latency").joinpath("constants.toml").read_text(encoding="utf-8")))
+def shipped(without: str = "") -> Constants:
+    """The constants that come with the package; derived without any row of the die `without`, if one is named."""
+    found: dict[str, Any] = {}
+    for file in sorted(files("onnxperf.latency").joinpath("constants").iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".toml"):
+            made = tomllib.loads(file.read_text(encoding="utf-8"))
+            _merge(found, made.get("constants", {}))
+            _merge(found, made.get("without", {}).get(without, {}))
+    return Constants(**found)
+
+
+def _copy(table: Any) -> Any:
+    return {k: _copy(v) for k, v in table.items()} if isinstance(table, Mapping) else table
+
+
+def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(key, {}), value)
+        else:
+            into[key] = value

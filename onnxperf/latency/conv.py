@@ -10,7 +10,7 @@ from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
 
 
-def conv(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
+def conv(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     """m = images x positions, n = channels out, k = what an output sums up (channels in x taps), one product a group.
 
     Gathering the operand costs a constant share. A depthwise convolution has no product to speak of: its taps

@@ -30,8 +30,8 @@ class Product(NamedTuple):
     convolution: bool = False
 
 
-def gemm(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
-    """A product of matrices; `cold` [1, g] is the share of the model's weights found in DRAM rather than L2."""
+def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
+    """A product of matrices; `cold` [n, g] is the share of the model's weights found in DRAM rather than L2."""
     batch, m, n, depth = (np.maximum(k[f], 1) for f in ("batch", "m", "n", "k"))
     return product(k, Product(batch, m, n, depth), d, c, cold)
 

@@ -12,19 +12,15 @@ from onnxperf.latency.constants import Constants
 from op_models import Transfer, Work
 
 
-def budget(
-    works: Sequence[Work], rows: Array, times: Array, seconds: Array, d: Cards, c: Constants, cold: Array
-) -> tuple[Array, Array]:
-    """Joules of each work [n, g], and the factor [g] that stretches all kernels of the run `rows`, repeated `times`.
+def energy(works: Sequence[Work], d: Cards, c: Constants, cold: Array) -> Array:
+    """Joules of one run of each work on each card, [n, g].
 
-    Power for arithmetic is the limit less what memory of this speed draws. Vector FLOPs cost energy by process
-    node; tensor FLOPs by the sustained TFLOPS a watt of the architecture, the faster types in proportion; bytes cost
-    where they come from DRAM: a share `cold` [1, g] of the weights, and what L2 can't hold.
-    T = ((sum t)^6 + (E / P)^6)^(1/6) over the kernels; copies over the bus take no part.
+    Vector FLOPs cost energy by process node; tensor FLOPs by the sustained TFLOPS a watt of the architecture, the
+    faster types in proportion; bytes cost where they come from DRAM: a share `cold` [n, g] of the weights, and what
+    L2 can't hold. Copies over the bus take no part.
     Source: fitted on throttled FP32 rows of T4 and P4, and on sustained rates.
     """
     p = c.power
-    available = np.maximum(d.tdp - p["static_W_per_GBps"] * d.bandwidth / 1e9, 0.25 * d.tdp)
     per_flop = p["pJ_per_flop_12nm"] * (d.node_nm / 12) ** p["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
@@ -34,15 +30,22 @@ def budget(
     weights = column([w.weight_bytes for w in works])
     moving = column([w.bytes - w.weight_bytes for w in works])
     in_dram = (cold * weights + np.where(moving > d.l2, moving, 0.0)) * kernel[:, None]
-    arithmetic = column([w.matrix_flops for w in works]) * _per_tensor_flop(works, d, c, available, per_flop)
+    arithmetic = column([w.matrix_flops for w in works]) * _per_tensor_flop(works, d, c, available(d, c), per_flop)
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
-    joules = arithmetic + in_dram * p["pJ_per_byte"] * 1e-12
-    counted, times = rows[kernel[rows]], times[kernel[rows]]
-    total = (times * seconds[counted]).sum(axis=0)
-    needed = (times * joules[counted]).sum(axis=0) / available[0]
-    norm = p["norm"]
-    ratio = np.divide(needed, total, out=np.zeros_like(total), where=total > 0)
-    return joules, (1 + ratio**norm) ** (1 / norm)
+    return np.asarray(arithmetic + in_dram * p["pJ_per_byte"] * 1e-12)
+
+
+def available(d: Cards, c: Constants) -> Array:
+    """Watts for arithmetic [1, g]: the limit less what memory of this speed draws."""
+    return np.maximum(d.tdp - c.power["static_W_per_GBps"] * d.bandwidth / 1e9, 0.25 * d.tdp)
+
+
+def stretch(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
+    """The factor [n, g] that the budget puts on runs of `seconds` that spend `joules`: ((t^6 + (E / P)^6)^(1/6)) / t."""
+    needed = joules / available(d, c)
+    norm = c.power["norm"]
+    ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))
+    return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
 def _per_tensor_flop(works: Sequence[Work], d: Cards, c: Constants, available: Array, per_flop: Array) -> Array:

@@ -11,7 +11,7 @@ from onnxperf.latency.gemm import gemm
 from op_models import BITS, Gemm, Recurrent, Work
 
 
-def recurrent(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
+def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     """x W of all steps, as cuDNN does it; then `steps` times the longer of h R and a step's launches; and the gates.
 
     h R is one product of each direction; tensor cores find its weights in L2 where they fit. Not fitted: forward
@@ -20,10 +20,10 @@ def recurrent(k: Columns, d: Cards, c: Constants, *, cold: Array) -> Bounds:
     sizes = [w.size for w in k.works if isinstance(w.size, Recurrent)]
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
     one_state = [Gemm(s.directions, s.batch, s.gates * s.hidden, s.hidden) for s in sizes]
-    before = gemm(_products(k.works, all_inputs, d), d, c, cold=cold)
+    before = gemm(_products(k.works, all_inputs, d), d, c, cold)
     steps = _products(k.works, one_state, d)
     fits = 1 / (1 + (steps.weights / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
-    step = gemm(steps, d, c, cold=1 - fits)
+    step = gemm(steps, d, c, 1 - fits)
     start = c.launch["step_s"] * d.launch
     gates = k.vector / k.vector_rate
     launch = k["steps"] * np.where(step.seconds < start, start, step.launch) + before.launch

@@ -1,0 +1,1 @@
+"""Constants from measurements. `calibrate.constants` derives the shipped ones."""

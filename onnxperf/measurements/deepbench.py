@@ -1,0 +1,91 @@
+"""Products, convolutions and recurrent layers from the tables in `deepbench/` (Baidu's DeepBench, Apache-2.0)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from onnxperf.measurements.core import Row, Table, number, read, sizes, tables
+from op_models import Operator, Tensor, Work, work_or_bytes
+
+RIG = "deepbench"
+CARDS = {
+    "M40": "m40", "TitanX": "titan-x-maxwell", "TitanX_Pascal": "titan-x-pascal", "TitanXp": "titan-xp",
+    "1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "V100": "v100-pcie-16gb", "T4": "t4",
+}  # fmt: skip
+LAYERS = {"Vanilla": ("RNN", 1), "LSTM": ("LSTM", 4), "GRU": ("GRU", 3)}
+
+
+def kernels(folder: Path) -> list[Table]:
+    """Forward passes in FP32 of the tables that lie in `folder`."""
+    found: list[Table] = []
+    for file, family, column, shape in (
+        ("gemm.csv.gz", "deepbench gemm", "time_ms", product),
+        ("conv.csv.gz", "deepbench conv", "fwd_ms", conv),
+        ("rnn.csv.gz", "deepbench rnn", "Time Forward (msec)", recurrent),
+    ):
+        if (folder / file).exists():
+            found += _table(folder / file, family, column, shape)
+    return found
+
+
+def _table(path: Path, family: str, column: str, shape: Callable[[dict[str, str]], Work | None]) -> list[Table]:
+    rows, why = [], Counter[str]()
+    for r in read(path, ("gpu", "mode", "precision", column)):
+        if r["mode"] != "train" or r["precision"] != "Float":
+            continue
+        work, seconds = shape(r), number(r, column) / 1e3
+        if r["gpu"] not in CARDS:
+            why["unknown card"] += 1
+        elif work is None:
+            why["no such shape"] += 1
+        elif seconds != seconds:
+            why["no positive time"] += 1
+        else:
+            rows.append(Row(family, CARDS[r["gpu"]], work, seconds, True, r.get("fwd_algo") or ""))
+    return tables(rows, RIG, {family: why})
+
+
+def _tensor(*shape: int, kind: str = "activation") -> Tensor:
+    return Tensor("t", "float32", shape, kind)
+
+
+def product(r: dict[str, str]) -> Work | None:
+    """C[m, n] = op(A) op(B); column-major in the source, hence with the operands' roles swapped in ours."""
+    size = sizes(r, "M", "N", "K")
+    if size is None:
+        return None
+    m, n, k = size
+    ta, tb = r["A Transpose"] == "T", r["B Transpose"] == "T"
+    b, a = _tensor(*((m, k) if ta else (k, m)), kind="weight"), _tensor(*((k, n) if tb else (n, k)))
+    attrs = {"transA": int(tb), "transB": int(ta)}
+    return work_or_bytes(Operator("gemm", "Gemm", (a, b), (_tensor(n, m),), attrs))[0]
+
+
+def conv(r: dict[str, str]) -> Work | None:
+    """A forward convolution, K filters of S x R over images of W x H."""
+    size = sizes(r, "W", "H", "C", "N", "K", "S", "R", "stride_w", "stride_h")
+    if size is None:
+        return None
+    w, h, c, n, k, s, taps, stride_w, stride_h = size
+    pad_w, pad_h = int(float(r["pad_w"] or 0)), int(float(r["pad_h"] or 0))
+    out_w, out_h = (w + 2 * pad_w - s) // stride_w + 1, (h + 2 * pad_h - taps) // stride_h + 1
+    if min(out_w, out_h) < 1:
+        return None
+    inputs = (_tensor(n, c, h, w), _tensor(k, c, taps, s, kind="weight"))
+    attrs = {"pads": [pad_h, pad_w, pad_h, pad_w], "strides": [stride_h, stride_w], "kernel_shape": [taps, s]}
+    return work_or_bytes(Operator("conv", "Conv", inputs, (_tensor(n, k, out_h, out_w),), attrs))[0]
+
+
+def recurrent(r: dict[str, str]) -> Work | None:
+    """One layer, one direction, as many inputs as hidden units."""
+    hidden = sizes(r, "Hidden units") or sizes(r, "Hidden Units")
+    shape = sizes(r, "N", "Timesteps")
+    kind = LAYERS.get(r["section"].rpartition(" ")[2])
+    if hidden is None or shape is None or kind is None:
+        return None
+    (units,), (batch, steps), (type, gates) = hidden, shape, kind
+    w, h = _tensor(1, gates * units, units, kind="weight"), _tensor(1, gates * units, units, kind="weight")
+    out = _tensor(steps, 1, batch, units)
+    return work_or_bytes(Operator("rnn", type, (_tensor(steps, batch, units), w, h), (out,), {"hidden_size": units}))[0]
