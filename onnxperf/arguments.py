@@ -61,6 +61,13 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(int, parts))
 
 
+def parse_product(text: str) -> tuple[int, ...]:
+    """MxNxK or BxMxNxK."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text.strip()):
+        raise UsageError(f"--gemm {text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
+    return tuple(map(int, text.strip().split("x")))
+
+
 def parse_dim(text: str) -> tuple[str, int]:
     """name=N."""
     return _named_number(text, "--dim", "name=N, such as sequence=128")
@@ -85,3 +92,51 @@ def unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], flag
         if found.setdefault(name, value) != value:
             raise UsageError(f"{flag} gives {name!r} twice, with different sizes")
     return found
+
+
+#: What a run is: the card, the runtime, the precision, the model's open dimensions, how it is launched.
+SCENARIO = (
+    click.option(
+        "--gpu", required=True, help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."
+    ),
+    click.option("--runtime", type=click.Choice(RUNTIMES), default="ort-cuda", show_default=True),
+    click.option(
+        "--opt-level",
+        type=click.Choice(LEVELS),
+        default="all",
+        show_default=True,
+        help="Optimisations of ort-cuda and ort-cpu.",
+    ),
+    click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
+    click.option("--precision", type=click.Choice(PRECISIONS), default="keep", show_default=True),
+    click.option("--method", type=click.Choice(METHODS), default="tile-wave", show_default=True),
+    click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable."),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable."),
+    click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs."),
+    click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
+    click.option("--trip-count", "trips", multiple=True, metavar="NODE=N", help="How often a Loop runs; repeatable."),
+    click.option(
+        "--streams",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Kernels that may run side by side.",
+    ),
+    click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
+    click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
+    click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
+    click.option(
+        "--host",
+        type=click.Choice(HOSTS),
+        help="Processor that launches kernels.  [default: server; jetson for Jetson modules]",
+    ),
+    click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
+    click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to."),
+)
+
+
+def of_a_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of SCENARIO."""
+    for option in reversed(SCENARIO):
+        command = option(command)
+    return command

@@ -14,16 +14,13 @@ import click
 
 from onnxperf import __version__
 from onnxperf.arguments import (
-    HOSTS,
-    LEVELS,
-    METHODS,
-    PRECISIONS,
-    RUNTIMES,
     SIZE_UNITS,
     TIME_UNITS,
     Quantity,
+    of_a_run,
     parse_count,
     parse_dim,
+    parse_product,
     parse_shape,
     unique,
 )
@@ -57,40 +54,7 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("model", type=click.Path())
-@click.option("--gpu", required=True, help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus).")
-@click.option("--runtime", type=click.Choice(RUNTIMES), default="ort-cuda", show_default=True)
-@click.option(
-    "--opt-level",
-    type=click.Choice(LEVELS),
-    default="all",
-    show_default=True,
-    help="Optimisations of ort-cuda and ort-cpu.",
-)
-@click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does.")
-@click.option("--precision", type=click.Choice(PRECISIONS), default="keep", show_default=True)
-@click.option("--method", type=click.Choice(METHODS), default="tile-wave", show_default=True)
-@click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable.")
-@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable.")
-@click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs.")
-@click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory.")
-@click.option("--trip-count", "trips", multiple=True, metavar="NODE=N", help="How often a Loop runs; repeatable.")
-@click.option(
-    "--streams",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Kernels that may run side by side.",
-)
-@click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph.")
-@click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs.")
-@click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned.")
-@click.option(
-    "--host",
-    type=click.Choice(HOSTS),
-    help="Processor that launches kernels.  [default: server; jetson for Jetson modules]",
-)
-@click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to.")
-@click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to.")
+@of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
 @click.option("--detail", is_flag=True, help="List every kernel, every note.")
@@ -99,13 +63,6 @@ def cli() -> None:
 @debug
 def predict(
     model: str,
-    gpu: str,
-    shapes: tuple[str, ...],
-    dims: tuple[str, ...],
-    batch: int | None,
-    fit: bool,
-    trips: tuple[str, ...],
-    clock: float | None,
     json_to: str | None,
     top: int,
     detail: bool,
@@ -122,22 +79,9 @@ def predict(
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
       onnxperf predict model.onnx --gpu l4 --fit --power-limit 50 --runtime tensorrt
     """
-    from onnxperf.pipeline import Request, answer, largest, prepare
+    from onnxperf.pipeline import answer
 
-    if not model:
-        raise UsageError("the path of MODEL is empty")
-    if json_to not in (None, "-"):
-        check_target(json_to, model, gpu)
-    request = Request(
-        model,
-        gpu,
-        shapes=unique(shapes, parse_shape, "--shapes"),
-        dims=unique(dims, parse_dim, "--dim"),
-        batch=batch,
-        trip_counts=unique(trips, parse_count, "--trip-count"),
-        terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
-    )
-    graph, device, scenario = largest(request) if fit else prepare(request)
+    graph, device, scenario = _prepared(model, json_to, **terms)
     prediction = answer(graph, device, scenario)
     try:
         if json_to == "-":
@@ -153,6 +97,63 @@ def predict(
         _gate(prediction, max_latency, max_memory)
         raise
     _gate(prediction, max_latency, max_memory)
+
+
+def _prepared(
+    model: str | Graph, json_to: str | None, *, gpu: str, shapes: tuple[str, ...], dims: tuple[str, ...],
+    batch: int | None, fit: bool, trips: tuple[str, ...], clock: float | None, **terms: Any,
+) -> tuple[Graph, Device, Scenario]:  # fmt: skip
+    """The model, the card and the scenario that SCENARIO's options ask for."""
+    from onnxperf.pipeline import Request, largest, prepare
+
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    if json_to not in (None, "-"):
+        check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
+    request = Request(
+        model,
+        gpu,
+        shapes=unique(shapes, parse_shape, "--shapes"),
+        dims=unique(dims, parse_dim, "--dim"),
+        batch=batch,
+        trip_counts=unique(trips, parse_count, "--trip-count"),
+        terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
+    )
+    return largest(request) if fit else prepare(request)
+
+
+@cli.command()
+@click.argument("model", type=click.Path(), required=False)
+@click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
+@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one product, with a B in front a batch of them.")
+@of_a_run
+@click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
+@debug
+def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
+    """Explain one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
+
+    \b
+    Examples:
+      onnxperf explain resnet50.onnx --gpu l4 --node node_linear
+      onnxperf explain --gemm 4096x4096x4096 --gpu l4 --precision fp32
+    """
+    if (model is None or node is None) if gemm is None else (model is not None or node is not None):
+        raise UsageError("explain takes MODEL with --node NAME, or --gemm alone")
+    if gemm is not None and (given := [n for n in ("shapes", "dims", "batch", "fit", "trips") if terms[n]]):
+        raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
+    from onnxperf import explain as room
+    from onnxperf.report import console
+
+    graph, device, scenario = _prepared(
+        room.product_graph(parse_product(gemm)) if gemm is not None else model or "", json_to, **terms
+    )
+    explanation = room.explain(graph, device, scenario, room.PRODUCT if node is None else node)
+    if json_to == "-":
+        click.echo(explanation.to_json())
+        return
+    if json_to:
+        write_file(json_to, explanation.to_json() + "\n")
+    room.show(console(), explanation)
 
 
 def _changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) -> list[tuple[str, Prediction]]:
@@ -238,6 +239,21 @@ def gpus(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps(cards.as_json(device), indent=2))
     else:
         cards.show_gpu(console(), device)
+
+
+@cli.command()
+@click.option("--data", type=click.Path(), metavar="DIR", help="Full tables; without, the sample that ships.")
+@click.option("--json", "json_to", metavar="FILE|-", help="Write all scores as JSON; - prints JSON only.")
+@click.option("--markdown", is_flag=True, help="Print the tables of the README.")
+@debug
+def validate(data: str | None, json_to: str | None, markdown: bool) -> None:
+    """Score every method on measurements, each card left out in turn: how far off, how biased, how honest its range.
+
+    Example: onnxperf validate --data ../shared/data --json scores.json
+    """
+    from onnxperf.validate import show
+
+    show.run(data, json_to, markdown)
 
 
 def main() -> NoReturn:

@@ -11,14 +11,14 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, load
-from onnxperf.latency import METHODS, Estimates, estimate, pipe_on, shipped
-from onnxperf.lower import Kernels, lower, on_host
+from onnxperf.latency import METHODS, Constants, estimate, shipped
+from onnxperf.lower import Kernels, lower
 from onnxperf.memory import memory
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.prediction import Prediction, Scenario, conclude
-from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph
+from onnxperf.remarks import remarks
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Runtime, paced, run_graph
 from onnxperf.schedule import schedule
-from op_models import Transfer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -82,9 +82,12 @@ def predict(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller wants predicted: a model with its bindings, a card, and `terms`, fields of `Scenario`."""
+    """What the caller wants predicted: a model with its bindings, a card, and `terms`, fields of `Scenario`.
 
-    model: str | os.PathLike[str] | bytes | ModelProto
+    A model that is a `Graph` has no open dimensions: bindings say nothing about it.
+    """
+
+    model: str | os.PathLike[str] | bytes | ModelProto | Graph
     gpu: str | os.PathLike[str] | Device
     shapes: Mapping[str, Sequence[int]] | None = None
     dims: Mapping[str, int] | None = None
@@ -110,7 +113,9 @@ def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
         raise UsageError(str(e)) from e
     if terms.get("host") is None:  # shared memory: the module's own processor launches
         terms["host"] = "jetson" if device.memory_kind.startswith("LPDDR") else "server"
-    graph = load(r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
+    graph = r.model if isinstance(r.model, Graph) else load(
+        r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples
+    )  # fmt: skip
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
     trips = tuple(sorted((r.trip_counts or {}).items()))
     scenario = Scenario(model=graph.name, gpu=device.id, batch=graph.batch, inputs=inputs, trip_counts=trips, **terms)
@@ -176,18 +181,11 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
     return device, (Note("gpu-alias", remark),) if remark else ()
 
 
-def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
-    """Walk a loaded graph through every room, for one device and scenario."""
-    runtime = _check(scenario)
-    typed = precision(graph, scenario.precision, device)
-    run = run_graph(typed, runtime, LEVELS[scenario.opt_level], scenario.ort_transformers)
-    if scenario.cuda_graph:
-        _capturable(run)
-    cpu = HOSTS[scenario.host]
-    tf32 = {"fp32": False, "tf32": True}.get(scenario.precision)
-    transfers, pinned = scenario.include_transfers, not scenario.pageable
-    kernels = lower(run, runtime, cpu=cpu, tf32=tf32, include_transfers=transfers, pinned=pinned)
-    estimates = estimate(kernels, [device], scenario.method)
+def answer(graph: Graph, device: Device, scenario: Scenario, constants: Constants | None = None) -> Prediction:
+    """Walk a loaded graph through every room, for one device and scenario, with the shipped constants or others."""
+    runtime, cpu = _check(scenario), HOSTS[scenario.host]
+    run, kernels = lowered(graph, device, scenario)
+    estimates = estimate(kernels, [device], scenario.method, constants)
     timeline = schedule(
         kernels,
         estimates,
@@ -198,15 +196,21 @@ def answer(graph: Graph, device: Device, scenario: Scenario) -> Prediction:
     )
     workspace = int(estimates.workspace.max(initial=0))
     need = memory(run, workspace, device.capacity_bytes, runtime.policy.arena)
-    notes = tuple(_fallback(n, run, kernels, estimates, paced(runtime.host, cpu), cpu) for n in run.notes)
-    notes = (*notes, *_assumed(kernels), *_pipes(kernels, device, scenario.precision), *_prototype(runtime))
-    if runtime.kind != device.kind:
-        says = f"{runtime.name} runs on a {runtime.kind.upper()}: kernels are its own, their times those of {device.id}"
-        notes = (*notes, Note("other-device", says))
-    if not need.fits:
-        short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
-        notes = (*notes, Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run"))
+    notes = remarks(run, kernels, estimates, need, device, scenario, runtime, constants or shipped())
     return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime))
+
+
+def lowered(graph: Graph, device: Device, scenario: Scenario) -> tuple[Graph, Kernels]:
+    """The graph as it is really run, and its kernels."""
+    runtime = _check(scenario)
+    typed = precision(graph, scenario.precision, device)
+    run = run_graph(typed, runtime, LEVELS[scenario.opt_level], scenario.ort_transformers)
+    if scenario.cuda_graph:
+        _capturable(run)
+    tf32 = {"fp32": False, "tf32": True}.get(scenario.precision)
+    transfers, pinned = scenario.include_transfers, not scenario.pageable
+    cpu = HOSTS[scenario.host]
+    return run, lower(run, runtime, cpu=cpu, tf32=tf32, include_transfers=transfers, pinned=pinned)
 
 
 def _check(s: Scenario) -> Runtime:
@@ -245,59 +249,6 @@ def _capturable(run: Graph) -> None:
             f"a CUDA graph can't be captured: {len(copies)} copies between host and device stand in the way"
             f" (at {nodes}); export with fixed dimensions"
         )
-
-
-def _fallback(note: Note, run: Graph, kernels: Kernels, estimates: Estimates, costs: HostCosts, cpu: Host) -> Note:
-    """A note about operators that run on the host, with what they and the copies to and from them cost."""
-    if note.code != "host-fallback":
-        return note
-    nodes = frozenset(note.nodes)
-    at_home = [o for o in run.operators if o.place == "host" and nodes & {*o.nodes}]
-    touched = {t.name for o in at_home for t in (*o.present, *o.outputs)}
-    crossing = {o.name for o in run.operators if o.place == "copy" and touched & {o.out.name, o.present[0].name}}
-    copies = [i for i, k in enumerate(kernels.rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
-    seconds = sum(float(estimates.seconds[i, 0]) for i in copies)
-    seconds += sum(o.repeat * on_host(o, costs.host_op_s, cpu) for o in at_home)
-    return replace(note, message=f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies")
-
-
-def _assumed(kernels: Kernels) -> list[Note]:
-    nodes: dict[str, list[str]] = {}
-    for k in kernels.rows:
-        if k.assumed:
-            nodes.setdefault(k.op, []).extend(k.nodes)
-    return [
-        Note(
-            "assumed-operator",
-            f"no rule fits {type}: it is taken to cost the bytes it reads and writes",
-            tuple(names),
-        )
-        for type, names in nodes.items()
-    ]
-
-
-def _prototype(runtime: Runtime) -> list[Note]:
-    """Says so where constants are not yet derived from measurements."""
-    sources = {"latency constants": shipped().source, f"host costs of {runtime.name}": runtime.host.source}
-    rough = " and ".join(name for name, source in sources.items() if source.startswith("assumed"))
-    if not rough:
-        return []
-    return [
-        Note("prototype-constants", f"{rough} are assumed, not yet derived from measurements: take ranges as rough")
-    ]
-
-
-def _pipes(kernels: Kernels, device: Device, precision: str) -> list[Note]:
-    """What the card has no unit for, and what does the work instead."""
-    moved: dict[str, list[str]] = {}
-    for k in kernels.rows:
-        by_default = k.work.pipe == "tensor_tf32" and precision != "tf32"  # nobody asked for it
-        if k.work.matrix_flops and not by_default and pipe_on(device, k.work.pipe) != k.work.pipe:
-            moved.setdefault(k.work.pipe, []).extend(k.nodes)
-    return [
-        Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
-        for pipe, nodes in moved.items()
-    ]
 
 
 def _scope(s: Scenario, runtime: Runtime) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import KINDS, Estimates, shipped
+from onnxperf.latency.intervals import COVERAGE
 from onnxperf.lower import Kernels
 from onnxperf.memory import Memory
 from onnxperf.schedule import HELD_BY, Timeline
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     import networkx
 
 SCHEMA_VERSION = 1
-COVERAGE = 0.8
-Z = 1.2815515655446004  # the normal quantile that leaves 10% on either side
 BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication")
 
 
@@ -258,15 +257,15 @@ def conclude(
 ) -> Prediction:  # fmt: skip
     """Put the answer for the first device together."""
     seconds, total = estimates.seconds[:, 0], float(timeline.total_s[0])
-    sigma = Z * estimates.log_sigma
+    width = estimates.half_width[:, 0]
     rows = tuple(
         KernelPrediction(
             name=k.name,
             nodes=k.nodes,
             op=k.op,
             seconds=float(seconds[i]),
-            low_seconds=max(float(seconds[i] * np.exp(-sigma[i])), float(estimates.floor_s[i, 0])),
-            high_seconds=float(seconds[i] * np.exp(sigma[i])),
+            low_seconds=max(float(seconds[i] * np.exp(-width[i])), float(estimates.floor_s[i, 0])),
+            high_seconds=float(seconds[i] * np.exp(width[i])),
             flops=k.repeat * k.work.flops,
             bytes_read=k.repeat * k.work.bytes_read,
             bytes_written=k.repeat * k.work.bytes_written,
@@ -282,7 +281,7 @@ def conclude(
         for i, k in enumerate(kernels.rows)
     )
     busy = min(_busy(rows), total)
-    low, high = _interval(total, busy, seconds, estimates.log_sigma)
+    low, high = _interval(total, busy, float(estimates.run_half_width[0]))
     works = [(k.repeat, k.work) for k in kernels.rows]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     return Prediction(
@@ -311,19 +310,11 @@ def conclude(
     )
 
 
-def _interval(total: float, busy: float, seconds: Any, log_sigma: Any) -> tuple[float, float]:
-    """The range of a run: kernels err together (correlation rho) and apart; host time errs on its own.
-
-    variance = (rho (sum s_i sigma_i)^2 + (1 - rho) sum (s_i sigma_i)^2) (busy / sum s_i)^2 + (idle sigma_host)^2,
-    relative to the total; `busy` is the time in which any kernel runs, less than their sum where they overlap.
-    """
-    c = shipped().sigma
-    spread = seconds * log_sigma
-    together = float(seconds.sum())
-    overlap = busy / together if together else 0.0
-    variance = c["correlation"] * float(spread.sum()) ** 2 + (1 - c["correlation"]) * float((spread**2).sum())
-    sigma = float(np.sqrt(variance * overlap**2 + ((total - busy) * c["host"]) ** 2)) / total
-    return total * float(np.exp(-Z * sigma)), total * float(np.exp(Z * sigma))
+def _interval(total: float, busy: float, half_width: float) -> tuple[float, float]:
+    """The range of a run: of the time `busy` with kernels as their sum's; the rest, the host's, errs on its own."""
+    idle = (total - busy) * shipped().interval["host"]
+    width = float(np.hypot(busy * half_width, idle)) / total
+    return total * float(np.exp(-width)), total * float(np.exp(width))
 
 
 def _busy(rows: tuple[KernelPrediction, ...]) -> float:

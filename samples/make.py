@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,50 @@ EAGER: dict[str, Any] = {"attn_implementation": "eager"}  # plain MatMul and Sof
 OPEN = ("batch", "sequence")
 
 
-def gpt2() -> hf.PreTrainedModel:
-    return hf.GPT2LMHeadModel(hf.GPT2Config(use_cache=False, **EAGER))
+def gpt2(attention: str = "eager", **size: int) -> hf.PreTrainedModel:
+    return hf.GPT2LMHeadModel(hf.GPT2Config(use_cache=False, attn_implementation=attention, **size))
+
+
+def gpt2_before(width: int, heads: int, layers: int, positions: int) -> hf.PreTrainedModel:
+    """GPT-2's code with `gpt2_attention`."""
+    hf.AttentionInterface.register("gpt2-before", gpt2_attention)
+    hf.AttentionMaskInterface.register("gpt2-before", partial(hf.masking_utils.sdpa_mask, allow_is_causal_skip=False))
+    return gpt2("gpt2-before", n_embd=width, n_head=heads, n_layer=layers, n_positions=positions)
+
+
+def gpt2_attention(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Eager attention as GPT-2 had it in transformers 4.38: quotient, choice by mask, softmax."""
+    scores = torch.matmul(q, k.transpose(-1, -2)) / q.shape[-1] ** 0.5
+    scores = torch.where(mask, scores, torch.tensor(torch.finfo(scores.dtype).min))
+    return torch.matmul(nn.functional.softmax(scores, dim=-1), v).transpose(1, 2).contiguous(), None
+
+
+def opt_before() -> hf.PreTrainedModel:
+    """OPT-1.3B with `opt_attention`."""
+    hf.AttentionInterface.register("opt-before", opt_attention)
+    hf.AttentionMaskInterface.register("opt-before", hf.masking_utils.eager_mask)
+    size = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "ffn_dim": 8192}
+    config = hf.OPTConfig(**size, word_embed_proj_dim=2048, use_cache=False, attn_implementation="opt-before")
+    return hf.OPTForCausalLM(config)
+
+
+def opt_attention(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Eager attention as OPT had it in transformers 4.38: heads folded into the batch, masked scores kept finite."""
+    batch, heads, length, width = q.shape
+    q, k, v = (t.reshape(batch * heads, length, width) for t in (q, k, v))
+    scores = torch.bmm(q, k.transpose(1, 2)).view(batch, heads, length, length) + mask
+    scores = torch.max(scores, torch.tensor(torch.finfo(scores.dtype).min))
+    shares = nn.functional.softmax(scores.view(batch * heads, length, length), dim=-1)
+    return torch.bmm(shares, v).view(batch, heads, length, width).transpose(1, 2), None
+
+
+def bert_large() -> hf.PreTrainedModel:
+    size = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    return hf.BertForSequenceClassification(hf.BertConfig(**size, **EAGER))
 
 
 SAMPLES = {
@@ -95,6 +138,17 @@ SAMPLES = {
         TOKENS,
         ("logits",),
         OPEN,
+    ),
+    "bert-large": Sample("BERT-Large classifier, 2 classes", bert_large, TOKENS, ("logits",), OPEN),
+    "gpt2-large": Sample(
+        "GPT-2 large, prompt, no cache", lambda: gpt2_before(1280, 20, 36, 1024), TOKENS, ("logits",), OPEN
+    ),
+    "opt-1.3b": Sample("OPT-1.3B, prompt, no cache", opt_before, TOKENS, ("logits",), OPEN),
+    "gpt3-xl": Sample(
+        "24 layers of 3072 in GPT-2's code, prompt", lambda: gpt2_before(3072, 24, 24, 2048), TOKENS, ("logits",), OPEN
+    ),
+    "gpt3-2.7b": Sample(
+        "32 layers of 2560 in GPT-2's code, prompt", lambda: gpt2_before(2560, 32, 32, 2048), TOKENS, ("logits",), OPEN
     ),
 }
 

@@ -54,6 +54,13 @@ def call(run: Callable[[], object]) -> float:
     return statistics.median(seconds)
 
 
+def once(run: Callable[[], object]) -> float:
+    """Seconds of a call that takes long enough to be timed once."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
 def chain(blocks: int) -> bytes:
     """A model of ten nodes a block: products, sums, activations, a normalisation, views."""
     from onnx import TensorProto, helper
@@ -112,6 +119,29 @@ def decoder(layers: int = 32, hidden: int = 4096, inner: int = 11008, tokens: in
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
 
 
+def sweep(kind: str, count: int = 100_000) -> Callable[[], object]:
+    """`count` different kernels of one kind, estimated on forty cards at once."""
+    import numpy as np
+
+    import gpu_specs
+    from onnxperf.latency import alone, shipped
+    from op_models import Conv, Gemm, Pointwise, Rows, Work
+
+    sides = np.random.default_rng(0).integers(16, 4096, (count, 3)).tolist()
+    if kind == "products":
+        works = [Work(Gemm(1, a, b, c), "float32", "fp32", 4 * (a + b) * c, 4 * a * b, 4 * b * c, 2 * a * b * c)
+                 for a, b, c in sides]  # fmt: skip
+    elif kind == "convolutions":
+        works = [Work(Conv(8, a, b, c, 9, 1, 1), "float32", "fp32", 32 * a * c, 32 * b * c, 36 * a * b, 144 * a * b * c)
+                 for a, b, c in sides]  # fmt: skip
+    elif kind == "rows":
+        works = [Work(Rows(a, b, c % 3), "float32", "fp32", 4 * a * b, 4 * a * b, 0, 0, 5 * a * b) for a, b, c in sides]
+    else:
+        works = [Work(Pointwise(a * b), "float32", "fp32", 4 * a * b, 4 * a * b, 0, 0, c) for a, b, c in sides]
+    cards = [gpu_specs.load(i) for i in gpu_specs.ids()[:40]]
+    return lambda: alone(works, cards, shipped())
+
+
 def main() -> None:
     """Print one line for each figure, with its limit."""
     import onnxperf
@@ -131,13 +161,15 @@ def main() -> None:
         line("--help", f"{process('--help')[0]:.3f} s", "0.25 s")
         line("warm call, ResNet-50", f"{call(lambda: onnxperf.predict(resnet, gpu='l4')) * 1e3:.1f} ms", "30 ms")
         line("warm call, 10,000 nodes", f"{call(lambda: onnxperf.predict(ten, gpu='l4')):.2f} s", "3 s")
+        for kind in ("products", "convolutions", "rows", "elementwise"):
+            line(f"100,000 {kind} x 40 GPUs", f"{once(sweep(kind)):.1f} s", "10 s")
         seconds, peak = process("predict", str(seven), "--gpu", "h100")
         line("weightless 7B, peak memory", f"{peak:.0f} MB", f"300 MB; took {seconds:.2f} s")
 
 
 def line(what: str, figure: str, limit: str) -> None:
     """Print one figure beside its limit."""
-    print(f"{what:30s} {figure:>10s}   limit {limit}")
+    print(f"{what:34s} {figure:>10s}   limit {limit}")
 
 
 if __name__ == "__main__":

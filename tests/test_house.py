@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from onnxperf import cli, latency, passes, runtimes
+from onnxperf import arguments, latency, passes, runtimes
 
 ROOT = Path(__file__).parents[1]
 BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "graph", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction", "pipeline",
-    "report", "gpus", "decide", "validate", "export", "output", "arguments", "cli", "__main__",
+    "errors", "output", "graph", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction",
+    "remarks", "pipeline", "measurements", "calibrate", "report", "explain", "gpus", "decide", "validate", "export", "arguments",
+    "cli", "__main__",
 )  # fmt: skip
+#: What a prediction does not walk through: measurements, fits to them, scores, and the view of one kernel.
+WORKSHOP = ("measurements", "calibrate", "validate", "explain")
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
 
@@ -60,8 +63,8 @@ def test_imports_go_one_way(file: str) -> None:
     if building != "onnxperf":
         assert tops <= {building} | set(sys.stdlib_module_names)
         return
-    assert tops <= OUTSIDE | set(sys.stdlib_module_names)
     here = room(file)
+    assert tops <= OUTSIDE | set(sys.stdlib_module_names) | ({"scipy"} if here == "calibrate" else set())
     if file != "onnxperf/__init__.py":
         assert here, "every module belongs to a room"
         own = ROOMS.index(here)
@@ -95,7 +98,10 @@ def code(path: Path) -> int:
 def test_the_house_stays_small() -> None:
     lines = {file: len(path.read_text(encoding="utf-8").splitlines()) for file, path in FILES.items()}
     assert not {file: n for file, n in lines.items() if n > 350}
-    assert sum(map(code, FILES.values())) < 8_000
+    total = {file: code(path) for file, path in FILES.items()}
+    workshop = sum(n for file, n in total.items() if room(file) in WORKSHOP)
+    assert sum(total.values()) - workshop < 8_000
+    assert workshop < 2_500
     assert sum(n for file, n in lines.items() if file.startswith("op_models")) < 2_000
 
 
@@ -108,8 +114,8 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 
 def test_the_command_line_offers_what_the_rooms_have() -> None:
-    assert tuple(runtimes.RUNTIMES) == cli.RUNTIMES
-    assert tuple(runtimes.HOSTS) == cli.HOSTS
-    assert tuple(runtimes.LEVELS) == cli.LEVELS
-    assert cli.PRECISIONS == passes.PRECISIONS
-    assert cli.METHODS == latency.METHODS
+    assert tuple(runtimes.RUNTIMES) == arguments.RUNTIMES
+    assert tuple(runtimes.HOSTS) == arguments.HOSTS
+    assert tuple(runtimes.LEVELS) == arguments.LEVELS
+    assert arguments.PRECISIONS == passes.PRECISIONS
+    assert arguments.METHODS == latency.METHODS

@@ -1,9 +1,9 @@
 """Constants from measurements: maximum a posteriori in log space, by least squares.
 
 The misfit of a row is log(predicted / measured), under a soft-L1 loss so that rows that went wrong don't rule. Every
-constant has a log-normal prior, which the robust loss does not touch. Each card of the fit has three effects of its own,
-on compute, memory and launch, as `gpu_specs.Effects` has them, and each rig an overhead a card that its clock includes.
-They are nuisances: priors pull them to 1 (the overhead to the rig's usual), and what is shipped is without them.
+constant has a log-normal prior, which the robust loss does not touch. Each card of the fit has three effects of its
+own, on compute, memory and launch, as `gpu_specs.Effects` has them, and each rig an overhead a card that its clock
+includes. They are nuisances: priors pull them to 1 (the overhead to the rig's usual), and predictions are without.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class Family:
     overhead_sd: float = 0.5
 
 
+Values = dict[str, float]  # by dotted path
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Constants that were derived, the effects and overheads [s] of each card that went beside them, and rows used."""
@@ -90,7 +93,7 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
     count = {g: sum(int(np.isfinite(t.seconds[:, t.gpus.index(g)]).sum()) for t in tables if g in t.gpus) for g in gpus}
     share = {g: np.sqrt(family.weight / len(gpus) / max(count[g], 1)) for g in gpus}
 
-    def unpack(x: Array) -> tuple[dict[str, float], dict[str, tuple[float, float, float]], dict[tuple[str, str], float]]:
+    def unpack(x: Array) -> tuple[Values, dict[str, tuple[float, float, float]], dict[tuple[str, str], float]]:
         values = np.exp(prior + sd * x[:n])
         named = {p.path: min(float(v), p.most) for p, v in zip(family.parameters, values, strict=True)}
         own = np.exp(spread * x[n : n + e]).reshape(-1, 3)

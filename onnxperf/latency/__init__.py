@@ -19,6 +19,7 @@ from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.conv import conv
 from onnxperf.latency.gemm import gemm
+from onnxperf.latency.intervals import combined, half_widths, operator_class
 from onnxperf.latency.power import energy, stretch
 from onnxperf.latency.recurrent import recurrent
 from onnxperf.lower import Kernels
@@ -36,15 +37,17 @@ __all__ = ["KINDS", "METHODS", "Constants", "Estimates", "alone", "estimate", "f
 class Estimates:
     """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
 
-    seconds: of all repeats together, after the power budget; floor_s: the physical bound; log_sigma [n]: standard
-    deviation of log(measured / predicted); kind: index into KINDS of what bounds it; share: part of the card that a
-    kernel occupies; transfer [n]: copies between host and device; factor [g]: what the power budget multiplied;
+    seconds: of all repeats together, after the power budget; floor_s: the physical bound; half_width: of the range that
+    holds four times in five, a logarithm, and run_half_width [g] that of their sum; kind: index into KINDS of what
+    bounds it; share: part of the card that a kernel occupies; transfer [n]: copies between host and device; factor [g]:
+    what the power budget multiplied;
     source [n]: analytic or assumed.
     """
 
     seconds: Array
     floor_s: Array
-    log_sigma: Array
+    half_width: Array
+    run_half_width: Array
     joules: Array
     workspace: Array
     launches: Array
@@ -68,22 +71,28 @@ def estimate(
     stored = np.full((len(works), 1), float(kernels.stored_bytes))
     b, floor_s = _estimated(works, d, c, method, stored)
     times = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
-    joules = energy(works, d, c, _cold(stored, d, c))
+    joules = energy(works, d, c, _cold(stored, d, c), b.effort)
     factor = np.ones((len(devices),))
     if method == "tile-wave":
         counted = [i for i, k in enumerate(kernels.rows) if not isinstance(k.work.size, Transfer)]
         spent = (times * joules[rows])[counted].sum(axis=0)
         factor = stretch((times * b.seconds[rows])[counted].sum(axis=0), spent, d, c)[0]
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
-    rough = "roofline" if method == "roofline" else ""
-    kinds = ["unknown" if k.assumed else rough or type(k.work.size).__name__ for k in kernels.rows]
-    sigma = np.array([c.sigma[name] for name in kinds], dtype=float)
+    names = [operator_class(w) for w in works]
+    named = zip(kernels.rows, rows, strict=True)
+    classes = ["unknown" if k.assumed else "roofline" if method == "roofline" else names[i] for k, i in named]
+    widths = half_widths(works, d, c)[rows] if method != "roofline" else np.zeros((len(rows), len(devices)))
+    rough = np.array([k in ("unknown", "roofline") for k in classes], dtype=bool)
+    for i in np.flatnonzero(rough):
+        widths[i] = c.interval[classes[i]]["new"]
     kind = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
     share = np.maximum(b.share, floor_s / b.seconds)
+    seconds = times * b.seconds[rows] * np.where(transfer[:, None], 1.0, factor)
     return Estimates(
-        seconds=times * b.seconds[rows] * np.where(transfer[:, None], 1.0, factor),
+        seconds=seconds,
         floor_s=times * floor_s[rows],
-        log_sigma=sigma,
+        half_width=widths,
+        run_half_width=combined(classes, rows, seconds, widths, c),
         joules=times * joules[rows],
         workspace=b.workspace[rows],
         launches=b.launches[rows],
@@ -105,8 +114,14 @@ def alone(works: Sequence[Work], devices: Sequence[Device], c: Constants, budget
     stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
     b, _ = _estimated(works, d, c, "tile-wave", stored)
     if budget:
-        b = b._replace(seconds=b.seconds * stretch(b.seconds, energy(works, d, c, _cold(stored, d, c)), d, c))
+        b = b._replace(seconds=b.seconds * stretch(b.seconds, energy(works, d, c, _cold(stored, d, c), b.effort), d, c))
     return b
+
+
+def single(w: Work, device: Device, c: Constants, method: str, stored_bytes: float) -> tuple[Bounds, Bounds]:
+    """One work on one card in a run that reads `stored_bytes` of weights: every term [1, 1], and the floor's."""
+    d = Cards([device], c)
+    return _terms(Columns([w], d), d, c, method, np.array([[float(stored_bytes)]]))
 
 
 def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
@@ -124,24 +139,32 @@ def _cold(stored: Array, d: Cards, c: Constants) -> Array:
 def _estimated(works: Sequence[Work], d: Cards, c: Constants, method: str, stored: Array) -> tuple[Bounds, Array]:
     """Bounds and physical floors of works [n, g]; `stored` [n, 1] is how many bytes of weights their run reads."""
     n, g = len(works), len(d.devices)
-    terms = {f: np.zeros((n, g)) for f in ("compute", "memory", "latency", "launch", "seconds", "workspace", "share")}
-    whole = Bounds(**terms, choice=np.full((n, g), "", dtype="<U24"), launches=np.ones((n, g), dtype=int))
+    names = ("compute", "memory", "latency", "launch", "seconds", "workspace", "share", "effort")
+    terms = {f: np.zeros((n, g)) for f in names}
+    choice, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
+    whole = Bounds(**terms, choice=choice, launches=launches, detail={})
     floor_s = np.zeros((n, g))
     kinds: dict[type, list[int]] = {}
     for i, w in enumerate(works):
         kinds.setdefault(type(w.size), []).append(i)
-    for size, members in kinds.items():
+    for members in kinds.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
             columns = Columns([works[i] for i in at], d)
-            cold, streamed = _cold(stored[at], d, c), np.maximum(0, 1 - d.l2 / np.maximum(stored[at], 1))
-            least = floor(columns, d, c, streamed)
-            b = MODELS[size](columns, d, c, cold) if method != "roofline" else _roofline(columns, d, least)
+            b, least = _terms(columns, d, c, method, stored[at])
             floor_s[at] = least.seconds
-            for term, found in zip(whole, b, strict=True):
+            for term, found in zip(whole[:-1], b[:-1], strict=True):
                 term[at] = found
             whole.seconds[at] = np.maximum(b.seconds, least.seconds)
     return whole, floor_s
+
+
+def _terms(k: Columns, d: Cards, c: Constants, method: str, stored: Array) -> tuple[Bounds, Bounds]:
+    """What the method makes of works of one size type, with all details, and the physical floor's terms."""
+    least = floor(k, d, c, np.maximum(0, 1 - d.l2 / np.maximum(stored, 1)))
+    if method == "roofline":
+        return _roofline(k, d, least), least
+    return MODELS[type(k.works[0].size)](k, d, c, _cold(stored, d, c)), least
 
 
 #: The latency model of each size: columns of works, cards, constants, and the share of weights that is cold [n, g].

@@ -16,9 +16,15 @@ def attention(k: Columns, d: Cards, c: Constants) -> Bounds:
     scores = k["batch"] * k["heads"] * k["queries"] * k["keys"] * part
     products = k.executed / (k.rate * c.attention["efficiency"]) * d.compute
     exponentials = scores / (c.attention["exponentials_per_clock"] * d.sms * d.hz)
-    memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
+    traffic = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
+    memory = traffic.seconds
     compute = products + exponentials
     launch = c.launch["kernel_s"] * d.launch * np.ones_like(memory)
-    return bounds(
-        compute, memory, np.zeros_like(memory), launch, launch + pnorm(compute, memory, p=c.pointwise["norm"])
-    )
+    seconds = launch + pnorm(compute, memory, p=c.pointwise["norm"])
+    return bounds(compute, memory, np.zeros_like(memory), launch, seconds)._replace(
+        detail={
+            "products seconds": products, "scores": scores, "exponentials seconds": exponentials,
+            "DRAM bytes": traffic.dram_bytes,
+            "pipe efficiency": np.asarray(c.attention["efficiency"]),
+        }
+    )  # fmt: skip

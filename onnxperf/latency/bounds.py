@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,10 @@ class Bounds(NamedTuple):
     compute: the arithmetic alone; memory: DRAM and L2 traffic; latency: what arithmetic takes longer for chains,
     prologues, and waves and tiles that the work does not fill;
     launch: start and drain. `choice` names the tile or algorithm, `workspace` is in bytes, `share` is the part of
-    the card's SMs that the kernel occupies.
+    the card's SMs that the kernel occupies, `effort` the part of the matrix FLOPs that the algorithm executes, as
+    energy counts them. `detail` is what else went into them, for whoever asks about a single kernel: each [n, g], its
+    unit at the end of its name. Those that end in "efficiency" are, in this order, shares of the pipe's rate that
+    multiply to the rate of the arithmetic, prologues aside.
     """
 
     compute: Array
@@ -32,6 +36,8 @@ class Bounds(NamedTuple):
     workspace: Array
     launches: Array
     share: Array
+    effort: Array = np.ones((1, 1))
+    detail: Mapping[str, Array] = {}
 
 
 def bounds(
@@ -44,6 +50,15 @@ def bounds(
     return Bounds(
         compute, memory, latency, launch, seconds, np.full(shape, ""), none, one, np.broadcast_to(share, shape)
     )
+
+
+def choose(condition: Array, one: Bounds, other: Bounds) -> Bounds:
+    """`one` where the condition [n, g] holds, `other` elsewhere; details that only one of them has are NaN there."""
+    none = np.full(np.shape(condition), np.nan)
+    names = dict.fromkeys((*one.detail, *other.detail))
+    detail = {x: np.where(condition, one.detail.get(x, none), other.detail.get(x, none)) for x in names}
+    terms: dict[str, Any] = {f: np.where(condition, getattr(one, f), getattr(other, f)) for f in Bounds._fields[:-1]}
+    return Bounds(**{**terms, "detail": detail})
 
 
 KINDS = ("compute", "memory", "latency", "launch")
@@ -91,13 +106,27 @@ class Columns:
         return self.fields[field]
 
 
+def fewest(k: Columns, d: Cards) -> Array:
+    """Share of a kernel's FLOPs [n, g] below which no algorithm goes that is open to it; 1 but for convolutions.
+
+    With stride 1 and without groups, FP32 arithmetic may go through a transform. Per output and channel, a Fourier
+    transform of real numbers leaves half a complex product, 4 FLOPs instead of 2 taps; Winograd's F(4x4, 3x3) leaves
+    36 products of 144 (Lavin and Gray, 2015), which is more than that.
+    """
+    if "taps" not in k.fields:
+        return np.ones((1, 1))
+    exact = np.array([[w.dtype == "float32"] for w in k.works]) & ~d.tensor(k.pipes)
+    open_to = exact & (k["taps"] >= 9) & (k["stride"] == 1) & (k["groups"] == 1)
+    return np.where(open_to, 2 / np.maximum(k["taps"], 1), 1.0)
+
+
 def floor(k: Columns, d: Cards, c: Constants, streamed: Array) -> Bounds:
     """The time no kernel beats: its FLOPs at peak, its bytes at DRAM's rate (at L2's where they all fit), a launch.
 
     Matrix and vector units can work side by side, so the larger of the two counts. `streamed` [1, g] is the share
     of all weights for which L2 has no room: that share of the kernel's comes from DRAM in every run.
     """
-    compute = np.maximum(k.executed / k.rate, k.vector / k.vector_rate)
+    compute = np.maximum(k.executed * fewest(k, d) / k.rate, k.vector / k.vector_rate)
     memory = k.bytes / np.where(k.bytes <= d.l2, np.maximum(d.l2_Bps, d.bandwidth), d.bandwidth)
     memory = np.maximum(memory, streamed * k.weights / d.bandwidth)
     launch = np.full_like(compute, c.launch["floor_s"])

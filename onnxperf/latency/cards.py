@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,18 @@ def pipe_on(device: Device, pipe: str) -> str:
     return pipe
 
 
+def streaming(device: Device, dram: Mapping[str, Any]) -> float:
+    """Share of the datasheet's DRAM bandwidth that plain copies reach.
+
+    Two generations of memory controllers: `early` up to Pascal, and for Turing's GDDR; `late` for HBM from Volta on and
+    everything from Ampere on. What rows of a kind of memory say beyond that is its own factor.
+    """
+    major, kind = device.capability[0], device.memory_kind
+    late = major >= 8 or (major == 7 and kind.startswith("HBM"))
+    share = dram["shared"] if kind.startswith("LPDDR") else dram["late" if late else "early"]
+    return min(float(share * dram["own"].get(f"{kind} cc{major}", 1.0)), 1.0)
+
+
 class Cards:
     """The devices' figures as arrays [1, g] in SI units, with calibration's effects beside them."""
 
@@ -53,10 +65,13 @@ class Cards:
         self.compute = column([d.effects.compute for d in devices])
         self.memory = column([d.effects.memory for d in devices])
         self.launch = column([d.effects.launch for d in devices])
-        dram = constants.dram
-        kinds = [(f"{d.memory_kind} cc{d.capability[0]}", d.memory_kind, "other") for d in devices]
-        self.dram = column([next(dram[kind] for kind in names if kind in dram) for names in kinds])
+        self.smem = column([d.smem_bytes for d in devices])
+        self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])  # of a warp a clock, in each SM
+        self.issue = self.sms * self.schedulers * 32 * self.hz  # instructions of threads a second
+        self.dram = column([streaming(d, constants.dram) for d in devices])
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
+        narrow = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
+        self.l2_share = constants.l2["achieved"] * np.where([narrow], constants.l2["gddr"], 1.0)
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
 
     def rate(self, pipes: Sequence[str]) -> Array:

@@ -1,15 +1,15 @@
 """The shipped constants, from the TOML files in `constants/` beside this file.
 
-`assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is made
-by `python -m onnxperf.calibrate.constants` and holds one family's constants, what they were derived from, and the
+`assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
+made by `python -m onnxperf.calibrate.constants` and holds one family's constants, what they were derived from, and the
 same constants derived without each die in turn.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +21,7 @@ class Constants:
 
     source: str
     launch: Mapping[str, float]
-    dram: Mapping[str, float]
+    dram: Mapping[str, Any]
     l2: Mapping[str, float]
     cuda_core_gemm: Mapping[str, Any]
     cuda_core_tiles: Mapping[str, Any]
@@ -34,7 +34,8 @@ class Constants:
     pointwise: Mapping[str, Any]
     transfer: Mapping[str, float]
     power: Mapping[str, Any]
-    sigma: Mapping[str, float]
+    interval: Mapping[str, Any] = field(default_factory=dict)
+    rig: Mapping[str, Any] = field(default_factory=dict)  # what clocks of benchmarks include; in no prediction
 
     def get(self, path: str) -> Any:
         """The value at a dotted path: "cuda_core_gemm.alpha.single"."""
@@ -59,15 +60,24 @@ class Constants:
         return replace(self, **changed)
 
 
+def assumed() -> Constants:
+    """The constants that no measurement had a part in."""
+    return _read("", lambda name: name == "assumed.toml")
+
+
 @cache
 def shipped(without: str = "") -> Constants:
     """The constants that come with the package; derived without any row of the die `without`, if one is named."""
+    return _read(without, lambda name: name.endswith(".toml"))
+
+
+def _read(without: str, wanted: Callable[[str], bool]) -> Constants:
     found: dict[str, Any] = {}
-    for file in sorted(files("onnxperf.latency").joinpath("constants").iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".toml"):
-            made = tomllib.loads(file.read_text(encoding="utf-8"))
-            _merge(found, made.get("constants", {}))
-            _merge(found, made.get("without", {}).get(without, {}))
+    folder = files("onnxperf.latency").joinpath("constants")
+    for file in sorted((f for f in folder.iterdir() if wanted(f.name)), key=lambda f: f.name):
+        made = tomllib.loads(file.read_text(encoding="utf-8"))
+        _merge(found, made.get("constants", {}))
+        _merge(found, made.get("without", {}).get(without, {}))
     return Constants(**found)
 
 

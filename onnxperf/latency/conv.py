@@ -1,42 +1,245 @@
-"""Convolutions as implicit products, depthwise ones on the vector units."""
+"""Convolutions: implicit products, Winograd and Fourier transforms on CUDA cores; products on tensor cores.
+
+The fastest of the algorithms that are open to a shape is taken: libraries search by measuring, or know what would win.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from onnxperf.latency import gemm, vector
-from onnxperf.latency.bounds import Array, Bounds, Columns, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
+from op_models import BITS
+
+
+class Shape(NamedTuple):
+    """A convolution as columns [n, 1]: channels of one group, positions out of an image, what it reads and writes."""
+
+    images: Array
+    groups: Array
+    cin: Array
+    cout: Array
+    out: Array
+    taps: Array
+    depth: Array  # products that an output sums up
+    x_bytes: Array
+    w_bytes: Array
+    exact: Array  # stride 1, one group, FP32: open to transforms
+
+    @property
+    def side(self) -> Array:
+        """Of a square image with as many positions."""
+        return np.asarray(np.sqrt(self.out))
+
+
+def shape(k: Columns) -> Shape:
+    """The columns of convolutions."""
+    groups, out = np.maximum(k["groups"], 1), np.maximum(k["out"], 1)
+    images, cin, cout = np.maximum(k["images"], 1), np.maximum(k["cin"] / groups, 1), np.maximum(k["cout"] / groups, 1)
+    depth = np.maximum(k.matrix / (2 * images * out * cout * groups), 1)
+    plain = np.array([[w.dtype == "float32" and getattr(w.size, "direction", "") == "forward"] for w in k.works])
+    exact = plain & (k["stride"] == 1) & (groups == 1)
+    return Shape(images, groups, cin, cout, out, k["taps"], depth, k.read - k.weights, k.weights, exact)
 
 
 def conv(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
-    """m = images x positions, n = channels out, k = what an output sums up (channels in x taps), one product a group.
+    """The product with m = images x positions, n = channels out, k = what an output sums up, one a group.
 
-    Gathering the operand costs a constant share. A depthwise convolution has no product to speak of: its taps
-    run on the vector units beside its traffic.
+    Tensor cores run that product, CUDA cores the fastest of what is open to the shape. A depthwise convolution has no
+    product to speak of: its taps run on the vector units beside its traffic.
     """
-    groups = np.maximum(k["groups"], 1)
-    columns = np.maximum(k["cout"] / groups, 1)
-    positions = np.maximum(k["images"] * k["out"], 1)
-    depth = np.maximum(k.matrix / (2 * positions * np.maximum(k["cout"], 1)), 1)
-    product = gemm.Product(groups, positions, columns, depth, convolution=True)
-    whole = gemm.product(k, product, d, c, cold)
+    s = shape(k)
+    found = depthwise(k, d, c)
+    on_tensor = d.tensor(k.pipes)
+    product = np.broadcast_to(~((s.cin <= 4) & (s.groups > 1)), on_tensor.shape)
+    if (product & ~on_tensor).any():
+        options = [*implicit(k, s, d, c), *fused(k, s, d, c), *transformed(k, s, d, c)]
+        found = choose(product, fastest(options), found)
+    if (product & on_tensor).any():
+        found = choose(product & on_tensor, on_tensor_cores(k, s, d, c, cold), found)
+    return found
+
+
+def fastest(options: Sequence[Bounds]) -> Bounds:
+    """The fastest of several ways, for each kernel on each card."""
+    best = np.argmin([o.seconds for o in options], axis=0)[None]
+
+    def at(terms: Sequence[Array | float]) -> Array:
+        stack = np.stack([np.broadcast_to(t, best.shape[1:]) for t in terms])
+        return np.asarray(np.take_along_axis(stack, best, axis=0)[0])
+
+    names = np.array([str(o.choice) for o in options])
+    numbers = {f: at([getattr(o, f) for o in options]) for f in Bounds._fields if f not in ("choice", "detail")}
+    detail = {name: at([o.detail[name] for o in options]) for name in options[0].detail}
+    if detail and len(options) > 1:
+        detail["runner-up seconds"] = np.partition(np.stack([o.seconds for o in options]), 1, axis=0)[1]
+    return Bounds(**numbers, choice=names[best[0]], detail=detail)
+
+
+def blocks(count: Array, flops: Array, warps: float, k: Columns, d: Cards, c: Constants) -> tuple[Array, Array]:
+    """Seconds of `count` blocks of so many FLOPs and warps each, in waves over the SMs; and waves of one block an SM.
+
+    waves x (FLOPs / (rate of an SM x share of latency hidden by its warps) + prologue / blocks that are resident).
+    """
+    g = c.convolution
+    x = count / d.sms
+    resident = np.maximum(1, np.floor(16 / warps))
+    waves = np.maximum(1, x + g["alpha"] * (np.ceil(x) - x))
+    busy = warps * np.minimum(np.ceil(x), resident)
+    half = g["half_warps"]
+    efficiency = busy / (busy + half) * (16 + half) / 16
+    efficiency = efficiency / np.where(d.lanes >= 128, 1 + g["issue"], 1.0)
+    return waves * (flops * d.sms / (k.rate * efficiency) + g["prologue_s"] / resident) * d.compute, x
+
+
+def _option(
+    name: str, k: Columns, d: Cards, c: Constants, effort: Array, compute: Array, memory: Array, other: Array | float,
+    kernels: int, workspace: Array | float, share: Array, open_to: Array,
+) -> Bounds:  # fmt: skip
+    """One way to run kernels; `other` seconds come before and after the product."""
+    launch = kernels * c.launch["kernel_s"] * d.launch
+    seconds = pnorm(compute, memory, p=c.convolution["norm"]) + other + launch
+    useful = np.minimum(effort * k.matrix / k.rate * d.compute, compute)
+    detail: dict[str, Array] = {}
+    if len(k.works) == 1:  # somebody asks about this one
+        counted = np.maximum(1, share + c.convolution["alpha"] * (np.ceil(share) - share))
+        detail = {
+            "executed share": effort, "waves": share, "counted waves": counted, "product seconds": compute,
+            "traffic seconds": memory, "transform seconds": np.asarray(other), "full waves efficiency": share / counted,
+            "product efficiency": effort * k.matrix / k.rate / compute * counted / share,
+        }  # fmt: skip
+    return Bounds(
+        useful, memory + other, compute - useful, np.broadcast_to(launch, compute.shape),
+        np.where(open_to, seconds, np.inf), np.array(name), np.asarray(workspace), np.asarray(kernels),
+        np.clip(share, 0, 1), effort * c.convolution["energy"], detail,
+    )  # fmt: skip
+
+
+def implicit(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
+    """128 positions by 32, 64 or 128 channels a block; the image is gathered tap by tap, mostly from caches.
+
+    Each column of blocks sweeps the image again, from DRAM where L2 does not hold it.
+    """
+    g = c.convolution
+    rows, width = 128, 4
+    for columns in g["columns"]:
+        sweeps = np.ceil(s.cout / columns)
+        count = s.groups * np.ceil(s.images * s.out / rows) * sweeps
+        loss = g["implicit"] * (1 + 32 * g["kappa"] * (1 / rows + 1 / columns))
+        compute, x = blocks(count, 2 * rows * columns * s.depth * loss, rows * columns / 2048, k, d, c)
+        memory = _swept(k, s, d, c, sweeps)
+        l2 = width * count * (rows + columns) * s.depth / (d.l2_Bps * c.l2["achieved"]) * d.memory
+        one = np.ones_like(compute)
+        yield _option(f"{rows}x{columns}", k, d, c, one, compute, np.maximum(memory, l2), 0.0, 1, 0.0, x, one > 0)
+
+
+def fused(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
+    """Winograd's F(2x2, 3x3) in one kernel: 16 products for 36, 32 tiles of 2x2 outputs by 32 channels a block.
+
+    The 32 tiles lie in images x rows x columns as the library has kernels for; borders waste what does not fit.
+    Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", 2015; kernel names of cuDNN 7 and 8.
+    """
+    if not (s.exact & (s.taps == 9)).any():
+        return
+    g = c.convolution
+    side = np.ceil(s.side / 2)
+    counts = {
+        (i, h, w): np.ceil(s.images / i) * np.ceil(side / h) * np.ceil(side / w)
+        for i, h, w in (tuple(t) for tiles in g["fused_tiles"].values() for t in tiles)
+    }
+    least = []
+    for major in d.major[0]:
+        least.append(np.minimum.reduce([counts[tuple(t)] for t in g["fused_tiles"][f"cc{min(max(major, 6), 8)}"]]))
+    sweeps = np.ceil(s.cout / 32)
+    count = np.concatenate(least, axis=1) * sweeps
+    compute, x = blocks(count, 2 * 16 * 32 * 32 * s.cin * g["fused"], 8.0, k, d, c)
+    memory = _swept(k, s, d, c, sweeps)
+    effort = np.maximum(16 / 36 * count * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36)
+    yield _option(
+        "winograd 2x2", k, d, c, np.minimum(effort, 1), compute, memory, 0.0, 1, 0.0, x, s.exact & (s.taps == 9)
+    )
+
+
+def transformed(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
+    """Products in another basis: Winograd's F(4x4, 3x3) and F(5x5, 5x5), Fourier transforms of 16x16 and 32x32 tiles.
+
+    Three kernels transform the image, the filter and the result, through DRAM where L2 does not hold them; between
+    them, one product for each point of a tile: tiles x channels in x channels out.
+    Source: Lavin and Gray, 2015; Mathieu, Henaff and LeCun, "Fast training of convolutional networks through FFTs",
+    2013. Which product tiles and transforms there are: kernel names of cuDNN 7 and 8.
+    """
+    if not (s.exact & (s.taps >= 9)).any():
+        return
+    g = c.convolution
+    reach = np.sqrt(s.taps)
+    square = s.exact & (reach == np.floor(reach))
+    for name, points, flops, width, outputs, open_to in (
+        ("winograd 4x4", 36, 2, 4, np.full_like(reach, 4), square & (reach == 3)),
+        ("winograd 5x5", 81, 2, 4, np.full_like(reach, 5), square & (reach == 5) & (d.major >= 7)),
+        ("fft 16x16", 16 * 9, 8, 8, 17 - reach, square & (reach >= 3) & (reach <= 9)),
+        ("fft 32x32", 32 * 17, 8, 8, 33 - reach, square & (reach >= 3) & (reach <= 17)),
+    ):
+        if not open_to.any():
+            continue
+        tiles = s.images * np.ceil(s.side / np.maximum(outputs, 1)) ** 2
+        image, filters, result = (width * points * n for n in (tiles * s.cin, s.cin * s.cout, tiles * s.cout))
+        moves = ((s.x_bytes, image), (s.w_bytes, filters), (k.written, result))
+        other = g["transform"] * np.asarray(sum(_traffic(plain + basis, d, c) for plain, basis in moves))
+        memory = _traffic(image + filters + result, d, c)
+        effort = np.minimum(points * flops * tiles / (2 * s.images * s.out * s.taps), 1) * np.ones_like(memory)
+        for columns, rows, allowed in _product_tiles(d, c):
+            count = points * np.ceil(tiles / rows) * np.ceil(s.cout / columns)
+            depth = 8 * np.ceil(s.cin / 8)
+            loss = g["product"] * (1 + 32 * g["kappa"] * (1 / rows + 1 / columns))
+            warps = min(max(rows * columns / 2048, 1), 8)
+            compute, x = blocks(count, flops * rows * columns * depth * loss, warps, k, d, c)
+            l2 = width * count * (rows + columns) * depth / (d.l2_Bps * c.l2["achieved"]) * d.memory
+            yield _option(
+                name, k, d, c, effort, compute, np.maximum(memory, l2), other, 4, image + filters + result, x,
+                open_to & allowed,
+            )  # fmt: skip
+
+
+def _product_tiles(d: Cards, c: Constants) -> list[tuple[int, int, Array]]:
+    sets = [c.convolution["product_tiles"][f"cc{min(max(major, 6), 8)}"] for major in d.major[0]]
+    every = sorted({(a, b) for tiles in sets for a, b in tiles})
+    return [(a, b, np.array([[[a, b] in tiles for tiles in sets]])) for a, b in every]
+
+
+def _traffic(nbytes: Array, d: Cards, c: Constants) -> Array:
+    return vector.traffic(nbytes, d, c, c.pointwise["norm"]).seconds
+
+
+def _swept(k: Columns, s: Shape, d: Cards, c: Constants, sweeps: Array) -> Array:
+    """Seconds of DRAM traffic where the image is read once for each column of blocks."""
+    g = c.convolution
+    miss = s.x_bytes / (s.x_bytes + d.l2)
+    stream = k.bytes + g["restream"] * miss * (sweeps - 1) * s.x_bytes
+    return np.asarray(stream / (d.bandwidth * d.dram) * d.memory)
+
+
+def depthwise(k: Columns, d: Cards, c: Constants) -> Bounds:
+    """max(FLOPs at a share of the vector rate, traffic): one thread an output."""
+    compute = k.matrix / (k.vector_rate * c.convolution["depthwise_efficiency"])
+    memory = _traffic(k.bytes, d, c)
+    launch = c.launch["kernel_s"] * d.launch
+    seconds = pnorm(compute, memory, p=c.pointwise["norm"]) + launch
+    found = bounds(compute, memory, np.zeros_like(memory), launch, seconds)
+    return found._replace(choice=np.full(memory.shape, "direct"))
+
+
+def on_tensor_cores(k: Columns, s: Shape, d: Cards, c: Constants, cold: Array) -> Bounds:
+    """The implicit product on tensor cores; gathering the operand costs a constant share."""
+    product = gemm.Product(s.groups, s.images * s.out, s.cout, s.depth, convolution=True)
+    width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
+    whole = gemm.tensor_cores(k, product, d, c, width, cold)
     gather = c.convolution["gather_efficiency"]
     compute, latency = whole.compute / gather, whole.latency / gather
     seconds = whole.seconds + (compute - whole.compute) + (latency - whole.latency)
-    memory = vector.traffic(k.bytes, d, c, c.pointwise["norm"])
-    direct_compute = k.matrix / (k.vector_rate * c.convolution["depthwise_efficiency"])
-    direct = pnorm(direct_compute, memory, p=c.pointwise["norm"]) + c.launch["kernel_s"] * d.launch
-    depthwise = np.broadcast_to((k["cin"] / groups <= 4) & (groups > 1), seconds.shape)
-    return Bounds(
-        compute=np.where(depthwise, direct_compute, compute),
-        memory=np.where(depthwise, memory, whole.memory),
-        latency=np.where(depthwise, 0.0, latency),
-        launch=whole.launch,
-        seconds=np.where(depthwise, direct, seconds),
-        choice=np.where(depthwise, "direct", whole.choice),
-        workspace=np.where(depthwise, 0.0, whole.workspace),
-        launches=np.where(depthwise, 1, whole.launches),
-        share=np.where(depthwise, 1.0, whole.share),
-    )
+    detail = {**whole.detail, "gather efficiency": np.full(seconds.shape, gather)} if whole.detail else {}
+    return whole._replace(compute=compute, latency=latency, seconds=seconds, detail=detail)

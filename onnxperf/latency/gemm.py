@@ -6,21 +6,21 @@ The forms are described, with what they were fitted to, in the docstring of each
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.vector import traffic
 from op_models import BITS
 
 
 class Product(NamedTuple):
     """The product behind a kernel, whatever its operator: `batch` times m x k by k x n, each a column [n, 1].
 
-    `convolution` says that any tile is open to it, not only the ones of the matrix library.
+    transposed: 1 where the second operand lies with k contiguous. `convolution` says that it is not the library's.
     """
 
     batch: Array
@@ -28,12 +28,13 @@ class Product(NamedTuple):
     n: Array
     k: Array
     convolution: bool = False
+    transposed: Array | float = 0.0
 
 
 def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     """A product of matrices; `cold` [n, g] is the share of the model's weights found in DRAM rather than L2."""
     batch, m, n, depth = (np.maximum(k[f], 1) for f in ("batch", "m", "n", "k"))
-    return product(k, Product(batch, m, n, depth), d, c, cold)
+    return product(k, Product(batch, m, n, depth, transposed=k["tb"]), d, c, cold)
 
 
 def product(k: Columns, p: Product, d: Cards, c: Constants, cold: Array) -> Bounds:
@@ -46,55 +47,167 @@ def product(k: Columns, p: Product, d: Cards, c: Constants, cold: Array) -> Boun
     if not on_tensor.any():
         return vector
     tensor = tensor_cores(k, p, d, c, width, cold)
-    return Bounds(*(np.where(on_tensor, t, v) for t, v in zip(tensor, vector, strict=True)))
+    return choose(on_tensor, tensor, vector)
+
+
+class Tile(NamedTuple):
+    """The block of each kernel on each card: columns and rows of the result, parts of k, warps, blocks on an SM."""
+
+    columns: Array
+    rows: Array
+    splits: Array
+    warps: Array
+    resident: Array
 
 
 def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> Bounds:
-    """Blocks of `columns x rows` in waves over the SMs, softened; operands stream through L2.
+    """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2.
 
-    compute = waves x (2 rows columns k / lanes / efficiency + prologue); efficiency falls for small tiles, for
-    SMs whose 128 lanes share issue slots with loads, and where too few warps hide latency. memory = compulsory
-    bytes at the achieved DRAM rate plus weights streamed again where they do not stay in L2; L2 traffic is every
-    tile's operands. The fastest tile of the architecture's own set is taken: libraries choose well inside it, and a
-    wider set would be too good to be true. Source: fitted on the FP32 kernels of NeuSight's data.
+    compute = counted waves x (2 rows columns k / rate of an SM + prologue). memory = DRAM or L2, whichever is longer:
+    compulsory bytes and partial sums, and what the waves read again where L2 does not hold it, blocks of a wave
+    sharing what they read; every block's operands from L2. Where the stored operand is transposed, old architectures
+    lose that sharing: blocks walk along rows of k elements at their own pace (`scattered`). The three join by a norm.
+    Source: fitted on the FP32 kernels of NeuSight's data, scored on DeepBench's too; forms tried: calibrate/gemm.md.
     """
-    batch, m, n, depth, _ = p
+    batch, m, n, depth = p.batch, p.m, p.n, p.k
     g = c.cuda_core_gemm
-    single = batch == 1
+    t = library_tile(k, p, d, c)
+    across, down = np.ceil(n / t.columns), np.ceil(m / t.rows)
+    blocks = batch * across * down * t.splits
+    w = _waves(k, depth, blocks, t, d, c)
+    compute = w.counted * (w.block_s + g["prologue_s"] / t.resident) * d.compute
 
-    def pick(name: str) -> Array:
-        return np.where(single, g[name]["single"], g[name]["batched"])
+    side = np.minimum(across, w.in_flight)
+    height = np.minimum(down, np.ceil(w.in_flight / side))
+    together = np.maximum(w.in_flight / (across * down), 1)  # products of a batch
+    open_rows = (np.minimum(side * t.columns, n) + np.minimum(height * t.rows, m)) * together
+    wave_bytes = open_rows * w.part * width
+    miss = k.read / (k.read + g["resident"] * d.l2 * np.maximum(blocks / w.in_flight, 1))
+    again = miss * np.maximum(blocks / w.in_flight * wave_bytes - k.read, 0)
+    partials = np.where(t.splits > 1, 2 * t.splits * batch * m * n * 4, 0.0)
+    dram_bytes = k.bytes + again + partials
+    rate = d.bandwidth * d.dram * g["dram"]
+    dram = dram_bytes / rate * d.memory
+    l2_bytes = width * batch * (down * n + across * m) * w.part * t.splits
+    l2 = l2_bytes / (d.l2_Bps * g["l2"]) * d.memory
+    lost = (open_rows * depth * width / g["pages_bytes"]) ** 1.5
+    old = (d.major < 7) & (p.transposed > 0)
+    scattered = np.where(old, g["scatter"] * lost / (1 + lost), 0.0) * l2_bytes / (d.bandwidth * d.dram) * d.memory
 
-    names = ["convolution" if p.convolution else f"cc{min(max(major, 6), 9)}" for major in d.major[0]]
-    sets = [c.cuda_core_tiles[name] for name in names]
-    tiles = sorted({(a, b) for s in sets for a, b in s})
-    allowed = np.array([[[a, b] in s for s in sets] for a, b in tiles])[:, None, :]
-    a, b = (np.array(side, dtype=float)[:, None, None] for side in zip(*tiles, strict=True))
-    splits = np.array(c.cuda_core_tiles["splits"], dtype=float)[:, None, None, None]  # [s, t, n, g]
+    store = g["store"] * k.written / rate * np.minimum(1, 256 / w.part)
+    launch = c.launch["kernel_s"] * d.launch + np.where(t.splits > 1, c.launch["split_s"], 0.0)
+    seconds = pnorm(pnorm(compute, dram, l2, p=g["norm"]), scattered, p=3.0) + store + launch
+    useful = np.minimum(k.matrix / (k.rate * w.efficiency) * d.compute, compute)
+    padded = batch * across * down * t.columns * t.rows * w.part * t.splits / (batch * m * n * depth)
+    memory = np.maximum(np.maximum(dram, l2), scattered)
+    detail = {
+        "stack": batch, "m": m, "n": n, "k": depth, "tile rows": t.rows, "tile columns": t.columns,
+        "splits": t.splits, "blocks": blocks, "blocks per SM": t.resident, "waves": w.waves, "counted waves": w.counted,
+        "full tiles efficiency": 1 / padded, "tile efficiency": w.tile, "issue slots efficiency": w.issue,
+        "warps efficiency": w.warps, "full waves efficiency": w.waves / w.counted,
+        "prologue seconds": g["prologue_s"] / t.resident, "DRAM bytes": dram_bytes, "DRAM seconds": dram,
+        "L2 bytes": l2_bytes, "L2 seconds": l2, "scattered seconds": scattered,
+    } if seconds.shape[0] == 1 else {}  # fmt: skip
+    return Bounds(
+        compute=useful, memory=memory, latency=compute - useful, launch=launch, seconds=seconds,
+        choice=_named(t), workspace=partials / 2, launches=np.where(t.splits > 1, 2, 1),
+        share=np.minimum(w.waves, 1), effort=1 + c.cuda_core_gemm["padding_power"] * (padded - 1),
+        detail={name: np.broadcast_to(term, seconds.shape) for name, term in detail.items()},
+    )  # fmt: skip
 
-    count = batch * np.ceil(n / a) * np.ceil(m / b) * splits
-    part = 8 * np.ceil(depth / (8 * splits))
-    x = count / d.sms
-    warps = np.clip(a * b / 2048, 1, 8)
-    resident = np.maximum(1, np.floor(16 / warps))
-    waves = np.maximum(1, x + pick("alpha") * (np.ceil(x) - x))
-    half = pick("half_warps")
-    busy = warps * np.minimum(np.ceil(x), resident)
-    efficiency = pick("e0") / (1 + 32 * pick("kappa") * (1 / a + 1 / b)) * busy / (busy + half) * (16 + half) / 16
-    efficiency = efficiency / np.where(d.lanes >= 128, 1 + pick("issue"), 1.0)
-    lane_rate = k.rate / d.sms
-    compute = waves * (2 * a * b * part / (lane_rate * efficiency) + pick("prologue_s") / resident) * d.compute
-    miss = k.weights / (k.weights + d.l2)
-    stream = k.bytes + pick("restream") * miss * k.weights
-    partials = np.where(splits > 1, 2 * splits * batch * m * n * 4, 0.0)
-    dram = (stream + partials) / (d.bandwidth * pick("dram")) * d.memory
-    l2 = width * count * (a + b) * part / (d.l2_Bps * pick("l2")) * d.memory
-    store = pick("store") * k.written / (d.bandwidth * pick("dram")) * np.minimum(1, 256 / part)
-    launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
-    seconds = pnorm(compute, np.broadcast_to(dram, compute.shape), l2, p=pick("norm")) + store + launch
-    seconds = np.where(allowed, seconds, np.inf)
-    useful = np.minimum(k.matrix / (k.rate * efficiency) * d.compute, compute)
-    return _best(seconds, useful, np.maximum(dram, l2), compute - useful, launch, partials, x, splits, tiles)
+
+class Waves(NamedTuple):
+    """How blocks fill the card: elements of k in a part, waves, waves as counted, blocks at once, and one's seconds.
+
+    efficiency is the product of those of the tile, of issue slots, and of warps that hide latency.
+    """
+
+    part: Array
+    waves: Array
+    counted: Array
+    in_flight: Array
+    block_s: Array
+    efficiency: Array
+    tile: Array
+    issue: Array
+    warps: Array
+
+
+def _waves(k: Columns, depth: Array, blocks: Array, t: Tile, d: Cards, c: Constants) -> Waves:
+    """1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): what a FLOP loads, from 128 x 128 on.
+
+    A last wave counts as `alpha` of a whole one, however few blocks it has. k is walked in steps of 8.
+    """
+    g = c.cuda_core_gemm
+    part = 8 * np.ceil(depth / (8 * t.splits))
+    x = blocks / d.sms
+    counted = np.maximum(1, x + g["alpha"] * (np.ceil(x) - x))
+    busy = t.warps * np.minimum(np.ceil(x), t.resident)
+    warps = busy / (busy + g["half_warps"]) * (16 + g["half_warps"]) / 16
+    tile = 1 / (1 / g["best"] + g["kappa"] * (64 / np.sqrt(t.columns * t.rows) - 0.5))
+    issue = 1 / (1 + np.where(d.lanes >= 128, g["issue"], 0.0) + np.where(d.major < 7, g["integer"], 0.0))
+    efficiency = tile * issue * warps
+    block_s = 2 * t.columns * t.rows * part / (k.rate / d.sms * efficiency)
+    in_flight = np.minimum(d.sms * t.resident, blocks)
+    return Waves(part, x, counted, in_flight, block_s, efficiency, tile, issue, warps)
+
+
+def library_tile(k: Columns, p: Product, d: Cards, c: Constants) -> Tile:
+    """What the library runs: of its architecture's tiles, whole or with k split, the one that fills waves best.
+
+    The estimate counts waves, arithmetic and partial sums, but no caches: libraries pick by shape. k is split where
+    blocks leave SMs idle, in parts of at least `part`. Source of the sets: kernel names of eager PyTorch on five cards.
+    """
+    g, tiles = c.cuda_core_gemm, _open_tiles(k, p, d, c)
+    best: Tile | None = None
+    least = np.zeros(0)
+    for columns, rows in tiles:
+        thin = np.minimum(columns, rows) <= 32
+        warps = np.where(thin, np.where(columns * rows <= 1024, 4, 8), columns * rows / 2048)
+        resident = np.maximum(1, np.floor(np.where(thin, 32, 16) / warps))
+        blocks = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
+        most = np.minimum(
+            np.floor(c.cuda_core_tiles["fill"] * d.sms * resident / blocks), p.k / c.cuda_core_tiles["part"]
+        )
+        most = np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, c.cuda_core_tiles["splits"]))
+        for splits in (np.ones_like(most), most):
+            t = Tile(columns, rows, splits, warps, resident)
+            w = _waves(k, p.k, blocks * splits, t, d, c)
+            covered = (d.major >= 7) | (k.vector > 0) | (columns * rows >= 128 * 128) | (p.m >= rows)
+            sums = np.where(splits > 1, 8 * splits * p.batch * p.m * p.n / d.bandwidth + c.launch["split_s"], 0.0)
+            seconds = np.where(covered, w.counted * (w.block_s + g["prologue_s"] / resident) + sums, np.inf)
+            if best is None:
+                best, least = t, seconds
+            else:
+                better = seconds < least
+                best = Tile(*(np.where(better, new, old) for new, old in zip(t, best, strict=True)))
+                least = np.minimum(seconds, least)
+    assert best is not None  # every set has a tile
+    return best
+
+
+def _open_tiles(k: Columns, p: Product, d: Cards, c: Constants) -> list[tuple[Array, Array]]:
+    """Columns and rows [n, g] of every tile that is open: of the newest set that is not newer than the card."""
+
+    def of(table: Mapping[str, list[list[int]]], capability: tuple[int, int], epilogue: bool) -> list[list[int]]:
+        own = 10 * capability[0] + capability[1]
+        known = sorted(int(name[2:]) for name in table if name[2:].isdigit())
+        name = f"cc{max((v for v in known if v <= own), default=known[0])}"
+        return table.get(f"{name} biased", table[name]) if epilogue else table[name]
+
+    tables = (c.cuda_core_tiles["batched"], c.cuda_core_tiles["single"])
+    kinds = [[of(table, x.capability, epilogue) for x in d.devices] for table in tables for epilogue in (False, True)]
+    most = max(len(s) for sets in kinds for s in sets)
+    filled = np.array([[(s * most)[:most] for s in sets] for sets in kinds], dtype=float)  # [kind, g, tile, side]
+    kind = (2 * (p.batch == 1) + (k.vector > 0))[:, 0].astype(int)
+    return [(filled[kind, :, i, 0], filled[kind, :, i, 1]) for i in range(most)]
+
+
+def _named(t: Tile) -> Array:
+    """The name of each tile: 128x64, 128x64 split 4."""
+    found, at = np.unique(np.stack([t.columns, t.rows, t.splits], axis=-1).reshape(-1, 3), axis=0, return_inverse=True)
+    names = np.array([f"{a:.0f}x{b:.0f}" + (f" split {s:.0f}" if s > 1 else "") for a, b, s in found])
+    return np.asarray(names[at.reshape(t.columns.shape)])
 
 
 def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled: Bounds) -> Bounds:
@@ -104,13 +217,15 @@ def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled:
     any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, the constants are chosen.
     """
     g = c.cuda_core_few_rows
-    memory = traffic(k.bytes, d, c, c.pointwise["norm"])
-    memory = np.maximum(memory, cold * k.weights / (d.bandwidth * d.dram) * d.memory)
+    moving = k.bytes - k.weights
+    far = cold * k.weights + moving / (1 + (c.l2["resident"] * d.l2 / np.maximum(moving, 1)) ** c.l2["sharpness"])
+    memory = np.maximum(far / (d.bandwidth * d.dram), k.bytes / (d.l2_Bps * c.l2["achieved"])) * d.memory
     compute = k.matrix / (k.rate * g["efficiency"]) * d.compute
     own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
     own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
-    better = (np.minimum(p.m, p.n) <= g["rows"]) & (own.seconds < tiled.seconds) & (not p.convolution)
-    return Bounds(*(np.where(better, x, y) for x, y in zip(own, tiled, strict=True)))
+    most = np.where(d.major >= 7, g["rows"], g["rows_before_cc7"])
+    better = (np.minimum(p.m, p.n) <= most) & (own.seconds < tiled.seconds) & (not p.convolution)
+    return choose(better, own, tiled)
 
 
 def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, cold: Array) -> Bounds:
@@ -120,7 +235,7 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     waves count partial ones in part. Memory is cold bytes from DRAM (no faster than the resident blocks can ask
     for) and hot ones from L2. Source: fitted on bf16 kernels of A100, L40S, H200 and B200.
     """
-    batch, m, n, depth, _ = p
+    batch, m, n, depth = p.batch, p.m, p.n, p.k
     t = c.tensor_gemm
     classes = [c.tensor_class[name] for name in d.tensor_class()]
     f_rows, f_pro, f_feed = (np.array([s[key] for s in classes])[None, :] for key in ("min_rows", "prologue", "feed"))
@@ -150,7 +265,21 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
     seconds = launch + pnorm(compute, memory, p=t["norm"])
     useful = np.minimum(k.matrix / (k.rate * t["mma"]) * d.compute, compute)
-    return _best(seconds, useful, memory, compute - useful, launch, partials, x, splits, tiles)
+    return _best(
+        seconds, useful, memory, compute - useful, launch, partials, x, splits, tiles,
+        lambda: {
+            "stack": batch, "m": m, "n": n, "k": depth, "tile rows": a, "tile columns": b, "splits": splits,
+            "blocks": blocks, "waves": x, "counted waves": waves,
+            "full tiles efficiency": m * n / (np.ceil(m / a) * a * np.ceil(n / b) * b),
+            "pipe efficiency": np.asarray(t["mma"]), "enough rows efficiency": 1 / fill,
+            "feed efficiency": mma / pnorm(mma, feed, np.broadcast_to(walk, mma.shape), p=t["norm_tile"]),
+            "epilogue efficiency": 1 - t["epilogue_cycles"] * a * b / 16384 / cycles,
+            "full waves efficiency": x / waves,
+            "prologue seconds": t["prologue_cycles"] * f_pro / d.tensor_hz,
+            "DRAM bytes": dram_bytes, "DRAM seconds": dram_bytes / reach * d.memory,
+            "L2 bytes": cached, "L2 seconds": cached / (d.l2_Bps * c.l2["achieved"]) * d.memory,
+        },
+    )  # fmt: skip
 
 
 def _best(
@@ -163,8 +292,12 @@ def _best(
     waves: Array,
     splits: Array,
     tiles: list[tuple[int, int]],
+    detail: Callable[[], Mapping[str, Array]] = dict,
 ) -> Bounds:
-    """The fastest variant of each kernel on each card; all terms have axes [split, tile, n, g]."""
+    """The fastest variant of each kernel on each card; all terms have axes [split, tile, n, g].
+
+    Details are looked up for a single kernel only.
+    """
     s, t, n, g = seconds.shape
     flat = seconds.reshape(s * t, n, g)
     best = np.argmin(flat, axis=0)
@@ -176,7 +309,10 @@ def _best(
     names = np.array([f"{a}x{b}" + (f" split {int(q)}" if q > 1 else "") for q in splits.ravel() for a, b in tiles])
     split = np.broadcast_to(splits, seconds.shape).reshape(s * t, n, g)
     launches = np.where(np.take_along_axis(split, best[None], axis=0)[0] > 1, 2, 1)
+    known = {name: at(term) for name, term in detail().items()} if n == 1 else {}
+    if known:
+        known["runner-up seconds"] = np.partition(flat, 1, axis=0)[1]
     return Bounds(
-        at(compute), at(memory), at(latency), at(launch), at(seconds),
-        choice=names[best], workspace=at(workspace), launches=launches, share=np.minimum(at(waves), 1),
+        at(compute), at(memory), at(latency), at(launch), at(seconds), choice=names[best],
+        workspace=at(workspace), launches=launches, share=np.minimum(at(waves), 1), detail=known,
     )  # fmt: skip

@@ -30,7 +30,11 @@ def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     seconds = before.seconds + k["steps"] * np.maximum(step.seconds, start) + gates
     compute = before.compute + k["steps"] * step.compute + gates
     memory, latency = before.memory + k["steps"] * step.memory, before.latency + k["steps"] * step.latency
-    return bounds(compute, memory, latency, launch, seconds, step.share)
+    detail = {
+        "steps": k["steps"], "inputs seconds": before.seconds, "step seconds": np.maximum(step.seconds, start),
+        "gates seconds": gates,
+    }  # fmt: skip
+    return bounds(compute, memory, latency, launch, seconds, step.share)._replace(detail=detail)
 
 
 def _products(works: list[Work], sizes: list[Gemm], d: Cards) -> Columns:

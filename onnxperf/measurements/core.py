@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 import gpu_specs
 from onnxperf.errors import UsageError, printable
 from onnxperf.latency import floors
-from op_models import Work
+from op_models import Operator, Tensor, Work, work_or_bytes
 
 Array = NDArray[Any]
 MAX_ROWS = 2_000_000  # of one file: a stranger's file may not fill the memory
 BEYOND_PHYSICS = 0.9  # of the bound: rows faster than that are wrong, whatever made them so
+OTHER_UNIT, SLACK_S = 200.0, 1e-4  # times the bound and some: rows slower than that are in another unit
+FASTER, SLOWER = "faster than physics", "too slow to be in the unit of its column"
 
 #: The die under a card's name: cards of one die are never each other's test.
 DIES = {
@@ -79,7 +82,7 @@ class Table:
         narrow = replace(
             self, gpus=tuple(self.gpus[i] for i in at), seconds=self.seconds[:, at], kernel=self.kernel[:, at]
         )
-        return narrow.take(np.isfinite(narrow.seconds).any(axis=1))
+        return narrow.take(np.flatnonzero(np.isfinite(narrow.seconds).any(axis=1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,11 @@ class Row:
     kernel: str = ""
 
 
-def tables(rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int]] | None = None) -> list[Table]:
-    """Rows by family; of a shape measured twice the median counts. Rows faster than physics are taken out."""
+def tables(rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int]]) -> list[Table]:
+    """Rows by family; of a shape measured twice the median counts. Rows that can't be are taken out.
+
+    `dropped`: the families of the file, each with the rows that are not among `rows`, by reason.
+    """
     found: dict[str, dict[Work, dict[str, list[Row]]]] = {}
     for row in rows:
         found.setdefault(row.family, {}).setdefault(row.work, {}).setdefault(row.gpu, []).append(row)
@@ -110,9 +116,13 @@ def tables(rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int
                 seconds[i, j] = np.median([r.seconds for r in same])
                 kernel[i, j] = same[0].kernel
                 test[i] |= any(r.test for r in same)
-        table = Table(family, rig, tuple(works), gpus, seconds, test, kernel, dict((dropped or {}).get(family, {})))
+        table = Table(family, rig, tuple(works), gpus, seconds, test, kernel, dict(dropped.get(family, {})))
         least = floors(table.works, [gpu_specs.load(g) for g in gpus])
-        made.append(table.without(seconds < BEYOND_PHYSICS * least, "faster than physics"))
+        table = table.without(seconds < BEYOND_PHYSICS * least, FASTER)
+        made.append(table.without(seconds > OTHER_UNIT * (least + SLACK_S), SLOWER))
+    none = np.empty((0, 0))
+    for family in (f for f in dropped if f not in found):
+        made.append(Table(family, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[family])))
     return made
 
 
@@ -132,8 +142,14 @@ def read(path: Path, needed: Iterable[str]) -> Iterator[dict[str, str]]:
                 if i == MAX_ROWS:
                     raise UsageError(f"{path.name} has more than {MAX_ROWS:,} rows")
                 yield record
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as e:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as e:
         raise UsageError(f"{path.name} can't be read as a table: {printable(str(e))}") from e
+
+
+def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str, Any] | None = None) -> Work:
+    """The work of an operator alone; its inputs are tensors of their own even where they look the same."""
+    apart = tuple(replace(t, name=f"input {i}") for i, t in enumerate(inputs))
+    return work_or_bytes(Operator(type, type, apart, (out,), dict(attrs or {})))[0]
 
 
 def number(record: Mapping[str, str], column: str) -> float:

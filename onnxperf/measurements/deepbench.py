@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxperf.measurements.core import Row, Table, number, read, sizes, tables
-from op_models import Operator, Tensor, Work, work_or_bytes
+from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
+from op_models import Tensor, Work
 
 RIG = "deepbench"
 CARDS = {
     "M40": "m40", "TitanX": "titan-x-maxwell", "TitanX_Pascal": "titan-x-pascal", "TitanXp": "titan-xp",
-    "1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "V100": "v100-pcie-16gb", "T4": "t4",
+    "1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "V100": "v100-sxm2-16gb", "T4": "t4",
 }  # fmt: skip
 LAYERS = {"Vanilla": ("RNN", 1), "LSTM": ("LSTM", 4), "GRU": ("GRU", 3)}
 
@@ -20,11 +20,7 @@ LAYERS = {"Vanilla": ("RNN", 1), "LSTM": ("LSTM", 4), "GRU": ("GRU", 3)}
 def kernels(folder: Path) -> list[Table]:
     """Forward passes in FP32 of the tables that lie in `folder`."""
     found: list[Table] = []
-    for file, family, column, shape in (
-        ("gemm.csv.gz", "deepbench gemm", "time_ms", product),
-        ("conv.csv.gz", "deepbench conv", "fwd_ms", conv),
-        ("rnn.csv.gz", "deepbench rnn", "Time Forward (msec)", recurrent),
-    ):
+    for file, family, column, shape in FILES:
         if (folder / file).exists():
             found += _table(folder / file, family, column, shape)
     return found
@@ -57,10 +53,10 @@ def product(r: dict[str, str]) -> Work | None:
     if size is None:
         return None
     m, n, k = size
-    ta, tb = r["A Transpose"] == "T", r["B Transpose"] == "T"
+    ta, tb = r.get("A Transpose") == "T", r.get("B Transpose") == "T"
     b, a = _tensor(*((m, k) if ta else (k, m)), kind="weight"), _tensor(*((k, n) if tb else (n, k)))
     attrs = {"transA": int(tb), "transB": int(ta)}
-    return work_or_bytes(Operator("gemm", "Gemm", (a, b), (_tensor(n, m),), attrs))[0]
+    return work_of("Gemm", (a, b), _tensor(n, m), attrs)
 
 
 def conv(r: dict[str, str]) -> Work | None:
@@ -69,23 +65,31 @@ def conv(r: dict[str, str]) -> Work | None:
     if size is None:
         return None
     w, h, c, n, k, s, taps, stride_w, stride_h = size
-    pad_w, pad_h = int(float(r["pad_w"] or 0)), int(float(r["pad_h"] or 0))
+    (pad_w,), (pad_h,) = (sizes(r, side) or (0,) for side in ("pad_w", "pad_h"))
     out_w, out_h = (w + 2 * pad_w - s) // stride_w + 1, (h + 2 * pad_h - taps) // stride_h + 1
     if min(out_w, out_h) < 1:
         return None
     inputs = (_tensor(n, c, h, w), _tensor(k, c, taps, s, kind="weight"))
     attrs = {"pads": [pad_h, pad_w, pad_h, pad_w], "strides": [stride_h, stride_w], "kernel_shape": [taps, s]}
-    return work_or_bytes(Operator("conv", "Conv", inputs, (_tensor(n, k, out_h, out_w),), attrs))[0]
+    return work_of("Conv", inputs, _tensor(n, k, out_h, out_w), attrs)
 
 
 def recurrent(r: dict[str, str]) -> Work | None:
     """One layer, one direction, as many inputs as hidden units."""
     hidden = sizes(r, "Hidden units") or sizes(r, "Hidden Units")
     shape = sizes(r, "N", "Timesteps")
-    kind = LAYERS.get(r["section"].rpartition(" ")[2])
+    kind = LAYERS.get((r.get("section") or "").rpartition(" ")[2])
     if hidden is None or shape is None or kind is None:
         return None
     (units,), (batch, steps), (type, gates) = hidden, shape, kind
     w, h = _tensor(1, gates * units, units, kind="weight"), _tensor(1, gates * units, units, kind="weight")
     out = _tensor(steps, 1, batch, units)
-    return work_or_bytes(Operator("rnn", type, (_tensor(steps, batch, units), w, h), (out,), {"hidden_size": units}))[0]
+    return work_of(type, (_tensor(steps, batch, units), w, h), out, {"hidden_size": units})
+
+
+#: The tables: file, what its kernels are called, the column of times, and what makes a work of a record.
+FILES = (
+    ("gemm.csv.gz", "deepbench gemm", "time_ms", product),
+    ("conv.csv.gz", "deepbench conv", "fwd_ms", conv),
+    ("rnn.csv.gz", "deepbench rnn", "Time Forward (msec)", recurrent),
+)

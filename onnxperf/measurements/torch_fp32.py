@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import gpu_specs
-from onnxperf.measurements.core import Row, Table, number, read, sizes, tables
-from op_models import Operator, Tensor, Work, work_or_bytes
+from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
+from op_models import Tensor, Work
 
 RIG = "torch"
 ELEMENTWISE = {
@@ -25,11 +25,7 @@ def kernels(folder: Path) -> list[Table]:
     """The tables of products, elementwise operators, softmax, LayerNorm and 3x3 convolutions that lie in `folder`."""
     names = {r["id"]: r["name"] for r in read(folder / "kernel_names.csv.gz", ("id", "name"))}
     found: list[Table] = []
-    for file, columns, shape in (
-        ("kernels_gemm.csv.gz", ("b", "m", "k", "n"), product),
-        ("kernels_vector.csv.gz", ("rows", "cols"), vector),
-        ("kernels_conv.csv.gz", ("b", "cin", "cout", "isize"), conv),
-    ):
+    for file, columns, shape in FILES:
         if (folder / file).exists():
             dropped: dict[str, Counter[str]] = {}
             rows = list(_rows(folder / file, columns, shape, names, dropped))
@@ -45,7 +41,7 @@ def _rows(
     dropped: dict[str, Counter[str]],
 ) -> Iterator[Row]:
     for r in read(path, ("op", "device", "split", "latency_ms", *columns)):
-        family = r["op"]
+        family = r["op"] or "(none)"
         why = dropped.setdefault(family, Counter())
         size, seconds, gpu = sizes(r, *columns), number(r, "latency_ms") / 1e3, card(r["device"])
         work = shape(family, *size) if size else None
@@ -57,16 +53,17 @@ def _rows(
             why["no positive time"] += 1
         else:
             ran = r.get("kernels") or r.get("kernel") or ""
-            yield Row(family, gpu, work, seconds, r["split"] == "test", names.get(ran, ran))
+            yield Row(family, gpu, work, seconds, r["split"] == "test", names.get(ran.removesuffix(".0"), ran))
 
 
 @cache
-def card(name: str) -> str | None:
-    """The id of the card that a file calls `name`."""
+def card(name: str | None) -> str | None:
+    """The id of the shipped card that a file calls `name`; a path is nobody's name."""
     try:
-        return gpu_specs.resolve(name)[0]
+        found = gpu_specs.resolve(name or "")[0]
     except gpu_specs.SpecError:
         return None
+    return found if found in gpu_specs.ids() else None
 
 
 def _tensor(*shape: int, kind: str = "activation") -> Tensor:
@@ -78,9 +75,8 @@ def product(family: str, b: int, m: int, k: int, n: int) -> Work | None:
     """bmm: a stack of products of activations; linear: with a stored matrix and a bias."""
     if family == "linear":
         inputs = (_tensor(b * m, k), _tensor(n, k, kind="weight"), _tensor(n, kind="weight"))
-        return work_or_bytes(Operator("linear", "Gemm", inputs, (_tensor(b * m, n),), {"transB": 1}))[0]
-    inputs = (_tensor(b, m, k), _tensor(b, k, n))
-    return work_or_bytes(Operator("bmm", "MatMul", inputs, (_tensor(b, m, n),)))[0]
+        return work_of("Gemm", inputs, _tensor(b * m, n), {"transB": 1})
+    return work_of("MatMul", (_tensor(b, m, k), _tensor(b, k, n)), _tensor(b, m, n))
 
 
 @cache
@@ -88,14 +84,14 @@ def vector(family: str, rows: int, cols: int) -> Work | None:
     """Elementwise operators on rows x cols (with `u`: and a scalar), softmax and LayerNorm along the columns."""
     x, scale = _tensor(rows, cols), _tensor(cols, kind="weight")
     if family == "softmax":
-        return work_or_bytes(Operator("softmax", "Softmax", (x,), (x,), {"axis": -1}))[0]
+        return work_of("Softmax", (x,), x, {"axis": -1})
     if family == "ln":
-        return work_or_bytes(Operator("ln", "LayerNormalization", (x, scale, scale), (x,), {"axis": -1}))[0]
+        return work_of("LayerNormalization", (x, scale, scale), x, {"axis": -1})
     if family not in ELEMENTWISE:
         return None
     type, two = ELEMENTWISE[family]
     inputs = (x, x) if two else (x, SCALAR) if type in BINARY else (x,)
-    return work_or_bytes(Operator(family, type, inputs, (x,)))[0]
+    return work_of(type, inputs, x)
 
 
 @cache
@@ -103,4 +99,12 @@ def conv(family: str, b: int, cin: int, cout: int, size: int) -> Work | None:
     """3x3, stride 1, padding 1, no bias."""
     inputs = (_tensor(b, cin, size, size), _tensor(cout, cin, 3, 3, kind="weight"))
     out = _tensor(b, cout, size, size)
-    return work_or_bytes(Operator(family, "Conv", inputs, (out,), {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}))[0]
+    return work_of("Conv", inputs, out, {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]})
+
+
+#: The tables: file, the columns of a shape, and what makes a work of them.
+FILES = (
+    ("kernels_gemm.csv.gz", ("b", "m", "k", "n"), product),
+    ("kernels_vector.csv.gz", ("rows", "cols"), vector),
+    ("kernels_conv.csv.gz", ("b", "cin", "cout", "isize"), conv),
+)

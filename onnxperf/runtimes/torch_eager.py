@@ -1,6 +1,8 @@
 """Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory.
 
-Its rules find the calls that exporters took apart (a gelu, a linear layer): they hold at every optimisation level.
+Its rules find the calls that exporters took apart (a gelu by erf, a linear layer): they hold at every optimisation
+level. A gelu by tanh is no call: the models that use it (`gelu_new` of transformers) write it out in eight operators,
+and torch's own, `gelu(approximate="tanh")`, is exported as one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ def place(graph: Graph) -> Graph:
     """Views are free and keep their strides; who needs contiguous memory copies first.
 
     A Reshape copies what it can't view; a product folds its leading axes (which copies permuted ones at batch
-    sizes above one) and takes matrices with one unit stride as they are. Other operators read strided memory and
-    write contiguous results. Shapes are Python integers and cost nothing.
+    sizes above one) and takes matrices with one unit stride as they are; a layer's matrix is stored transposed. Other
+    operators read strided memory and write contiguous results. Shapes are Python integers and cost nothing.
     """
     strides: dict[str, Strides] = {}
     placed: list[Operator] = []
@@ -55,9 +57,23 @@ def place(graph: Graph) -> Graph:
             o = replace(o, place="free")
         elif o.type in ("MatMul", "Gemm"):
             read = (t if t is None or _multipliable(t, of(t)) else copied(t, o) for t in o.inputs)
-            o = replace(o, inputs=tuple(read))
+            o = _as_stored(replace(o, inputs=tuple(read)))
         placed.append(o)
     return replace(graph, operators=tuple(placed))
+
+
+def _as_stored(o: Operator) -> Operator:
+    """A product with a layer's matrix, which torch.nn.Linear keeps as outputs x inputs and cuBLAS reads transposed.
+
+    Exporters turn the matrix round and write a MatMul. A Gemm on two axes is written as it was called, addmm or linear.
+    """
+    x, w = o.inputs[:2]
+    if x is None or w is None or not w.stored or w.rank != 2 or o.attrs.get("transB"):
+        return o
+    if o.type == "Gemm" and x.rank == 2:
+        return o
+    turned = replace(w, shape=w.shape[::-1])
+    return replace(o, inputs=(x, turned, *o.inputs[2:]), attrs={**o.attrs, "transB": 1})
 
 
 def contiguous(shape: tuple[int, ...]) -> Strides:
@@ -138,7 +154,6 @@ EAGER = Runtime(
         for rule in (
             patterns.layer_norm,
             patterns.gelu,
-            patterns.fast_gelu,
             patterns.softmax,
             patterns.linear,
         )

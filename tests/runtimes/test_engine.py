@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from onnxperf.graph import Graph, load
+from onnxperf.measurements.models import SAMPLES as MEASURED
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from onnxperf.runtimes.engine import BASIC, EXTENDED, UNKNOWN_FORM, Fused, Rewriter, fused, fusion, optimise
@@ -16,7 +17,7 @@ from op_models import Operator, Tensor
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-FILES = [*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx"))]
+FILES = [p for p in (*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx"))) if p.stem not in MEASURED.values()]
 
 
 def whole(graph: Graph, before: Graph) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import RUNTIMES, run_graph
 from onnxperf.runtimes.torch_eager import _multipliable, contiguous, place, view
-from op_models import Operator, Tensor
+from op_models import Operator, Tensor, work_of
 
 torch = pytest.importorskip("torch")
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -186,3 +186,32 @@ def test_torch_makes_as_many_copies_in_its_own_attention(batch: int) -> None:
         scores = torch.softmax(q @ k.transpose(2, 3), -1)
         (scores @ v).transpose(1, 2).reshape(batch, 16, 96)
     assert copies.count == (1 if batch == 1 else 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("(float[2,3,4] x) => (float[2,3,5] y) {y=MatMul(x,w)}", (5, 4)),
+        ("(float[2,3,4] x) => (float[2,3,5] y) {h=MatMul(x,w) y=Add(h,b)}", (5, 4)),
+        ("(float[3,4] x) => (float[3,5] y) {y=Gemm(x,w,b)}", (4, 5)),
+    ],
+)
+def test_a_linear_layer_keeps_its_matrix_transposed(run: Any, text: str, stored: tuple[int, int]) -> None:
+    """What exporters turned round is turned back; addmm, which is a Gemm on two axes, reads its matrix as it is."""
+    (product,) = run(text, runtime="torch-eager", w=(4, 5), b=(5,)).operators
+    assert product.inputs[1].shape == stored
+    assert bool(product.attrs.get("transB")) == (stored == (5, 4))
+    assert work_of(product).matrix_flops == 2 * product.out.size * 4
+
+
+def test_a_gelu_that_is_written_out_runs_as_it_is_written(run: Any, types: Any) -> None:
+    """transformers' `gelu_new` is eight kernels; torch's own gelu, by erf, is one."""
+    by_tanh = (
+        "(float[2,8] x) => (float[2,8] y) {p=Pow(x,three) q=Mul(p,c) s=Add(x,q) u=Mul(s,r) t=Tanh(u) g=Add(t,one)"
+        " h=Mul(x,half) y=Mul(h,g)}"
+    )
+    numbers = {"three": 3.0, "c": 0.044715, "r": 0.7978846, "one": 1.0, "half": 0.5}
+    assert types(run(by_tanh, runtime="torch-eager", **numbers)).total() == 8
+    assert types(run(by_tanh, runtime="ort-cuda", **numbers)) == {"FastGelu": 1}
+    by_erf = "(float[2,8] x) => (float[2,8] y) {d=Div(x,r) e=Erf(d) g=Add(e,one) m=Mul(x,g) y=Mul(m,half)}"
+    assert types(run(by_erf, runtime="torch-eager", r=1.4142135, one=1.0, half=0.5)) == {"Gelu": 1}

@@ -1,0 +1,212 @@
+"""Derive every shipped constant from measurements: `python -m onnxperf.calibrate.constants DATA`.
+
+DATA is a folder with tables like those in `onnxperf/measurements/sample`. The families are fitted one after the other,
+on all dies together, and again without each die and without each generation; the rows left out then say how wide ranges
+have to be. The same data make the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import gpu_specs
+from onnxperf.calibrate import conv, gemm, power, vector
+from onnxperf.calibrate.fit import Family, fit
+from onnxperf.calibrate.intervals import Misses, intervals
+from onnxperf.latency import Constants
+from onnxperf.latency.bounds import Array
+from onnxperf.latency.constants import assumed
+from onnxperf.latency.intervals import operator_class
+from onnxperf.measurements import DIES, Table, files, read
+from onnxperf.output import write_file
+
+#: What is fitted, in this order, and to which tables: a family may use the constants of those before it.
+FAMILIES: tuple[tuple[Family, Callable[[Sequence[Table]], list[Table]]], ...] = tuple(
+    (family, module.tables) for module in (vector, power, gemm, conv) for family in module.FAMILIES
+)
+SHIPPED = Path(__file__).parents[1] / "latency" / "constants"
+LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
+HEAD = "# Made by `python -m onnxperf.calibrate.constants`: run it again, don't edit.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What one pass over the families found, with rows of the die or generation `without` left out."""
+
+    without: str
+    values: Mapping[str, Mapping[str, float]]  # by family, then dotted path
+    rows: Mapping[str, int]
+    misses: tuple[Misses, ...]
+
+
+def generation(gpu: str) -> str:
+    """The major compute capability of a card: cc7."""
+    return f"cc{gpu_specs.load(gpu).capability[0]}"
+
+
+def derive(tables: Sequence[Table], without: str = "") -> Derived:
+    """Fit all families without the rows of a die or generation, then predict the rows of that, or all."""
+    constants = assumed()
+    values: dict[str, dict[str, float]] = {}
+    rows: dict[str, int] = {}
+    misses: dict[tuple[str, str, str], list[Array]] = {}
+    for family, of_family in FAMILIES:
+        chosen = of_family(tables)
+        part = [t.on(g for g in t.gpus if without not in (DIES.get(g, g), generation(g))) for t in chosen]
+        found = fit(family, [t for t in part if t.gpus], constants)
+        values[family.name] = {path: rounded(v) for path, v in found.values.items()}
+        for rig in family.overhead_s:
+            own = {gpu: s for (r, gpu), s in found.overhead_s.items() if r == rig}
+            values[family.name] |= {f"rig.{family.name}.{rig}.{gpu}": rounded(s) for gpu, s in own.items()}
+            values[family.name][f"rig.{family.name}.{rig}.other"] = rounded(float(np.median(list(own.values()))))
+        constants = constants.having(values[family.name])
+        rows[family.name] = found.rows
+        names = {t.family for t in chosen}
+        for t in (t for t in tables if t.family in names):
+            miss = missed(family, t, constants)
+            classes = np.array([operator_class(w) for w in t.works])
+            for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
+                if without in ("", die, generation(gpu)):
+                    for name in np.unique(classes):
+                        off = miss[classes == name, j]
+                        far = _distance(without, gpu, t)
+                        misses.setdefault((str(name), die, far), []).append(off[np.isfinite(off)])
+    return Derived(without, values, rows, tuple(Misses(*k, np.concatenate(v)) for k, v in sorted(misses.items())))
+
+
+def _distance(without: str, gpu: str, t: Table) -> str:
+    if not without:
+        return "measured"
+    others = {generation(g) for g in t.gpus if without not in (DIES.get(g, g), generation(g))}
+    return "known" if generation(gpu) in others else "new"
+
+
+def missed(family: Family, t: Table, constants: Constants) -> Array:
+    """log(measured / predicted) of rows that last long enough to tell, nan elsewhere, [n, g]."""
+    overhead = constants.rig[family.name][t.rig]
+    inside = np.array([[overhead.get(g, overhead["other"]) for g in t.gpus]])
+    seconds = family.model(t.works, [gpu_specs.load(g) for g in t.gpus], constants) + inside
+    return np.where(t.seconds > LEAST_S, np.log(t.seconds / seconds), np.nan)
+
+
+def rounded(value: float) -> float:
+    """Four digits: what differs behind them is another machine's arithmetic."""
+    return float(f"{value:.4g}")
+
+
+def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:
+    """What rows there are: of each class the least and most FLOPs and bytes; the cards; their generations."""
+    reach: dict[str, tuple[Array, Array]] = {}
+    cards: set[str] = set()
+    for t in tables:
+        at = [i for i, die in enumerate(t.dies) if die != without]
+        cards |= {t.gpus[i] for i in at}
+        for i in np.flatnonzero(np.isfinite(t.seconds[:, at]).any(axis=1)):
+            w = t.works[i]
+            now = np.array([[w.matrix_flops + w.vector_flops], [w.bytes]])
+            least, most = reach.get(name := operator_class(w), (now, now))
+            reach[name] = np.minimum(least, now), np.maximum(most, now)
+    found: dict[str, Any] = {
+        name: {"FLOPs_and_bytes": np.hstack(both).astype(int).tolist()} for name, both in sorted(reach.items())
+    }
+    return {**found, "cards": sorted(cards), "generations": sorted({int(generation(g)[2:]) for g in cards})}
+
+
+def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
+    """The files to ship, by name: one a family, and the intervals'."""
+    dies = sorted({die for t in tables for die in t.dies} & passes.keys())
+    made: dict[str, str] = {}
+    hashes = {p.relative_to(data).as_posix(): _hash(p) for p in files(data) if p.is_file()}
+    for family, of_family in FAMILIES:
+        used = of_family(tables)
+        dropped = {f"{t.rig} {t.family}": dict(t.dropped) for t in used if t.dropped}
+        note = {"rows": passes[""].rows[family.name], "dropped": dropped, "data": hashes}
+        meaning = {p.path: p.meaning for p in family.parameters}
+        lines = _table("constants", passes[""].values[family.name], meaning)
+        for die in dies:
+            lines += _table(f"without.{die}", passes[die].values[family.name], {})
+        made[f"{family.name}.toml"] = HEAD + "\n".join(_plain("made", note) + lines) + "\n"
+    misses = [m for d in passes.values() for m in d.misses]
+    lines = []
+    for die in ("", *dies):
+        name = f"without.{die}.interval" if die else "constants.interval"
+        reach = domain([t for _, of_family in FAMILIES for t in of_family(tables)], die)
+        around = {"cards": reach.pop("cards"), "generations": reach.pop("generations")}
+        lines += _plain(name, {**around, **intervals(misses, reach, die)})
+    made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
+    return made
+
+
+def _hash(path: Path) -> str:
+    return "sha256 " + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _table(root: str, values: Mapping[str, float], meaning: Mapping[str, str]) -> list[str]:
+    """Dotted paths as TOML tables below `root`, each value with what it means."""
+    lines: list[str] = []
+    for head in sorted({path.rpartition(".")[0] for path in values}):
+        lines += ["", f"[{'.'.join(_key(k) for k in (*root.split('.'), *head.split('.')))}]"]
+        for path, value in values.items():
+            if path.rpartition(".")[0] == head:
+                says = f"  # {meaning[path]}" if meaning.get(path) else ""
+                lines.append(f"{_key(path.rpartition('.')[2])} = {value!r}{says}")
+    return lines
+
+
+def _plain(root: str, table: Mapping[str, Any]) -> list[str]:
+    """A nested mapping as TOML tables."""
+    lines = ["", f"[{root}]"]
+    lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if not isinstance(v, Mapping)]
+    for k, v in table.items():
+        if isinstance(v, Mapping):
+            lines += _plain(f"{root}.{_key(k)}", v)
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if name and all(c.isalnum() or c in "_-" for c in name) else '"' + name.replace('"', "'") + '"'
+
+
+def _value(v: Any) -> str:
+    if isinstance(v, list):
+        return f"[{', '.join(_value(i) for i in v)}]"
+    return f'"{v}"' if isinstance(v, str) else repr(rounded(v) if isinstance(v, float) else v)
+
+
+@click.command()
+@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", default=SHIPPED, show_default="the package's own", type=click.Path(path_type=Path))
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 64), help="Processes that fit.")
+def main(data: Path, output: Path, jobs: int) -> None:
+    """Derive the constants from the measurements in DATA and write them as TOML."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    tables = read(data)
+    if not tables:
+        wanted = ", ".join(p.relative_to(data).as_posix() for p in files(data))
+        raise click.UsageError(f"{data} holds no measurements: none of {wanted} is there")
+    used = [t for _, of_family in FAMILIES for t in of_family(tables)]
+    everything = {g for t in used for g in t.gpus}
+    left_out = ["", *sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
+    passes: dict[str, Derived] = {}
+    with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("fitting", total=len(left_out))
+        for found in pool.map(derive, [tables] * len(left_out), left_out):
+            passes[found.without] = found
+            progress.advance(task)
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in texts(data, tables, passes).items():
+        write_file(str(output / name), text)
+
+
+if __name__ == "__main__":
+    main()

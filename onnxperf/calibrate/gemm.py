@@ -1,0 +1,72 @@
+"""Constants of products on CUDA cores, from eager PyTorch's kernels and DeepBench's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import gpu_specs
+from gpu_specs import Device
+from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.latency import Constants, alone
+from onnxperf.latency.bounds import Array
+from onnxperf.measurements import Table, deepbench
+from op_models import Work
+
+PRODUCTS = ("bmm", "linear", "deepbench gemm")
+LEAST_W = 100  # cards below run at their power limit: their rows tell of the limit, and only score
+BURST, BURST_S = (
+    0.3,
+    0.005,
+)  # watts beyond the limit, as a share of it, for kernels much shorter than the limiter's pace
+
+
+def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+    """Each product repeated a few times on its own: short ones are over before the power limit acts in full.
+
+    stretch = (1 + (r / m)^p)^(1/p), r the energy's time by that at full clock, m = 1 + 0.3 / (1 + t / 5 ms). Whole
+    models last longer; their budget, in `latency.power`, knows no such burst.
+    """
+    full = alone(works, devices, c, budget=False).seconds
+    norm = c.power["norm"]
+    needed = np.maximum((alone(works, devices, c).seconds / full) ** norm - 1, 0) ** (1 / norm)
+    return np.asarray(full * (1 + (needed / (1 + BURST / (1 + full / BURST_S))) ** norm) ** (1 / norm))
+
+
+FAMILY = Family(
+    name="gemm",
+    parameters=(
+        Parameter("cuda_core_gemm.alpha", "what the last wave counts, however few blocks it has", 0.88, 0.1, most=1.0),
+        Parameter("cuda_core_gemm.best", "efficiency of a tile of 128 x 128", 0.975, 0.02, most=1.0),
+        Parameter("cuda_core_gemm.kappa", "loss of small tiles", 0.40, 0.08),
+        Parameter("cuda_core_gemm.half_warps", "warps at which half the latency is hidden", 0.7, 0.5),
+        Parameter("cuda_core_gemm.prologue_s", "of a block", 2.0e-6, 0.5),
+        Parameter("cuda_core_gemm.dram", "share of the rate that plain copies reach", 0.92, 0.08, most=1.0),
+        Parameter("cuda_core_gemm.resident", "part of L2 that keeps what waves read again", 0.35, 0.7),
+        Parameter("cuda_core_gemm.l2", "share of L2's rate", 0.40, 0.1, most=1.0),
+        Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
+        Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
+        Parameter("cuda_core_gemm.scatter", "traffic of blocks that share nothing, for what they use", 2.5, 0.3),
+        Parameter("cuda_core_gemm.pages_bytes", "rows in flight at which half the sharing is lost", 3.0e8, 0.3),
+    ),
+    model=seconds,
+    overhead_s={"torch": 2.5e-5, "deepbench": 6.0e-6},
+    sample=700,
+    effects=(0.12, 0.08, 0.1),
+)
+FAMILIES = (FAMILY,)
+
+
+def tables(every: Sequence[Table]) -> list[Table]:
+    """Rows of eager PyTorch's training splits and of DeepBench, without cards under 100 W.
+
+    Of DeepBench, only cards with 64 lanes an SM: on the others, one shape on one die differs by 2.8 with the library.
+    """
+    found = []
+    for t in every:
+        if t.family in PRODUCTS:
+            cards = {g: gpu_specs.load(g) for g in t.gpus}
+            fast = [g for g, d in cards.items() if d.tdp_W >= LEAST_W and (t.rig != deepbench.RIG or d.lanes == 64)]
+            found.append((t if t.rig == deepbench.RIG else t.take(~t.test)).on(fast))
+    return found

@@ -1,0 +1,63 @@
+"""What elementwise operators, softmax and LayerNorm in FP32 tell: DRAM, L2, issue slots. Candidates: vector.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpu_specs import Device
+from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.latency import Constants, alone
+from onnxperf.latency.bounds import Array
+from onnxperf.measurements import Table, throttled
+from onnxperf.measurements.torch_fp32 import ELEMENTWISE
+from op_models import Rows, Work
+
+NAMES = (*ELEMENTWISE, "softmax", "ln")
+
+
+def model(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+    """Seconds of each work alone, and what the clock includes beyond an elementwise operator's share."""
+    beside = c.rig["beside"]
+    inside = [_beside(w, beside) for w in works]
+    return np.asarray(alone(works, devices, c).seconds + np.array(inside)[:, None])
+
+
+def _beside(w: Work, beside: Mapping[str, float]) -> float:
+    if not isinstance(w.size, Rows):
+        return 0.0
+    return beside["softmax" if w.size.passes >= 2 else "normalisation"]
+
+
+def tables(all_tables: Sequence[Table]) -> list[Table]:
+    """The vector families' rows of the training part, without those that the drop rule takes out."""
+    of_family = (t.take(~t.test) for t in all_tables if t.family in NAMES)
+    return [throttled.vector(t).on(t.gpus) for t in of_family]
+
+
+PARAMETERS = (
+    Parameter("dram.early", "share of DRAM's bandwidth up to Pascal, and of Turing's GDDR", 0.78, 0.1, 1.0),
+    Parameter("dram.late", "share of DRAM's bandwidth, HBM from Volta and all from Ampere on", 0.88, 0.1, 1.0),
+    Parameter("l2.achieved", "share of 64 bytes a clock and SM", 0.48, 0.2, 1.0),
+    Parameter("l2.resident", "share of L2 that a tensor can fill and still be found there", 0.9, 0.1, 1.0),
+    Parameter("pointwise.norm", "how DRAM, L2 and issue add up: pnorm", 2.6, 0.2),
+    Parameter("pointwise.slots_per_flop", "issue slots of what counts as a FLOP", 4.0, 0.5),
+    Parameter("rows.norm", "how DRAM and L2 add up: pnorm", 2.6, 0.2),
+    Parameter("rows.overlap", "how issue and memory add up: pnorm", 2.6, 0.3),
+    Parameter("rows.miss", "share of L2 that rows in flight fill at a miss rate of one half", 0.8, 0.3),
+    Parameter("rows.miss_sharpness", "exponent of that", 5.0, 0.2),
+    Parameter("rows.slots.normalise_row", "issue slots of a thread, a row", 250, 0.5),
+    Parameter("rows.slots.normalise_step", "issue slots of a thread, 4 elements", 200, 0.5),
+    Parameter("rows.slots.sweep_row", "issue slots of a thread, a row", 200, 0.5),
+    Parameter("rows.slots.sweep_step", "issue slots of a thread, 4 elements, three sweeps", 150, 0.5),
+    Parameter("rows.slots.sweep_single", "issue slots of a thread, an element by itself, three sweeps", 75, 0.5),
+    Parameter("rows.slots.warp_element", "issue slots of a lane, an element", 17, 0.5),
+    Parameter("rig.beside.softmax", "seconds that the clock includes beyond elementwise operators", 1.7e-5, 0.3),
+    Parameter("rig.beside.normalisation", "seconds that the clock includes beyond elementwise operators", 3e-5, 0.3),
+)
+
+FAMILY = Family(
+    "vector", PARAMETERS, model, {"torch": 2e-5}, sample=300, weight=900.0, effects=(0.02, 0.01, 0.1), overhead_sd=0.3
+)
+FAMILIES = (FAMILY,)

@@ -1,0 +1,234 @@
+"""The sections of an explanation, but for the waterfall."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from math import log
+from typing import Any
+
+from onnxperf.explain.case import Case, one
+from onnxperf.explain.core import Line, Section, amount
+from onnxperf.explain.trace import origins
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.intervals import distance, in_domain, operator_class
+from onnxperf.latency.power import available
+from op_models import Conv, Gemm, Transfer
+
+UNITS = {"seconds": "s", "bytes": "B", "share": "share", "efficiency": "share"}
+#: How details come about, where their name does not say it: {names} are other details, replaced by name and value.
+FORMULAS = {
+    "blocks": "{stack} x ceil({m} / {tile rows}) x ceil({n} / {tile columns}) x {splits}",
+    "waves": "{blocks} / {SMs}",
+    "counted waves": "{waves}: the last, not full, counts in part",
+    "runner-up seconds": "what the second best tile, split or algorithm would take, before power",
+}
+FACTORS = ("stack", "m", "n", "k")
+TERMS = {
+    "compute": "the arithmetic alone: {flops}",
+    "memory": "DRAM and L2 traffic, re-reads included: {bytes}",
+    "latency": "what arithmetic takes longer: chains, prologues, waves and tiles that are not full",
+    "launch": "start and drain of {launches} kernel(s)",
+}
+SHORT = 40  # characters of a constant that is a list
+FAR = {
+    "measured": "rows of this very card are behind the constants",
+    "known": "cards of its generation are behind the constants, this one is not",
+    "new": "no card of its generation is behind the constants",
+}
+
+
+def sections(x: Case) -> tuple[Section, ...]:
+    """Work, card, choice, bounds, power, interval, constants; in this order."""
+    parts = (("work", work), ("card", card), ("choice", choice), ("bounds", bounds), ("power", power))
+    more = (("interval", interval), ("constants read", constants))
+    return tuple(Section(title, lines) for title, part in (*parts, *more) if (lines := tuple(part(x))))
+
+
+def work(x: Case) -> Iterator[Line]:
+    """FLOPs, bytes, and whether there are many or few FLOPs a byte."""
+    w = x.kernel.work
+    rule = f"op_models, {x.kernel.op.rpartition('::')[2]}"
+    if x.kernel.assumed:
+        rule = "assumed: no rule fits, bytes only"
+    if w.matrix_flops:
+        yield Line("products", products(w.size), float(w.matrix_flops), "FLOP", rule)
+        if x.executed != w.matrix_flops:
+            saved = f"{x.executed / w.matrix_flops:.4g} of them: tiles behind a mask, or products a transform saves"
+            yield Line("executed", saved, x.executed, "FLOP", "latency")
+    if w.vector_flops:
+        yield Line("elsewhere", "elementwise, exponentials, sums", float(w.vector_flops), "FLOP", rule)
+    if isinstance(w.size, Transfer):
+        yield Line("copied", w.size.way, float(w.size.bytes), "B", rule)
+        return
+    stored = f", {amount(float(w.weight_bytes), 'B')} of them weights" if w.weight_bytes else ""
+    yield Line("read", f"each operand once{stored}", float(w.bytes_read), "B", rule)
+    yield Line("written", "each output once", float(w.bytes_written), "B", rule)
+    if w.flops and w.bytes:
+        ridge = x.device.dense_flops[x.pipe] / x.device.bandwidth_Bps
+        flops, nbytes = amount(float(w.flops), "FLOP"), amount(float(w.bytes), "B")
+        yield Line("intensity", f"{flops} / {nbytes}", w.flops / w.bytes, "FLOP/B")
+        rate, bandwidth = amount(x.device.dense_flops[x.pipe], "FLOP/s"), amount(x.device.bandwidth_Bps, "B/s")
+        side = "compute" if w.flops / w.bytes > ridge else "memory"
+        yield Line("ridge point", f"{rate} / {bandwidth}; {side} is the limit at peak rates", ridge, "FLOP/B")
+
+
+def products(s: Any) -> str:
+    """The FLOPs of a work's products, with its sizes put in."""
+    if isinstance(s, Gemm):
+        return f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}"
+    if isinstance(s, Conv):
+        each = f"{s.cin} / {s.groups}" if s.groups > 1 else str(s.cin)
+        sizes = f"2 x {s.images} x {s.out} x {s.cout} x {each} x {s.taps}"
+        return f"2 images positions channels-out channels-in taps = {sizes}"
+    return ", ".join(f"{name} {value}" for name, value in s._asdict().items())
+
+
+def card(x: Case) -> Iterator[Line]:
+    """The figures of the card that matter."""
+    d, w = x.device, x.kernel.work
+
+    def cited(fact: str) -> str:
+        at = d.source_of(fact)
+        return f"{at.status}: {at.text}" if at else f"gpu_specs, {d.id}.toml"
+
+    if isinstance(w.size, Transfer):
+        yield Line("link", "PCIe or its like, one way", d.pcie_Bps, "B/s", cited("pcie_Bps"))
+        return
+    if w.flops:
+        lanes = f"{d.sms} SMs x {d.lanes} lanes x 2 x {amount(d.boost_hz, 'Hz')}"
+        swap = "" if x.pipe == w.pipe else f"{x.pipe} does the work: the card has no {w.pipe}, or no faster one"
+        formula = "; ".join(t for t in (lanes if x.pipe == "fp32" else "", swap) if t)
+        yield Line(f"peak {x.pipe}", formula, d.dense_flops[x.pipe], "FLOP/s", cited(x.pipe))
+    yield Line("DRAM", d.memory_kind, d.bandwidth_Bps, "B/s", cited("bandwidth_Bps"))
+    l2 = float(Cards([d], x.constants).l2_Bps[0, 0])
+    wide = f"{d.sms} SMs x {x.constants.l2['bytes_per_clock']:g} B x {amount(d.boost_hz, 'Hz')}"
+    yield Line("L2 cache", f"{d.l2_partitions} partition(s)", float(d.l2_bytes), "B", cited("l2_bytes"))
+    yield Line("L2 rate", wide, l2, "B/s", origins().get("l2.bytes_per_clock", ""))
+
+
+def choice(x: Case) -> Iterator[Line]:
+    """Tile or algorithm, grid, waves, occupancy: every detail that the latency model names."""
+    form = x.form
+    where = f"latency, {type(x.kernel.work.size).__name__}"
+    if form:
+        yield Line("form", "tile and split of k, or algorithm", form, "", where)
+    detail = {**x.detail, "SMs": float(x.device.sms)}
+    if all(f in detail for f in FACTORS):
+        text = " x ".join(amount(detail[f]) for f in FACTORS)
+        yield Line("product", "stack x m x n x k", text, "", where)
+    for name, value in x.detail.items():
+        if name in FACTORS or name.endswith("efficiency"):  # those are the waterfall's steps
+            continue
+        formula = filled(FORMULAS.get(name, ""), detail)
+        if (moved := detail.get(f"{name.removesuffix('seconds')}bytes")) and value and name.endswith("seconds"):
+            formula = f"{amount(moved, 'B')} at {amount(moved / value, 'B/s')}"
+        yield Line(name, formula, value, unit(name), where)
+    share = one(x.bounds.share)
+    if not isinstance(x.kernel.work.size, Transfer):
+        yield Line("SMs occupied", "share that has a block, or a thread, to run", share, "share", where)
+    workspace = one(x.bounds.workspace)
+    if workspace:
+        yield Line("workspace", "partial results, or an algorithm's own", workspace, "B", where)
+
+
+def filled(formula: str, values: Mapping[str, float]) -> str:
+    """A formula with each {name} followed by its value; "" where one is missing."""
+    names = re.findall(r"{(.*?)}", formula)
+    if any(n not in values for n in names):
+        return ""
+    return re.sub(r"{(.*?)}", lambda m: f"{m[1]} {amount(values[m[1]], unit(m[1]))}", formula)
+
+
+def unit(name: str) -> str:
+    """The unit of a detail: the last word of its name, where that is one."""
+    return UNITS.get(name.rpartition(" ")[2], "")
+
+
+def bounds(x: Case) -> Iterator[Line]:
+    """Every bound, what the model makes of them, the floor under it, and which wins."""
+    b, least, d = x.bounds, x.least, x.device
+    where = "the roofline" if x.scenario.method == "roofline" else f"latency, {type(x.kernel.work.size).__name__}"
+    w = x.kernel.work
+    flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
+    for name, text in TERMS.items():
+        if seconds := one(getattr(b, name)):
+            numbers = {
+                "flops": f"{amount(flops, 'FLOP')} at {amount(flops / seconds, 'FLOP/s')}",
+                "bytes": f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')}",
+                "launches": f"{one(b.launches):.0f}",
+            }
+            yield Line(name, text.format(**numbers), seconds, "s", where)
+    yield Line(
+        "together", "they overlap in part; the launch is added, or the least there is", one(b.seconds), "s", where
+    )
+    if not isinstance(w.size, Transfer):
+        peak = d.dense_flops[x.pipe]
+        fewest = amount(one(least.compute) * peak, "FLOP")
+        says = f"{fewest} / {amount(peak, 'FLOP/s')}, the least any algorithm executes"
+        yield Line("floor: FLOPs", says, one(least.compute), "s", "physics")
+        says = f"{amount(float(w.bytes), 'B')} from DRAM, from L2 where all fit"
+        yield Line("floor: bytes", says, one(least.memory), "s", "physics")
+        yield Line("floor: launch", "no kernel is shorter", one(least.launch), "s", origins().get("launch.floor_s", ""))
+    wins = "the floor" if one(least.seconds) > one(b.seconds) else x.found.bound_by
+    yield Line("wins", "the longest of them; what it costs is above", wins)
+
+
+def power(x: Case) -> Iterator[Line]:
+    """What the kernel draws, and what the budget of the whole run multiplies it by."""
+    if isinstance(x.kernel.work.size, Transfer) or x.scenario.method != "tile-wave":
+        return
+    cards = Cards([x.device], x.constants)
+    may = float(available(cards, x.constants)[0, 0])
+    before = x.seconds / x.factor
+    yield Line(
+        "energy", "FLOPs and DRAM bytes at their price", x.joules, "J", origins().get("power.pJ_per_flop_12nm", "")
+    )
+    yield Line("draws", f"{amount(x.joules, 'J')} / {amount(before, 's')}, at full clock", x.joules / before, "W")
+    yield Line(
+        "may draw",
+        f"limit {x.device.tdp_W:g} W, less its idle share",
+        may,
+        "W",
+        origins().get("power.static_share", ""),
+    )
+    yield Line(
+        "stretch",
+        "(1 + (E / (P t))^p)^(1/p) over all kernels of the run",
+        x.factor,
+        "",
+        origins().get("power.norm", ""),
+    )
+    yield Line("time", f"{amount(before, 's')} x {x.factor:.4g}", x.seconds, "s")
+
+
+def interval(x: Case) -> Iterator[Line]:
+    """Where the range comes from."""
+    w, c = x.kernel.work, x.constants
+    on_tensor = x.pipe.startswith("tensor_") and bool(w.matrix_flops)
+    name, far = operator_class(w), distance(x.device, c)
+    if x.kernel.assumed or x.scenario.method == "roofline":
+        name, far = ("unknown" if x.kernel.assumed else "roofline"), "new"
+    elif on_tensor:
+        name, far = "tensor_cores", "new"
+    elif not in_domain([w], c)[0]:
+        yield Line("domain", "no row of about this size and type was measured: taken as on a new card", "outside")
+        far = "new"
+    cards = c.interval.get("cards", ())
+    yield Line("class", "kernels whose errors are of one kind", name)
+    yield Line("card", FAR[far], far, "", f"measured: {', '.join(cards) or 'none yet'}")
+    h = log(x.found.high_seconds / x.found.seconds)
+    path = f"interval.{name}.{far}"
+    yield Line("half-width", "h: from t / exp(h) to t exp(h), and not below the floor", h, "", origins().get(path, ""))
+
+
+def constants(x: Case) -> Iterator[Line]:
+    """The constants that the estimate read, a line a table."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, value in x.read.items():
+        table, _, rest = path.partition(".")
+        shown = f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
+        shown = shown if len(shown) <= SHORT else f"{len(value)} of them"
+        groups.setdefault((table, origins().get(path, "")), []).append(f"{rest} {shown}")
+    for (table, where), values in groups.items():
+        yield Line(table, ", ".join(values), "", "", where)

@@ -1,0 +1,126 @@
+"""From a name, or a product's size, to the kernel that is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from gpu_specs import Device
+from onnxperf.errors import UsageError, printable
+from onnxperf.explain.case import Case
+from onnxperf.explain.core import Explanation
+from onnxperf.explain.parts import sections
+from onnxperf.explain.trace import traced
+from onnxperf.explain.waterfall import waterfall
+from onnxperf.graph import Graph
+from onnxperf.latency import estimate, shipped, single
+from onnxperf.lower import Kernel
+from onnxperf.pipeline import answer, lowered
+from onnxperf.prediction import KernelPrediction, Prediction, Scenario
+from op_models import Operator, Tensor
+
+PRODUCT = "gemm"
+WARNINGS = frozenset({"other-device", "no-unit", "assumed-operator", "gpu-alias"})
+
+
+def product_graph(sizes: Sequence[int]) -> Graph:
+    """A model of one product: m x n x k with a stored matrix, or a batch in front and no stored operand."""
+    *stack, m, n, k = sizes
+    a, c = (Tensor(name, "float32", (*stack, m, last), "input") for name, last in (("a", k), ("c", n)))
+    b = Tensor("b", "float32", (*stack, k, n), "input" if stack else "weight")
+    made = replace(c, kind="activation")
+    inputs = tuple(t for t in (a, b) if not t.stored)
+    one = Operator(PRODUCT, "MatMul", (a, b), (made,), version=13, nodes=(PRODUCT,))
+    return Graph(f"{PRODUCT} {'x'.join(map(str, sizes))}", (one,), inputs, (made,))
+
+
+def explain(graph: Graph, device: Device, scenario: Scenario, node: str = PRODUCT) -> Explanation:
+    """Explain the kernel called `node`, or the one that does the work of an ONNX node of that name.
+
+    Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
+    """
+    run, kernels = lowered(graph, device, scenario)
+    at = _find(node, graph, run, kernels.rows, scenario)
+    kernel = kernels.rows[at]
+    prediction = answer(graph, device, scenario)
+    estimates = estimate(kernels, [device], scenario.method)
+    found, c = prediction.kernels[at], shipped()
+    seen: dict[str, Any] = {}
+    bounds, least = single(kernel.work, device, traced(c, seen), scenario.method, kernels.stored_bytes)
+    times = kernel.repeat
+    case = Case(
+        kernel, found, device, scenario, c, bounds, least,
+        seconds=found.seconds / times, joules=float(estimates.joules[at, 0]) / times,
+        factor=1.0 if estimates.transfer[at] else prediction.power_factor, read=seen,
+    )  # fmt: skip
+    return Explanation(
+        kernel=found.name,
+        op=found.op,
+        nodes=found.nodes,
+        gpu=device.id,
+        card=device.name,
+        terms=f"{scenario.model}; {scenario.runtime}, {scenario.precision} precision, {scenario.method}",
+        remark="; ".join((*_remarks(node, at, kernels.rows, case), *_told(prediction, found))),
+        seconds=case.seconds,
+        low_seconds=found.low_seconds / times,
+        high_seconds=found.high_seconds / times,
+        interval=prediction.interval,
+        bound_by=found.bound_by,
+        unit=case.unit,
+        peak=case.peak,
+        achieved=case.amount / case.seconds,
+        sections=sections(case),
+        steps=waterfall(case),
+    )
+
+
+def _find(name: str, graph: Graph, run: Graph, rows: Sequence[Kernel], s: Scenario) -> int:
+    """The index of the kernel of that name, or of the largest one that does work of the node."""
+    found = [i for i, k in enumerate(rows) if name == k.name or name in k.nodes]
+    if not found:
+        raise UsageError(_missing(name, graph, run, rows, s))
+    return max(found, key=lambda i: (rows[i].name == name, rows[i].work.matrix_flops, rows[i].work.bytes))
+
+
+def _remarks(name: str, at: int, rows: Sequence[Kernel], x: Case) -> Iterator[str]:
+    """What to say where the kernel is not simply the node's own."""
+    k, runtime = rows[at], x.scenario.runtime
+    if len(k.nodes) > 1:
+        nodes = ", ".join(printable(n) for n in k.nodes)
+        yield f"{runtime} runs {nodes} as one kernel, {printable(k.op)}: its time is theirs"
+    if more := [printable(other.name) for i, other in enumerate(rows) if i != at and name in other.nodes]:
+        yield f"{printable(name)} has other kernels too: {', '.join(more)}"
+    if x.pipe == "tensor_tf32" and x.scenario.precision == "keep":
+        yield f"{runtime} lets products of FP32 run as TF32: --precision fp32 does not"
+    if k.repeat > 1:
+        yield f"one of {k.repeat} runs of this kernel"
+
+
+def _told(p: Prediction, k: KernelPrediction) -> Iterator[str]:
+    """What `predict` warns of that concerns this kernel: another device, a unit that is not there, no rule."""
+    for note in p.warnings:
+        if note.code in WARNINGS and (not note.nodes or {*note.nodes} & {*k.nodes}):
+            yield printable(note.message)
+
+
+def _missing(name: str, graph: Graph, run: Graph, rows: Sequence[Kernel], s: Scenario) -> str:
+    shown = printable(name)
+    for o in run.operators:
+        if name == o.name or name in o.nodes:
+            type = printable(o.type)
+            if o.place == "host":
+                return f"{shown} ({type}) runs on the host under {s.runtime}: it has no kernel"
+            return (
+                f"{shown} ({type}) is free under {s.runtime}: a view of its input, or nothing at all; it has no kernel"
+            )
+    for o in graph.operators:
+        if name == o.name or name in o.nodes:
+            return (
+                f"{shown} ({printable(o.type)}) has no kernel: {s.runtime} removes it, or makes it part of another node"
+            )
+    names = [*dict.fromkeys(n for k in rows for n in (k.name, *k.nodes))]
+    near = get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
+    hint = f"did you mean {', '.join(map(printable, near))}?" if near else "predict --detail lists all kernels"
+    return f"no kernel or node is called {shown!r} (what can be computed before the run is folded away): {hint}"

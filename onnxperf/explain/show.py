@@ -1,0 +1,58 @@
+"""An explanation on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from onnxperf.errors import printable
+from onnxperf.explain.core import Explanation, amount
+from onnxperf.report import duration, tabulate
+
+BAR = 20
+
+
+def show(out: Console, e: Explanation) -> None:
+    """Print an explanation: the answer, the way down from the peak, then every section."""
+    out.print(Text(printable(f"{e.kernel} ({e.op}) on {e.card} ({e.gpu})"), style="bold"))
+    out.print(Text(printable(e.terms), style="dim"))
+    if e.remark:
+        out.print(Text(printable(e.remark), style="yellow"))
+    line = Text(f"\n{duration(e.seconds)}", style="bold green")
+    line.append(
+        f"  ({e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)})", style="default"
+    )
+    line.append(f"   bound by {e.bound_by}", style="default")
+    out.print(line)
+    if e.steps:
+        share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, e.unit)} on the datasheet"
+        most = f"; most is lost to {e.worst.name}" if e.worst else ""
+        out.print(Text(f"{amount(e.achieved, e.unit)}, {share}{most}"))
+        out.print()
+        full = "#" if out.options.ascii_only else "█"
+        top = max(s.rate for s in e.steps)
+        rows = [
+            (s.name, f"x {s.factor:.3f}", amount(s.rate, e.unit), full * round(BAR * s.rate / top), s.why)
+            for s in e.steps
+        ]
+        total = (
+            "all factors",
+            f"x {e.product:.3f}",
+            amount(e.achieved, e.unit),
+            "",
+            "multiplied: the rate of the estimate",
+        )
+        names = ("!from peak to reached", "#factor", "#leaves", "!", "why")
+        out.print(tabulate(out, names, [*rows, total], spare=("",)))
+    for section in e.sections:
+        out.print()
+        valued = any(line.value != "" for line in section.lines)
+        cells = [
+            (printable(x.name), printable(x.formula), amount(x.value, x.unit), printable(x.source))
+            for x in section.lines
+        ]
+        if valued:
+            out.print(tabulate(out, (f"!{section.title}", "how", "#value", "source"), cells, spare=("source",)))
+        else:
+            lines = [(a, b, d) for a, b, _, d in cells]
+            out.print(tabulate(out, (f"!{section.title}", "values", "source"), lines))

@@ -1,0 +1,86 @@
+"""How sure an estimate is: half-widths of ranges that hold four times in five.
+
+A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Those of classes with measured rows are
+split-conformal: the quantile of |log(measured / predicted)| over rows that had no part in the constants that predict
+them (Vovk et al., 2005), taken apart by how far the card is from those with rows: `measured`, the very card has some;
+`known`, a card of its generation has; `new`, none has. The others are assumed. All come from the constants' files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_specs import Device
+from onnxperf.latency.bounds import Array
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
+
+COVERAGE = 0.8
+DISTANCES = ("measured", "known", "new")
+BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows' domain
+CLASSES = {Pointwise: "elementwise", Move: "movement", Attention: "attention", Recurrent: "recurrent"}
+
+
+def operator_class(w: Work) -> str:
+    """The class of a work whose errors are of one kind."""
+    s = w.size
+    if isinstance(s, Gemm):
+        return "linear" if s.batch == 1 else "bmm"
+    if isinstance(s, Conv):
+        return "convolution"
+    if isinstance(s, Rows):
+        return ("reduction", "normalisation", "softmax")[min(s.passes, 2)]
+    return "transfer" if isinstance(s, Transfer) else CLASSES.get(type(s), "unknown")
+
+
+def distance(device: Device, c: Constants) -> str:
+    """How far a card is from those that the constants came from, one of DISTANCES."""
+    if device.id in c.interval["cards"]:
+        return "measured"
+    return "known" if device.capability[0] in c.interval["generations"] else "new"
+
+
+def in_domain(works: Sequence[Work], c: Constants) -> Array:
+    """Whether rows of about this size and type were measured for each work, [n]."""
+    inside = np.ones(len(works), dtype=bool)
+    for i, w in enumerate(works):
+        reach = c.interval[operator_class(w)].get("FLOPs_and_bytes")
+        if reach is not None:
+            flops, nbytes = reach
+            inside[i] = w.dtype == "float32" and all(
+                least / BEYOND <= value <= most * BEYOND
+                for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
+            )
+    return inside
+
+
+def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
+    """The half-width of each work's estimate on each card, [n, g]."""
+    classes = [operator_class(w) for w in works]
+    names = sorted(set(classes))
+    table = np.array([[c.interval[name][far] for far in DISTANCES] for name in names]).reshape(len(names), 3)
+    far = np.array([DISTANCES.index(distance(device, c)) for device in d.devices])
+    at = np.where(in_domain(works, c)[:, None], far[None, :], DISTANCES.index("new"))
+    plain = table[np.array([names.index(k) for k in classes], dtype=int)[:, None], at]
+    tensor = d.tensor([w.pipe for w in works])
+    return np.asarray(np.where(tensor, c.interval["tensor_cores"]["new"], plain))
+
+
+def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, c: Constants) -> Array:
+    """The half-width [g] of the sum of kernels of these classes [n], from their seconds and half-widths [n, g].
+
+    Errors have three parts: one that all kernels on a card share (`between`), one that a class shares (`within` is both
+    of these, as a share of the variance), and one of the work itself: kernels with equal `same` [n] err alike.
+    """
+    names = sorted(set(classes))
+    of = np.array([names.index(k) for k in classes], dtype=int)
+    within = np.array([c.interval[name]["within"] for name in names])[of, None]
+    shared, own = np.zeros((len(names), seconds.shape[1])), np.zeros((int(same.max(initial=-1)) + 1, seconds.shape[1]))
+    np.add.at(shared, of, seconds * half_width * np.sqrt(within))
+    np.add.at(own, same, seconds * half_width * np.sqrt(1 - within))
+    between = c.interval["between"]
+    variance = between * shared.sum(axis=0) ** 2 + (1 - between) * (shared**2).sum(axis=0) + (own**2).sum(axis=0)
+    return np.asarray(np.sqrt(variance) / np.maximum(seconds.sum(axis=0), 1e-30))

@@ -1,0 +1,79 @@
+"""Whole models of eager PyTorch in FP32, from `fp32_torch/e2e.csv` (NeuSight's measurements, MIT).
+
+These rows only score: nothing is fitted to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxperf.measurements.core import DIES, number, read, sizes
+from onnxperf.measurements.torch_fp32 import card
+
+#: The sample that has the graph of each measured model.
+SAMPLES = {
+    "bert_large": "bert-large", "gpt2_large": "gpt2-large", "opt_13": "opt-1.3b", "gpt3_xl": "gpt3-xl",
+    "gpt3_27": "gpt3-2.7b",
+}  # fmt: skip
+METHODS = ("neusight", "roofline", "habitat", "micro")
+COLUMNS = ("device", "model", "seqlen", "batch", "mode", "option", "measured_ms", "sum_gpu_ops_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One inference of a whole model: seconds measured, and as other methods published their predictions of it.
+
+    sample: name of the file with the graph; kernels_s: the sum of its operators, each measured alone (nan where
+    nobody did); published: seconds by METHODS, nan where one has none.
+    """
+
+    gpu: str
+    sample: str
+    batch: int
+    sequence: int
+    seconds: float
+    kernels_s: float
+    published: Mapping[str, float] = field(hash=False)
+
+    @property
+    def die(self) -> str:
+        """The die of the card, under its own name where it is not listed."""
+        return DIES.get(self.gpu, self.gpu)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """What the open dimensions of the sample stand for."""
+        return {"batch": self.batch, "sequence": self.sequence}
+
+
+def models(folder: Path) -> tuple[list[Measured], dict[str, int]]:
+    """Inferences without option in the table of `folder`, and how many of its rows are not taken, by reason.
+
+    Of a row that comes twice the first counts.
+    """
+    found: dict[tuple[object, ...], Measured] = {}
+    why = Counter[str]()
+    for r in read(folder / "e2e.csv", COLUMNS):
+        gpu, size, seconds = card(r["device"]), sizes(r, "batch", "seqlen"), number(r, "measured_ms") / 1e3
+        if r["mode"] != "inference" or r["option"]:
+            why["training, or with an option"] += 1
+        elif r["model"] not in SAMPLES:
+            why["no sample of this model"] += 1
+        elif gpu is None:
+            why["unknown card"] += 1
+        elif size is None:
+            why["no such shape"] += 1
+        elif seconds != seconds:
+            why["no positive time"] += 1
+        elif (gpu, r["model"], size) in found:
+            why["measured twice"] += 1
+        else:
+            published = {m: number(r, f"{m}_ms") / 1e3 for m in METHODS}
+            kernels_s = number(r, "sum_gpu_ops_ms") / 1e3
+            batch, sequence = size
+            row = Measured(gpu, SAMPLES[r["model"]], batch, sequence, seconds, kernels_s, published)
+            found[gpu, r["model"], size] = row
+    return list(found.values()), dict(why)

@@ -1,0 +1,168 @@
+"""Kernels and models that were measured beside what each method says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import gpu_specs
+from onnxperf.latency import Constants, alone, estimate, shipped
+from onnxperf.latency.bounds import Array
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.intervals import half_widths
+from onnxperf.lower import Kernel, Kernels
+from onnxperf.measurements import Table
+from onnxperf.measurements.torch_fp32 import ELEMENTWISE
+from op_models import Work
+
+#: Methods that are scored on kernels. The first takes constants that no row of the card's die had a part in.
+LEFT_OUT, SHIPPED, ROOFLINE = "tile-wave, left out", "tile-wave", "roofline"
+METHODS = (LEFT_OUT, SHIPPED, ROOFLINE)
+LEAST_S = 1e-4  # rows that are not longer say more about the clock that took them than about the card
+
+#: What the families of measured kernels are reported as, in the order of the tables.
+CLASSES = {
+    "bmm": "batched GEMM", "linear": "GEMM with bias",
+    **dict.fromkeys(ELEMENTWISE, "elementwise"),
+    "softmax": "softmax", "ln": "LayerNorm", "conv": "convolution 3x3", "deepbench gemm": "DeepBench GEMM",
+    "deepbench conv": "DeepBench convolution", "deepbench rnn": "DeepBench recurrent",
+}  # fmt: skip
+
+#: The family of constants behind each of them where it is not "vector", as `onnxperf.calibrate` calls it.
+FITTED = {
+    "bmm": "gemm", "linear": "gemm", "deepbench gemm": "gemm", "conv": "convolution", "deepbench conv": "convolution",
+    "deepbench rnn": "recurrent",
+}  # fmt: skip
+
+#: Seconds that a benchmark's clock includes beside the kernel (events, a launch), where no constants say: start values.
+OVERHEAD_S = {
+    "vector": {"torch": 2e-5}, "gemm": {"torch": 2.5e-5, "deepbench": 6e-6},
+    "convolution": {"torch": 1.5e-4, "deepbench": 1e-5}, "recurrent": {"deepbench": 1e-5},
+}  # fmt: skip
+BESIDE = {"softmax": "softmax", "ln": "normalisation"}  # operators whose launch takes longer than an elementwise one's
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far a method is from the rows of one operator class or model.
+
+    gpu: the card, or "" where cards are averaged, each with the same weight. rows: "test" for those that the source
+    itself kept back, "rest" for the others. mape: mean of |predicted / measured - 1|; bias: the median of predicted /
+    measured, less 1; coverage: the share of rows within the stated range; half_width: the median of that range's half,
+    as a share of the estimate (both None where a method states no range).
+    """
+
+    kind: str
+    name: str
+    gpu: str
+    rows: str
+    method: str
+    count: int
+    mape: float
+    bias: float
+    coverage: float | None
+    half_width: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows [k] of one class or model on one card beside one method's answers; nan where no range is stated."""
+
+    name: str
+    gpu: str
+    method: str
+    measured: Array
+    predicted: Array
+    low: Array
+    high: Array
+    test: Array
+
+
+def score(kind: str, pairs: Iterable[Pairs]) -> list[Score]:
+    """The scores of each name, card and method, then those averaged over cards."""
+    alike: dict[tuple[str, str, str], list[Pairs]] = {}
+    for p in pairs:
+        alike.setdefault((p.name, p.gpu, p.method), []).append(p)
+    found: list[Score] = []
+    for (name, gpu, method), parts in alike.items():
+        columns = (np.concatenate([getattr(p, c) for p in parts]) for c in ("measured", "predicted", "low", "high"))
+        measured, predicted, low, high = columns
+        test = np.concatenate([p.test for p in parts])
+        for rows, taken in (("test", test), ("rest", ~test)):
+            if taken.any():
+                terms = _terms(measured[taken], predicted[taken], low[taken], high[taken])
+                found.append(Score(kind, name, gpu, rows, method, int(taken.sum()), *terms))
+    return found + over_cards(found)
+
+
+Terms = tuple[float, float, float | None, float | None]
+
+
+def _terms(measured: Array, predicted: Array, low: Array, high: Array) -> Terms:
+    ratio = predicted / measured
+    mape, bias = float(np.mean(np.abs(ratio - 1))), float(np.exp(np.median(np.log(ratio)))) - 1
+    if np.isnan(low).any():
+        return mape, bias, None, None
+    within = (low <= measured) & (measured <= high)
+    return mape, bias, float(np.mean(within)), float(np.median((high - low) / (2 * predicted)))
+
+
+def over_cards(scores: Iterable[Score]) -> list[Score]:
+    """Scores of the same rows and method as one, every card with the same weight."""
+    alike: dict[tuple[str, str, str, str], list[Score]] = {}
+    for s in scores:
+        alike.setdefault((s.kind, s.name, s.rows, s.method), []).append(s)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        stated = [v for v in values if v is not None]
+        return float(np.mean(stated)) if len(stated) == len(values) else None
+
+    return [
+        Score(
+            kind, name, "", rows, method, sum(s.count for s in same),
+            float(np.mean([s.mape for s in same])), float(np.mean([s.bias for s in same])),
+            mean([s.coverage for s in same]), mean([s.half_width for s in same]),
+        )
+        for (kind, name, rows, method), same in alike.items()
+    ]  # fmt: skip
+
+
+def kernels(table: Table) -> Iterator[Pairs]:
+    """The rows of a table that last longer than LEAST_S, by card, beside each method's answers.
+
+    What the clock of the table's rig includes beside the kernel is added to answers and ranges.
+    """
+    table = table.take(np.flatnonzero((table.seconds > LEAST_S).any(axis=1)))
+    long = table.seconds > LEAST_S
+    name = CLASSES.get(table.family, table.family)
+    for method in METHODS:
+        for j, (gpu, die) in enumerate(zip(table.gpus, table.dies, strict=True)):
+            at = np.flatnonzero(long[:, j])
+            if not len(at):
+                continue
+            constants = shipped(die if method == LEFT_OUT else "")
+            seconds, width = answers([table.works[i] for i in at], gpu, method, constants)
+            extra = overhead(table, gpu, constants, method == LEFT_OUT)
+            low, high = extra + seconds * np.exp(-width), extra + seconds * np.exp(width)
+            yield Pairs(name, gpu, method, table.seconds[at, j], extra + seconds, low, high, table.test[at])
+
+
+def answers(works: Sequence[Work], gpu: str, method: str, c: Constants) -> tuple[Array, Array]:
+    """Seconds of works [k] that run alone on a card, and the half-widths of their ranges, as logarithms."""
+    device = gpu_specs.load(gpu)
+    if method == ROOFLINE:
+        rows = Kernels(tuple(Kernel(str(i), "", (), w, 0.0) for i, w in enumerate(works)), 0.0, 0)
+        found = estimate(rows, [device], "roofline", c)
+        return found.seconds[:, 0], found.half_width[:, 0]
+    return alone(works, [device], c).seconds[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
+
+
+def overhead(table: Table, gpu: str, c: Constants, left_out: bool) -> float:
+    """Seconds that the clock of a table's rig includes on a card; on one that is left out, what it does on others."""
+    family = FITTED.get(table.family, "vector")
+    beside = c.rig["beside"][BESIDE[table.family]] if table.family in BESIDE else 0.0
+    if (fitted := c.rig.get(family, {}).get(table.rig)) is None:
+        return beside + OVERHEAD_S[family][table.rig]
+    return float(beside + (fitted["other"] if left_out else fitted.get(gpu, fitted["other"])))

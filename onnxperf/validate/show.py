@@ -1,0 +1,213 @@
+"""A validation report as tables, on a terminal or in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from onnxperf.errors import UsageError, printable
+from onnxperf.output import check_target, write_file
+from onnxperf.report import console, tabulate
+from onnxperf.validate import models
+from onnxperf.validate.run import ALL_MODELS, Progress, Report, sources, validate
+from onnxperf.validate.score import CLASSES, LEAST_S, LEFT_OUT, ROOFLINE, SHIPPED, Score
+
+MEAN = "mean over cards"
+NOTHING = "-"
+WHICH = ("test", "rest")
+KERNELS = (LEFT_OUT, SHIPPED, ROOFLINE)
+OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
+SHORT = {
+    SHIPPED: "#in-sample", ROOFLINE: "#roofline", models.SUM: "#sum", "published neusight": "#NeuSight",
+    "published roofline": "#its roofline", "published habitat": "#Habitat", "published micro": "#micro",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table: a title, the names of its columns (# marks figures), its lines, and columns that may be left out."""
+
+    title: str
+    names: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    spare: tuple[str, ...] = ()
+
+
+def run(data: str | None, json_to: str | None, as_markdown: bool) -> None:
+    """Score the folder `data` or the sample; print tables, Markdown or, where `json_to` is "-", JSON."""
+    if data == "":
+        raise UsageError("--data needs the name of a folder")
+    folder = None if data is None else Path(data)
+    if json_to not in (None, "-"):
+        check_target(json_to, *map(str, sources(folder)))
+    with telling() as tell:
+        report = validate(folder, tell)
+    if json_to not in (None, "-"):
+        write_file(json_to, report.to_json() + "\n")
+    if json_to == "-":
+        print(report.to_json())
+    elif as_markdown:
+        print(markdown(report))
+    else:
+        show(console(), report)
+
+
+def show(out: Console, report: Report) -> None:
+    """Print all tables and what a reader has to know of them."""
+    for sheet in sheets(report):
+        out.print(Text(sheet.title, style="bold"))
+        out.print(tabulate(out, sheet.names, sheet.lines, spare=sheet.spare))
+        out.print()
+    for note in notes(report):
+        out.print(Text(f"- {note}", style="dim"))
+
+
+def markdown(report: Report) -> str:
+    """The tables by operator class, and of whole models by card, for a README."""
+    parts = []
+    for sheet in (classes(report), whole(report, "by card")):
+        heads = [n.lstrip("#!") for n in sheet.names]
+        rules = ["--:" if n.startswith("#") else "---" for n in sheet.names]
+        lines = [_cells(heads), _cells(rules), *map(_cells, sheet.lines)]
+        parts.append("\n".join((f"{sheet.title}:", "", *lines)))
+    return "\n\n".join((*parts, "\n".join(f"- {note}" for note in notes(report))))
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(c.replace('|', '/') for c in cells)} |"
+
+
+def sheets(report: Report) -> list[Sheet]:
+    """Every table that has lines."""
+    found = [
+        classes(report), cards(report), whole(report, "by card"), whole(report, "by model"),
+        Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
+            (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
+        )),
+    ]  # fmt: skip
+    return [s for s in found if s.lines]
+
+
+def classes(report: Report) -> Sheet:
+    """Kernels by operator class, averaged over cards: the rows that the source itself kept back, and the rest."""
+    by = _index(s for s in report.scores if s.kind == "kernels" and not s.gpu)
+    lines = [
+        (name, rows, *_line(by, KERNELS, name, "", rows))
+        for name in dict.fromkeys(CLASSES.values())
+        for rows in WHICH
+        if (name, "", rows, LEFT_OUT) in by
+    ]
+    heads = ("!operator", "!which", *_names(KERNELS))
+    return Sheet(f"Kernels by operator class, {MEAN}", heads, tuple(lines), ("range",))
+
+
+def cards(report: Report) -> Sheet:
+    """Kernels by card and operator class: the rows that the source itself kept back, where it did, or all."""
+    by = _index(s for s in report.scores if s.kind == "kernels" and s.gpu)
+    lines = []
+    for gpu in sorted({gpu for _, gpu, _, _ in by}):
+        for name in dict.fromkeys(CLASSES.values()):
+            which = next((w for w in WHICH if (name, gpu, w, LEFT_OUT) in by), None)
+            if which:
+                lines.append((gpu, name, which, *_line(by, KERNELS, name, gpu, which)))
+    heads = ("!card", "!operator", "!which", *_names(KERNELS))
+    return Sheet("Kernels by card, those kept back if there are any", heads, tuple(lines), ("range",))
+
+
+def whole(report: Report, how: str) -> Sheet:
+    """Whole models `by card` (all models of one, then the mean over cards) or `by model` (the mean over cards)."""
+    methods = [m for m in models.METHODS if any(s.method == m for s in report.scores)]
+    if how == "by card":
+        by = _index(s for s in report.scores if s.kind == "models")
+        keys = [(gpu or MEAN, ALL_MODELS, gpu) for gpu in [*sorted({g for _, g, _, _ in by} - {""}), ""]]
+    else:
+        by = _index(s for s in report.scores if s.kind == "model" and not s.gpu)
+        keys = [(name, name, "") for name in sorted({n for n, _, _, _ in by})]
+    lines = [
+        (label, *_line(by, methods, name, gpu, "test"))
+        for label, name, gpu in keys
+        if (name, gpu, "test", LEFT_OUT) in by
+    ]
+    spare = ("range", "its roofline", "micro", "sum")
+    return Sheet(f"Whole models {how}", (how.replace("by ", "!"), *_names(methods)), tuple(lines), spare)
+
+
+def notes(report: Report) -> list[str]:
+    """What the tables' words mean, and what limits them."""
+    clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s)
+    found = [
+        "MAPE: mean of |predicted / measured - 1|; bias: median of predicted / measured, less 1. Cards count alike, "
+        "however many rows they have.",
+        "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "
+        "its die had a part in. The other columns are MAPEs: in-sample with the constants that ship; roofline: FLOPs "
+        "at peak or bytes at the datasheet's bandwidth.",
+        f"in range: rows within the stated range, which should hold {report.interval:.0%}; range: the median of its "
+        "half.",
+        f"Kernels count if they last over {LEAST_S * 1e3:g} ms. What a benchmark's clock includes beside the kernel "
+        f"(its events, the launch between them), by operator and card, is added to every method's answer: {clocks}.",
+        "test: rows that the source kept back from its own fit, and all of DeepBench; rest: the others. The sample "
+        "holds every test row and a draw of the rest.",
+    ]
+    if any(s.method.startswith("published") for s in report.scores):
+        found.append(
+            "NeuSight, its roofline, Habitat and micro are the predictions that were published beside the "
+            "measurements. NeuSight had learned from kernels of these very cards."
+        )
+    if report.same_without:
+        dies = ", ".join(map(printable, report.same_without))
+        found.append(
+            f"The constants are the same with and without {dies}: no row of theirs is behind those that ship, or these "
+            f"are not derived from rows by a command ({printable(report.constants)}); then nothing was left out."
+        )
+    return found
+
+
+@contextmanager
+def telling() -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal, for as long as something is scored."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    err = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("reading")
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+Scores = dict[tuple[str, str, str, str], Score]
+
+
+def _index(scores: Iterable[Score]) -> Scores:
+    return {(s.name, s.gpu, s.rows, s.method): s for s in scores}
+
+
+def _names(methods: Sequence[str]) -> tuple[str, ...]:
+    return (*OURS, *(SHORT[m] for m in methods if m != LEFT_OUT))
+
+
+def _line(by: Scores, methods: Sequence[str], name: str, gpu: str, rows: str) -> tuple[str, ...]:
+    """The figures of one line: all of the first method's, then the MAPEs of the others."""
+    s = by[name, gpu, rows, LEFT_OUT]
+    others = [by.get((name, gpu, rows, m)) for m in methods if m != LEFT_OUT]
+    return (
+        f"{s.count:,}", _percent(s.mape), _percent(s.bias, "+"),
+        NOTHING if s.coverage is None else f"{s.coverage:.0%}",
+        NOTHING if s.half_width is None else f"±{s.half_width:.0%}",
+        *(NOTHING if o is None else _percent(o.mape) for o in others),
+    )  # fmt: skip
+
+
+def _microseconds(least: float, most: float) -> str:
+    low, high = f"{least * 1e6:.3g}", f"{most * 1e6:.3g}"
+    return f"{low} us" if low == high else f"{low} to {high} us"
+
+
+def _percent(value: float, sign: str = "") -> str:
+    """A share as a percentage with one digit, without the sign where it is in the column's name."""
+    return f"{100 * value:{sign}.1f}%"

@@ -1,0 +1,1 @@
+"""Graphs of well-known models without their weights; installed as `onnxperf.samples`."""

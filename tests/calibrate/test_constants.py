@@ -1,0 +1,120 @@
+"""The command that derives the shipped constants, on a slice of the sample; and what it shipped."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gpu_specs
+from onnxperf.calibrate import constants
+from onnxperf.calibrate.constants import FAMILIES, SHIPPED, derive, domain, generation, missed, texts
+from onnxperf.latency import shipped
+from onnxperf.latency.intervals import DISTANCES
+from onnxperf.measurements import SAMPLE, Table, read
+
+FITTED = [family.name for family, _ in FAMILIES]
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[Table]:
+    """Every fifteenth work of the sample."""
+    return [t.take(np.arange(0, len(t.works), 15)) for t in read(SAMPLE)]
+
+
+@pytest.fixture(scope="module")
+def passes(tables: list[Table]) -> dict[str, constants.Derived]:
+    return {left_out: derive(tables, left_out) for left_out in ("", "TU104")}
+
+
+def test_a_slice_gives_constants_that_predict_the_die_left_out(
+    tables: list[Table], passes: dict[str, constants.Derived]
+) -> None:
+    """T4's vector kernels, from other cards' few rows: nearer than the roofline, without any row of its own."""
+    found = {m.operator_class: m for m in passes["TU104"].misses}
+    assert {m.die for m in found.values()} == {"TU104"}
+    t = next(t for t in tables if t.family == "softmax").on(["t4"])
+    roofline = np.array([w.bytes for w in t.works]) / gpu_specs.load("t4").bandwidth_Bps
+    naive = np.abs(np.log(t.seconds[:, 0] / roofline))[t.seconds[:, 0] > constants.LEAST_S]
+    assert np.median(np.abs(found["softmax"].miss)) < np.median(naive)
+
+
+def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(tables: list[Table]) -> None:
+    changed = [t.without(np.array([[g == "t4" for g in t.gpus]] * len(t.works)), "test") for t in tables]
+    assert derive(changed, "TU104").values == derive(tables, "TU104").values
+
+
+def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
+    tables: list[Table], passes: dict[str, constants.Derived]
+) -> None:
+    made = texts(SAMPLE, tables, passes)
+    assert set(made) == {*(f"{name}.toml" for name in FITTED), "intervals.toml"}
+    for family, _ in FAMILIES:
+        text = made[f"{family.name}.toml"]
+        read_back = tomllib.loads(text)
+        assert read_back["made"]["rows"] == passes[""].rows[family.name]
+        assert set(read_back["made"]["data"]) == {
+            p.relative_to(SAMPLE).as_posix() for p in SAMPLE.rglob("*.csv.gz")
+        }
+        assert "TU104" in read_back["without"]
+        for p in family.parameters:
+            assert f"# {p.meaning}" in text
+
+
+def test_the_same_data_make_the_same_files(tables: list[Table], passes: dict[str, constants.Derived]) -> None:
+    again = {left_out: derive(tables, left_out) for left_out in ("", "TU104")}
+    assert texts(SAMPLE, tables, again) == texts(SAMPLE, tables, passes)
+
+
+def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(constants.main, [str(tmp_path)])
+    assert done.exit_code == 2 and "holds no measurements" in done.output
+
+
+def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
+    found = domain([t for t in tables if t.rig == "torch"], without="TU104")
+    assert "t4" not in found["cards"] and "v100-pcie-32gb" in found["cards"]
+    assert found["generations"] == [6, 7, 8]
+    assert generation("t4") == "cc7"
+
+
+# What ships ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*FITTED, "intervals"])
+def test_what_ships_was_made_by_the_command(name: str) -> None:
+    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+    assert text.startswith(constants.HEAD)
+    made = tomllib.loads(text)
+    assert {"GP104", "GP100", "GV100", "TU104", "GA100"} <= set(made["without"])
+
+
+def test_every_parameter_ships_a_value_that_its_family_derived() -> None:
+    for family, _ in FAMILIES:
+        values = tomllib.loads((SHIPPED / f"{family.name}.toml").read_text(encoding="utf-8"))["constants"]
+        for p in family.parameters:
+            level = values
+            for key in p.path.split("."):
+                level = level[key]
+            assert shipped().get(p.path) == level, p.path
+            assert shipped("GP104").get(p.path) != 0
+
+
+def test_shipped_constants_predict_what_they_were_derived_from() -> None:
+    """The command's files and the code belong together: rows of the sample come out within the stated ranges."""
+    every = read(SAMPLE)
+    for family, of_family in FAMILIES:
+        if not family.overhead_s:
+            continue
+        for t in of_family(every):
+            miss = missed(family, t, shipped())
+            if np.isfinite(miss).any():
+                assert np.nanmedian(np.abs(miss)) < 0.35, t.family
+
+
+def test_ranges_ship_for_every_class_with_rows() -> None:
+    table = shipped().interval
+    for name in ("bmm", "linear", "elementwise", "softmax", "normalisation", "convolution"):
+        assert table[name]["rows"] > 100
+        assert [table[name][far] for far in DISTANCES] == sorted(table[name][far] for far in DISTANCES)

@@ -1,0 +1,99 @@
+"""Convolutions: which algorithm is open to a shape, what it executes, and what is plausible where no row is open."""
+
+from math import prod
+
+import pytest
+
+import gpu_specs
+from onnxperf.latency import alone, floors, shipped
+from onnxperf.latency.bounds import Bounds
+from op_models import Conv, Work
+
+V100, P100, A100, T4 = (gpu_specs.load(g) for g in ("v100-pcie-16gb", "p100-pcie-16gb", "a100-pcie-40gb", "t4"))
+
+
+def layer(
+    images: int, cin: int, cout: int, out: tuple[int, ...], kernel: tuple[int, ...], *, stride: int = 1,
+    groups: int = 1, dtype: str = "float32", pipe: str = "fp32",
+) -> Work:  # fmt: skip
+    """A convolution whose image is `stride` times as large as its result."""
+    positions, taps, width = prod(out), prod(kernel), 4 if dtype == "float32" else 2
+    weights = width * cout * cin // groups * taps
+    size = Conv(images, cin, cout, positions, taps, groups, stride)
+    flops = 2 * images * cout * positions * cin // groups * taps
+    read = width * images * cin * positions * stride + weights
+    return Work(size, dtype, pipe, read, width * images * cout * positions, weights, flops)
+
+
+def timed(w: Work, device: gpu_specs.Device = V100, budget: bool = False) -> Bounds:
+    return alone([w], [device], shipped(), budget)
+
+
+def seconds(w: Work, device: gpu_specs.Device = V100) -> float:
+    return float(timed(w, device).seconds[0, 0])
+
+
+@pytest.mark.parametrize("device", [V100, P100, A100, T4], ids=lambda d: d.id)
+def test_a_large_3x3_layer_goes_through_a_transform_and_beats_the_direct_peak(device: gpu_specs.Device) -> None:
+    w = layer(32, 512, 512, (56, 56), (3, 3))
+    b = timed(w, device)
+    assert b.choice[0, 0].startswith("winograd")
+    assert b.effort[0, 0] < 0.6  # fewer FLOPs, hence less energy
+    assert b.seconds[0, 0] < w.matrix_flops / device.dense_flops["fp32"]
+    assert b.seconds[0, 0] > w.matrix_flops / 4 / device.dense_flops["fp32"]
+    assert floors([w], [device])[0, 0] < b.seconds[0, 0]
+
+
+@pytest.mark.parametrize(
+    "w",
+    [
+        layer(32, 256, 256, (28, 28), (3, 3), stride=4),
+        layer(32, 256, 256, (28, 28), (3, 3), groups=8),
+        layer(32, 256, 256, (784,), (3,)),
+        layer(4, 64, 64, (16, 28, 28), (2, 2, 2)),
+        layer(32, 256, 256, (28, 28), (1, 1)),
+        layer(32, 3, 64, (112, 112), (7, 7), stride=4),
+    ],
+    ids=["strided", "grouped", "1-D", "3-D", "1x1", "7x7 of stride 2"],
+)
+def test_what_no_transform_is_open_to_stays_above_the_direct_peak(w: Work) -> None:
+    for device in (V100, P100, A100, T4):
+        b = timed(w, device)
+        assert b.choice[0, 0].startswith("128x")
+        assert b.seconds[0, 0] >= w.matrix_flops / device.dense_flops["fp32"]
+        assert b.workspace[0, 0] == 0
+
+
+def test_few_channels_are_gathered_and_many_are_transformed() -> None:
+    first, deep = layer(16, 3, 64, (224, 224), (3, 3)), layer(64, 512, 512, (14, 14), (3, 3))
+    assert timed(first).choice[0, 0] == "128x64"  # VGG's first layer, as cuDNN runs it
+    b = timed(deep)
+    assert b.choice[0, 0] == "winograd 4x4"
+    assert b.launches[0, 0] == 4
+    tiles = 64 * 4 * 4  # of 4x4 outputs; the borders of 14x14 are padded
+    assert b.workspace[0, 0] == 4 * 36 * (tiles * 512 + 512 * 512 + tiles * 512)
+
+
+def test_winograd_pays_for_borders_it_does_not_fill() -> None:
+    fits, spills = (seconds(layer(64, 256, 256, (s, s), (3, 3))) / s**2 for s in (16, 17))
+    assert spills > 1.2 * fits
+
+
+def test_half_precision_and_tensor_cores_run_the_plain_product() -> None:
+    w = layer(32, 256, 256, (56, 56), (3, 3), dtype="float16", pipe="tensor_fp16")
+    b = timed(w, A100)
+    assert not b.choice[0, 0].startswith("winograd")
+    assert b.seconds[0, 0] > w.matrix_flops / A100.dense_flops["tensor_fp16"]
+
+
+def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:
+    small, large = (layer(32, 256, 256, (56, 56), (t, t), groups=256) for t in (3, 31))
+    b = timed(small)
+    assert b.choice[0, 0] == "direct"
+    assert b.memory[0, 0] > b.compute[0, 0]
+    assert seconds(large) > 5 * seconds(small)
+
+
+def test_more_images_never_take_less_time() -> None:
+    times = [seconds(layer(n, 256, 256, (14, 14), (3, 3))) for n in (1, 2, 4, 8, 16, 32, 64)]
+    assert times == sorted(times)

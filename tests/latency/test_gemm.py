@@ -1,0 +1,103 @@
+"""Products on CUDA cores: what the library's tile, the waves and the caches must show, whatever the constants."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gpu_specs
+from onnxperf.calibrate import gemm as calibration
+from onnxperf.latency import alone, shipped
+from onnxperf.latency.constants import assumed
+from onnxperf.measurements import Row, tables
+from onnxperf.measurements.throttled import products
+from op_models import Gemm, Work
+
+A100, P100, P4, T4, V100 = (
+    gpu_specs.load(i) for i in ("a100-pcie-40gb", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb")
+)
+
+
+def product(m: int, n: int, k: int, *, batch: int = 1, tb: bool = False, bias: bool = False) -> Work:
+    stored = 4 * k * n if batch == 1 else 0
+    size, read = Gemm(batch, m, n, k, False, tb), 4 * batch * (m * k + k * n)
+    return Work(size, "float32", "fp32", read, 4 * batch * m * n, stored, 2 * batch * m * n * k, m * n * bias)
+
+
+def chosen(w: Work, *devices: gpu_specs.Device) -> list[str]:
+    return [str(name) for name in alone([w], devices, assumed()).choice[0]]
+
+
+def seconds(w: Work, device: gpu_specs.Device) -> float:
+    return float(alone([w], [device], shipped()).seconds[0, 0])
+
+
+def test_each_architecture_has_its_tiles() -> None:
+    assert chosen(product(1024, 1024, 512, batch=64), P4, P100, T4, A100) == ["128x64", "128x64", "128x64", "128x128"]
+    assert chosen(product(1024, 64, 512, batch=64), T4, P100) == [
+        "64x64",
+        "128x64",
+    ]  # no columns to waste, or no choice
+    assert chosen(product(8192, 8192, 8192), A100) == ["128x64"]
+
+
+def test_a_bias_takes_another_library_on_p100() -> None:
+    plain, biased = product(4096, 4096, 1024, tb=True), product(4096, 4096, 1024, tb=True, bias=True)
+    assert chosen(plain, P100) == ["128x128"]
+    assert chosen(biased, P100) == ["32x128"]
+
+
+def test_k_is_split_where_blocks_leave_sms_idle() -> None:
+    assert "split" in chosen(product(256, 256, 65536), V100)[0]
+    assert "split" not in chosen(product(8192, 8192, 1024), V100)[0]
+    assert "split" not in chosen(product(256, 256, 65536, batch=2), V100)[0]
+
+
+@pytest.mark.parametrize("device", [A100, P100, V100], ids=lambda d: d.id)
+def test_a_larger_product_is_not_faster(device: gpu_specs.Device) -> None:
+    sides = [256, 512, 1024, 2048, 4096]
+    times = [seconds(product(4096, side, 2048), device) for side in sides]
+    assert times == sorted(times)
+    assert 0.7 < 2 * 8192**3 / device.dense_flops["fp32"] / seconds(product(8192, 8192, 8192), device) < 1
+
+
+def test_long_rows_cost_old_cards_their_sharing() -> None:
+    """A transposed operand of 200 KB a row: Pascal walks it at a fraction of the pace, Volta does not mind."""
+    along, across = (product(4096, 4096, 50_000, tb=tb, bias=True) for tb in (True, False))
+    assert seconds(along, P100) > 1.4 * seconds(across, P100)
+    assert seconds(along, V100) == pytest.approx(seconds(across, V100))
+
+
+def test_details_multiply_to_the_rate_of_the_arithmetic() -> None:
+    w = product(1000, 700, 900)
+    b = alone([w], [replace(A100, tdp_W=1e6)], assumed(), budget=False)
+    assert 0 < b.compute[0, 0] < b.seconds[0, 0]
+    assert b.workspace[0, 0] == 0 or b.launches[0, 0] == 2
+
+
+def test_rows_longer_than_a_larger_product_are_taken_out() -> None:
+    def row(m: int, s: float, kernel: str = "sgemm") -> Row:
+        return Row("bmm", "t4", product(m, 512, 512, batch=8), s, kernel=kernel)
+
+    rows = [row(512, 2.0e-3), row(1024, 1.5e-3), row(2048, 3.0e-3), row(256, 4.0e-3, "other"), row(4096, 2.9e-3)]
+    (table,) = tables(rows, "torch", {})
+    kept = products(table)
+    assert np.isnan(kept.seconds[:, 0]).tolist() == [True, False, False, False, False]
+    assert dict(kept.dropped) == {"longer than a larger product": 1}
+
+
+def test_fits_see_training_rows_of_cards_at_full_clock_alone() -> None:
+    rows = [
+        Row("linear", g, product(512, 512, k), 1e-3, k == 512) for g in ("t4", "v100-pcie-32gb") for k in (512, 640)
+    ]
+    (table,) = calibration.tables(tables(rows, "torch", {}))
+    assert table.gpus == ("v100-pcie-32gb",)
+    assert [w.matrix_flops for w in table.works] == [2 * 512 * 512 * 640]
+
+
+def test_short_products_escape_the_power_limit_in_part() -> None:
+    short, long = product(512, 512, 512), product(16384, 16384, 16384)
+    c = assumed()
+    limited, burst = (f([short, long], [T4], c) for f in (lambda *x: alone(*x).seconds, calibration.seconds))
+    assert burst[1, 0] == pytest.approx(limited[1, 0], rel=0.02)
+    assert (burst <= limited).all()

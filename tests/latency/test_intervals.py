@@ -1,0 +1,88 @@
+"""Ranges: how far a card is from the measured ones, and how the errors of kernels add up over a run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpu_specs
+from onnxperf.latency import estimate, shipped
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.intervals import BEYOND, DISTANCES, combined, distance, half_widths, in_domain, operator_class
+from onnxperf.lower import Kernel, Kernels
+from op_models import Gemm, Pointwise, Rows, Work
+
+T4 = gpu_specs.load("t4")
+
+
+def product(m: int, dtype: str = "float32", batch: int = 1) -> Work:
+    width = {"float32": 4, "float16": 2}[dtype]
+    flops, nbytes = 2 * batch * m**3, width * batch * m * m
+    pipe = "fp32" if dtype == "float32" else "tensor_fp16"
+    return Work(Gemm(batch, m, m, m), dtype, pipe, 2 * nbytes, nbytes, nbytes, flops)
+
+
+def test_a_card_is_measured_or_known_or_new() -> None:
+    c = shipped().having({"interval.cards": ["t4"], "interval.generations": [7]})
+    assert distance(T4, c) == "measured"
+    assert distance(gpu_specs.load("v100-pcie-32gb"), c) == "known"
+    assert distance(gpu_specs.load("l4"), c) == "new"
+
+
+def test_ranges_widen_with_distance() -> None:
+    works = [product(1024), product(1024, batch=8)]
+    near = shipped().having({"interval.cards": ["t4"], "interval.generations": [7]})
+    one = half_widths(works, Cards([T4, gpu_specs.load("v100-pcie-32gb"), gpu_specs.load("l4")], near), near)
+    assert (np.diff(one, axis=1) >= 0).all()
+    for name, table in shipped().interval.items():
+        if isinstance(table, dict):
+            widths = [table[far] for far in DISTANCES]
+            assert widths == sorted(widths) and widths[0] > 0, name
+            assert 0 <= table["within"] <= 1, name
+
+
+def test_what_is_unlike_any_row_is_as_uncertain_as_a_new_card() -> None:
+    work = product(1024)
+    reach = [[work.matrix_flops, work.matrix_flops], [work.bytes, work.bytes]]
+    c = shipped().having(
+        {"interval.linear.FLOPs_and_bytes": reach, "interval.linear.measured": 0.1, "interval.linear.new": 0.5}
+    ).having({"interval.cards": ["t4"]})
+    far = product(int(1024 * (2 * BEYOND)))
+    assert in_domain([work, far, replace(work, dtype="float16")], c).tolist() == [True, False, False]
+    assert half_widths([work, far], Cards([T4], c), c)[:, 0].tolist() == [0.1, 0.5]
+
+
+def test_every_size_has_a_class_with_a_range() -> None:
+    for w in (product(8), product(8, batch=2), Work(Pointwise(9), "float32", "fp32", 36, 36, 0)):
+        assert operator_class(w) in shipped().interval
+    names = [operator_class(Work(Rows(4, 4, passes), "float32", "fp32", 64, 64, 0)) for passes in range(4)]
+    assert names == ["reduction", "normalisation", "softmax", "softmax"]
+
+
+widths = st.lists(st.floats(0.01, 0.5), min_size=1, max_size=6)
+
+
+@given(widths, st.floats(0, 1), st.floats(0, 1))
+def test_a_sum_is_never_less_certain_than_its_parts_together(h: list[float], within: float, between: float) -> None:
+    """Errors add up at most as if they were one error, and at least as if they were independent."""
+    c = shipped().having({"interval.linear.within": within, "interval.between": between})
+    seconds, width = np.ones((len(h), 1)), np.array(h)[:, None]
+    whole = combined(["linear"] * len(h), np.arange(len(h)), seconds, width, c)[0]
+    assert np.sqrt((width**2).sum()) / len(h) <= whole * (1 + 1e-9)
+    assert whole <= width.mean() * (1 + 1e-9)
+
+
+def test_the_same_work_errs_the_same_each_time() -> None:
+    c = shipped().having({"interval.linear.within": 0.0})
+    seconds, width = np.ones((4, 1)), np.full((4, 1), 0.2)
+    assert combined(["linear"] * 4, np.zeros(4, dtype=int), seconds, width, c)[0] == pytest.approx(0.2)
+    assert combined(["linear"] * 4, np.arange(4), seconds, width, c)[0] == pytest.approx(0.1)
+
+
+def test_estimates_carry_their_ranges() -> None:
+    rows = tuple(Kernel(f"k{i}", "MatMul", (), product(512), 1e-6) for i in range(3))
+    e = estimate(Kernels(rows, 0.0, 0), [T4])
+    assert e.half_width.shape == (3, 1)
+    assert e.run_half_width == pytest.approx(e.half_width[0])  # the same work three times

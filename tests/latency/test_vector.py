@@ -1,0 +1,138 @@
+"""What kernels without products must show: streams, rows read again, issue slots, few rows; and their fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gpu_specs
+from onnxperf.calibrate import vector as calibrate
+from onnxperf.calibrate.fit import fit
+from onnxperf.latency import alone, shipped, vector
+from onnxperf.latency.bounds import Columns
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import assumed
+from onnxperf.measurements import Table
+from op_models import Move, Pointwise, Rows, Work
+
+P4, P100, V100, T4, A100, L4 = (
+    gpu_specs.load(g) for g in ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb", "l4")
+)
+CARDS = (P4, P100, V100, T4, A100, L4)
+LAYER_NORM, SOFTMAX = 1, 2
+
+
+def elementwise(n: int, flops: int = 1, operands: int = 2) -> Work:
+    return Work(Pointwise(n), "float32", "fp32", 4 * n * (operands - 1), 4 * n, 0, 0, flops * n)
+
+
+def rows(count: int, width: int, passes: int) -> Work:
+    n = count * width
+    return Work(Rows(count, width, passes), "float32", "fp32", 4 * n, 4 * n if passes else 4 * count, 0, 0, 7 * n)
+
+
+def seconds(w: Work, device: gpu_specs.Device) -> float:
+    return float(alone([w], [device], shipped(), budget=False).seconds[0, 0])
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda d: d.id)
+def test_a_long_stream_runs_at_the_share_of_its_generation(card: gpu_specs.Device) -> None:
+    share = elementwise(10**9).bytes / seconds(elementwise(10**9), card) / card.bandwidth_Bps
+    early = card in (P4, P100, T4)
+    assert share == pytest.approx(shipped().dram["early" if early else "late"], rel=0.05)
+
+
+def test_a_stream_that_is_still_in_l2_beats_dram() -> None:
+    small = elementwise(10**6)
+    assert seconds(small, A100) < small.bytes / A100.bandwidth_Bps
+    assert seconds(small, L4) < small.bytes / L4.bandwidth_Bps
+
+
+def test_normalisation_reads_rows_twice_where_those_in_flight_exceed_l2() -> None:
+    """Three trips to DRAM in place of two: 4 MB of L2 hold 56 x 16 rows of 256 elements, and not of 8192."""
+    d = Cards([P100, V100, A100], shipped())
+    wide, narrow = (Columns([rows(2**15, width, LAYER_NORM)], d) for width in (16384, 256))
+    assert (vector.rows(narrow, d, shipped()).detail["miss share"] < 0.02).all()
+    assert (vector.rows(wide, d, shipped()).detail["miss share"] > 0.98).all()
+    for card in (P100, V100, A100):
+        assert seconds(rows(2**15, 16384, LAYER_NORM), card) == pytest.approx(
+            1.5 * seconds(elementwise(2**29), card), rel=0.12
+        )
+
+
+def test_softmax_keeps_rows_of_1024_in_registers_and_sweeps_longer_ones() -> None:
+    stream = seconds(elementwise(2**28), P4)
+    assert seconds(rows(2**18, 1024, SOFTMAX), P4) < 1.15 * stream
+    assert seconds(rows(2**14, 16384, SOFTMAX), P4) == pytest.approx(2 * stream, rel=0.1)
+
+
+def test_normalisation_falls_off_a_cliff_where_a_fourth_step_is_not_full() -> None:
+    def each(width: int) -> float:
+        return seconds(rows(16384, width, LAYER_NORM), P100) / width
+
+    assert each(1556) > 1.2 * each(1536)
+    assert each(1556) > 1.1 * each(2048)
+
+
+def test_special_functions_are_bound_by_issue_where_an_sm_has_two_schedulers() -> None:
+    def slowed(card: gpu_specs.Device) -> float:
+        return seconds(elementwise(10**8, flops=9), card) / seconds(elementwise(10**8), card)
+
+    assert slowed(P100) > 1.08 > 1.06 > slowed(V100) >= 1
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda d: d.id)
+def test_little_work_takes_a_launch_and_not_much_more(card: gpu_specs.Device) -> None:
+    for w in (elementwise(1), rows(1, 16, SOFTMAX), rows(1, 768, LAYER_NORM), rows(1, 64, 0)):
+        assert 1e-6 < seconds(w, card) < 4e-6
+    assert seconds(rows(1, 50_000, SOFTMAX), card) > 2 * seconds(rows(1, 1000, SOFTMAX), card)
+
+
+@pytest.mark.parametrize("passes", [0, LAYER_NORM, SOFTMAX])
+def test_more_rows_never_take_less(passes: int) -> None:
+    """Over eight decades of work, on every card."""
+    works = [rows(2**e, 2048, passes) for e in range(24)]
+    times = alone(works, [gpu_specs.load(i) for i in gpu_specs.ids()], shipped(), budget=False).seconds
+    assert (times[1:] > 0.9 * times[:-1]).all()
+
+
+def test_short_runs_cost_more_than_a_copy() -> None:
+    n = 2**24
+    copy, heads, single = (Work(Move(n, run), "float32", "fp32", 4 * n, 4 * n, 0) for run in (n, 64, 1))
+    for card in CARDS:
+        assert seconds(copy, card) <= seconds(heads, card) < 1.5 * seconds(copy, card)
+        assert 2 * seconds(copy, card) < seconds(single, card) < 3 * seconds(copy, card)
+
+
+def test_every_constant_of_the_family_has_a_start_value() -> None:
+    for p in calibrate.FAMILY.parameters:
+        assert assumed().get(p.path) == pytest.approx(p.prior, rel=0.7)
+
+
+def tables(dram: float) -> list[Table]:
+    """Rows that the model itself makes, with another share of DRAM, 20 us of overhead and 2% of noise."""
+    works = (
+        *(elementwise(n) for n in range(10**7, 10**8, 10**7)),
+        *(rows(2**14, w, SOFTMAX) for w in range(256, 4096, 256)),
+    )
+    cards = (P4, P100, T4)
+    made = calibrate.model(works, cards, assumed().having({"dram.early": dram})) + 2e-5
+    made = made * np.exp(0.02 * np.random.default_rng(0).standard_normal(made.shape))
+    short = 1e-6 * np.ones((1, len(cards)))
+    every = np.vstack([made, short])
+    kernel = np.full(every.shape, "", dtype=object)
+    test = np.arange(len(every)) == 0
+    return [Table("add", "torch", (*works, elementwise(7)), tuple(d.id for d in cards), every, test, kernel, {})]
+
+
+def test_a_slice_of_rows_gives_back_the_constant_that_made_it() -> None:
+    used = calibrate.tables(tables(0.65))
+    found = fit(replace(calibrate.FAMILY, weight=300.0), used, assumed())
+    assert found.values["dram.early"] == pytest.approx(0.65, rel=0.05)
+
+
+def test_fits_see_neither_test_rows_nor_rows_shorter_than_a_launch() -> None:
+    (given,), (used,) = tables(0.7), calibrate.tables(tables(0.7))
+    assert len(used.works) == len(given.works) - 2
+    assert not used.test.any() and np.nanmin(used.seconds) >= 1e-4
+    assert sum(used.dropped.values()) == 3

@@ -1,0 +1,177 @@
+"""An explanation is the estimate, taken apart: its numbers are those of `predict`, and its factors multiply to them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpu_specs
+from onnxperf import explain
+from onnxperf.explain.trace import origins
+from onnxperf.graph import Graph
+from onnxperf.latency import shipped
+from onnxperf.latency.constants import Constants
+from onnxperf.pipeline import Request, answer, prepare
+from onnxperf.prediction import Scenario
+from op_models import Operator, Tensor
+from tests.test_cli import SAMPLES, golden, run
+
+Cli = Callable[..., tuple[int, str, str]]
+HALF = {"precision": "fp16", "runtime": "tensorrt"}
+BERT, RESNET = (str(SAMPLES / f"{name}.onnx") for name in ("bert-base", "resnet50"))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    return lambda *arguments: run(capsys, monkeypatch, "explain", *arguments)
+
+
+def of_product(sizes: tuple[int, ...], gpu: str, **terms: str) -> tuple[Graph, gpu_specs.Device, Scenario]:
+    return prepare(Request(explain.product_graph(sizes), gpu, terms=terms))
+
+
+def check(e: explain.Explanation) -> None:
+    """The factors multiply to the rate; the last step, made from the kernel's own terms, lasts as long as predicted."""
+    assert e.product == pytest.approx(e.achieved / e.peak, rel=1e-8)
+    assert e.steps[-1].seconds == pytest.approx(e.seconds, rel=1e-8)
+    assert all(s.factor > 0 for s in e.steps)
+    assert e.low_seconds <= e.seconds <= e.high_seconds
+    [found] = ({line.name: line.value for line in s.lines} for s in e.sections if s.title == "interval")
+    assert shipped().interval[str(found["class"])][str(found["card"])] == pytest.approx(found["half-width"])
+    json.loads(e.to_json())
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("explain-gemm.txt", ("--gemm", "4096x4096x4096", "--gpu", "l4", "--precision", "fp32")),
+        ("explain-tensor.txt", ("--gemm", "16x512x512x64", "--gpu", "a100", "--precision", "fp16")),
+        ("explain-conv.txt", (RESNET, "--gpu", "t4", "--node", "node_Conv_811")),
+        ("explain-fused.txt", (BERT, "--gpu", "v100-sxm2-16gb", "--node", "node_add_1")),
+    ],
+)
+def test_every_explanation_looks_as_it_did(cli: Cli, name: str, arguments: tuple[str, ...]) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, err) == (0, "")
+    golden(name, out)
+
+
+@pytest.mark.parametrize("model, gpu", [("bert-base", "l4"), ("mobilenetv2", "p4"), ("resnet50", "h100-sxm")])
+@pytest.mark.parametrize("terms", [{}, {"precision": "fp32"}, {"method": "roofline"}, {"method": "sum"}, HALF])
+def test_the_numbers_are_those_of_predict(model: str, gpu: str, terms: dict[str, str]) -> None:
+    graph, device, scenario = prepare(
+        Request(str(SAMPLES / f"{model}.onnx"), gpu, terms={**terms, "include_transfers": True})
+    )
+    prediction = answer(graph, device, scenario)
+    for kernel in {(k.op, k.choice): k for k in prediction.kernels}.values():
+        e = explain.explain(graph, device, scenario, kernel.name)
+        assert e.seconds == kernel.seconds / kernel.repeat
+        assert (e.kernel, e.bound_by) == (kernel.name, kernel.bound_by)
+        check(e)
+
+
+def test_layers_and_operators_that_no_sample_has() -> None:
+    def tensor(name: str, *shape: int, kind: str = "weight") -> Tensor:
+        return Tensor(name, "float32", shape, kind)
+
+    x, y = tensor("x", 25, 16, 512, kind="input"), tensor("y", 25, 1, 16, 512, kind="activation")
+    weights = (tensor("w", 1, 2048, 512), tensor("r", 1, 2048, 512))
+    for type, inputs in (("LSTM", (x, *weights)), ("custom::Thing", (x,))):
+        one = Operator("one", type, inputs, (y,), {"hidden_size": 512}, 14, ("node",))
+        e = explain.explain(*prepare(Request(Graph("model", (one,), (x,), (y,)), "t4")), "node")
+        assert e.kernel == "one"
+        check(e)
+    assert "no rule fits custom::Thing" in e.remark
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 9000), min_size=3, max_size=4),
+    st.sampled_from(gpu_specs.ids()),
+    st.sampled_from(("keep", "fp32", "fp16", "bf16")),
+)
+def test_factors_multiply_to_the_rate(sizes: list[int], gpu: str, precision: str) -> None:
+    if len(sizes) == 4:
+        sizes[0] = 1 + sizes[0] % 64
+    e = explain.explain(*of_product(tuple(sizes), gpu, precision=precision))
+    check(e)
+    assert e.steps[0].rate == e.peak
+
+
+def test_details_belong_to_the_chosen_tile() -> None:
+    e = explain.explain(*of_product((1000, 3000, 512), "a100", precision="fp16"))
+    lines = {line.name: line.value for section in e.sections for line in section.lines}
+    rows, columns, splits = (float(lines[n]) for n in ("tile rows", "tile columns", "splits"))
+    assert str(lines["form"]).startswith(f"{rows:.0f}x{columns:.0f}")
+    assert lines["blocks"] == -(-1000 // rows) * -(-3000 // columns) * splits
+    assert lines["waves"] == pytest.approx(float(lines["blocks"]) / gpu_specs.load("a100").sms)
+
+
+def test_only_constants_that_were_read_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = of_product((512, 768, 1024), "t4", precision="fp32")
+    before = explain.explain(*request)
+    [read] = (section.lines for section in before.sections if section.title == "constants read")
+    named = {line.name: line.formula for line in read}
+    assert "kernel_s" in named["launch"]
+    assert not {"transfer", "attention", "rows", "convolution"} & named.keys()
+    spoiled = {"transfer.start_s": 1.0, "attention.efficiency": 1e-9, "rows.floor_s": 1.0}
+    other = shipped().having(spoiled)
+    for where in ("onnxperf.explain.pick.shipped", "onnxperf.latency.shipped"):
+        monkeypatch.setattr(where, lambda: other)
+    after = explain.explain(*request)
+    assert (after.seconds, after.steps) == (before.seconds, before.steps)
+
+
+def test_every_constant_has_its_file() -> None:
+    def paths(c: Constants) -> set[str]:
+        found = {f for f in c.__dataclass_fields__ if not isinstance(getattr(c, f), dict)}
+        level = [(f, getattr(c, f)) for f in c.__dataclass_fields__ if f not in found]
+        while level:
+            head, table = level.pop()
+            level += [(f"{head}.{k}", v) for k, v in table.items() if isinstance(v, dict)]
+            found |= {f"{head}.{k}" for k, v in table.items() if not isinstance(v, dict)}
+        return found
+
+    assert paths(shipped()) == set(origins())
+
+
+def test_json(cli: Cli, tmp_path: Path) -> None:
+    product = ("--gemm", "256x256x256", "--gpu", "l4")
+    code, out, err = cli(*product, "--json", "-")
+    e = json.loads(out)
+    assert (code, err, e["schema_version"], e["gpu"]) == (0, "", 1, "l4")
+    assert {line["name"] for section in e["sections"] for line in section["lines"]} >= {"products", "compute", "class"}
+    target = tmp_path / "e.json"
+    code, out, _ = cli(*product, "--json", str(target))
+    assert code == 0 and out.startswith("gemm (MatMul) on NVIDIA L4")
+    assert json.loads(target.read_text()) == e
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ((BERT, "--node", "nod_add_1"), "did you mean node_add_1"),
+        ((BERT, "--node", "zzz"), "predict --detail lists all kernels"),
+        ((BERT, "--node", "node_view"), "free under ort-cuda"),
+        ((BERT, "--node", ""), "predict --detail lists all kernels"),
+        ((BERT,), "MODEL with --node NAME, or --gemm alone"),
+        ((), "MODEL with --node NAME, or --gemm alone"),
+        ((BERT, "--gemm", "4x4x4"), "MODEL with --node NAME, or --gemm alone"),
+        (("--gemm", "4x4"), "write MxNxK or BxMxNxK"),
+        (("--gemm", "4x0x4"), "write MxNxK or BxMxNxK"),
+        (("--gemm", "4x4x4", "--batch", "2"), "batch would not change them"),
+    ],
+)
+def test_what_can_not_be_explained_is_said(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = cli(*arguments, "--gpu", "l4")
+    assert (code, out) == (2, "")
+    assert says in err and err.startswith("onnxperf: ") and err.count("\n") == 1
+
+
+def test_a_fused_node_leads_to_its_kernel(cli: Cli) -> None:
+    _, out, _ = cli(BERT, "--gpu", "l4", "--node", "node_add_1")
+    assert "runs node_add_1, node_layer_norm as one kernel" in " ".join(out.split())
