@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 import gpu_specs
-from onnxperf.calibrate import conv, gemm, power, vector
+from onnxperf.calibrate import conv, gemm, power, recurrent, vector
 from onnxperf.calibrate.fit import Family, fit
 from onnxperf.calibrate.intervals import Misses, intervals
 from onnxperf.latency import Constants
@@ -30,7 +30,7 @@ from onnxperf.output import write_file
 
 #: What is fitted, in this order, and to which tables: a family may use the constants of those before it.
 FAMILIES: tuple[tuple[Family, Callable[[Sequence[Table]], list[Table]]], ...] = tuple(
-    (family, module.tables) for module in (vector, power, gemm, conv) for family in module.FAMILIES
+    (family, module.tables) for module in (vector, power, gemm, conv, recurrent) for family in module.FAMILIES
 )
 SHIPPED = Path(__file__).parents[1] / "latency" / "constants"
 LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
@@ -42,7 +42,7 @@ class Derived:
     """What one pass over the families found, with rows of the die or generation `without` left out."""
 
     without: str
-    values: Mapping[str, Mapping[str, float]]  # by family, then dotted path
+    values: Mapping[str, Mapping[str, Any]]  # by family, then dotted path
     rows: Mapping[str, int]
     misses: tuple[Misses, ...]
 
@@ -55,14 +55,15 @@ def generation(gpu: str) -> str:
 def derive(tables: Sequence[Table], without: str = "") -> Derived:
     """Fit all families without the rows of a die or generation, then predict the rows of that, or all."""
     constants = assumed()
-    values: dict[str, dict[str, float]] = {}
+    values: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
     misses: dict[tuple[str, str, str], list[Array]] = {}
     for family, of_family in FAMILIES:
         chosen = of_family(tables)
-        part = [t.on(g for g in t.gpus if without not in (DIES.get(g, g), generation(g))) for t in chosen]
-        found = fit(family, [t for t in part if t.gpus], constants)
-        values[family.name] = {path: rounded(v) for path, v in found.values.items()}
+        learned = family.learned([_others(t, without) for t in tables])
+        constants = constants.having(learned)
+        found = fit(family, [t for t in (_others(t, without) for t in chosen) if t.gpus], constants)
+        values[family.name] = {**learned, **{path: rounded(v) for path, v in found.values.items()}}
         for rig in family.overhead_s:
             own = {gpu: s for (r, gpu), s in found.overhead_s.items() if r == rig}
             values[family.name] |= {f"rig.{family.name}.{rig}.{gpu}": rounded(s) for gpu, s in own.items()}
@@ -82,10 +83,15 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
     return Derived(without, values, rows, tuple(Misses(*k, np.concatenate(v)) for k, v in sorted(misses.items())))
 
 
+def _others(t: Table, without: str) -> Table:
+    """The rows of a table that are not of the die or generation left out."""
+    return t.on(g for g in t.gpus if without not in (DIES.get(g, g), generation(g)))
+
+
 def _distance(without: str, gpu: str, t: Table) -> str:
     if not without:
         return "measured"
-    others = {generation(g) for g in t.gpus if without not in (DIES.get(g, g), generation(g))}
+    others = {generation(g) for g in _others(t, without).gpus}
     return "known" if generation(gpu) in others else "new"
 
 
@@ -132,7 +138,11 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         meaning = {p.path: p.meaning for p in family.parameters}
         lines = _table("constants", passes[""].values[family.name], meaning)
         for die in dies:
-            lines += _table(f"without.{die}", passes[die].values[family.name], {})
+            values = passes[die].values[family.name]
+            unknown = sorted(
+                path for path, v in passes[""].values[family.name].items() if isinstance(v, list) and path not in values
+            )
+            lines += _table(f"without.{die}", {**values, **{path: [] for path in unknown}}, {})
         made[f"{family.name}.toml"] = HEAD + "\n".join(_plain("made", note) + lines) + "\n"
     misses = [m for d in passes.values() for m in d.misses]
     lines = []
@@ -149,7 +159,7 @@ def _hash(path: Path) -> str:
     return "sha256 " + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _table(root: str, values: Mapping[str, float], meaning: Mapping[str, str]) -> list[str]:
+def _table(root: str, values: Mapping[str, Any], meaning: Mapping[str, str]) -> list[str]:
     """Dotted paths as TOML tables below `root`, each value with what it means."""
     lines: list[str] = []
     for head in sorted({path.rpartition(".")[0] for path in values}):
@@ -157,7 +167,7 @@ def _table(root: str, values: Mapping[str, float], meaning: Mapping[str, str]) -
         for path, value in values.items():
             if path.rpartition(".")[0] == head:
                 says = f"  # {meaning[path]}" if meaning.get(path) else ""
-                lines.append(f"{_key(path.rpartition('.')[2])} = {value!r}{says}")
+                lines.append(f"{_key(path.rpartition('.')[2])} = {_value(value)}{says}")
     return lines
 
 

@@ -8,12 +8,22 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.calibrate.tiles import Sizes, by_path, seen
 from onnxperf.latency import Constants, alone
 from onnxperf.latency.bounds import Array
 from onnxperf.measurements import Table
 from op_models import Work
 
 LONG = 2e10  # FLOPs: about 1 ms, where the rig adds 0.1 to 0.7 ms of its own that differ from shape to shape
+
+FUSED, PRODUCT = r"winograd_128x128\w*?tile(\d)(\d)(\d)", r"sgemm_(\d+)x(\d+)"
+
+
+def learned(every: Sequence[Table]) -> dict[str, Sizes]:
+    """Arrangements of fused Winograd's 32 tiles (images x rows x columns), tiles of the products between transforms."""
+    named = [t for t in every if t.family == "conv"]
+    fused, products = seen(named, FUSED, 0.001), seen(named, PRODUCT, 0.05)
+    return {**by_path("convolution.fused_tiles", fused), **by_path("convolution.product_tiles", products)}
 
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
@@ -41,6 +51,7 @@ FAMILIES = (
         overhead_s={"torch": 1.5e-4, "deepbench": 1.0e-5},
         sample=400,
         effects=(0.25, 0.12, 0.10),
+        learned=learned,
     ),
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,8 @@ class Family:
 
     model: works, devices, constants to seconds [n, g], without the rig's overhead. overhead_s: of each rig, what its
     clock includes beside the kernel. weight: how many rows the data counts for, so that priors bind. effects: standard
-    deviations of the logarithms of a card's own effects on compute, memory, launch.
+    deviations of the logarithms of a card's own effects on compute, memory, launch. learned: what is read off the tables
+    before the fit, by dotted path.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Family:
     weight: float = 300.0
     effects: tuple[float, float, float] = (0.05, 0.05, 0.1)
     overhead_sd: float = 0.5
+    learned: Callable[[Sequence[Table]], Mapping[str, Any]] = lambda tables: {}
 
 
 Values = dict[str, float]  # by dotted path

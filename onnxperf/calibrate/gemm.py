@@ -9,6 +9,7 @@ import numpy as np
 import gpu_specs
 from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.calibrate.tiles import Sizes, by_path, seen
 from onnxperf.latency import Constants, alone
 from onnxperf.latency.bounds import Array
 from onnxperf.measurements import Table, deepbench
@@ -16,10 +17,20 @@ from op_models import Work
 
 PRODUCTS = ("bmm", "linear", "deepbench gemm")
 LEAST_W = 100  # cards below run at their power limit: their rows tell of the limit, and only score
-BURST, BURST_S = (
-    0.3,
-    0.005,
-)  # watts beyond the limit, as a share of it, for kernels much shorter than the limiter's pace
+BURST, BURST_S = 0.3, 0.005  # watts beyond the limit, as a share of it, for kernels shorter than the limiter's pace
+TILE = r"(?:sgemm_|tilesize|simt_sgemm_)(\d+)x(\d+)"  # columns x rows, in kernels of cuBLAS and CUTLASS
+SHARE = 0.05  # of the kernels on a card
+
+
+def learned(every: Sequence[Table]) -> dict[str, Sizes]:
+    """The tiles of stacks and of single products. From Volta on, a bias makes no difference to what a library has."""
+    stacks = seen((t for t in every if t.family == "bmm"), TILE, SHARE)
+    biased = seen((t for t in every if t.family == "linear"), TILE, SHARE)
+    plain = {cc: sizes for cc, sizes in biased.items() if cc >= "cc70"}
+    root = "cuda_core_tiles"
+    return {
+        **by_path(f"{root}.batched", stacks), **by_path(f"{root}.biased", biased), **by_path(f"{root}.single", plain),
+    }  # fmt: skip
 
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
@@ -48,12 +59,15 @@ FAMILY = Family(
         Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
         Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
         Parameter("cuda_core_gemm.scatter", "traffic of blocks that share nothing, for what they use", 2.5, 0.3),
-        Parameter("cuda_core_gemm.pages_bytes", "rows in flight at which half the sharing is lost", 3.0e8, 0.3),
+        Parameter(
+            "cuda_core_gemm.open_L2", "rows in flight, in sizes of L2, at which half the sharing is lost", 70, 0.3
+        ),
     ),
     model=seconds,
     overhead_s={"torch": 2.5e-5, "deepbench": 6.0e-6},
     sample=700,
     effects=(0.12, 0.08, 0.1),
+    learned=learned,
 )
 FAMILIES = (FAMILY,)
 

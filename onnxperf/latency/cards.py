@@ -12,6 +12,7 @@ from gpu_specs import Device
 from onnxperf.latency.constants import Constants
 
 Array = NDArray[Any]
+Sizes = list[list[int]]
 
 #: Where a card lacks a pipe, its work runs on the next one.
 FALLBACK = {
@@ -40,6 +41,14 @@ def streaming(device: Device, dram: Mapping[str, Any]) -> float:
     late = major >= 8 or (major == 7 and kind.startswith("HBM"))
     share = dram["shared"] if kind.startswith("LPDDR") else dram["late" if late else "early"]
     return min(float(share * dram["own"].get(f"{kind} cc{major}", 1.0)), 1.0)
+
+
+def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
+    """What a library has for an architecture: of its capability, else the nearest of its generation, else before it."""
+    own = 10 * capability[0] + capability[1]
+    known = sorted(int(name[2:]) for name, sizes in table.items() if sizes)
+    kin = [v for v in known if v // 10 == capability[0]] or [v for v in known if v < own] or known
+    return table[f"cc{min(kin, key=lambda v: (abs(v - own), v))}"]
 
 
 class Cards:

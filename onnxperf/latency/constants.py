@@ -30,6 +30,7 @@ class Constants:
     tensor_class: Mapping[str, Mapping[str, float]]
     convolution: Mapping[str, Any]
     attention: Mapping[str, float]
+    recurrent: Mapping[str, Any]
     rows: Mapping[str, Any]
     pointwise: Mapping[str, Any]
     transfer: Mapping[str, float]

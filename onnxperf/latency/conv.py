@@ -12,7 +12,7 @@ import numpy as np
 
 from onnxperf.latency import gemm, vector
 from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
 from op_models import BITS
 
@@ -153,8 +153,9 @@ def fused(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
         for i, h, w in (tuple(t) for tiles in g["fused_tiles"].values() for t in tiles)
     }
     least = []
-    for major in d.major[0]:
-        least.append(np.minimum.reduce([counts[tuple(t)] for t in g["fused_tiles"][f"cc{min(max(major, 6), 8)}"]]))
+    for device in d.devices:
+        open_to = [counts[i, h, w] for i, h, w in nearest(g["fused_tiles"], device.capability)]
+        least.append(np.minimum.reduce(open_to))
     sweeps = np.ceil(s.cout / 32)
     count = np.concatenate(least, axis=1) * sweeps
     compute, x = blocks(count, 2 * 16 * 32 * 32 * s.cin * g["fused"], 8.0, k, d, c)
@@ -206,7 +207,7 @@ def transformed(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds
 
 
 def _product_tiles(d: Cards, c: Constants) -> list[tuple[int, int, Array]]:
-    sets = [c.convolution["product_tiles"][f"cc{min(max(major, 6), 8)}"] for major in d.major[0]]
+    sets = [nearest(c.convolution["product_tiles"], device.capability) for device in d.devices]
     every = sorted({(a, b) for tiles in sets for a, b in tiles})
     return [(a, b, np.array([[[a, b] in tiles for tiles in sets]])) for a, b in every]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
 from op_models import BITS
 
@@ -90,7 +90,7 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     dram = dram_bytes / rate * d.memory
     l2_bytes = width * batch * (down * n + across * m) * w.part * t.splits
     l2 = l2_bytes / (d.l2_Bps * g["l2"]) * d.memory
-    lost = (open_rows * depth * width / g["pages_bytes"]) ** 1.5
+    lost = (open_rows * depth * width / (g["open_L2"] * d.l2)) ** 1.5
     old = (d.major < 7) & (p.transposed > 0)
     scattered = np.where(old, g["scatter"] * lost / (1 + lost), 0.0) * l2_bytes / (d.bandwidth * d.dram) * d.memory
 
@@ -187,19 +187,15 @@ def library_tile(k: Columns, p: Product, d: Cards, c: Constants) -> Tile:
 
 
 def _open_tiles(k: Columns, p: Product, d: Cards, c: Constants) -> list[tuple[Array, Array]]:
-    """Columns and rows [n, g] of every tile that is open: of the newest set that is not newer than the card."""
+    """Columns and rows [n, g] of every tile that is open: of the set of its capability, else the nearest of its
+    generation, else the newest before it."""
 
-    def of(table: Mapping[str, list[list[int]]], capability: tuple[int, int], epilogue: bool) -> list[list[int]]:
-        own = 10 * capability[0] + capability[1]
-        known = sorted(int(name[2:]) for name in table if name[2:].isdigit())
-        name = f"cc{max((v for v in known if v <= own), default=known[0])}"
-        return table.get(f"{name} biased", table[name]) if epilogue else table[name]
-
-    tables = (c.cuda_core_tiles["batched"], c.cuda_core_tiles["single"])
-    kinds = [[of(table, x.capability, epilogue) for x in d.devices] for table in tables for epilogue in (False, True)]
+    kinds = [
+        [nearest(c.cuda_core_tiles[kind], x.capability) for x in d.devices] for kind in ("batched", "single", "biased")
+    ]
     most = max(len(s) for sets in kinds for s in sets)
     filled = np.array([[(s * most)[:most] for s in sets] for sets in kinds], dtype=float)  # [kind, g, tile, side]
-    kind = (2 * (p.batch == 1) + (k.vector > 0))[:, 0].astype(int)
+    kind = ((p.batch == 1) * (1 + (k.vector > 0)))[:, 0].astype(int)
     return [(filled[kind, :, i, 0], filled[kind, :, i, 1]) for i in range(most)]
 
 

@@ -12,29 +12,43 @@ from op_models import BITS, Gemm, Recurrent, Work
 
 
 def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
-    """x W of all steps, as cuDNN does it; then `steps` times the longer of h R and a step's launches; and the gates.
+    """seconds = x W of all steps as one product + `steps` times (h R + what a step costs beside it) + the gates.
 
-    h R is one product of each direction; tensor cores find its weights in L2 where they fit. Not fitted: forward
-    passes of DeepBench (training, cuDNN 7 and older) take up to four times as long where steps are small.
+    h R is one product of each direction, and the batch its rows; its weights stay in L2 from step to step where they
+    fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any product. A
+    layer without inputs of its own (what comes in is added to the gates) has no x W.
+    Source: the forward passes of DeepBench in FP32 tell what a step costs before Volta; forms: calibrate/recurrent.md.
     """
     sizes = [w.size for w in k.works if isinstance(w.size, Recurrent)]
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
     one_state = [Gemm(s.directions, s.batch, s.gates * s.hidden, s.hidden) for s in sizes]
+    inputs = np.where(k["input"] > 0, 1.0, 0.0)
     before = gemm(_products(k.works, all_inputs, d), d, c, cold)
     steps = _products(k.works, one_state, d)
     fits = 1 / (1 + (steps.weights / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
-    step = gemm(steps, d, c, 1 - fits)
-    start = c.launch["step_s"] * d.launch
+    step = gemm(steps, d, _of_steps(d, c), 1 - fits)
+    r = c.recurrent
+    start = np.where(d.major < 7, r["step_before_cc7_s"], r["step_s"]) * d.launch
     gates = k.vector / k.vector_rate
-    launch = k["steps"] * np.where(step.seconds < start, start, step.launch) + before.launch
-    seconds = before.seconds + k["steps"] * np.maximum(step.seconds, start) + gates
-    compute = before.compute + k["steps"] * step.compute + gates
-    memory, latency = before.memory + k["steps"] * step.memory, before.latency + k["steps"] * step.latency
+    each = step.seconds + start
+    seconds = inputs * before.seconds + k["steps"] * each + gates
+    compute = inputs * before.compute + k["steps"] * step.compute + gates
+    memory = inputs * before.memory + k["steps"] * step.memory
+    latency = inputs * before.latency + k["steps"] * step.latency
+    launch = inputs * before.launch + k["steps"] * (step.launch + start)
     detail = {
-        "steps": k["steps"], "inputs seconds": before.seconds, "step seconds": np.maximum(step.seconds, start),
-        "gates seconds": gates,
+        "steps": k["steps"], "inputs seconds": inputs * before.seconds, "step seconds": each, "gates seconds": gates,
     }  # fmt: skip
     return bounds(compute, memory, latency, launch, seconds, step.share)._replace(detail=detail)
+
+
+def _of_steps(d: Cards, c: Constants) -> Constants:
+    """The constants of a step's product: before Volta tiles of its own, and no parts of k that would be added up."""
+    if (d.major >= 7).all():
+        return c
+    g, own = c.cuda_core_tiles, {name: c.recurrent["tiles"][name] for name in c.recurrent["tiles"]}
+    tiles = {f"cuda_core_tiles.{kind}": {**g[kind], **own} for kind in ("batched", "single")}
+    return c.having({**tiles, "cuda_core_tiles.splits": np.where(d.major < 7, 1, g["splits"])})
 
 
 def _products(works: list[Work], sizes: list[Gemm], d: Cards) -> Columns:

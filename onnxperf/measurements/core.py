@@ -71,9 +71,7 @@ class Table:
         """The table of some of its works: indices or a mask [n]."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         works = tuple(self.works[i] for i in rows)
-        return replace(
-            self, works=works, seconds=self.seconds[rows], test=self.test[rows], kernel=self.kernel[rows]
-        )
+        return replace(self, works=works, seconds=self.seconds[rows], test=self.test[rows], kernel=self.kernel[rows])
 
     def on(self, gpus: Iterable[str]) -> Table:
         """The table of some of its cards, with the works that one of them measured."""

@@ -1,0 +1,42 @@
+"""What recurrent layers in FP32 tell: what a step costs beside its product. Candidates: recurrent.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_specs import Device
+from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.latency import Constants, alone
+from onnxperf.latency.bounds import Array
+from onnxperf.measurements import Table
+from op_models import Work
+
+NAMES = ("deepbench rnn",)
+LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
+
+
+def model(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+    """Seconds of each layer alone, [n, g]."""
+    return np.asarray(alone(works, devices, c).seconds)
+
+
+def tables(all_tables: Sequence[Table]) -> list[Table]:
+    """Recurrent layers of 0.1 ms and more, all of them: a card is scored by leaving out its die, not by kept rows."""
+    found = (t.without(t.seconds < LEAST_S, "shorter than 0.1 ms") for t in all_tables if t.family in NAMES)
+    return [t.on(t.gpus) for t in found]
+
+
+FAMILY = Family(
+    name="recurrent",
+    parameters=(
+        Parameter("recurrent.step_before_cc7_s", "seconds of a step beside its product, before Volta", 2e-5, 0.7),
+    ),
+    model=model,
+    overhead_s={"deepbench": 1e-5},
+    sample=300,
+)
+FAMILIES = (FAMILY,)
+
+__all__ = ["FAMILIES", "FAMILY", "model", "tables"]
