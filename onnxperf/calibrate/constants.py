@@ -80,7 +80,9 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
                         off = miss[classes == name, j]
                         far = _distance(without, gpu, t)
                         misses.setdefault((str(name), die, far), []).append(off[np.isfinite(off)])
-    return Derived(without, values, rows, tuple(Misses(*k, np.concatenate(v)) for k, v in sorted(misses.items())))
+    by_die = not without.startswith("cc")
+    missed_by = tuple(Misses(*k, np.concatenate(v), by_die) for k, v in sorted(misses.items()))
+    return Derived(without, values, rows, missed_by)
 
 
 def _others(t: Table, without: str) -> Table:

@@ -14,21 +14,41 @@ from onnxperf.latency.intervals import COVERAGE, DISTANCES
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """log(measured / predicted) [k] of one operator class on one die, predicted from afar or not, see DISTANCES."""
+    """log(measured / predicted) [k] of one operator class on one die, predicted from afar or not, see DISTANCES.
+
+    by_die: only this die was left out of the constants, not its whole generation.
+    """
 
     operator_class: str
     die: str
     distance: str
     miss: Array
+    by_die: bool = True
 
 
 def quantile(misses: Sequence[Misses]) -> float:
-    """The half-width that COVERAGE of the rows stay within, every die with the same weight."""
+    """The half-width that COVERAGE of the rows stay within, every entry with the same weight."""
     off = np.concatenate([np.abs(m.miss) for m in misses])
     weight = np.concatenate([np.full(len(m.miss), 1 / len(m.miss)) for m in misses])
     order = np.argsort(off, kind="stable")
     reached = np.cumsum(weight[order]) / weight.sum()
     return float(off[order][min(int(np.searchsorted(reached, COVERAGE)), len(off) - 1)])
+
+
+def widened(misses: Sequence[Misses]) -> float:
+    """What half-widths from other dies have to be multiplied by to hold for COVERAGE of a die's rows, on average.
+
+    Each die in turn against the half-width from the others: rows of one die are alike, so that a quantile over few
+    dies is too narrow for the next one. 1 where fewer than three dies can tell.
+    """
+    dies = sorted({m.die for m in misses})
+    if len(dies) < 3:
+        return 1.0
+    ratios = []
+    for die in dies:
+        width = quantile([m for m in misses if m.die != die])
+        ratios.append(Misses("", die, "", np.concatenate([m.miss for m in misses if m.die == die]) / width))
+    return max(1.0, quantile(ratios))
 
 
 def shared_part(misses: Sequence[Misses]) -> tuple[dict[str, float], float]:
@@ -48,7 +68,7 @@ def shared_part(misses: Sequence[Misses]) -> tuple[dict[str, float], float]:
 def intervals(misses: Iterable[Misses], domain: dict[str, Any], without: str = "") -> dict[str, Any]:
     """The table [constants.interval] of the classes that have rows, from all dies but `without`.
 
-    A range never narrows with distance. `within` and `between` are correlations of errors, see
+    A range never narrows with distance, and those for dies without rows are `widened`. `within` and `between` are correlations of errors, see
     `onnxperf.latency.intervals.combined`.
     """
     found = [m for m in misses if m.die != without and len(m.miss)]
@@ -56,12 +76,12 @@ def intervals(misses: Iterable[Misses], domain: dict[str, Any], without: str = "
     common: dict[str, dict[str, float]] = {}
     for name in sorted({m.operator_class for m in found}):
         mine = [m for m in found if m.operator_class == name]
-        widths, least = {}, 0.0
+        held_out = [m for m in mine if m.distance != "measured"]
+        widths, least, more = {}, 0.0, widened([m for m in held_out if m.by_die])
         for far in DISTANCES:
             at = [m for m in mine if m.distance == far]
-            least = max(least, quantile(at)) if at else least
+            least = max(least, quantile(at) * (1.0 if far == "measured" else more)) if at else least
             widths[far] = least
-        held_out = [m for m in mine if m.distance != "measured"]
         common[name], within = shared_part(held_out or mine)
         table[name] = {**widths, "within": within, "rows": sum(len(m.miss) for m in held_out), **domain[name]}
     products = [

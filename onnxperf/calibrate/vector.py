@@ -10,7 +10,7 @@ from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
 from onnxperf.latency import Constants, alone
 from onnxperf.latency.bounds import Array
-from onnxperf.measurements import Table, throttled
+from onnxperf.measurements import Table, rejected
 from onnxperf.measurements.torch_fp32 import ELEMENTWISE
 from op_models import Rows, Work
 
@@ -33,7 +33,7 @@ def _beside(w: Work, beside: Mapping[str, float]) -> float:
 def tables(all_tables: Sequence[Table]) -> list[Table]:
     """The vector families' rows of the training part, without those that the drop rule takes out."""
     of_family = (t.take(~t.test) for t in all_tables if t.family in NAMES)
-    return [throttled.vector(t).on(t.gpus) for t in of_family]
+    return [rejected.short(t).on(t.gpus) for t in of_family]
 
 
 PARAMETERS = (

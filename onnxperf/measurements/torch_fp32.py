@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gpu_specs
 from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
+from onnxperf.measurements.rejected import other_library
 from op_models import Tensor, Work
 
 RIG = "torch"
@@ -29,7 +30,7 @@ def kernels(folder: Path) -> list[Table]:
         if (folder / file).exists():
             dropped: dict[str, Counter[str]] = {}
             rows = list(_rows(folder / file, columns, shape, names, dropped))
-            found += tables(rows, RIG, dropped)
+            found += map(other_library, tables(rows, RIG, dropped))
     return found
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 import gpu_specs
-from onnxperf.latency import Constants, alone, estimate, shipped
+from onnxperf.calibrate import conv, gemm, recurrent, vector
+from onnxperf.latency import Constants, estimate, shipped
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
 from onnxperf.lower import Kernel, Kernels
 from onnxperf.measurements import Table
 from onnxperf.measurements.torch_fp32 import ELEMENTWISE
-from op_models import Work
 
 #: Methods that are scored on kernels. The first takes constants that no row of the card's die had a part in.
 LEFT_OUT, SHIPPED, ROOFLINE = "tile-wave, left out", "tile-wave", "roofline"
@@ -30,18 +30,11 @@ CLASSES = {
     "deepbench conv": "DeepBench convolution", "deepbench rnn": "DeepBench recurrent",
 }  # fmt: skip
 
-#: The family of constants behind each of them where it is not "vector", as `onnxperf.calibrate` calls it.
+#: The family of constants behind each of them where it is not that of vector kernels.
 FITTED = {
-    "bmm": "gemm", "linear": "gemm", "deepbench gemm": "gemm", "conv": "convolution", "deepbench conv": "convolution",
-    "deepbench rnn": "recurrent",
+    "bmm": gemm.FAMILY, "linear": gemm.FAMILY, "deepbench gemm": gemm.FAMILY, "conv": conv.FAMILIES[0],
+    "deepbench conv": conv.FAMILIES[0], "deepbench rnn": recurrent.FAMILY,
 }  # fmt: skip
-
-#: Seconds that a benchmark's clock includes beside the kernel (events, a launch), where no constants say: start values.
-OVERHEAD_S = {
-    "vector": {"torch": 2e-5}, "gemm": {"torch": 2.5e-5, "deepbench": 6e-6},
-    "convolution": {"torch": 1.5e-4, "deepbench": 1e-5}, "recurrent": {"deepbench": 1e-5},
-}  # fmt: skip
-BESIDE = {"softmax": "softmax", "ln": "normalisation"}  # operators whose launch takes longer than an elementwise one's
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,26 +136,24 @@ def kernels(table: Table) -> Iterator[Pairs]:
             if not len(at):
                 continue
             constants = shipped(die if method == LEFT_OUT else "")
-            seconds, width = answers([table.works[i] for i in at], gpu, method, constants)
+            seconds, width = answers(table, at, gpu, method, constants)
             extra = overhead(table, gpu, constants, method == LEFT_OUT)
             low, high = extra + seconds * np.exp(-width), extra + seconds * np.exp(width)
             yield Pairs(name, gpu, method, table.seconds[at, j], extra + seconds, low, high, table.test[at])
 
 
-def answers(works: Sequence[Work], gpu: str, method: str, c: Constants) -> tuple[Array, Array]:
-    """Seconds of works [k] that run alone on a card, and the half-widths of their ranges, as logarithms."""
-    device = gpu_specs.load(gpu)
+def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> tuple[Array, Array]:
+    """Seconds of some of a table's works [k] as its rig runs them on a card, and their half-widths, as logarithms."""
+    works, device = [table.works[i] for i in rows], gpu_specs.load(gpu)
     if method == ROOFLINE:
-        rows = Kernels(tuple(Kernel(str(i), "", (), w, 0.0) for i, w in enumerate(works)), 0.0, 0)
-        found = estimate(rows, [device], "roofline", c)
+        kernels = Kernels(tuple(Kernel(str(i), "", (), w, 0.0) for i, w in enumerate(works)), 0.0, 0)
+        found = estimate(kernels, [device], "roofline", c)
         return found.seconds[:, 0], found.half_width[:, 0]
-    return alone(works, [device], c).seconds[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
+    family = FITTED.get(table.family, vector.FAMILY)
+    return family.model(works, [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
 
 
 def overhead(table: Table, gpu: str, c: Constants, left_out: bool) -> float:
     """Seconds that the clock of a table's rig includes on a card; on one that is left out, what it does on others."""
-    family = FITTED.get(table.family, "vector")
-    beside = c.rig["beside"][BESIDE[table.family]] if table.family in BESIDE else 0.0
-    if (fitted := c.rig.get(family, {}).get(table.rig)) is None:
-        return beside + OVERHEAD_S[family][table.rig]
-    return float(beside + (fitted["other"] if left_out else fitted.get(gpu, fitted["other"])))
+    fitted = c.rig[FITTED.get(table.family, vector.FAMILY).name][table.rig]
+    return float(fitted["other"] if left_out else fitted.get(gpu, fitted["other"]))

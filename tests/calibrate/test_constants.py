@@ -54,9 +54,7 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
         text = made[f"{family.name}.toml"]
         read_back = tomllib.loads(text)
         assert read_back["made"]["rows"] == passes[""].rows[family.name]
-        assert set(read_back["made"]["data"]) == {
-            p.relative_to(SAMPLE).as_posix() for p in SAMPLE.rglob("*.csv.gz")
-        }
+        assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in SAMPLE.rglob("*.csv.gz")}
         assert "TU104" in read_back["without"]
         for p in family.parameters:
             assert f"# {p.meaning}" in text

@@ -46,9 +46,11 @@ def test_ranges_widen_with_distance() -> None:
 def test_what_is_unlike_any_row_is_as_uncertain_as_a_new_card() -> None:
     work = product(1024)
     reach = [[work.matrix_flops, work.matrix_flops], [work.bytes, work.bytes]]
-    c = shipped().having(
-        {"interval.linear.FLOPs_and_bytes": reach, "interval.linear.measured": 0.1, "interval.linear.new": 0.5}
-    ).having({"interval.cards": ["t4"]})
+    c = (
+        shipped()
+        .having({"interval.linear.FLOPs_and_bytes": reach, "interval.linear.measured": 0.1, "interval.linear.new": 0.5})
+        .having({"interval.cards": ["t4"]})
+    )
     far = product(int(1024 * (2 * BEYOND)))
     assert in_domain([work, far, replace(work, dtype="float16")], c).tolist() == [True, False, False]
     assert half_widths([work, far], Cards([T4], c), c)[:, 0].tolist() == [0.1, 0.5]
