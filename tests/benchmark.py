@@ -129,11 +129,18 @@ def sweep(kind: str, count: int = 100_000) -> Callable[[], object]:
 
     sides = np.random.default_rng(0).integers(16, 4096, (count, 3)).tolist()
     if kind == "products":
-        works = [Work(Gemm(1, a, b, c), "float32", "fp32", 4 * (a + b) * c, 4 * a * b, 4 * b * c, 2 * a * b * c)
-                 for a, b, c in sides]  # fmt: skip
+        works = [
+            Work(Gemm(1, a, b, c), "float32", "fp32", 4 * (a + b) * c, 4 * a * b, 4 * b * c, 2 * a * b * c)
+            for a, b, c in sides
+        ]
     elif kind == "convolutions":
-        works = [Work(Conv(8, a, b, c, 9, 1, 1), "float32", "fp32", 32 * a * c + 36 * a * b, 32 * b * c, 36 * a * b, 144 * a * b * c)
-                 for a, b, c in sides]  # fmt: skip
+        works = [
+            Work(
+                Conv(8, a, b, c, 9, 1, 1), "float32", "fp32",
+                32 * a * c + 36 * a * b, 32 * b * c, 36 * a * b, 144 * a * b * c,
+            )
+            for a, b, c in sides
+        ]  # fmt: skip
     elif kind == "rows":
         works = [Work(Rows(a, b, c % 3), "float32", "fp32", 4 * a * b, 4 * a * b, 0, 0, 5 * a * b) for a, b, c in sides]
     else:

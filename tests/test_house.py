@@ -20,8 +20,8 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
     "errors", "output", "graph", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction",
-    "remarks", "pipeline", "measurements", "calibrate", "report", "explain", "gpus", "decide", "validate", "export", "arguments",
-    "cli", "__main__",
+    "remarks", "pipeline", "measurements", "calibrate", "report", "explain", "gpus", "decide", "validate", "export",
+    "arguments", "cli", "__main__",
 )  # fmt: skip
 #: What a prediction does not walk through: measurements, fits to them, scores, and the view of one kernel.
 WORKSHOP = ("measurements", "calibrate", "validate", "explain")

@@ -35,7 +35,8 @@ def estimates(seconds: list[float], share: list[float] | None = None, floor: flo
     one = np.ones_like(s)
     part = np.array(share, dtype=float).reshape(s.shape) if share else one
     return Estimates(
-        seconds=s, floor_s=floor * s, half_width=0.1 * one, run_half_width=np.full(1, 0.1), joules=one, workspace=0 * one, launches=one, kind=one,
+        seconds=s, floor_s=floor * s, half_width=0.1 * one,
+            run_half_width=np.full(1, 0.1), joules=one, workspace=0 * one, launches=one, kind=one,
         choice=one.astype(str), share=part, transfer=one[:, 0] < 0, factor=one[:1, 0], source=("analytic",) * len(s),
     )  # fmt: skip
 

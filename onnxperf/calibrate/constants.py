@@ -24,7 +24,7 @@ from onnxperf.calibrate.intervals import Misses, intervals
 from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
-from onnxperf.latency.intervals import operator_class
+from onnxperf.latency.intervals import amount, operator_class
 from onnxperf.measurements import DIES, Table, files, read
 from onnxperf.output import write_file
 
@@ -57,7 +57,7 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
     constants = assumed()
     values: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
-    misses: dict[tuple[str, str, str], list[Array]] = {}
+    misses: dict[tuple[str, str, str], list[tuple[Array, Array]]] = {}
     for family, of_family in FAMILIES:
         chosen = of_family(tables)
         learned = family.learned([_others(t, without) for t in tables])
@@ -74,14 +74,18 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
         for t in (t for t in tables if t.family in names):
             miss = missed(family, t, constants)
             classes = np.array([operator_class(w) for w in t.works])
+            amounts = np.array([amount(w) for w in t.works])
             for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
                 if without in ("", die, generation(gpu)):
                     for name in np.unique(classes):
-                        off = miss[classes == name, j]
-                        far = _distance(without, gpu, t)
-                        misses.setdefault((str(name), die, far), []).append(off[np.isfinite(off)])
+                        at = (classes == name) & np.isfinite(miss[:, j])
+                        key = (str(name), die, _distance(without, gpu, t))
+                        misses.setdefault(key, []).append((miss[at, j], amounts[at]))
     by_die = not without.startswith("cc")
-    missed_by = tuple(Misses(*k, np.concatenate(v), by_die) for k, v in sorted(misses.items()))
+    missed_by = tuple(
+        Misses(*k, np.concatenate([m for m, _ in v]), np.concatenate([a for _, a in v]), by_die)
+        for k, v in sorted(misses.items())
+    )
     return Derived(without, values, rows, missed_by)
 
 

@@ -43,8 +43,8 @@ class Family:
 
     model: works, devices, constants to seconds [n, g], without the rig's overhead. overhead_s: of each rig, what its
     clock includes beside the kernel. weight: how many rows the data counts for, so that priors bind. effects: standard
-    deviations of the logarithms of a card's own effects on compute, memory, launch. learned: what is read off the tables
-    before the fit, by dotted path.
+    deviations of the logarithms of a card's own effects on compute, memory, launch. learned: what is read off the
+    tables before the fit, by dotted path.
     """
 
     name: str

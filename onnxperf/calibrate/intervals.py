@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,26 @@ import numpy as np
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.intervals import COVERAGE, DISTANCES
 
+THIRDS = (1 / 3, 2 / 3)
+
 
 @dataclass(frozen=True, slots=True)
 class Misses:
     """log(measured / predicted) [k] of one operator class on one die, predicted from afar or not, see DISTANCES.
 
-    by_die: only this die was left out of the constants, not its whole generation.
+    amount [k]: how much work each is. by_die: only this die was left out of the constants, not its whole generation.
     """
 
     operator_class: str
     die: str
     distance: str
     miss: Array
+    amount: Array
     by_die: bool = True
+
+    def take(self, rows: Array) -> Misses:
+        """Some of the rows: a mask [k]."""
+        return replace(self, miss=self.miss[rows], amount=self.amount[rows])
 
 
 def quantile(misses: Sequence[Misses]) -> float:
@@ -47,12 +54,12 @@ def widened(misses: Sequence[Misses]) -> float:
     ratios = []
     for die in dies:
         width = quantile([m for m in misses if m.die != die])
-        ratios.append(Misses("", die, "", np.concatenate([m.miss for m in misses if m.die == die]) / width))
+        ratios += [replace(m, miss=m.miss / width) for m in misses if m.die == die]
     return max(1.0, quantile(ratios))
 
 
 def shared_part(misses: Sequence[Misses]) -> tuple[dict[str, float], float]:
-    """The part of the squared misses that a whole card has in common, and each die's common miss over its usual size.
+    """Each die's common miss over the usual size of that, and the part of the squared misses that is common to a die.
 
     Rows beyond three half-widths count as if they were there: one row that went wrong is no correlation.
     """
@@ -65,10 +72,11 @@ def shared_part(misses: Sequence[Misses]) -> tuple[dict[str, float], float]:
     return {die: v / scale for die, v in common.items()}, min(together / max(whole, 1e-12), 1.0)
 
 
-def intervals(misses: Iterable[Misses], domain: dict[str, Any], without: str = "") -> dict[str, Any]:
+def intervals(misses: Iterable[Misses], domain: Mapping[str, Any], without: str = "") -> dict[str, Any]:
     """The table [constants.interval] of the classes that have rows, from all dies but `without`.
 
-    A range never narrows with distance, and those for dies without rows are `widened`. `within` and `between` are correlations of errors, see
+    Half-widths are lists, one for each third of the rows by their amount of work. A range never narrows with distance,
+    and those for dies without rows are `widened`. `within` and `between` are correlations of errors, see
     `onnxperf.latency.intervals.combined`.
     """
     found = [m for m in misses if m.die != without and len(m.miss)]
@@ -76,14 +84,17 @@ def intervals(misses: Iterable[Misses], domain: dict[str, Any], without: str = "
     common: dict[str, dict[str, float]] = {}
     for name in sorted({m.operator_class for m in found}):
         mine = [m for m in found if m.operator_class == name]
-        held_out = [m for m in mine if m.distance != "measured"]
-        widths, least, more = {}, 0.0, widened([m for m in held_out if m.by_die])
-        for far in DISTANCES:
-            at = [m for m in mine if m.distance == far]
-            least = max(least, quantile(at) * (1.0 if far == "measured" else more)) if at else least
-            widths[far] = least
-        common[name], within = shared_part(held_out or mine)
-        table[name] = {**widths, "within": within, "rows": sum(len(m.miss) for m in held_out), **domain[name]}
+        edges = [float(f"{e:.3g}") for e in np.quantile(np.concatenate([m.amount for m in mine]), THIRDS)]
+        by_third = [_widths(_third(mine, edges, i)) for i in range(len(edges) + 1)]
+        held_out = [m for m in mine if m.distance != "measured" and m.by_die] or mine
+        common[name], within = shared_part(held_out)
+        table[name] = {
+            "thirds": edges,
+            **{far: [widths[far] for widths in by_third] for far in DISTANCES},
+            "within": within,
+            "rows": sum(len(m.miss) for m in held_out),
+            **domain[name],
+        }
     products = [
         common[a][die] * common[b][die]
         for i, a in enumerate(common)
@@ -92,3 +103,20 @@ def intervals(misses: Iterable[Misses], domain: dict[str, Any], without: str = "
     ]
     table["between"] = float(np.clip(np.mean(products), 0, 1)) if products else 1.0
     return table
+
+
+def _third(misses: Sequence[Misses], edges: Sequence[float], third: int) -> list[Misses]:
+    """The rows of one third, of dies that have any."""
+    parts = (m.take(np.searchsorted(edges, m.amount) == third) for m in misses)
+    return [m for m in parts if len(m.miss)]
+
+
+def _widths(misses: Sequence[Misses]) -> dict[str, float]:
+    """The half-width at each distance."""
+    more, least = widened([m for m in misses if m.distance != "measured" and m.by_die]), 0.0
+    found = {}
+    for far in DISTANCES:
+        at = [m for m in misses if m.distance == far]
+        least = max(least, quantile(at) * (1.0 if far == "measured" else more)) if at else least
+        found[far] = least
+    return found

@@ -2,8 +2,9 @@
 
 A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Those of classes with measured rows are
 split-conformal: the quantile of |log(measured / predicted)| over rows that had no part in the constants that predict
-them (Vovk et al., 2005), taken apart by how far the card is from those with rows: `measured`, the very card has some;
-`known`, a card of its generation has; `new`, none has. The others are assumed. All come from the constants' files.
+them (Vovk et al., 2005), taken apart by thirds of the rows' work, and by how far the card is from those with rows:
+`measured`, the very card has some; `known`, a card of its generation has; `new`, none has. The others are assumed. All
+come from the constants' files.
 """
 
 from __future__ import annotations
@@ -57,16 +58,27 @@ def in_domain(works: Sequence[Work], c: Constants) -> Array:
     return inside
 
 
+def amount(w: Work) -> float:
+    """What a work is sorted into thirds by: its matrix FLOPs, or its bytes where it has none."""
+    return float(w.matrix_flops or w.bytes)
+
+
 def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
-    """The half-width of each work's estimate on each card, [n, g]."""
-    classes = [operator_class(w) for w in works]
-    names = sorted(set(classes))
-    table = np.array([[c.interval[name][far] for far in DISTANCES] for name in names]).reshape(len(names), 3)
+    """The half-width of each work's estimate on each card, [n, g].
+
+    Where a class has rows, its small, middling and large works have half-widths of their own.
+    """
     far = np.array([DISTANCES.index(distance(device, c)) for device in d.devices])
     at = np.where(in_domain(works, c)[:, None], far[None, :], DISTANCES.index("new"))
-    plain = table[np.array([names.index(k) for k in classes], dtype=int)[:, None], at]
+    widths = np.zeros(at.shape)
+    classes = np.array([operator_class(w) for w in works])
+    for name in dict.fromkeys(classes.tolist()):
+        table, mine = c.interval[name], np.flatnonzero(classes == name).tolist()
+        of = np.array([np.atleast_1d(table[far]) for far in DISTANCES], dtype=float)  # [distance, third]
+        third = np.searchsorted(table.get("thirds", ()), [amount(works[i]) for i in mine])
+        widths[mine] = of[at[mine], third[:, None]]
     tensor = d.tensor([w.pipe for w in works])
-    return np.asarray(np.where(tensor, c.interval["tensor_cores"]["new"], plain))
+    return np.asarray(np.where(tensor, c.interval["tensor_cores"]["new"], widths))
 
 
 def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, c: Constants) -> Array:

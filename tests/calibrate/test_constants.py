@@ -115,4 +115,4 @@ def test_ranges_ship_for_every_class_with_rows() -> None:
     table = shipped().interval
     for name in ("bmm", "linear", "elementwise", "softmax", "normalisation", "convolution"):
         assert table[name]["rows"] > 100
-        assert [table[name][far] for far in DISTANCES] == sorted(table[name][far] for far in DISTANCES)
+        assert all(len(table[name][far]) == len(table[name]["thirds"]) + 1 for far in DISTANCES)

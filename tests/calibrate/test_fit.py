@@ -5,7 +5,7 @@ import pytest
 
 import gpu_specs
 from onnxperf.calibrate.fit import Family, Parameter, fit, thinned
-from onnxperf.calibrate.intervals import Misses, intervals, quantile
+from onnxperf.calibrate.intervals import Misses, intervals, quantile, widened
 from onnxperf.latency import Constants, shipped
 from onnxperf.measurements import Table
 from op_models import Pointwise, Work
@@ -64,9 +64,28 @@ def test_thinning_draws_the_same_rows_each_time() -> None:
     assert thinned(few, 10) is few
 
 
+def row(name: str, die: str, miss: np.ndarray) -> Misses:
+    return Misses(name, die, "known", miss, np.arange(1.0, len(miss) + 1))
+
+
+def test_ranges_widen_by_what_a_die_left_out_asks() -> None:
+    """Of dies that are all alike nothing; where one differs, the others' range has to reach it in four of five."""
+    same = [row("linear", die, np.full(10, 0.1)) for die in "abcde"]
+    assert widened(same) == pytest.approx(1)
+    apart = [row("linear", die, np.full(10, size)) for die, size in zip("abc", (0.1, 0.1, 0.3), strict=True)]
+    assert widened(apart) == pytest.approx(3)
+    assert widened(apart[:2]) == 1  # too few to tell
+
+
+def test_small_and_large_work_have_ranges_of_their_own() -> None:
+    miss = np.repeat([0.3, 0.2, 0.1], 30)
+    found = intervals([Misses("linear", die, "known", miss, np.arange(1.0, 91)) for die in "abc"], {"linear": {}})
+    assert found["linear"]["known"] == pytest.approx([0.3, 0.2, 0.1])
+
+
 def test_a_range_holds_what_it_says_of_the_rows_it_came_from() -> None:
     random = np.random.default_rng(2)
-    misses = [Misses("linear", die, "known", 0.1 * random.standard_normal(n)) for die, n in (("a", 50), ("b", 5000))]
+    misses = [row("linear", die, 0.1 * random.standard_normal(n)) for die, n in (("a", 50), ("b", 5000))]
     width = quantile(misses)
     held = np.mean([np.mean(np.abs(m.miss) <= width) for m in misses])  # dies count alike, however many rows they have
     assert held == pytest.approx(0.8, abs=0.02)
@@ -76,7 +95,7 @@ def test_ranges_know_what_a_card_has_in_common() -> None:
     def by_card(common: float, own: float) -> dict[str, float]:
         random = np.random.default_rng(3)
         rows = [
-            Misses("linear", f"die{i}", "known", common * sign + own * random.standard_normal(400))
+            row("linear", f"die{i}", common * sign + own * random.standard_normal(400))
             for i, sign in enumerate((1, -1, 1, -1))
         ]
         return intervals(rows, {"linear": {}})["linear"]
@@ -86,6 +105,6 @@ def test_ranges_know_what_a_card_has_in_common() -> None:
 
 
 def test_a_range_leaves_out_the_die_it_is_asked_to() -> None:
-    rows = [Misses("linear", "a", "known", np.full(10, 0.1)), Misses("linear", "b", "known", np.full(10, 0.9))]
-    assert intervals(rows, {"linear": {}}, without="b")["linear"]["known"] == pytest.approx(0.1)
-    assert intervals(rows, {"linear": {}})["linear"]["new"] == pytest.approx(0.9)
+    rows = [row("linear", "a", np.full(10, 0.1)), row("linear", "b", np.full(10, 0.9))]
+    assert intervals(rows, {"linear": {}}, without="b")["linear"]["known"] == pytest.approx([0.1] * 3)
+    assert intervals(rows, {"linear": {}})["linear"]["new"] == pytest.approx([0.9] * 3)
