@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,11 @@ def check(e: explain.Explanation) -> None:
     assert all(s.factor > 0 for s in e.steps)
     assert e.low_seconds <= e.seconds <= e.high_seconds
     [found] = ({line.name: line.value for line in s.lines} for s in e.sections if s.title == "interval")
-    assert shipped().interval[str(found["class"])][str(found["card"])] == pytest.approx(found["half-width"])
+    widths = np.atleast_1d(shipped().interval[str(found["class"])][str(found["card"])])
+    width = widths[("small", "middling", "large").index(str(found["size"])) if "size" in found else 0]
+    if "domain" in found:
+        width = max(shipped().interval["outside"] * width, shipped().interval["outside_least"])
+    assert width == pytest.approx(found["half-width"])
     json.loads(e.to_json())
 
 

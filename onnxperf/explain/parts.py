@@ -11,7 +11,7 @@ from onnxperf.explain.case import Case, one
 from onnxperf.explain.core import Line, Section, amount
 from onnxperf.explain.trace import origins
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.intervals import distance, in_domain, operator_class
+from onnxperf.latency.intervals import distance, in_domain, operator_class, third
 from onnxperf.latency.power import available
 from op_models import Conv, Gemm, Transfer
 
@@ -31,6 +31,7 @@ TERMS = {
     "launch": "start and drain of {launches} kernel(s)",
 }
 SHORT = 40  # characters of a constant that is a list
+THIRDS = ("small", "middling", "large")
 FAR = {
     "measured": "rows of this very card are behind the constants",
     "known": "cards of its generation are behind the constants, this one is not",
@@ -212,11 +213,15 @@ def interval(x: Case) -> Iterator[Line]:
     elif on_tensor:
         name, far = "tensor_cores", "new"
     elif not in_domain([w], c)[0]:
-        yield Line("domain", "no row of about this size and type was measured: taken as on a new card", "outside")
+        says = "no row of about this size and type was measured: a multiple of the range on a new card"
+        yield Line("domain", says, "outside")
         far = "new"
     cards = c.interval.get("cards", ())
     yield Line("class", "kernels whose errors are of one kind", name)
     yield Line("card", FAR[far], far, "", f"measured: {', '.join(cards) or 'none yet'}")
+    if "thirds" in c.interval[name]:
+        by = "FLOPs" if w.matrix_flops else "bytes"
+        yield Line("size", f"a third of the class's rows by {by}, with a range of its own", THIRDS[third(w, c)])
     h = log(x.found.high_seconds / x.found.seconds)
     path = f"interval.{name}.{far}"
     yield Line("half-width", "h: from t / exp(h) to t exp(h), and not below the floor", h, "", origins().get(path, ""))

@@ -63,20 +63,27 @@ def amount(w: Work) -> float:
     return float(w.matrix_flops or w.bytes)
 
 
+def third(w: Work, c: Constants) -> int:
+    """Whether a work is small, middling or large among the rows of its class: 0, 1 or 2."""
+    return int(np.searchsorted(c.interval[operator_class(w)].get("thirds", ()), amount(w)))
+
+
 def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
     """The half-width of each work's estimate on each card, [n, g].
 
-    Where a class has rows, its small, middling and large works have half-widths of their own.
+    Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
+    rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
     far = np.array([DISTANCES.index(distance(device, c)) for device in d.devices])
-    at = np.where(in_domain(works, c)[:, None], far[None, :], DISTANCES.index("new"))
-    widths = np.zeros(at.shape)
+    widths = np.zeros((len(works), len(far)))
     classes = np.array([operator_class(w) for w in works])
     for name in dict.fromkeys(classes.tolist()):
-        table, mine = c.interval[name], np.flatnonzero(classes == name).tolist()
-        of = np.array([np.atleast_1d(table[far]) for far in DISTANCES], dtype=float)  # [distance, third]
-        third = np.searchsorted(table.get("thirds", ()), [amount(works[i]) for i in mine])
-        widths[mine] = of[at[mine], third[:, None]]
+        mine = np.flatnonzero(classes == name).tolist()
+        of = np.array([np.atleast_1d(c.interval[name][at]) for at in DISTANCES], dtype=float)  # [distance, third]
+        widths[mine] = of[far[None, :], np.array([[third(works[i], c)] for i in mine])]
+        wide = np.maximum(c.interval["outside"] * of[-1], c.interval["outside_least"])
+        for i in np.array(mine)[~in_domain([works[i] for i in mine], c)]:
+            widths[i] = wide[third(works[i], c)]
     tensor = d.tensor([w.pipe for w in works])
     return np.asarray(np.where(tensor, c.interval["tensor_cores"]["new"], widths))
 

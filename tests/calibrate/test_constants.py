@@ -12,7 +12,7 @@ from onnxperf.calibrate import constants
 from onnxperf.calibrate.constants import FAMILIES, SHIPPED, derive, domain, generation, missed, texts
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import DISTANCES
-from onnxperf.measurements import SAMPLE, Table, read
+from onnxperf.measurements import SAMPLE, Table, files, read
 
 FITTED = [family.name for family, _ in FAMILIES]
 
@@ -54,7 +54,7 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
         text = made[f"{family.name}.toml"]
         read_back = tomllib.loads(text)
         assert read_back["made"]["rows"] == passes[""].rows[family.name]
-        assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in SAMPLE.rglob("*.csv.gz")}
+        assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in files(SAMPLE)}
         assert "TU104" in read_back["without"]
         for p in family.parameters:
             assert f"# {p.meaning}" in text
