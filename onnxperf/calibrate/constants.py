@@ -25,7 +25,7 @@ from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
 from onnxperf.latency.intervals import amount, operator_class
-from onnxperf.measurements import DIES, Table, files, read
+from onnxperf.measurements import DIES, Table, files, read, torch_fp32
 from onnxperf.output import write_file
 
 #: What is fitted, in this order, and to which tables: a family may use the constants of those before it.
@@ -136,11 +136,19 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     """The files to ship, by name: one a family, and the intervals'."""
     dies = sorted({die for t in tables for die in t.dies} & passes.keys())
     made: dict[str, str] = {}
-    hashes = {p.relative_to(data).as_posix(): _hash(p) for p in files(data) if p.is_file()}
+    read_from = (*files(data), data / "fp32_torch" / torch_fp32.NAMES)
+    hashes = {p.relative_to(data).as_posix(): _hash(p) for p in read_from if p.is_file()}
     for family, of_family in FAMILIES:
         used = of_family(tables)
-        dropped = {f"{t.rig} {t.family}": dict(t.dropped) for t in used if t.dropped}
-        note = {"rows": passes[""].rows[family.name], "dropped": dropped, "data": hashes}
+        names = {(t.rig, t.family) for t in used}
+        measured = sum(int(np.isfinite(t.seconds).sum()) for t in tables if (t.rig, t.family) in names)
+        note = {
+            "rows": passes[""].rows[family.name],
+            "rows_measured": measured,
+            "not_fitted": f"rows kept back for scores, of cards that the family leaves out, beyond {family.sample} works",
+            "dropped": {f"{t.rig}: {t.family}": dict(t.dropped) for t in used if t.dropped},
+            "data": hashes,
+        }
         meaning = {p.path: p.meaning for p in family.parameters}
         lines = _table("constants", passes[""].values[family.name], meaning)
         for die in dies:
@@ -151,7 +159,8 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
             lines += _table(f"without.{die}", {**values, **{path: [] for path in unknown}}, {})
         made[f"{family.name}.toml"] = HEAD + "\n".join(_plain("made", note) + lines) + "\n"
     misses = [m for d in passes.values() for m in d.misses]
-    lines = []
+    total = sum(int(np.isfinite(t.seconds).sum()) for t in tables)
+    lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
     for die in ("", *dies):
         name = f"without.{die}.interval" if die else "constants.interval"
         reach = domain([t for _, of_family in FAMILIES for t in of_family(tables)], die)

@@ -82,6 +82,13 @@ def _read(without: str, wanted: Callable[[str], bool]) -> Constants:
     return Constants(**found)
 
 
+@cache
+def unmeasured() -> Mapping[str, str]:
+    """Operators that no open row measures, and what their times rest on instead."""
+    text = files("onnxperf.latency").joinpath("constants", "assumed.toml").read_text(encoding="utf-8")
+    return dict(tomllib.loads(text)["unmeasured"])
+
+
 def _copy(table: Any) -> Any:
     return {k: _copy(v) for k, v in table.items()} if isinstance(table, Mapping) else table
 

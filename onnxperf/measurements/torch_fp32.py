@@ -13,6 +13,7 @@ from onnxperf.measurements.rejected import other_library
 from op_models import Tensor, Work
 
 RIG = "torch"
+NAMES = "kernel_names.csv.gz"
 ELEMENTWISE = {
     "add": ("Add", True), "addu": ("Add", False), "mul": ("Mul", True), "mulu": ("Mul", False), "div": ("Div", True),
     "divu": ("Div", False), "pow": ("Pow", True), "powu": ("Pow", False), "relu": ("Relu", False),
@@ -24,7 +25,7 @@ BINARY = ("Add", "Mul", "Div", "Pow")
 
 def kernels(folder: Path) -> list[Table]:
     """The tables of products, elementwise operators, softmax, LayerNorm and 3x3 convolutions that lie in `folder`."""
-    names = {r["id"]: r["name"] for r in read(folder / "kernel_names.csv.gz", ("id", "name"))}
+    names = {r["id"]: r["name"] for r in read(folder / NAMES, ("id", "name"))}
     found: list[Table] = []
     for file, columns, shape in FILES:
         if (folder / file).exists():

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onnxperf.errors import UsageError, printable
+from onnxperf.latency.constants import unmeasured
 from onnxperf.output import check_target, write_file
 from onnxperf.report import console, tabulate
 from onnxperf.validate import models
@@ -89,6 +90,7 @@ def sheets(report: Report) -> list[Sheet]:
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
+        Sheet("Operators that no row measures", ("!operators", "what their times rest on"), (*unmeasured().items(),)),
     ]  # fmt: skip
     return [s for s in found if s.lines]
 
