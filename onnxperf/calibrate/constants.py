@@ -145,7 +145,7 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         note = {
             "rows": passes[""].rows[family.name],
             "rows_measured": measured,
-            "not_fitted": f"rows kept back for scores, of cards that the family leaves out, beyond {family.sample} works",
+            "not_fitted": f"rows kept back for scores, of cards the family leaves out, beyond {family.sample} works",
             "dropped": {f"{t.rig}: {t.family}": dict(t.dropped) for t in used if t.dropped},
             "data": hashes,
         }
@@ -159,7 +159,7 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
             lines += _table(f"without.{die}", {**values, **{path: [] for path in unknown}}, {})
         made[f"{family.name}.toml"] = HEAD + "\n".join(_plain("made", note) + lines) + "\n"
     misses = [m for d in passes.values() for m in d.misses]
-    total = sum(int(np.isfinite(t.seconds).sum()) for t in tables)
+    total = sum(passes[""].rows.values())
     lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
     for die in ("", *dies):
         name = f"without.{die}.interval" if die else "constants.interval"
