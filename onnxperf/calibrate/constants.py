@@ -21,6 +21,7 @@ import gpu_specs
 from onnxperf.calibrate import conv, gemm, power, recurrent, vector
 from onnxperf.calibrate.fit import Family, fit
 from onnxperf.calibrate.intervals import Misses, intervals
+from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
@@ -212,13 +213,25 @@ def _value(v: Any) -> str:
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 64), help="Processes that fit.")
 def main(data: Path, output: Path, jobs: int) -> None:
     """Derive the constants from the measurements in DATA and write them as TOML."""
+    try:
+        derive_all(data, output, jobs)
+    except Error as e:
+        click.echo(f"Error: {printable(str(e))}", err=True)
+        raise SystemExit(e.exit_code) from None
+
+
+def derive_all(data: Path, output: Path, jobs: int) -> None:
+    """Read, fit without each die and generation, and write all files once all is known.
+
+    Raises UsageError where the data hold too little, EnvironmentFailure where the folder can't be written.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     tables = read(data)
     if not tables:
         wanted = ", ".join(p.relative_to(data).as_posix() for p in files(data))
-        raise click.UsageError(f"{data} holds no measurements: none of {wanted} is there")
+        raise UsageError(f"{data} holds no measurements: none of {wanted} is there")
     used = [t for _, of_family in FAMILIES for t in of_family(tables)]
     everything = {g for t in used for g in t.gpus}
     left_out = ["", *sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
@@ -228,7 +241,10 @@ def main(data: Path, output: Path, jobs: int) -> None:
         for found in pool.map(derive, [tables] * len(left_out), left_out):
             passes[found.without] = found
             progress.advance(task)
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise EnvironmentFailure(f"can't write to {output}: {e.strerror}") from e
     for name, text in texts(data, tables, passes).items():
         write_file(str(output / name), text)
 

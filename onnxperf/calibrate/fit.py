@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 import gpu_specs
+from onnxperf.errors import UsageError
 from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.measurements import Table
 
 SOFT = 0.10  # what a good row is off by; misfits well above count by their size, not by its square
+FEWEST = 3  # rows for each constant: with fewer, the priors would be passed off as derived
 EFFECTS = ("compute", "memory", "launch")
 
 
@@ -89,6 +91,12 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
     gpus = sorted({g for t in tables for g in t.gpus})
     rigs = sorted({(t.rig, g) for t in tables for g in t.gpus})
     devices = {g: gpu_specs.load(g) for g in gpus}
+    measured = sum(int(np.isfinite(t.seconds).sum()) for t in tables)
+    if measured < FEWEST * len(family.parameters):
+        raise UsageError(
+            f"{measured} rows are too few to derive the {len(family.parameters)} constants of {family.name!r}"
+            f" from: it takes {FEWEST * len(family.parameters)}"
+        )
     n, e = len(family.parameters), 3 * len(gpus)
     prior = np.log([p.prior for p in family.parameters])
     sd = np.array([p.sd for p in family.parameters])

@@ -207,10 +207,11 @@ def _named(t: Tile) -> Array:
 
 
 def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled: Bounds) -> Bounds:
-    """Products with a vector, or with few rows or columns: kernels without tiles that stream the matrix once.
+    """A single product with a vector or up to four: kernels without tiles that stream the matrix once.
 
     max(bytes at the rate of the memory that holds them, FLOPs at a fair share of the lanes), where that is faster than
     any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, the constants are chosen.
+    Rows of stacks and of 5 to 16 rows or columns do exist: they run on tiles, however little of them is filled.
     """
     g = c.cuda_core_few_rows
     moving = k.bytes - k.weights
@@ -219,8 +220,8 @@ def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled:
     compute = k.matrix / (k.rate * g["efficiency"]) * d.compute
     own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
     own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
-    most = np.where(d.major >= 7, g["rows"], g["rows_before_cc7"])
-    better = (np.minimum(p.m, p.n) <= most) & (own.seconds < tiled.seconds) & (not p.convolution)
+    thin = (np.minimum(p.m, p.n) <= g["rows"]) & (p.batch == 1)
+    better = thin & (own.seconds < tiled.seconds) & (not p.convolution)
     return choose(better, own, tiled)
 
 

@@ -14,14 +14,14 @@ from op_models import BITS, Gemm, Recurrent, Work
 def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     """seconds = x W of all steps as one product + `steps` times (h R + what a step costs beside it) + the gates.
 
-    h R is one product of each direction, and the batch its rows; its weights stay in L2 from step to step where they
-    fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any product. A
+    h R is one product, the directions side by side, and the batch its rows; its weights stay in L2 from step to step
+    where they fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any product. A
     layer without inputs of its own (what comes in is added to the gates) has no x W.
     Source: the forward passes of DeepBench in FP32 tell what a step costs before Volta; forms: calibrate/recurrent.md.
     """
     sizes = [w.size for w in k.works if isinstance(w.size, Recurrent)]
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
-    one_state = [Gemm(s.directions, s.batch, s.gates * s.hidden, s.hidden) for s in sizes]
+    one_state = [Gemm(1, s.batch, s.directions * s.gates * s.hidden, s.hidden) for s in sizes]  # side by side
     inputs = np.where(k["input"] > 0, 1.0, 0.0)
     before = gemm(_products(k.works, all_inputs, d), d, c, cold)
     steps = _products(k.works, one_state, d)

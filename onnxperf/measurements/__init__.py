@@ -21,7 +21,7 @@ def read(data: Path) -> list[Table]:
     """Every table of kernels in a folder. Raises UsageError where one can't be read."""
     found: list[Table] = []
     for name, source in SOURCES:
-        if any((data / name / file).exists() for file, *_ in source.FILES):
+        if any((data / name / file).is_file() for file, *_ in source.FILES):
             found += source.kernels(data / name)
     return found
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import gpu_specs
 from onnxperf.errors import UsageError, printable
 from onnxperf.latency import floors
-from op_models import Operator, Tensor, Work, work_or_bytes
+from op_models import Operator, OpModelError, Tensor, Work, work_or_bytes
 
 Array = NDArray[Any]
 MAX_ROWS = 2_000_000  # of one file: a stranger's file may not fill the memory
@@ -144,10 +144,16 @@ def read(path: Path, needed: Iterable[str]) -> Iterator[dict[str, str]]:
         raise UsageError(f"{path.name} can't be read as a table: {printable(str(e))}") from e
 
 
-def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str, Any] | None = None) -> Work:
-    """The work of an operator alone; its inputs are tensors of their own even where they look the same."""
+def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str, Any] | None = None) -> Work | None:
+    """The work of an operator alone, None if there can't be one.
+
+    Its inputs are tensors of their own even where they look the same.
+    """
     apart = tuple(replace(t, name=f"input {i}") for i, t in enumerate(inputs))
-    return work_or_bytes(Operator(type, type, apart, (out,), dict(attrs or {})))[0]
+    try:
+        return work_or_bytes(Operator(type, type, apart, (out,), dict(attrs or {})))[0]
+    except OpModelError:  # sizes that no memory holds
+        return None
 
 
 def number(record: Mapping[str, str], column: str) -> float:

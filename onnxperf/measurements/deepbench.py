@@ -21,7 +21,7 @@ def kernels(folder: Path) -> list[Table]:
     """Forward passes in FP32 of the tables that lie in `folder`."""
     found: list[Table] = []
     for file, family, column, shape in FILES:
-        if (folder / file).exists():
+        if (folder / file).is_file():
             found += _table(folder / file, family, column, shape)
     return found
 

@@ -25,10 +25,11 @@ BINARY = ("Add", "Mul", "Div", "Pow")
 
 def kernels(folder: Path) -> list[Table]:
     """The tables of products, elementwise operators, softmax, LayerNorm and 3x3 convolutions that lie in `folder`."""
-    names = {r["id"]: r["name"] for r in read(folder / NAMES, ("id", "name"))}
+    named = read(folder / NAMES, ("id", "name")) if (folder / NAMES).is_file() else ()
+    names = {r["id"]: r["name"] for r in named}
     found: list[Table] = []
     for file, columns, shape in FILES:
-        if (folder / file).exists():
+        if (folder / file).is_file():
             dropped: dict[str, Counter[str]] = {}
             rows = list(_rows(folder / file, columns, shape, names, dropped))
             found += map(other_library, tables(rows, RIG, dropped))
@@ -43,7 +44,7 @@ def _rows(
     dropped: dict[str, Counter[str]],
 ) -> Iterator[Row]:
     for r in read(path, ("op", "device", "split", "latency_ms", *columns)):
-        family = r["op"] or "(none)"
+        family = (r["op"] or "(none)")[:40]
         why = dropped.setdefault(family, Counter())
         size, seconds, gpu = sizes(r, *columns), number(r, "latency_ms") / 1e3, card(r["device"])
         work = shape(family, *size) if size else None

@@ -124,7 +124,7 @@ def read(data: Path) -> tuple[list[Table], list[Measured], dict[str, Counter[str
         short = int((t.seconds <= LEAST_S).sum())
         why = {**t.dropped, SHORT: short} if t.family in CLASSES else {**t.dropped, UNKNOWN: int((t.seconds > 0).sum())}
         dropped.setdefault(CLASSES.get(t.family, t.family), Counter()).update(why)
-    if (data / MODELS).exists():
+    if (data / MODELS).is_file():
         rows, others = models((data / MODELS).parent)
         rows.sort(key=lambda row: (row.sample, row.batch, row.sequence))  # each is loaded once
         dropped[ALL_MODELS] = Counter(others)
