@@ -26,7 +26,7 @@ from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
 from onnxperf.latency.intervals import amount, operator_class
-from onnxperf.measurements import DIES, Table, files, read, torch_fp32
+from onnxperf.measurements import DIES, LEAST_S, Table, files, read, torch_fp32
 from onnxperf.output import write_file
 
 #: What is fitted, in this order, and to which tables: a family may use the constants of those before it.
@@ -34,7 +34,6 @@ FAMILIES: tuple[tuple[Family, Callable[[Sequence[Table]], list[Table]]], ...] = 
     (family, module.tables) for module in (vector, power, gemm, conv, recurrent) for family in module.FAMILIES
 )
 SHIPPED = Path(__file__).parents[1] / "latency" / "constants"
-LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
 HEAD = "# Made by `python -m onnxperf.calibrate.constants`: run it again, don't edit.\n"
 
 
@@ -65,10 +64,11 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
         constants = constants.having(learned)
         found = fit(family, [t for t in (_others(t, without) for t in chosen) if t.gpus], constants)
         values[family.name] = {**learned, **{path: rounded(v) for path, v in found.values.items()}}
-        for rig in family.overhead_s:
+        for rig, usual in family.overhead_s.items():
             own = {gpu: s for (r, gpu), s in found.overhead_s.items() if r == rig}
             values[family.name] |= {f"rig.{family.name}.{rig}.{gpu}": rounded(s) for gpu, s in own.items()}
-            values[family.name][f"rig.{family.name}.{rig}.other"] = rounded(float(np.median(list(own.values()))))
+            others = float(np.median(list(own.values()) or [usual]))
+            values[family.name][f"rig.{family.name}.{rig}.other"] = rounded(others)
         constants = constants.having(values[family.name])
         rows[family.name] = found.rows
         names = {t.family for t in chosen}

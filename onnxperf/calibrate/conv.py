@@ -16,13 +16,15 @@ from op_models import Work
 
 LONG = 2e10  # FLOPs: about 1 ms, where the rig adds 0.1 to 0.7 ms of its own that differ from shape to shape
 
+#: Where no kernel has a name: the arrangement that every library has, and its usual tile.
+UNNAMED = {"cc60": [[1, 4, 8]]}, {"cc60": [[128, 64]]}
 FUSED, PRODUCT = r"winograd_128x128\w*?tile(\d)(\d)(\d)", r"sgemm_(\d+)x(\d+)"
 
 
 def learned(every: Sequence[Table]) -> dict[str, Sizes]:
     """Arrangements of fused Winograd's 32 tiles (images x rows x columns), tiles of the products between transforms."""
     named = [t for t in every if t.family == "conv"]
-    fused, products = seen(named, FUSED, 0.001), seen(named, PRODUCT, 0.05)
+    fused, products = seen(named, FUSED, 0.001) or UNNAMED[0], seen(named, PRODUCT, 0.05) or UNNAMED[1]
     return {**by_path("convolution.fused_tiles", fused), **by_path("convolution.product_tiles", products)}
 
 

@@ -9,7 +9,7 @@ includes. They are nuisances: priors pull them to 1 (the overhead to the rig's u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from onnxperf.measurements import Table
 
 SOFT = 0.10  # what a good row is off by; misfits well above count by their size, not by its square
 FEWEST = 3  # rows for each constant: with fewer, the priors would be passed off as derived
-EFFECTS = ("compute", "memory", "launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,6 @@ class Fit:
     effects: Mapping[str, tuple[float, float, float]]
     overhead_s: Mapping[tuple[str, str], float]
     rows: int
-    cost: float
-    evaluations: int = field(default=0)
 
 
 def thinned(table: Table, most: int) -> Table:
@@ -130,7 +127,7 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
 
     done = least_squares(residuals, np.zeros(n + e + len(rigs)), method="trf", max_nfev=40, xtol=1e-4, ftol=1e-4)
     named, effects, overhead = unpack(done.x)
-    return Fit(start.having(named), named, effects, overhead, sum(count.values()), float(done.cost), int(done.nfev))
+    return Fit(start.having(named), named, effects, overhead, sum(count.values()))
 
 
-__all__ = ["EFFECTS", "Family", "Fit", "Parameter", "fit", "thinned"]
+__all__ = ["Family", "Fit", "Parameter", "fit", "thinned"]

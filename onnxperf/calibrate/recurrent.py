@@ -10,11 +10,10 @@ from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
 from onnxperf.latency import Constants, alone
 from onnxperf.latency.bounds import Array
-from onnxperf.measurements import Table
+from onnxperf.measurements import LEAST_S, Table
 from op_models import Work
 
 NAMES = ("deepbench rnn",)
-LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
 
 
 def model(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:

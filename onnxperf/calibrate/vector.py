@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,15 +19,14 @@ NAMES = (*ELEMENTWISE, "softmax", "ln")
 
 def model(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
     """Seconds of each work alone, and what the clock includes beyond an elementwise operator's share."""
-    beside = c.rig["beside"]
-    inside = [_beside(w, beside) for w in works]
-    return np.asarray(alone(works, devices, c).seconds + np.array(inside)[:, None])
+    return np.asarray(alone(works, devices, c).seconds + beside(works, c)[:, None])
 
 
-def _beside(w: Work, beside: Mapping[str, float]) -> float:
-    if not isinstance(w.size, Rows):
-        return 0.0
-    return beside["softmax" if w.size.passes >= 2 else "normalisation"]
+def beside(works: Sequence[Work], c: Constants) -> Array:
+    """Seconds [n] that the clock includes beyond those of an elementwise operator."""
+    seconds = c.rig["beside"]
+    names = ("normalisation", "normalisation", "softmax")
+    return np.array([seconds[names[min(w.size.passes, 2)]] if isinstance(w.size, Rows) else 0.0 for w in works])
 
 
 def tables(all_tables: Sequence[Table]) -> list[Table]:

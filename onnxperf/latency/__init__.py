@@ -40,8 +40,7 @@ class Estimates:
     seconds: of all repeats together, after the power budget; floor_s: the physical bound; half_width: of the range that
     holds four times in five, a logarithm, and run_half_width [g] that of their sum; kind: index into KINDS of what
     bounds it; share: part of the card that a kernel occupies; transfer [n]: copies between host and device; factor [g]:
-    what the power budget multiplied;
-    source [n]: analytic or assumed.
+    what the power budget multiplied; source [n]: analytic or assumed.
     """
 
     seconds: Array

@@ -123,7 +123,7 @@ def fewest(k: Columns, d: Cards) -> Array:
 def floor(k: Columns, d: Cards, c: Constants, streamed: Array) -> Bounds:
     """The time no kernel beats: its FLOPs at peak, its bytes at DRAM's rate (at L2's where they all fit), a launch.
 
-    Matrix and vector units can work side by side, so the larger of the two counts. `streamed` [1, g] is the share
+    Matrix and vector units can work side by side, so the larger of the two counts. `streamed` [n, g] is the share
     of all weights for which L2 has no room: that share of the kernel's comes from DRAM in every run.
     """
     compute = np.maximum(k.executed * fewest(k, d) / k.rate, k.vector / k.vector_rate)

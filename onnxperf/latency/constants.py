@@ -39,7 +39,7 @@ class Constants:
     rig: Mapping[str, Any] = field(default_factory=dict)  # what clocks of benchmarks include; in no prediction
 
     def get(self, path: str) -> Any:
-        """The value at a dotted path: "cuda_core_gemm.alpha.single"."""
+        """The value at a dotted path: "rows.slots.sweep_row"."""
         table, *keys = path.split(".")
         value = getattr(self, table)
         for key in keys:
@@ -68,7 +68,11 @@ def assumed() -> Constants:
 
 @cache
 def shipped(without: str = "") -> Constants:
-    """The constants that come with the package; derived without any row of the die `without`, if one is named."""
+    """The constants that come with the package; derived without any row of the die `without`, if one is named.
+
+    Two things keep a trace of that die: `rig` has the overhead of its own clock beside `other`, and its intervals are
+    those of the other dies' rows, each predicted by constants that this die had a part in.
+    """
     return _read(without, lambda name: name.endswith(".toml"))
 
 

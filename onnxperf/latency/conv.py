@@ -160,10 +160,8 @@ def fused(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
     count = np.concatenate(least, axis=1) * sweeps
     compute, x = blocks(count, 2 * 16 * 32 * 32 * s.cin * g["fused"], 8.0, k, d, c)
     memory = _swept(k, s, d, c, sweeps)
-    effort = np.maximum(16 / 36 * count * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36)
-    yield _option(
-        "winograd 2x2", k, d, c, np.minimum(effort, 1), compute, memory, 0.0, 1, 0.0, x, s.exact & (s.taps == 9)
-    )
+    effort = np.clip(16 / 36 * count * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36, 1)
+    yield _option("winograd 2x2", k, d, c, effort, compute, memory, 0.0, 1, 0.0, x, s.exact & (s.taps == 9))
 
 
 def transformed(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
@@ -236,7 +234,7 @@ def depthwise(k: Columns, d: Cards, c: Constants) -> Bounds:
 
 def on_tensor_cores(k: Columns, s: Shape, d: Cards, c: Constants, cold: Array) -> Bounds:
     """The implicit product on tensor cores; gathering the operand costs a constant share."""
-    product = gemm.Product(s.groups, s.images * s.out, s.cout, s.depth, convolution=True)
+    product = gemm.Product(s.groups, s.images * s.out, s.cout, s.depth)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
     whole = gemm.tensor_cores(k, product, d, c, width, cold)
     gather = c.convolution["gather_efficiency"]

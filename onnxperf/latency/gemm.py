@@ -20,25 +20,23 @@ from op_models import BITS
 class Product(NamedTuple):
     """The product behind a kernel, whatever its operator: `batch` times m x k by k x n, each a column [n, 1].
 
-    transposed: 1 where the second operand lies with k contiguous. `convolution` says that it is not the library's.
+    transposed: 1 where the second operand lies with k contiguous.
     """
 
     batch: Array
     m: Array
     n: Array
     k: Array
-    convolution: bool = False
     transposed: Array | float = 0.0
 
 
 def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
-    """A product of matrices; `cold` [n, g] is the share of the model's weights found in DRAM rather than L2."""
+    """A product of matrices: on tensor cores where the card has the kernel's pipe, on CUDA cores elsewhere.
+
+    `cold` [n, g] is the share of the model's weights found in DRAM rather than L2.
+    """
     batch, m, n, depth = (np.maximum(k[f], 1) for f in ("batch", "m", "n", "k"))
-    return product(k, Product(batch, m, n, depth, transposed=k["tb"]), d, c, cold)
-
-
-def product(k: Columns, p: Product, d: Cards, c: Constants, cold: Array) -> Bounds:
-    """Tensor cores where the card has the kernel's pipe, CUDA cores elsewhere."""
+    p = Product(batch, m, n, depth, transposed=k["tb"])
     on_tensor = d.tensor(k.pipes)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
     if on_tensor.all():
@@ -136,7 +134,7 @@ class Waves(NamedTuple):
 def _waves(k: Columns, depth: Array, blocks: Array, t: Tile, d: Cards, c: Constants) -> Waves:
     """1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): what a FLOP loads, from 128 x 128 on.
 
-    A last wave counts as `alpha` of a whole one, however few blocks it has. k is walked in steps of 8.
+    What a last wave lacks of a whole one counts `alpha` as well. k is walked in steps of 8.
     """
     g = c.cuda_core_gemm
     part = 8 * np.ceil(depth / (8 * t.splits))
@@ -209,8 +207,8 @@ def _named(t: Tile) -> Array:
 def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled: Bounds) -> Bounds:
     """A single product with a vector or up to four: kernels without tiles that stream the matrix once.
 
-    max(bytes at the rate of the memory that holds them, FLOPs at a fair share of the lanes), where that is faster than
-    any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, the constants are chosen.
+    pnorm(bytes at the rate of the memory that holds them, FLOPs at a fair share of the lanes; 2), where that is faster
+    than any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, constants are chosen.
     Rows of stacks and of 5 to 16 rows or columns do exist: they run on tiles, however little of them is filled.
     """
     g = c.cuda_core_few_rows
@@ -221,7 +219,7 @@ def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled:
     own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
     own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
     thin = (np.minimum(p.m, p.n) <= g["rows"]) & (p.batch == 1)
-    better = thin & (own.seconds < tiled.seconds) & (not p.convolution)
+    better = thin & (own.seconds < tiled.seconds)
     return choose(better, own, tiled)
 
 

@@ -3,8 +3,8 @@
 A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Those of classes with measured rows are
 split-conformal: the quantile of |log(measured / predicted)| over rows that had no part in the constants that predict
 them (Vovk et al., 2005), taken apart by thirds of the rows' work, and by how far the card is from those with rows:
-`measured`, the very card has some; `known`, a card of its generation has; `new`, none has. The others are assumed. All
-come from the constants' files.
+`measured`, the very card has some; `known`, a card of its generation has; `new`, none has. Only `measured` is no such
+quantile: some of its rows were fitted to. The classes without rows are assumed. All come from the constants' files.
 """
 
 from __future__ import annotations

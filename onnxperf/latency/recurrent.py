@@ -15,8 +15,8 @@ def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     """seconds = x W of all steps as one product + `steps` times (h R + what a step costs beside it) + the gates.
 
     h R is one product, the directions side by side, and the batch its rows; its weights stay in L2 from step to step
-    where they fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any product. A
-    layer without inputs of its own (what comes in is added to the gates) has no x W.
+    where they fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any
+    product. A layer without inputs of its own (what comes in is added to the gates) has no x W.
     Source: the forward passes of DeepBench in FP32 tell what a step costs before Volta; forms: calibrate/recurrent.md.
     """
     sizes = [w.size for w in k.works if isinstance(w.size, Recurrent)]

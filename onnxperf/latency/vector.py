@@ -26,8 +26,9 @@ def traffic(
 ) -> Traffic:
     """Memory traffic: what is still in L2 comes from there, the rest from DRAM.
 
-    resident = 1 / (1 + (bytes / (0.9 L2))^4), on the near partition where L2 has two. `again` bytes are read a
-    second time, a share `miss` of them from DRAM. Source: fitted on the FP32 vector kernels of NeuSight's data.
+    resident = 1 / (1 + (bytes / (`resident` L2))^`sharpness`), on the near partition where L2 has two. `again` bytes
+    are read a second time, a share `miss` of them from DRAM. Source: fitted on the FP32 vector kernels of NeuSight's
+    data.
     """
     resident = 1 / (1 + (nbytes / (c.l2["resident"] * d.l2_near)) ** c.l2["sharpness"])
     dram = (1 - resident) * (nbytes + again * miss)
@@ -69,7 +70,8 @@ def _elementwise(k: Columns, d: Cards, c: Constants, nbytes: Array, slots: Array
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
-    memory: what is swept again comes from DRAM where the rows in flight exceed L2; miss = 1 / (1 + (L2 / open)^5).
+    memory: what is swept again comes from DRAM where the rows in flight exceed L2;
+    miss = 1 / (1 + (`miss` L2 / open)^`miss_sharpness`).
     compute: issue slots, threads x (of the row + of each step of its block along it) a row; see `_slots`.
     latency: waves x (a row alone + its steps).
     A softmax of up to 1024 elements takes a warp and stays in its registers; blocks grow with long rows, and a plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxperf.measurements import deepbench, torch_fp32
-from onnxperf.measurements.core import DIES, Row, Table, tables
+from onnxperf.measurements.core import DIES, LEAST_S, Row, Table, tables
 
 #: Folders of measured kernels, and what reads them.
 SOURCES = (("fp32_torch", torch_fp32), ("deepbench", deepbench))
@@ -26,4 +26,4 @@ def read(data: Path) -> list[Table]:
     return found
 
 
-__all__ = ["DIES", "SAMPLE", "SOURCES", "Row", "Table", "files", "read", "tables"]
+__all__ = ["DIES", "LEAST_S", "SAMPLE", "SOURCES", "Row", "Table", "files", "read", "tables"]

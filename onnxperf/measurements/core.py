@@ -23,8 +23,10 @@ from op_models import Operator, OpModelError, Tensor, Work, work_or_bytes
 Array = NDArray[Any]
 MAX_ROWS = 2_000_000  # of one file: a stranger's file may not fill the memory
 BEYOND_PHYSICS = 0.9  # of the bound: rows faster than that are wrong, whatever made them so
+LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card
 OTHER_UNIT, SLACK_S = 200.0, 1e-4  # times the bound and some: rows slower than that are in another unit
 FASTER, SLOWER = "faster than physics", "too slow to be in the unit of its column"
+AGAIN = "measured again: of one shape the median counts"
 
 #: The die under a card's name: cards of one die are never each other's test.
 DIES = {
@@ -96,7 +98,7 @@ class Row:
 
 
 def tables(rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int]]) -> list[Table]:
-    """Rows by family; of a shape measured twice the median counts. Rows that can't be are taken out.
+    """Rows by family. Rows that can't be are taken out; of what is left of a shape measured twice the median counts.
 
     `dropped`: the families of the file, each with the rows that are not among `rows`, by reason.
     """
@@ -107,17 +109,21 @@ def tables(rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int
     for family, works in found.items():
         gpus = tuple(sorted({g for by_gpu in works.values() for g in by_gpu}))
         seconds, kernel = np.full((len(works), len(gpus)), np.nan), np.full((len(works), len(gpus)), "", dtype=object)
-        test = np.zeros(len(works), dtype=bool)
+        test, why = np.zeros(len(works), dtype=bool), Counter(dropped.get(family, {}))
+        least = floors(tuple(works), [gpu_specs.load(g) for g in gpus])
+        low, high = (BEYOND_PHYSICS * least).tolist(), (OTHER_UNIT * (least + SLACK_S)).tolist()
         for i, by_gpu in enumerate(works.values()):
             for g, same in by_gpu.items():
                 j = gpus.index(g)
-                seconds[i, j] = np.median([r.seconds for r in same])
-                kernel[i, j] = same[0].kernel
                 test[i] |= any(r.test for r in same)
-        table = Table(family, rig, tuple(works), gpus, seconds, test, kernel, dict(dropped.get(family, {})))
-        least = floors(table.works, [gpu_specs.load(g) for g in gpus])
-        table = table.without(seconds < BEYOND_PHYSICS * least, FASTER)
-        made.append(table.without(seconds > OTHER_UNIT * (least + SLACK_S), SLOWER))
+                kept = [r for r in same if low[i][j] <= r.seconds <= high[i][j]]
+                if kept:
+                    seconds[i, j] = np.median([r.seconds for r in kept])
+                    kernel[i, j] = kept[0].kernel
+                why[FASTER] += sum(r.seconds < low[i][j] for r in same)
+                why[SLOWER] += sum(r.seconds > high[i][j] for r in same)
+                why[AGAIN] += len(kept[1:])
+        made.append(Table(family, rig, tuple(works), gpus, seconds, test, kernel, {k: n for k, n in why.items() if n}))
     none = np.empty((0, 0))
     for family in (f for f in dropped if f not in found):
         made.append(Table(family, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[family])))

@@ -17,10 +17,9 @@ import click
 import numpy as np
 
 from onnxperf.errors import Error
-from onnxperf.measurements import deepbench, torch_fp32
+from onnxperf.measurements import SAMPLE, deepbench, torch_fp32
 from onnxperf.measurements.core import read, sizes
 
-SAMPLE = Path(__file__).parent / "sample"
 SEED = 0
 MOST = {"bmm": 1200, "linear": 1200, "conv": 2000, "softmax": 600, "ln": 600}
 OTHERS = 200  # of each elementwise operator

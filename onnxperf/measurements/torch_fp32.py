@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gpu_specs
 from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
-from onnxperf.measurements.rejected import other_library
+from onnxperf.measurements.rejected import by_library
 from op_models import Tensor, Work
 
 RIG = "torch"
@@ -32,7 +32,7 @@ def kernels(folder: Path) -> list[Table]:
         if (folder / file).is_file():
             dropped: dict[str, Counter[str]] = {}
             rows = list(_rows(folder / file, columns, shape, names, dropped))
-            found += map(other_library, tables(rows, RIG, dropped))
+            found += [part for t in tables(rows, RIG, dropped) for part in by_library(t)]
     return found
 
 

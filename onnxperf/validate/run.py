@@ -12,11 +12,11 @@ from typing import Any
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.measurements import SAMPLE, Table, files
+from onnxperf.measurements import LEAST_S, SAMPLE, Table, files
 from onnxperf.measurements import read as kernel_tables
 from onnxperf.measurements.models import Measured, models
 from onnxperf.validate.models import model
-from onnxperf.validate.score import CLASSES, LEAST_S, Pairs, Score, kernels, overhead, score
+from onnxperf.validate.score import CLASSES, Pairs, Score, kernels, overhead, score
 
 MODELS = "fp32_torch/e2e.csv"
 SHORT = f"no longer than {LEAST_S * 1e3:g} ms: these say more about the clock than about the card"

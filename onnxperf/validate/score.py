@@ -14,17 +14,18 @@ from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
 from onnxperf.lower import Kernel, Kernels
-from onnxperf.measurements import Table
+from onnxperf.measurements import LEAST_S, Table
+from onnxperf.measurements.rejected import OTHER_LIBRARY
 from onnxperf.measurements.torch_fp32 import ELEMENTWISE
 
 #: Methods that are scored on kernels. The first takes constants that no row of the card's die had a part in.
 LEFT_OUT, SHIPPED, ROOFLINE = "tile-wave, left out", "tile-wave", "roofline"
 METHODS = (LEFT_OUT, SHIPPED, ROOFLINE)
-LEAST_S = 1e-4  # rows that are not longer say more about the clock that took them than about the card
 
 #: What the families of measured kernels are reported as, in the order of the tables.
 CLASSES = {
-    "bmm": "batched GEMM", "linear": "GEMM with bias",
+    "bmm": "batched GEMM", "linear": "GEMM with bias", f"bmm{OTHER_LIBRARY}": "batched GEMM, other library",
+    f"linear{OTHER_LIBRARY}": "GEMM with bias, other library",
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
     "softmax": "softmax", "ln": "LayerNorm", "conv": "convolution 3x3", "deepbench gemm": "DeepBench GEMM",
     "deepbench conv": "DeepBench convolution", "deepbench rnn": "DeepBench recurrent",
@@ -32,7 +33,8 @@ CLASSES = {
 
 #: The family of constants behind each of them where it is not that of vector kernels.
 FITTED = {
-    "bmm": gemm.FAMILY, "linear": gemm.FAMILY, "deepbench gemm": gemm.FAMILY, "conv": conv.FAMILIES[0],
+    **dict.fromkeys(("bmm", "linear", f"bmm{OTHER_LIBRARY}", f"linear{OTHER_LIBRARY}"), gemm.FAMILY),
+    "deepbench gemm": gemm.FAMILY, "conv": conv.FAMILIES[0],
     "deepbench conv": conv.FAMILIES[0], "deepbench rnn": recurrent.FAMILY,
 }  # fmt: skip
 
@@ -125,7 +127,8 @@ def over_cards(scores: Iterable[Score]) -> list[Score]:
 def kernels(table: Table) -> Iterator[Pairs]:
     """The rows of a table that last longer than LEAST_S, by card, beside each method's answers.
 
-    What the clock of the table's rig includes beside the kernel is added to answers and ranges.
+    What the clock of the rig includes beside the kernel is added to answers; ranges are of what the clock reads,
+    as the half-widths were derived (`calibrate.constants.missed`).
     """
     table = table.take(np.flatnonzero((table.seconds > LEAST_S).any(axis=1)))
     long = table.seconds > LEAST_S
@@ -138,8 +141,9 @@ def kernels(table: Table) -> Iterator[Pairs]:
             constants = shipped(die if method == LEFT_OUT else "")
             seconds, width = answers(table, at, gpu, method, constants)
             extra = overhead(table, gpu, constants, method == LEFT_OUT)
-            low, high = extra + seconds * np.exp(-width), extra + seconds * np.exp(width)
-            yield Pairs(name, gpu, method, table.seconds[at, j], extra + seconds, low, high, table.test[at])
+            read = extra + seconds
+            low, high = read * np.exp(-width), read * np.exp(width)
+            yield Pairs(name, gpu, method, table.seconds[at, j], read, low, high, table.test[at])
 
 
 def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> tuple[Array, Array]:
@@ -148,7 +152,8 @@ def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> t
     if method == ROOFLINE:
         kernels = Kernels(tuple(Kernel(str(i), "", (), w, 0.0) for i, w in enumerate(works)), 0.0, 0)
         found = estimate(kernels, [device], "roofline", c)
-        return found.seconds[:, 0], found.half_width[:, 0]
+        inside = vector.beside(works, c) if table.family in vector.NAMES else 0.0
+        return found.seconds[:, 0] + inside, found.half_width[:, 0]
     family = FITTED.get(table.family, vector.FAMILY)
     return family.model(works, [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
 

@@ -12,11 +12,12 @@ from rich.text import Text
 
 from onnxperf.errors import UsageError, printable
 from onnxperf.latency.constants import unmeasured
+from onnxperf.measurements import LEAST_S
 from onnxperf.output import check_target, write_file
 from onnxperf.report import console, tabulate
 from onnxperf.validate import models
 from onnxperf.validate.run import ALL_MODELS, Progress, Report, sources, validate
-from onnxperf.validate.score import CLASSES, LEAST_S, LEFT_OUT, ROOFLINE, SHIPPED, Score
+from onnxperf.validate.score import CLASSES, LEFT_OUT, ROOFLINE, SHIPPED, Score
 
 MEAN = "mean over cards"
 NOTHING = "-"
@@ -159,6 +160,12 @@ def notes(report: Report) -> list[str]:
         found.append(
             "NeuSight, its roofline, Habitat and micro are the predictions that were published beside the "
             "measurements. NeuSight had learned from kernels of these very cards."
+        )
+    if any(s.name.endswith("other library") for s in report.scores):
+        found.append(
+            "other library: rows kept back that ran on kernels which none of the card's other rows ran on. What "
+            "another version of the library does says little of the one behind the rest and the whole models; no "
+            "range is derived from these rows."
         )
     if report.same_without:
         dies = ", ".join(map(printable, report.same_without))

@@ -1,12 +1,12 @@
 """Products on CUDA cores: what the library's tile, the waves and the caches must show, whatever the constants."""
 
-from dataclasses import replace
+from math import prod
 
 import pytest
 
 import gpu_specs
 from onnxperf.calibrate import gemm as calibration
-from onnxperf.latency import alone, shipped
+from onnxperf.latency import alone, shipped, single
 from onnxperf.latency.constants import assumed
 from onnxperf.measurements import Row, tables
 from op_models import Gemm, Work
@@ -65,9 +65,14 @@ def test_long_rows_cost_old_cards_their_sharing() -> None:
 
 def test_details_multiply_to_the_rate_of_the_arithmetic() -> None:
     w = product(1000, 700, 900)
-    b = alone([w], [replace(A100, tdp_W=1e6)], assumed(), budget=False)
+    b, _ = single(w, A100, shipped(), "tile-wave", 0.0)
+    detail = {name: float(v[0, 0]) for name, v in b.detail.items()}
+    shares = prod(v for name, v in detail.items() if name.endswith("efficiency"))
+    prologues = detail["counted waves"] * detail["prologue seconds"]
+    arithmetic = w.matrix_flops / A100.dense_flops["fp32"] / shares
+    assert (b.compute + b.latency)[0, 0] == pytest.approx(arithmetic + prologues, rel=1e-9)
     assert 0 < b.compute[0, 0] < b.seconds[0, 0]
-    assert b.workspace[0, 0] == 0 or b.launches[0, 0] == 2
+    assert (b.workspace[0, 0] > 0) == (b.launches[0, 0] == 2) == ("split" in b.choice[0, 0])
 
 
 def test_fits_see_training_rows_of_cards_at_full_clock_alone() -> None:

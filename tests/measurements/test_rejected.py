@@ -11,19 +11,20 @@ def row(n: int, kernel: str, test: bool, seconds: float = 1e-3, gpu: str = "p4")
     return Row("linear", gpu, w, seconds, test, kernel)
 
 
-def test_rows_of_another_library_are_left_aside() -> None:
+def test_rows_of_another_library_are_a_table_of_their_own() -> None:
     rows = [row(64, "a", False), row(128, "a", True), row(192, "b", True), row(256, "", True)]
     (table,) = tables([*rows, row(64, "b", False, gpu="t4"), row(192, "b", True, gpu="t4")], "torch", {})
-    kept = rejected.other_library(table)
-    assert kept.gpus == ("p4", "t4")
-    assert np.isfinite(kept.seconds[:, 0]).tolist() == [True, True, False, True]  # only p4 never ran b otherwise
+    kept, other = rejected.by_library(table)
+    assert (kept.family, other.family) == ("linear", "linear of another library")
+    assert kept.gpus == ("p4", "t4") and other.gpus == ("p4",)  # t4 runs b elsewhere too
+    assert np.isfinite(kept.seconds[:, 0]).tolist() == [True, True, False, True]
     assert np.isfinite(kept.seconds[:, 1]).tolist() == [True, False, True, False]
-    assert sum(kept.dropped.values()) == 1
+    assert other.works == table.works[2:3] and np.isfinite(other.seconds).all()
 
 
 def test_without_other_rows_nobody_can_tell() -> None:
     (table,) = tables([row(128, "a", True), row(192, "b", True)], "torch", {})
-    assert rejected.other_library(table) is table
+    assert rejected.by_library(table) == [table]
 
 
 def test_what_the_host_took_to_launch_tells_a_fit_nothing() -> None:

@@ -51,7 +51,16 @@ def test_cards_are_columns_and_what_nobody_measured_is_nan(tmp_path: Path) -> No
 
 def test_of_a_shape_measured_twice_the_median_counts(tmp_path: Path) -> None:
     rows = [f"bmm,Tesla T4,train,4,64,64,64,{ms},0" for ms in (1, 2, 9)]
-    assert gemm_table(tmp_path, *rows).seconds.tolist() == [[2e-3]]
+    t = gemm_table(tmp_path, *rows)
+    assert t.seconds.tolist() == [[2e-3]]
+    assert list(t.dropped.values()) == [2]
+
+
+def test_a_row_that_cannot_be_has_no_part_in_the_median(tmp_path: Path) -> None:
+    rows = [f"bmm,Tesla T4,train,4,64,64,64,{ms},0" for ms in (1e9, 2, 1e-9)]
+    t = gemm_table(tmp_path, *rows)
+    assert t.seconds.tolist() == [[2e-3]]
+    assert t.dropped == {"faster than physics": 1, "too slow to be in the unit of its column": 1}
 
 
 @pytest.mark.parametrize(
