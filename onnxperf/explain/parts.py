@@ -26,16 +26,16 @@ FORMULAS = {
 FACTORS = ("stack", "m", "n", "k")
 TERMS = {
     "compute": "the arithmetic alone: {flops}",
-    "memory": "DRAM and L2 traffic, re-reads included: {bytes}",
+    "memory": "traffic, re-reads included: {bytes}",
     "latency": "what arithmetic takes longer: chains, prologues, waves and tiles that are not full",
     "launch": "start and drain of {launches} kernel(s)",
 }
 SHORT = 40  # characters of a constant that is a list
 THIRDS = ("small", "middling", "large")
 FAR = {
-    "measured": "rows of this very card are behind the constants",
-    "known": "cards of its generation are behind the constants, this one is not",
-    "new": "no card of its generation is behind the constants",
+    "measured": "rows of this very card were measured",
+    "known": "rows of other cards of its generation were measured",
+    "new": "no row of its generation was measured",
 }
 
 
@@ -146,6 +146,18 @@ def unit(name: str) -> str:
     return UNITS.get(name.rpartition(" ")[2], "")
 
 
+def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
+    """Which memory takes that long and what goes through it; the work's own bytes where the details don't say."""
+    longest = max(("DRAM", "L2", "scattered"), key=lambda name: detail.get(f"{name} seconds", 0.0))
+    taken = detail.get(f"{longest} seconds", 0.0)
+    if taken < 0.99 * seconds:
+        return f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')}"
+    through = detail.get(f"{longest} bytes")
+    return (
+        f"{longest}, {amount(through, 'B')} at {amount(through / taken, 'B/s')}" if through else f"{longest} accesses"
+    )
+
+
 def bounds(x: Case) -> Iterator[Line]:
     """Every bound, what the model makes of them, the floor under it, and which wins."""
     b, least, d = x.bounds, x.least, x.device
@@ -156,7 +168,7 @@ def bounds(x: Case) -> Iterator[Line]:
         if seconds := one(getattr(b, name)):
             numbers = {
                 "flops": f"{amount(flops, 'FLOP')} at {amount(flops / seconds, 'FLOP/s')}",
-                "bytes": f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')}",
+                "bytes": _moved(x.detail, nbytes, seconds),
                 "launches": f"{one(b.launches):.0f}",
             }
             yield Line(name, text.format(**numbers), seconds, "s", where)
