@@ -59,6 +59,8 @@ FAMILY = Family(
         Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
         Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
         Parameter("cuda_core_gemm.scatter", "traffic of blocks that share nothing, for what they use", 2.5, 0.3),
+        Parameter("cuda_core_gemm.unshared", "the same where rows in flight are short", 0.9, 0.15),
+        Parameter("cuda_core_gemm.unshared_norm", "how that joins what else takes time", 5.0, 0.3),
         Parameter(
             "cuda_core_gemm.open_L2", "rows in flight, in sizes of L2, at which half the sharing is lost", 70, 0.3
         ),

@@ -64,7 +64,8 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     compute = counted waves x (2 rows columns k / rate of an SM + prologue). memory = DRAM or L2, whichever is longer:
     compulsory bytes and partial sums, and what the waves read again where L2 does not hold it, blocks of a wave
     sharing what they read; every block's operands from L2. Where the stored operand is transposed, old architectures
-    lose that sharing: blocks walk along rows of k elements at their own pace (`scattered`). The three join by a norm.
+    share nothing: blocks walk along rows of k elements at their own pace, and what each of them reads comes from DRAM,
+    with more beside it where the rows in flight are long (`scattered`). All join by norms.
     Source: fitted on the FP32 kernels of NeuSight's data, scored on DeepBench's too; forms tried: calibrate/gemm.md.
     """
     batch, m, n, depth = p.batch, p.m, p.n, p.k
@@ -90,11 +91,12 @@ def cuda_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array) -> 
     l2 = l2_bytes / (d.l2_Bps * g["l2"]) * d.memory
     lost = (open_rows * depth * width / (g["open_L2"] * d.l2)) ** 1.5
     old = (d.major < 7) & (p.transposed > 0)
-    scattered = np.where(old, g["scatter"] * lost / (1 + lost), 0.0) * l2_bytes / (d.bandwidth * d.dram) * d.memory
+    apart = g["unshared"] + (g["scatter"] - g["unshared"]) * lost / (1 + lost)
+    scattered = np.where(old, apart, 0.0) * l2_bytes / (d.bandwidth * d.dram) * d.memory
 
     store = g["store"] * k.written / rate * np.minimum(1, 256 / w.part)
     launch = c.launch["kernel_s"] * d.launch + np.where(t.splits > 1, c.launch["split_s"], 0.0)
-    seconds = pnorm(pnorm(compute, dram, l2, p=g["norm"]), scattered, p=3.0) + store + launch
+    seconds = pnorm(pnorm(compute, dram, l2, p=g["norm"]), scattered, p=g["unshared_norm"]) + store + launch
     useful = np.minimum(k.matrix / (k.rate * w.efficiency) * d.compute, compute)
     padded = batch * across * down * t.columns * t.rows * w.part * t.splits / (batch * m * n * depth)
     memory = np.maximum(np.maximum(dram, l2), scattered)
