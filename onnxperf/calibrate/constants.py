@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -223,8 +224,10 @@ def main(data: Path, output: Path, jobs: int) -> None:
 def derive_all(data: Path, output: Path, jobs: int) -> None:
     """Read, fit without each die and generation, and write all files once all is known.
 
-    Raises UsageError where the data hold too little, EnvironmentFailure where the folder can't be written.
+    Raises UsageError where the data hold too little, EnvironmentFailure without scipy or where nothing can be written.
     """
+    if find_spec("scipy") is None:
+        raise EnvironmentFailure("deriving constants takes scipy: pip install 'onnxperf[fit]'")
     from rich.console import Console
     from rich.progress import Progress
 

@@ -79,6 +79,13 @@ def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "holds no measurements" in done.output
 
 
+def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "find_spec", lambda name: None)
+    done = CliRunner().invoke(constants.main, [str(SAMPLE), "-o", str(tmp_path)])
+    assert done.exit_code == 4 and "pip install 'onnxperf[fit]'" in done.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
     found = domain([t for t in tables if t.rig == "torch"], without="TU104")
     assert "t4" not in found["cards"] and "v100-pcie-32gb" in found["cards"]
