@@ -249,7 +249,7 @@ def gpus(name: str | None, as_json: bool) -> None:
 def validate(data: str | None, json_to: str | None, markdown: bool) -> None:
     """Score every method on measurements, each card left out in turn: how far off, how biased, how honest its range.
 
-    Example: onnxperf validate --data ../shared/data --json scores.json
+    Example: onnxperf validate --data measurements --json scores.json
     """
     from onnxperf.validate import show
 
