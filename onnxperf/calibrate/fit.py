@@ -42,7 +42,7 @@ class Parameter:
 class Family:
     """What one file of constants is derived from, and how.
 
-    model: works, devices, constants to seconds [n, g], without the rig's overhead. overhead_s: of each rig, what its
+    model: works, devices, constants to seconds [n, g] but for the card's overhead. overhead_s: of each rig, what its
     clock includes beside the kernel. weight: how many rows the data counts for, so that priors bind. effects: standard
     deviations of the logarithms of a card's own effects on compute, memory, launch. learned: what is read off the
     tables before the fit, by dotted path.

@@ -26,7 +26,7 @@ def learned(every: Sequence[Table]) -> dict[str, Sizes]:
     """The tiles of stacks and of single products. From Volta on, a bias makes no difference to what a library has."""
     stacks = seen((t for t in every if t.family == "bmm"), TILE, SHARE)
     biased = seen((t for t in every if t.family == "linear"), TILE, SHARE)
-    plain = {cc: sizes for cc, sizes in biased.items() if cc >= "cc70"}
+    plain = {cc: sizes for cc, sizes in biased.items() if int(cc.removeprefix("cc")) >= 70}
     root = "cuda_core_tiles"
     return {
         **by_path(f"{root}.batched", stacks), **by_path(f"{root}.biased", biased), **by_path(f"{root}.single", plain),
@@ -48,7 +48,7 @@ def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> A
 FAMILY = Family(
     name="gemm",
     parameters=(
-        Parameter("cuda_core_gemm.alpha", "what the last wave counts, however few blocks it has", 0.88, 0.1, most=1.0),
+        Parameter("cuda_core_gemm.alpha", "what a last wave lacks of a whole one counts so much", 0.88, 0.1, most=1.0),
         Parameter("cuda_core_gemm.best", "efficiency of a tile of 128 x 128", 0.975, 0.02, most=1.0),
         Parameter("cuda_core_gemm.kappa", "loss of small tiles", 0.40, 0.08),
         Parameter("cuda_core_gemm.half_warps", "warps at which half the latency is hidden", 0.7, 0.5),
@@ -58,12 +58,10 @@ FAMILY = Family(
         Parameter("cuda_core_gemm.l2", "share of L2's rate", 0.40, 0.1, most=1.0),
         Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
         Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
-        Parameter("cuda_core_gemm.scatter", "traffic of blocks that share nothing, for what they use", 2.5, 0.3),
-        Parameter("cuda_core_gemm.unshared", "the same where rows in flight are short", 0.9, 0.15),
-        Parameter("cuda_core_gemm.unshared_norm", "how that joins what else takes time", 5.0, 0.3),
-        Parameter(
-            "cuda_core_gemm.open_L2", "rows in flight, in sizes of L2, at which half the sharing is lost", 70, 0.3
-        ),
+        Parameter("cuda_core_gemm.scatter", "DRAM bytes for each that a block uses: old cards, long rows", 2.5, 0.3),
+        Parameter("cuda_core_gemm.unshared", "the same, short rows", 0.9, 0.15),
+        Parameter("cuda_core_gemm.unshared_norm", "how those bytes' time joins the rest", 5.0, 0.3),
+        Parameter("cuda_core_gemm.open_L2", "rows in flight, in sizes of L2, halfway between the two", 70, 0.3),
     ),
     model=seconds,
     overhead_s={"torch": 2.5e-5, "deepbench": 6.0e-6},

@@ -162,6 +162,15 @@ def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str
         return None
 
 
+def refusal(gpu: str | None, shape: object, seconds: float) -> str:
+    """Why a record is no row: the reason that it is counted under, "" where nothing is wrong."""
+    if gpu is None:
+        return "unknown card"
+    if shape is None:
+        return "no such shape"
+    return "" if seconds == seconds else "no positive time"
+
+
 def number(record: Mapping[str, str], column: str) -> float:
     """A positive number, or nan where the cell is empty, no number, or not positive."""
     try:

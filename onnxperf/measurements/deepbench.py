@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
+from onnxperf.measurements.core import Row, Table, number, read, refusal, sizes, tables, work_of
 from op_models import Tensor, Work
 
 RIG = "deepbench"
@@ -31,15 +31,11 @@ def _table(path: Path, family: str, column: str, shape: Callable[[dict[str, str]
     for r in read(path, ("gpu", "mode", "precision", column)):
         if r["mode"] != "train" or r["precision"] != "Float":
             continue
-        work, seconds = shape(r), number(r, column) / 1e3
-        if r["gpu"] not in CARDS:
-            why["unknown card"] += 1
-        elif work is None:
-            why["no such shape"] += 1
-        elif seconds != seconds:
-            why["no positive time"] += 1
-        else:
-            rows.append(Row(family, CARDS[r["gpu"]], work, seconds, True, r.get("fwd_algo") or ""))
+        gpu, work, seconds = CARDS.get(r["gpu"]), shape(r), number(r, column) / 1e3
+        if reason := refusal(gpu, work, seconds):
+            why[reason] += 1
+        elif gpu and work:
+            rows.append(Row(family, gpu, work, seconds, True, r.get("fwd_algo") or ""))
     return tables(rows, RIG, {family: why})
 
 

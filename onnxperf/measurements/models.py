@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnxperf.measurements.core import DIES, number, read, sizes
+from onnxperf.measurements.core import DIES, number, read, refusal, sizes
 from onnxperf.measurements.torch_fp32 import card
 
 #: The sample that has the graph of each measured model.
@@ -62,15 +62,11 @@ def models(folder: Path) -> tuple[list[Measured], dict[str, int]]:
             why["training, or with an option"] += 1
         elif r["model"] not in SAMPLES:
             why["no sample of this model"] += 1
-        elif gpu is None:
-            why["unknown card"] += 1
-        elif size is None:
-            why["no such shape"] += 1
-        elif seconds != seconds:
-            why["no positive time"] += 1
+        elif reason := refusal(gpu, size, seconds):
+            why[reason] += 1
         elif (gpu, r["model"], size) in found:
             why["measured twice"] += 1
-        else:
+        elif gpu and size:
             published = {m: number(r, f"{m}_ms") / 1e3 for m in METHODS}
             kernels_s = number(r, "sum_gpu_ops_ms") / 1e3
             batch, sequence = size

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxperf.measurements.core import Table
+from onnxperf.measurements.core import LEAST_S, Table
 
-DISPATCH_S = 1e-4
 OTHER_LIBRARY = " of another library"
 FEW = 0.1  # of a card's kept-back rows: so many may be on kernels that are merely rare
 
@@ -44,4 +43,4 @@ def short(table: Table) -> Table:
     An event pair around a kernel reads `start + max(kernel, dispatch)`: on these hosts that is 25 to 60 microseconds
     whatever the kernel does. Rows under 0.1 ms, which no score counts either, would tell a fit of the host.
     """
-    return table.without(table.seconds < DISPATCH_S, "shorter than the host's dispatch")
+    return table.without(table.seconds < LEAST_S, "shorter than the host's dispatch")

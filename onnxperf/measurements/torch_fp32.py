@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import gpu_specs
-from onnxperf.measurements.core import Row, Table, number, read, sizes, tables, work_of
+from onnxperf.measurements.core import Row, Table, number, read, refusal, sizes, tables, work_of
 from onnxperf.measurements.rejected import by_library
 from op_models import Tensor, Work
 
@@ -48,13 +48,9 @@ def _rows(
         why = dropped.setdefault(family, Counter())
         size, seconds, gpu = sizes(r, *columns), number(r, "latency_ms") / 1e3, card(r["device"])
         work = shape(family, *size) if size else None
-        if gpu is None:
-            why["unknown card"] += 1
-        elif work is None:
-            why["no such shape"] += 1
-        elif seconds != seconds:
-            why["no positive time"] += 1
-        else:
+        if reason := refusal(gpu, work, seconds):
+            why[reason] += 1
+        elif gpu and work:
             ran = r.get("kernels") or r.get("kernel") or ""
             yield Row(family, gpu, work, seconds, r["split"] == "test", names.get(ran.removesuffix(".0"), ran))
 

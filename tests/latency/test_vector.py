@@ -93,7 +93,7 @@ def test_more_rows_never_take_less(passes: int) -> None:
     """Over eight decades of work, on every card."""
     works = [rows(2**e, 2048, passes) for e in range(24)]
     times = alone(works, [gpu_specs.load(i) for i in gpu_specs.ids()], shipped(), budget=False).seconds
-    assert (times[1:] > 0.9 * times[:-1]).all()
+    assert (times[1:] >= times[:-1]).all()
 
 
 def test_short_runs_cost_more_than_a_copy() -> None:
