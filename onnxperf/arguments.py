@@ -17,7 +17,7 @@ else:
     FloatType = click.ParamType  # older versions of click take no [float]
 
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-RUNTIMES = ("ort-cuda", "ort-cpu", "tensorrt", "torch-eager")
+RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
 HOSTS = ("server", "desktop", "cloud", "jetson")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 METHODS = ("tile-wave", "sum", "roofline")

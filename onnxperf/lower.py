@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import HOSTS, Host, Runtime, paced
-from op_models import Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
+from onnxperf.runtimes import HOSTS, WITHIN, Host, Runtime, paced
+from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
 
 COMPUTE, COPY = "compute", "copy"
 
@@ -81,7 +81,8 @@ def lower(
             row = replace(row, blocks=way == "d2h")
         else:
             w, assumed = _work(o, runtime, tf32)
-            host_s = waiting + o.repeat * (host.node_s + host.launch_s)
+            walked = 0.0 if WITHIN in o.attrs else host.node_s
+            host_s = waiting + o.repeat * (walked + host.launch_s)
             row = Kernel(o.name, o.type, o.nodes, w, host_s, after, assumed=assumed, repeat=o.repeat)
         for t in o.outputs:
             made[t.name] = (len(rows),)
@@ -137,4 +138,6 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")
+    if runtime.policy.channels_last and isinstance(w.size, Conv):
+        w = replace(w, size=w.size._replace(last=True))
     return w, assumed

@@ -58,7 +58,8 @@ def predict(
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
-    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda, ort-cpu, tensorrt or torch-eager.
+    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda, ort-cuda-1.12 (until that
+    release), ort-cpu, tensorrt or torch-eager.
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
@@ -183,8 +184,8 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
 
 def answer(graph: Graph, device: Device, scenario: Scenario, constants: Constants | None = None) -> Prediction:
     """Walk a loaded graph through every room, for one device and scenario, with the shipped constants or others."""
-    runtime, cpu = _check(scenario), HOSTS[scenario.host]
-    run, kernels = lowered(graph, device, scenario)
+    runtime, cpu = costed(_check(scenario), constants or shipped()), HOSTS[scenario.host]
+    run, kernels = lowered(graph, device, scenario, constants)
     estimates = estimate(kernels, [device], scenario.method, constants)
     timeline = schedule(
         kernels,
@@ -200,9 +201,17 @@ def answer(graph: Graph, device: Device, scenario: Scenario, constants: Constant
     return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime))
 
 
-def lowered(graph: Graph, device: Device, scenario: Scenario) -> tuple[Graph, Kernels]:
+def costed(runtime: Runtime, c: Constants) -> Runtime:
+    """The runtime with the host costs that were derived from measured runs of it, where there are any."""
+    own = c.host.get("ort" if runtime.name.startswith("ort-cuda") else runtime.name)
+    return replace(runtime, host=replace(runtime.host, **own, source="calibrated")) if own else runtime
+
+
+def lowered(
+    graph: Graph, device: Device, scenario: Scenario, constants: Constants | None = None
+) -> tuple[Graph, Kernels]:
     """The graph as it is really run, and its kernels."""
-    runtime = _check(scenario)
+    runtime = costed(_check(scenario), constants or shipped())
     typed = precision(graph, scenario.precision, device)
     run = run_graph(typed, runtime, LEVELS[scenario.opt_level], scenario.ort_transformers)
     if scenario.cuda_graph:

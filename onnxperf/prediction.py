@@ -281,7 +281,7 @@ def conclude(
         for i, k in enumerate(kernels.rows)
     )
     busy = min(_busy(rows), total)
-    low, high = _interval(total, busy, float(estimates.run_half_width[0]))
+    low, high = _interval(total, busy, float(estimates.run_half_width[0]), scenario.runtime)
     works = [(k.repeat, k.work) for k in kernels.rows]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     return Prediction(
@@ -310,10 +310,13 @@ def conclude(
     )
 
 
-def _interval(total: float, busy: float, half_width: float) -> tuple[float, float]:
-    """The range of a run: of the time `busy` with kernels as their sum's; the rest, the host's, errs on its own."""
+def _interval(total: float, busy: float, half_width: float, runtime: str) -> tuple[float, float]:
+    """The range of a run: of the time `busy` with kernels as their sum's; the rest, the host's, errs on its own; and so
+    does the run, for what neither knows (clocks, versions).
+    """
+    beside = shipped().interval["run"]
     idle = (total - busy) * shipped().interval["host"]
-    width = float(np.hypot(busy * half_width, idle)) / total
+    width = float(np.hypot(np.hypot(busy * half_width, idle) / total, beside.get(runtime, beside["other"])))
     return total * float(np.exp(-width)), total * float(np.exp(width))
 
 

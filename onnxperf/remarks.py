@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpu_specs import Device
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import Constants, Estimates, pipe_on
-from onnxperf.latency.intervals import distance, in_domain, operator_class
+from onnxperf.latency.intervals import class_on, in_domain
 from onnxperf.lower import Kernels, on_host
 from onnxperf.memory import Memory
 from onnxperf.prediction import Scenario
@@ -74,8 +74,7 @@ def _assumed_constants(
         return
     shares: dict[str, float] = {}
     for k, seconds in zip(kernels.rows, estimates.seconds[:, 0], strict=True):
-        on_tensor_cores = pipe_on(device, k.work.pipe).startswith("tensor_")
-        name = "tensor_cores" if on_tensor_cores else operator_class(k.work)
+        name = class_on(k.work, device)
         if "rows" not in c.interval[name]:
             shares[name] = shares.get(name, 0.0) + float(seconds)
     rough = []
@@ -91,13 +90,14 @@ def _assumed_constants(
 
 def _far(kernels: Kernels, device: Device, c: Constants) -> Iterator[Note]:
     """Says where no measurement is near, and ranges are wider for it."""
-    if distance(device, c) == "new" and c.interval["generations"]:
+    if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
         known = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability
         says = f"{device.id} has compute capability {major}.{minor}; the cards that constants were derived from have"
         yield Note("outside-calibration", f"{says} {known}: ranges are wider")
     works = [k.work for k in kernels.rows]
-    outside = [k for k, near in zip(kernels.rows, in_domain(works, c), strict=True) if not near]
+    names = [class_on(w, device) for w in works]
+    outside = [k for k, near in zip(kernels.rows, in_domain(works, names, c), strict=True) if not near]
     if outside:
         says = f"{len(outside)} of {len(works)} kernels are unlike any measured one in size or type: ranges are wider"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 
 from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, op, work
 from op_models.pointwise import REQUANTISE, SIGMOID, activated
@@ -21,9 +21,12 @@ def conv(
     """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, each once an output."""
     last = bool(channels_last) or "::Nhwc" in op.type
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
-    size = Conv(x.shape[0], x.shape[-1 if last else 1], w.shape[0], out, taps, group, prod(strides or (1,)))
+    cin, stride = x.shape[-1 if last else 1], prod(strides or (1,))
+    size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last)
     after = given(b, z) + activated(activation) + REQUANTISE * ("QLinear" in op.type)
-    return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after)
+    seen = prod(min(1.0, side / max(step, 1)) for side, step in zip(w.shape[2:], strides or (), strict=False))
+    read = {0: ceil(x.size * seen)}  # strides wider than the kernel pass over the rest
+    return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
 @op("ConvTranspose")

@@ -114,7 +114,9 @@ class Gemm(NamedTuple):
 
 
 class Conv(NamedTuple):
-    """A convolution: `out` output positions, `taps` kernel elements, `stride` the product of strides."""
+    """A convolution: `out` output positions, `taps` kernel elements, `stride` the product of strides, `last`: channels
+    lie last in the image and the result.
+    """
 
     images: int
     cin: int
@@ -124,14 +126,18 @@ class Conv(NamedTuple):
     groups: int
     stride: int
     direction: str = "forward"
+    last: bool = False
 
 
 class Rows(NamedTuple):
-    """A reduction along rows (softmax, normalisation, reduce): `passes` extra sweeps over a row."""
+    """A reduction along rows (softmax, normalisation, reduce): `passes` extra sweeps over a row; `block` threads that
+    take an element of it each, where a runtime's own kernel has them.
+    """
 
     rows: int
     width: int
     passes: int = 0
+    block: int = 0
 
 
 class Pointwise(NamedTuple):

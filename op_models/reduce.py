@@ -38,6 +38,14 @@ def softmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * SPECIAL)
 
 
+@op("MaskedSoftmax")
+def masked_softmax(op: Operator, x: Tensor, mask: Maybe = None) -> Work:
+    """Softmax of scores by a thread an element, in blocks of 32 to 1024, as ONNX Runtime's unfused attention has it."""
+    rows, width = softmax_rows(op, x, -1)
+    block = min(max(32, 2 ** (width - 1).bit_length()), 1024)
+    return work(op, Rows(rows, width, 2, block), vector=x.size * (SOFTMAX + given(mask)) + rows * SPECIAL)
+
+
 @op("com.microsoft::QLinearSoftmax")
 def quantised_softmax(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
     """Softmax along one axis between a dequantisation and a requantisation."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,20 @@ class Sample:
     inputs: Mapping[str, tuple[int, ...]]
     outputs: tuple[str, ...]
     open_dims: tuple[str, ...] = ()
+    form: str = ""  # old: the mask as older exporters wrote it; script: by TorchScript's exporter, in half precision
+
+    def dims(self) -> dict[str, dict[int, str]]:
+        """The open dimensions of each input by axis: states of the past have theirs in other places than tokens."""
+        first, second = (*self.open_dims, "", "")[:2]
+        tokens, past = {0: first, 1: second}, {1: first, 3: second}
+        one = {axis: name for axis, name in tokens.items() if name != "past"}
+        found = {n: past if len(s) == 5 else one for n, s in self.inputs.items()} if first else {}
+        return found
 
     def tensors(self, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-        """Images are floating point, everything else is tokens; ones also make a mask that hides nothing."""
+        """Images and states are floating point, everything else is tokens; ones also make a mask that hides nothing."""
         return {
-            name: torch.ones(shape, dtype=dtype if len(shape) == 4 else torch.int64)
+            name: torch.ones(shape, dtype=dtype if len(shape) >= 4 else torch.int64)
             for name, shape in self.inputs.items()
         }
 
@@ -71,11 +81,12 @@ def gpt2_before(width: int, heads: int, layers: int, positions: int) -> hf.PreTr
 
 
 def gpt2_attention(
-    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, **_: Any
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, **_: Any
 ) -> tuple[torch.Tensor, None]:
     """Eager attention as GPT-2 had it in transformers 4.38: quotient, choice by mask, softmax."""
     scores = torch.matmul(q, k.transpose(-1, -2)) / q.shape[-1] ** 0.5
-    scores = torch.where(mask, scores, torch.tensor(torch.finfo(scores.dtype).min))
+    if mask is not None:  # a single query sees all
+        scores = torch.where(mask, scores, torch.tensor(torch.finfo(scores.dtype).min))
     return torch.matmul(nn.functional.softmax(scores, dim=-1), v).transpose(1, 2).contiguous(), None
 
 
@@ -100,9 +111,70 @@ def opt_attention(
     return torch.bmm(shares, v).view(batch, heads, length, width).transpose(1, 2), None
 
 
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+MINI = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1}
+
+
 def bert_large() -> hf.PreTrainedModel:
-    size = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    return hf.BertForSequenceClassification(hf.BertConfig(**size, **EAGER))
+    return hf.BertForSequenceClassification(hf.BertConfig(**LARGE, **EAGER))
+
+
+def before(model: str, config: str, **size: Any) -> hf.PreTrainedModel:
+    """An encoder with `bert_attention` and `bert_mask`."""
+    hf.AttentionInterface.register("bert-before", bert_attention)
+    hf.AttentionMaskInterface.register("bert-before", bert_mask)
+    return getattr(hf, model)(getattr(hf, config)(**size, attn_implementation="bert-before"))
+
+
+def bert_attention(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Eager attention as BERT had it until transformers 4.4x: quotient, mask added, softmax."""
+    scores = torch.matmul(q, k.transpose(-1, -2)) / int(q.shape[-1]) ** 0.5
+    scores = scores if mask is None else scores + mask
+    return torch.matmul(nn.functional.softmax(scores, dim=-1), v).transpose(1, 2).contiguous(), None
+
+
+def bert_mask(
+    *_: Any, attention_mask: torch.Tensor | None = None, dtype: torch.dtype = torch.float32, **__: Any
+) -> torch.Tensor | None:
+    """The mask as it was made then: 0 for tokens, -10000 for padding."""
+    return None if attention_mask is None else (1.0 - attention_mask[:, None, None, :].to(dtype)) * -10000.0
+
+
+class States(hf.DynamicCache):
+    """Keys and values of each layer in one tensor [2, batch, heads, length, size], as GPT-2's code had them."""
+
+    def __init__(self, past: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.past, self.present = past, list[torch.Tensor]()
+
+    def update(self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        past = self.past[layer_idx]
+        k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
+        self.present.append(torch.stack((k, v)))
+        return k, v
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.past[layer_idx].shape[3]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+
+class WithPast(nn.Module):
+    """GPT-2 that continues, with a state of each layer as inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = gpt2_before(768, 12, 12, 1024)
+        self.dtype = self.model.dtype
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, past: dict[str, torch.Tensor]) -> Any:
+        states = States(list(past.values()))
+        found = self.model(input_ids, position_ids=position_ids, past_key_values=states, use_cache=True)
+        return (found.logits, *states.present)
 
 
 SAMPLES = {
@@ -140,6 +212,68 @@ SAMPLES = {
         OPEN,
     ),
     "bert-large": Sample("BERT-Large classifier, 2 classes", bert_large, TOKENS, ("logits",), OPEN),
+    "bert-base-ids": Sample(
+        "BERT-Base encoder with pooler, attention of old",
+        lambda: before("BertModel", "BertConfig"),
+        {"input_ids": (1, 128)},
+        ("last_hidden_state", "pooler_output"),
+        OPEN,
+    ),
+    "bert-base-cased": Sample(
+        "BERT-Base token classifier, 9 classes, attention of old",
+        lambda: before("BertForTokenClassification", "BertConfig", vocab_size=28996, num_labels=9),
+        {**TOKENS, "token_type_ids": (1, 128)},
+        ("logits",),
+        OPEN,
+        "old",
+    ),
+    "bert-large-qa": Sample(
+        "BERT-Large, start and end of an answer, attention of old",
+        lambda: before("BertForQuestionAnswering", "BertConfig", **LARGE),
+        {**TOKENS, "token_type_ids": (1, 128)},
+        ("start_logits", "end_logits"),
+        OPEN,
+        "script",
+    ),
+    "minilm-l6-h384": Sample(
+        "MiniLM-L6-H384 classifier, 2 classes, attention of old",
+        lambda: before("BertForSequenceClassification", "BertConfig", **MINI),
+        {**TOKENS, "token_type_ids": (1, 128)},
+        ("logits",),
+        OPEN,
+        "old",
+    ),
+    "roberta-base": Sample(
+        "RoBERTa-Base classifier, 3 classes, attention of old",
+        lambda: before("RobertaForSequenceClassification", "RobertaConfig", **ROBERTA, num_labels=3),
+        TOKENS,
+        ("logits",),
+        OPEN,
+        "old",
+    ),
+    "roberta-large": Sample(
+        "RoBERTa-Large classifier, 3 classes, attention of old",
+        lambda: before("RobertaForSequenceClassification", "RobertaConfig", **ROBERTA, **LARGE, num_labels=3),
+        TOKENS,
+        ("logits",),
+        OPEN,
+        "old",
+    ),
+    "distilbert-base": Sample(
+        "DistilBERT classifier, 2 classes, attention of old",
+        lambda: before("DistilBertForSequenceClassification", "DistilBertConfig"),
+        TOKENS,
+        ("logits",),
+        OPEN,
+        "old",
+    ),
+    "gpt2-past": Sample(
+        "GPT-2 small, the next token after 128",
+        WithPast,
+        {"input_ids": (2, 1), "position_ids": (2, 1), **{f"past_{i}": (2, 2, 12, 128, 64) for i in range(12)}},
+        ("logits", *(f"present_{i}" for i in range(12))),
+        ("batch", "past"),
+    ),
     "gpt2-large": Sample(
         "GPT-2 large, prompt, no cache", lambda: gpt2_before(1280, 20, 36, 1024), TOKENS, ("logits",), OPEN
     ),
@@ -191,7 +325,7 @@ def matrix_flops(sample: Sample) -> int:
     with FakeTensorMode(), no_init_weights(), torch.no_grad():  # tensors on `meta` that know they are
         model = sample.build().eval()
         with FlopCounterMode(display=False) as counter:
-            model(**sample.tensors(model.dtype))
+            model(**grouped(sample.tensors(model.dtype)))
     return int(counter.get_total_flops())
 
 
@@ -199,22 +333,81 @@ def export(sample: Sample) -> tuple[onnx.ModelProto, int]:
     """The ONNX model without weights, and its number of parameters."""
     model = weightless(sample.build)
     inputs = sample.tensors(model.dtype)
-    dims = {axis: torch.export.Dim(name) for axis, name in enumerate(sample.open_dims)}
+    if sample.form == "script":
+        return strip(traced(model.to(torch.float16), sample)), sum(p.numel() for p in model.parameters())
+    names = {name: torch.export.Dim(name) for name in sample.open_dims}
+    dims = {n: {axis: names[d] for axis, d in axes.items()} for n, axes in sample.dims().items()}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             model,
             (),
-            kwargs=inputs,
+            kwargs=grouped(inputs),
             dynamo=True,
             verbose=False,
             external_data=False,
             input_names=list(inputs),
             output_names=list(sample.outputs),
-            dynamic_shapes=dict.fromkeys(inputs, dims) if dims else None,
+            dynamic_shapes=grouped(dims) or None,
         )
     assert program is not None
+    if sample.form == "old":
+        as_before(program.model)
     return strip(program.model), sum(p.numel() for p in model.parameters())
+
+
+class Positional(nn.Module):
+    """What TorchScript's exporter can call: inputs in order, a tuple of outputs."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.model(**dict(zip(self.names, inputs, strict=True)), return_dict=False)
+
+
+def traced(model: nn.Module, sample: Sample) -> ir.Model:
+    """The model by TorchScript's exporter, its values numbered: their names hold the path of every module."""
+    file, inputs = BytesIO(), sample.tensors()
+    names: dict[str, Any] = {"input_names": list(inputs), "output_names": list(sample.outputs)}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        wrapped = Positional(model, list(inputs))
+        names |= {"dynamic_axes": sample.dims(), "opset_version": 13, "dynamo": False}
+        torch.onnx.export(wrapped, tuple(inputs.values()), file, **names)
+    found = ir.from_proto(onnx.load_from_string(file.getvalue()))
+    for i, node in enumerate(found.graph):
+        node.name = f"{node.op_type}_{i}"
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.name = f"v{i}" if len(node.outputs) == 1 else f"v{i}_{value.index()}"
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(found)
+    return found
+
+
+def grouped(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The states of the past as one argument."""
+    past = {n: v for n, v in inputs.items() if n.startswith("past_")}
+    rest = {n: v for n, v in inputs.items() if n not in past}
+    return {**rest, "past": past} if past else rest
+
+
+def as_before(model: ir.Model) -> None:
+    """A mask's two new axes in two steps, as older exporters wrote it and ONNX Runtime's optimizer looks for it."""
+    for node in [n for n in model.graph if n.op_type == "Unsqueeze"]:
+        axes = node.inputs[1].const_value if node.inputs[1] is not None else None
+        if axes is not None and axes.numpy().tolist() == [1, 2]:
+            first, second = (
+                ir.Value(name=n, const_value=ir.tensor([a], name=n)) for a in (1, 2) for n in [f"{node.name}_axis_{a}"]
+            )
+            model.graph.initializers.update({v.name: v for v in (first, second) if v.name})
+            before = ir.node("Unsqueeze", [node.inputs[0], first], name=f"{node.name}_first")
+            before.outputs[0].name = f"{node.name}_once"
+            model.graph.insert_before(node, before)
+            node.replace_input_with(0, before.outputs[0])
+            node.replace_input_with(1, second)
+    common.RemoveUnusedNodesPass()(model)
 
 
 def strip(model: ir.Model) -> onnx.ModelProto:
@@ -287,7 +480,8 @@ def row(name: str, parameters: int, flops: int) -> str:
     groups: dict[tuple[int, ...], list[str]] = {}
     for key, shape in sample.inputs.items():
         groups.setdefault(shape, []).append(f"`{key}`")
-    inputs = "; ".join(f"{', '.join(keys)} {'x'.join(map(str, shape))}" for shape, keys in groups.items())
+    several = {s: f"{k[0]} to {k[-1]}" if len(k) > 4 else ", ".join(k) for s, k in groups.items()}
+    inputs = "; ".join(f"{keys} {'x'.join(map(str, shape))}" for shape, keys in several.items())
     opened = f" (`{'`, `'.join(sample.open_dims)}` open)" if sample.open_dims else ""
     return f"| `{name}.onnx` | {sample.what} | {parameters / 1e6:.1f} M | {flops / 2e9:.4g} | {inputs}{opened} |"
 

@@ -125,7 +125,7 @@ def sweep(kind: str, count: int = 100_000) -> Callable[[], object]:
 
     import gpu_specs
     from onnxperf.latency import alone, shipped
-    from op_models import Conv, Gemm, Pointwise, Rows, Work
+    from op_models import Attention, Conv, Gemm, Pointwise, Rows, Work
 
     sides = np.random.default_rng(0).integers(16, 4096, (count, 3)).tolist()
     if kind == "products":
@@ -140,6 +140,20 @@ def sweep(kind: str, count: int = 100_000) -> Callable[[], object]:
                 32 * a * c + 36 * a * b, 32 * b * c, 36 * a * b, 144 * a * b * c,
             )
             for a, b, c in sides
+        ]  # fmt: skip
+    elif kind == "products in FP16":
+        works = [
+            Work(Gemm(1, a, b, c), "float16", "tensor_fp16", 2 * (a + b) * c, 2 * a * b, 2 * b * c, 2 * a * b * c)
+            for a, b, c in sides
+        ]
+    elif kind == "attentions":
+        works = [
+            Work(
+                Attention(1, 32, 8, a, b, d, d, c % 3 == 0), "float16", "tensor_fp16",
+                64 * a * d + 32 * b * d, 64 * a * d, 0, 128 * a * b * d, 400 * a * b,
+            )
+            for a, b, c in sides
+            for d in (64 + 64 * (c % 2),)
         ]  # fmt: skip
     elif kind == "rows":
         works = [Work(Rows(a, b, c % 3), "float32", "fp32", 4 * a * b, 4 * a * b, 0, 0, 5 * a * b) for a, b, c in sides]
@@ -170,13 +184,14 @@ def main() -> None:
         line("warm call, 10,000 nodes", f"{call(lambda: onnxperf.predict(ten, gpu='l4')):.2f} s", "3 s")
         seconds, peak = process("predict", str(seven), "--gpu", "h100")
         line("weightless 7B, peak memory", f"{peak:.0f} MB", f"300 MB; took {seconds:.2f} s")
-    for kind in ("products", "convolutions", "rows", "elementwise"):  # last: a child counts what its parent holds
+    kinds = ("products", "products in FP16", "attentions", "convolutions", "rows", "elementwise")
+    for kind in kinds:  # last: a child counts what its parent holds
         line(f"100,000 {kind} x 40 GPUs", f"{once(sweep(kind)):.1f} s", "10 s")
 
 
 def line(what: str, figure: str, limit: str) -> None:
     """Print one figure beside its limit."""
-    print(f"{what:34s} {figure:>10s}   limit {limit}")
+    print(f"{what:36s} {figure:>10s}   limit {limit}")
 
 
 if __name__ == "__main__":

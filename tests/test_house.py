@@ -26,6 +26,7 @@ ROOMS = (
 #: What a prediction does not walk through: measurements, fits to them, scores, and the view of one kernel.
 WORKSHOP = ("measurements", "calibrate", "validate", "explain")
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
+EXTRA = {"calibrate": {"scipy"}, "measurements": {"pyarrow"}}  # of an extra, imported where it is used
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
 
 
@@ -64,7 +65,7 @@ def test_imports_go_one_way(file: str) -> None:
         assert tops <= {building} | set(sys.stdlib_module_names)
         return
     here = room(file)
-    assert tops <= OUTSIDE | set(sys.stdlib_module_names) | ({"scipy"} if here == "calibrate" else set())
+    assert tops <= OUTSIDE | set(sys.stdlib_module_names) | EXTRA.get(here, set())
     if file != "onnxperf/__init__.py":
         assert here, "every module belongs to a room"
         own = ROOMS.index(here)
@@ -101,7 +102,7 @@ def test_the_house_stays_small() -> None:
     total = {file: code(path) for file, path in FILES.items()}
     workshop = sum(n for file, n in total.items() if room(file) in WORKSHOP)
     assert sum(total.values()) - workshop < 8_000
-    assert workshop < 2_500
+    assert workshop < 3_000
     assert sum(n for file, n in lines.items() if file.startswith("op_models")) < 2_000
 
 

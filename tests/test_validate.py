@@ -19,6 +19,11 @@ from onnxperf.validate import Report, Score, models, show, sources, validate
 from onnxperf.validate import score as scores
 from op_models import Gemm, Work
 
+#: Of one card, which has no order.
+ALONE = {
+    "FP8 GEMM, known scales", "FP16 GEMM", "DeepBench FP16 recurrent", "batched GEMM, other library",
+    "GEMM with bias, other library",
+}  # fmt: skip
 FULL = Path(__file__).parents[2] / "shared" / "data"
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -59,7 +64,7 @@ def only(report: Report, **wanted: str) -> list[Score]:
 def test_scores_are_what_their_names_say() -> None:
     def pairs(gpu: str, measured: list[float], predicted: list[float], test: list[bool]) -> scores.Pairs:
         m, p = np.array(measured), np.array(predicted)
-        return scores.Pairs("x", gpu, "tile-wave", m, p, p / 1.25, p * 1.25, np.array(test))
+        return scores.Pairs("x", gpu, "tile-wave", np.arange(len(m)), m, p, p / 1.25, p * 1.25, np.array(test))
 
     found = scores.score("kernels", [
         pairs("t4", [1.0, 2.0, 4.0], [1.1, 2.0, 2.0], [True, True, True]),
@@ -75,6 +80,18 @@ def test_scores_are_what_their_names_say() -> None:
     assert p4.bias == pytest.approx((1.5 * 0.9) ** 0.5 - 1)
     assert (mean.count, mean.mape) == (5, pytest.approx((0.2 + 0.3) / 2))  # cards count alike, however many rows
     assert by["p4", "rest"].count == by["", "rest"].count == 1
+
+
+def test_order_counts_pairs_of_cards_that_are_close() -> None:
+    def pairs(gpu: str, keys: list[int], measured: list[float], predicted: list[float]) -> scores.Pairs:
+        m, p = np.array(measured), np.array(predicted)
+        return scores.Pairs("x", gpu, "sum", np.array(keys), m, p, p, p, np.ones(len(m), dtype=bool))
+
+    found = scores.order("kernels", [
+        pairs("t4", [1, 2, 3, 4], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]),
+        pairs("p4", [4, 3, 2, 7], [1.5, 1.5, 2.5, 1.0], [3.0, 1.0, 9.0, 1.0]),
+    ])  # fmt: skip
+    assert found == [scores.Order("kernels", "x", "sum", 2, 0.75)]  # 4 is right, 3 a tie; 2 too far, 1 and 7 alone
 
 
 def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +116,15 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(scores.CLASSES.values())
-    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 12
+    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 17
     assert {s.method for s in only(report, kind="kernels")} == set(scores.METHODS)
     whole = only(report, kind="models", gpu="")
-    assert {(s.method, s.count) for s in whole} == {(m, 31) for m in models.METHODS}
-    assert len({s.name for s in only(report, kind="model")}) == 5
+    eager = {(s.method, s.count) for s in whole if s.name == models.EAGER}
+    assert eager == {(m, 31) for m in models.METHODS}
+    runtime = {(s.name, s.method, s.count) for s in whole if s.name != models.EAGER}
+    assert runtime == {(name, m, n) for m in models.OURS for name, n in ((models.LONG, 29), (models.SHORT, 67))}
+    assert len({s.name for s in only(report, kind="model")}) == 5 + 7
+    assert {o.name for o in report.order} == {models.EAGER, models.ORT, *scores.CLASSES.values()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
     assert {g: round(100 * published[g], 1) for g in expected} == expected  # as the source says of itself
@@ -123,8 +144,10 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
 def test_markdown_is_the_table_of_the_readme(report: Report) -> None:
     text = show.markdown(report)
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert sum(line.startswith("| LayerNorm ") for line in tables) == 2
-    assert len({line.count("|") for line in tables}) == 2  # two tables, every line with all its cells
+    assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
+    headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
+    assert len(headings) == 4  # and every line has all cells of the heading above it
+    assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
 def test_rows_that_cannot_be_are_counted(tmp_path: Path) -> None:
@@ -144,10 +167,10 @@ def test_rows_that_cannot_be_are_counted(tmp_path: Path) -> None:
     assert dropped["GEMM with bias", "no positive time"] == 1
     assert dropped["GEMM with bias", "faster than physics"] == 2
     assert dropped["GEMM with bias", "too slow to be in the unit of its column"] == 1
-    assert dropped["all models", "measured twice"] == dropped["all models", "no positive time"] == 1
-    assert dropped["all models", "no sample of this model"] == 1
-    assert dropped["all models", "faster than physics"] == 1
-    assert dropped["all models", "too slow to be in the unit of its column"] == 1
+    assert dropped[models.EAGER, "measured twice"] == dropped[models.EAGER, "no positive time"] == 1
+    assert dropped[models.EAGER, "no sample of this model"] == 1
+    assert dropped[models.EAGER, "faster than physics"] == 1
+    assert dropped[models.EAGER, "too slow to be in the unit of its column"] == 1
     (ours,) = only(found, kind="models", gpu="t4", method=scores.SHIPPED)
     assert ours.count == 1
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,31 @@ import click
 import numpy as np
 
 import gpu_specs
-from onnxperf.calibrate import conv, gemm, power, recurrent, vector
-from onnxperf.calibrate.fit import Family, fit
+from onnxperf.calibrate import attention, conv, gemm, host, power, recurrent, tensor, tensor_conv, vector
+from onnxperf.calibrate.fit import Family, Fit, fit, thinned, unfitted
 from onnxperf.calibrate.intervals import Misses, intervals
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
-from onnxperf.latency.intervals import amount, operator_class
-from onnxperf.measurements import DIES, LEAST_S, Table, files, read, torch_fp32
+from onnxperf.latency.intervals import amount, class_on
+from onnxperf.measurements import DIES, Table, files, ort, read, torch_fp32
 from onnxperf.output import write_file
+
+
+def _of_family(
+    of_module: Callable[[Sequence[Table]], list[Table]], names: Sequence[str], every: Sequence[Table]
+) -> list[Table]:
+    return [t for t in of_module(every) if not names or t.family in names]
+
 
 #: What is fitted, in this order, and to which tables: a family may use the constants of those before it.
 FAMILIES: tuple[tuple[Family, Callable[[Sequence[Table]], list[Table]]], ...] = tuple(
-    (family, module.tables) for module in (vector, power, gemm, conv, recurrent) for family in module.FAMILIES
+    (family, partial(_of_family, module.tables, family.tables))
+    for module in (vector, power, gemm, tensor, conv, tensor_conv, attention, recurrent)
+    for family in module.FAMILIES
 )
+SCORED = 4000  # works of a table at most, for ranges
 SHIPPED = Path(__file__).parents[1] / "latency" / "constants"
 HEAD = "# Made by `python -m onnxperf.calibrate.constants`: run it again, don't edit.\n"
 
@@ -53,32 +64,37 @@ def generation(gpu: str) -> str:
     return f"cc{gpu_specs.load(gpu).capability[0]}"
 
 
-def derive(tables: Sequence[Table], without: str = "") -> Derived:
-    """Fit all families without the rows of a die or generation, then predict the rows of that, or all."""
+def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = None) -> Derived:
+    """Fit all families without the rows of a die or generation, then predict the rows of that, or all.
+
+    What `whole`, the pass over all rows, found is taken over for families before the first that has rows to leave out.
+    """
     constants = assumed()
     values: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
     misses: dict[tuple[str, str, str], list[tuple[Array, Array]]] = {}
     for family, of_family in FAMILIES:
         chosen = of_family(tables)
-        learned = family.learned([_others(t, without) for t in tables])
-        constants = constants.having(learned)
-        found = fit(family, [t for t in (_others(t, without) for t in chosen) if t.gpus], constants)
-        values[family.name] = {**learned, **{path: rounded(v) for path, v in found.values.items()}}
-        for rig, usual in family.overhead_s.items():
-            own = {gpu: s for (r, gpu), s in found.overhead_s.items() if r == rig}
-            values[family.name] |= {f"rig.{family.name}.{rig}.{gpu}": rounded(s) for gpu, s in own.items()}
-            others = float(np.median(list(own.values()) or [usual]))
-            values[family.name][f"rig.{family.name}.{rig}.other"] = rounded(others)
+        if any(without in (die, generation(g)) for t in chosen for g, die in zip(t.gpus, t.dies, strict=True)):
+            whole = None
+        if whole:
+            values[family.name], rows[family.name] = dict(whole.values[family.name]), whole.rows[family.name]
+        else:
+            learned = family.learned([_others(t, without) for t in tables])
+            kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
+            start = constants.having(learned)
+            found = fit(family, kept, start) if kept or not without else unfitted(family, start)
+            values[family.name] = {**learned, **{path: rounded(v) for path, v in found.values.items()}}
+            values[family.name] |= _overheads(family, found)
+            rows[family.name] = found.rows
         constants = constants.having(values[family.name])
-        rows[family.name] = found.rows
         names = {t.family for t in chosen}
-        for t in (t for t in tables if t.family in names):
+        for t in (thinned(t, SCORED) for t in tables if t.family in names):
             miss = missed(family, t, constants)
-            classes = np.array([operator_class(w) for w in t.works])
             amounts = np.array([amount(w) for w in t.works])
             for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
                 if without in ("", die, generation(gpu)):
+                    classes = np.array([class_on(w, gpu_specs.load(gpu)) for w in t.works])
                     for name in np.unique(classes):
                         at = (classes == name) & np.isfinite(miss[:, j])
                         key = (str(name), die, _distance(without, gpu, t))
@@ -89,6 +105,16 @@ def derive(tables: Sequence[Table], without: str = "") -> Derived:
         for k, v in sorted(misses.items())
     )
     return Derived(without, values, rows, missed_by)
+
+
+def _overheads(family: Family, found: Fit) -> dict[str, float]:
+    """What each rig's clock includes on each card; "other": the median of these, for cards without rows."""
+    values: dict[str, float] = {}
+    for rig, usual in family.overhead_s.items():
+        own = {gpu: rounded(s) for (r, gpu), s in found.overhead_s.items() if r == rig}
+        other = rounded(float(np.median([s for (r, _), s in found.overhead_s.items() if r == rig] or [usual])))
+        values |= {f"rig.{family.name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
+    return values
 
 
 def _others(t: Table, without: str) -> Table:
@@ -107,8 +133,8 @@ def missed(family: Family, t: Table, constants: Constants) -> Array:
     """log(measured / predicted) of rows that last long enough to tell, nan elsewhere, [n, g]."""
     overhead = constants.rig[family.name][t.rig]
     inside = np.array([[overhead.get(g, overhead["other"]) for g in t.gpus]])
-    seconds = family.model(t.works, [gpu_specs.load(g) for g in t.gpus], constants) + inside
-    return np.where(t.seconds > LEAST_S, np.log(t.seconds / seconds), np.nan)
+    seconds = family.seconds(t, [gpu_specs.load(g) for g in t.gpus], constants) + inside
+    return np.where(t.seconds > t.least_s, np.log(t.seconds / seconds), np.nan)
 
 
 def rounded(value: float) -> float:
@@ -117,21 +143,29 @@ def rounded(value: float) -> float:
 
 
 def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:
-    """What rows there are: of each class the least and most FLOPs and bytes; the cards; their generations."""
-    reach: dict[str, tuple[Array, Array]] = {}
-    cards: set[str] = set()
+    """What rows there are of each class: the least and most FLOPs and bytes, types, cards and their generations."""
+    reach: dict[str, tuple[Any, Any]] = {}
+    types: dict[str, set[str]] = {}
+    cards: dict[str, set[str]] = {}
     for t in tables:
-        at = [i for i, die in enumerate(t.dies) if die != without]
-        cards |= {t.gpus[i] for i in at}
-        for i in np.flatnonzero(np.isfinite(t.seconds[:, at]).any(axis=1)):
-            w = t.works[i]
-            now = np.array([[w.matrix_flops + w.vector_flops], [w.bytes]])
-            least, most = reach.get(name := operator_class(w), (now, now))
-            reach[name] = np.minimum(least, now), np.maximum(most, now)
-    found: dict[str, Any] = {
-        name: {"FLOPs_and_bytes": np.hstack(both).astype(int).tolist()} for name, both in sorted(reach.items())
-    }
-    return {**found, "cards": sorted(cards), "generations": sorted({int(generation(g)[2:]) for g in cards})}
+        now = np.array([(w.matrix_flops + w.vector_flops, w.bytes) for w in t.works], dtype=float).reshape(-1, 2)
+        dtypes = np.array([w.dtype for w in t.works])
+        for j in (j for j, die in enumerate(t.dies) if die != without):
+            device = gpu_specs.load(t.gpus[j])
+            names = np.array([class_on(w, device) for w in t.works])
+            for name in np.unique(names[measured := np.isfinite(t.seconds[:, j])]).tolist():
+                rows = measured & (names == name)
+                least, most = reach.get(name, (np.inf, 0))
+                reach[name] = np.minimum(least, now[rows].min(axis=0)), np.maximum(most, now[rows].max(axis=0))
+                types.setdefault(name, set()).update(dtypes[rows].tolist())
+                cards.setdefault(name, set()).add(device.id)
+    return {
+        name: {
+            "FLOPs_and_bytes": np.stack(both, axis=1).astype(int).tolist(), "types": sorted(types[name]),
+            "cards": sorted(cards[name]), "generations": sorted({int(generation(g)[2:]) for g in cards[name]}),
+        }
+        for name, both in sorted(reach.items())
+    }  # fmt: skip
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
@@ -163,13 +197,28 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     misses = [m for d in passes.values() for m in d.misses]
     total = sum(passes[""].rows.values())
     lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
+    everything = [t for _, of_family in FAMILIES for t in of_family(tables)]
+    ranges: dict[str, dict[str, Any]] = {}
     for die in ("", *dies):
-        name = f"without.{die}.interval" if die else "constants.interval"
-        reach = domain([t for _, of_family in FAMILIES for t in of_family(tables)], die)
-        around = {"cards": reach.pop("cards"), "generations": reach.pop("generations")}
-        lines += _plain(name, {**around, **intervals(misses, reach, die)})
+        reach = domain(everything, die)
+        generations = sorted({g for r in reach.values() for g in r["generations"]})
+        ranges[die] = {"generations": generations, **intervals(misses, reach, die)}
+        lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
+    if (data / "ort_cuda" / ort.FILE).is_file():
+        known = {path: v for values in passes[""].values.values() for path, v in values.items()}
+        made["host.toml"] = _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()})
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     return made
+
+
+def _host(data: Path, known: Mapping[str, Any]) -> str:
+    """The file of the host's costs, beside kernels with the constants `known`; and without each group of runs."""
+    meaning = {p.path: p.meaning for p in host.PARAMETERS}
+    lines: list[str] = []
+    for group, values in host.derive(data, assumed().having(known)).items():
+        found = {path: rounded(v) for path, v in values.items()}
+        lines += _table(f"without.{group}", found, {}) if group else _table("constants", found, meaning)
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def _hash(path: Path) -> str:
@@ -237,11 +286,12 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
         raise UsageError(f"{data} holds no measurements: none of {wanted} is there")
     used = [t for _, of_family in FAMILIES for t in of_family(tables)]
     everything = {g for t in used for g in t.gpus}
-    left_out = ["", *sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
-    passes: dict[str, Derived] = {}
+    left_out = [*sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
     with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("fitting", total=len(left_out))
-        for found in pool.map(derive, [tables] * len(left_out), left_out):
+        task = progress.add_task("fitting", total=1 + len(left_out))
+        passes = {"": pool.submit(derive, tables).result()}
+        progress.advance(task)
+        for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
             passes[found.without] = found
             progress.advance(task)
     try:

@@ -9,12 +9,13 @@ includes. They are nuisances: priors pull them to 1 (the overhead to the rig's u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import gpu_specs
+from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.latency import Constants
 from onnxperf.latency.bounds import Array
@@ -45,7 +46,8 @@ class Family:
     model: works, devices, constants to seconds [n, g] but for the card's overhead. overhead_s: of each rig, what its
     clock includes beside the kernel. weight: how many rows the data counts for, so that priors bind. effects: standard
     deviations of the logarithms of a card's own effects on compute, memory, launch. learned: what is read off the
-    tables before the fit, by dotted path.
+    tables before the fit, by dotted path. tables: the families of those of its module that it
+    is fitted to; all if none are named. others: models of tables that were measured in another way, by their families.
     """
 
     name: str
@@ -57,6 +59,12 @@ class Family:
     effects: tuple[float, float, float] = (0.05, 0.05, 0.1)
     overhead_sd: float = 0.5
     learned: Callable[[Sequence[Table]], Mapping[str, Any]] = lambda tables: {}
+    tables: tuple[str, ...] = ()
+    others: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
+
+    def seconds(self, t: Table, devices: Sequence[Device], c: Constants) -> Array:
+        """What the constants make of a table's works on cards, in the way that it was measured."""
+        return self.others.get(t.family, self.model)(t.works, devices, c)
 
 
 Values = dict[str, float]  # by dotted path
@@ -78,6 +86,12 @@ def thinned(table: Table, most: int) -> Table:
     if len(table.works) <= most:
         return table
     return table.take(np.sort(np.random.default_rng(0).permutation(len(table.works))[:most]))
+
+
+def unfitted(family: Family, start: Constants) -> Fit:
+    """Every constant at its prior: where the only die that tells a family is left out."""
+    values = {p.path: p.prior for p in family.parameters}
+    return Fit(start.having(values), values, {}, {}, 0)
 
 
 def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
@@ -120,7 +134,7 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
             cards = [replace(devices[g], effects=gpu_specs.Effects(*effects[g], "fit")) for g in t.gpus]
             extra = np.array([[overhead[t.rig, g] for g in t.gpus]])
             with np.errstate(invalid="ignore"):
-                off = np.log((family.model(t.works, cards, constants) + extra) / t.seconds)
+                off = np.log((family.seconds(t, cards, constants) + extra) / t.seconds)
             soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + (off / SOFT) ** 2) - 1))
             parts.append((soft * np.array([[share[g] for g in t.gpus]]))[np.isfinite(off)])
         return np.concatenate(parts)
@@ -130,4 +144,4 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
     return Fit(start.having(named), named, effects, overhead, sum(count.values()))
 
 
-__all__ = ["Family", "Fit", "Parameter", "fit", "thinned"]
+__all__ = ["Family", "Fit", "Parameter", "fit", "thinned", "unfitted"]

@@ -1,4 +1,4 @@
-"""What recurrent layers in FP32 tell: what a step costs beside its product. Candidates: recurrent.md."""
+"""What recurrent layers tell: what a step costs beside its product. Candidates: recurrent.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxperf.latency.bounds import Array
 from onnxperf.measurements import LEAST_S, Table
 from op_models import Work
 
-NAMES = ("deepbench rnn",)
+NAMES = ("deepbench rnn", "deepbench rnn fp16")
 
 
 def model(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
@@ -31,6 +31,7 @@ FAMILY = Family(
     name="recurrent",
     parameters=(
         Parameter("recurrent.step_before_cc7_s", "seconds of a step beside its product, before Volta", 2e-5, 0.7),
+        Parameter("recurrent.step_cc7_s", "the same: Volta and Turing", 2e-5, 0.35),
     ),
     model=model,
     overhead_s={"deepbench": 1e-5},

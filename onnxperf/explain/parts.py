@@ -11,7 +11,7 @@ from onnxperf.explain.case import Case, one
 from onnxperf.explain.core import Line, Section, amount
 from onnxperf.explain.trace import origins
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.intervals import distance, in_domain, operator_class, third
+from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
 from op_models import Conv, Gemm, Transfer
 
@@ -194,9 +194,9 @@ def power(x: Case) -> Iterator[Line]:
     cards = Cards([x.device], x.constants)
     may = float(available(cards, x.constants)[0, 0])
     before = x.seconds / x.factor
-    yield Line(
-        "energy", "FLOPs and DRAM bytes at their price", x.joules, "J", origins().get("power.pJ_per_flop_12nm", "")
-    )
+    price = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
+    where = origins().get(f"power.{price}", "")
+    yield Line("energy", "FLOPs and DRAM bytes at their price", x.joules, "J", where)
     yield Line("draws", f"{amount(x.joules, 'J')} / {amount(before, 's')}, at full clock", x.joules / before, "W")
     yield Line(
         "may draw",
@@ -218,22 +218,20 @@ def power(x: Case) -> Iterator[Line]:
 def interval(x: Case) -> Iterator[Line]:
     """Where the range comes from."""
     w, c = x.kernel.work, x.constants
-    on_tensor = x.pipe.startswith("tensor_") and bool(w.matrix_flops)
-    name, far = operator_class(w), distance(x.device, c)
+    name = class_on(w, x.device)
+    far = distance(x.device, name, c)
     if x.kernel.assumed or x.scenario.method == "roofline":
         name, far = ("unknown" if x.kernel.assumed else "roofline"), "new"
-    elif on_tensor:
-        name, far = "tensor_cores", "new"
-    elif not in_domain([w], c)[0]:
+    elif not in_domain([w], [name], c)[0]:
         says = "no row of about this size and type was measured: a multiple of the range on a new card"
         yield Line("domain", says, "outside")
         far = "new"
-    cards = c.interval.get("cards", ())
+    cards = c.interval[name].get("cards", ())
     yield Line("class", "kernels whose errors are of one kind", name)
     yield Line("card", FAR[far], far, "", f"measured: {', '.join(cards) or 'none yet'}")
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
-        yield Line("size", f"a third of the class's rows by {by}, with a range of its own", THIRDS[third(w, c)])
+        yield Line("size", f"a third of the class's rows by {by}, with a range of its own", THIRDS[third(w, name, c)])
     h = log(x.found.high_seconds / x.found.seconds)
     path = f"interval.{name}.{far}"
     yield Line("half-width", "h: from t / exp(h) to t exp(h), and not below the floor", h, "", origins().get(path, ""))

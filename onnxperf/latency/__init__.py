@@ -77,7 +77,8 @@ def estimate(
         spent = (times * joules[rows])[counted].sum(axis=0)
         factor = stretch((times * b.seconds[rows])[counted].sum(axis=0), spent, d, c)[0]
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
-    names = [operator_class(w) for w in works]
+    on_tensor = d.tensor([w.pipe for w in works])
+    names = [operator_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
     named = zip(kernels.rows, rows, strict=True)
     classes = ["unknown" if k.assumed else "roofline" if method == "roofline" else names[i] for k, i in named]
     widths = half_widths(works, d, c)[rows] if method != "roofline" else np.zeros((len(rows), len(devices)))
@@ -104,16 +105,21 @@ def estimate(
     )
 
 
-def alone(works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True) -> Bounds:
+def alone(
+    works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True, copies: int = 1,
+    burst_s: float = 0.0,
+) -> Bounds:  # fmt: skip
     """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
 
-    `budget`: seconds are what the power limit leaves of them.
+    `budget`: seconds are what the power limit leaves of them; kernels of t seconds are held to it by t / (t + burst_s).
+    `copies`: of the weights that runs take in turn.
     """
     d = Cards(devices, c)
-    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
+    stored = copies * np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
     b, _ = _estimated(works, d, c, "tile-wave", stored)
     if budget:
-        b = b._replace(seconds=b.seconds * stretch(b.seconds, energy(works, d, c, _cold(stored, d, c), b.effort), d, c))
+        factor = stretch(b.seconds, energy(works, d, c, _cold(stored, d, c), b.effort), d, c) - 1
+        b = b._replace(seconds=b.seconds * (1 + factor * b.seconds / (b.seconds + burst_s)))
     return b
 
 
@@ -132,7 +138,7 @@ def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
 
 def _cold(stored: Array, d: Cards, c: Constants) -> Array:
     """Share of the weights [n, g] that a run of `stored` bytes of them [n, 1] finds in DRAM rather than in L2."""
-    return np.asarray(1 - 1 / (1 + (stored / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"]))
+    return np.asarray(1 - 1 / (1 + (stored / (c.tensor_gemm["hot"] * d.l2_near)) ** c.l2["sharpness"]))
 
 
 def _estimated(works: Sequence[Work], d: Cards, c: Constants, method: str, stored: Array) -> tuple[Bounds, Array]:
@@ -173,7 +179,7 @@ MODELS: dict[type, Callable[[Columns, Cards, Constants, Array], Bounds]] = {
     Rows: lambda k, d, c, cold: vector.rows(k, d, c),
     Pointwise: lambda k, d, c, cold: vector.pointwise(k, d, c),
     Move: lambda k, d, c, cold: vector.move(k, d, c),
-    Attention: lambda k, d, c, cold: attention(k, d, c),
+    Attention: attention,
     Recurrent: recurrent,
     Transfer: lambda k, d, c, cold: vector.transfer(k, d, c),
 }

@@ -106,16 +106,19 @@ class Columns:
         return self.fields[field]
 
 
+SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
+
+
 def fewest(k: Columns, d: Cards) -> Array:
     """Share of a kernel's FLOPs [n, g] below which no algorithm goes that is open to it; 1 but for convolutions.
 
-    With stride 1 and without groups, FP32 arithmetic may go through a transform. Per output and channel, a Fourier
-    transform of real numbers leaves half a complex product, 4 FLOPs instead of 2 taps; Winograd's F(4x4, 3x3) leaves
-    36 products of 144 (Lavin and Gray, 2015), which is more than that.
+    With stride 1 and without groups, arithmetic on CUDA cores may go through a transform. Per output and channel, a
+    Fourier transform of real numbers leaves half a complex product, 4 FLOPs instead of 2 taps; Winograd's F(4x4, 3x3)
+    leaves 36 products of 144 (Lavin and Gray, 2015), which is more than that.
     """
     if "taps" not in k.fields:
         return np.ones((1, 1))
-    exact = np.array([[w.dtype == "float32"] for w in k.works]) & ~d.tensor(k.pipes)
+    exact = np.array([[w.dtype in SUMS_IN_FP32] for w in k.works]) & ~d.tensor(k.pipes)
     open_to = exact & (k["taps"] >= 9) & (k["stride"] == 1) & (k["groups"] == 1)
     return np.where(open_to, 2 / np.maximum(k["taps"], 1), 1.0)
 

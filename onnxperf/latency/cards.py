@@ -14,10 +14,11 @@ from onnxperf.latency.constants import Constants
 Array = NDArray[Any]
 Sizes = list[list[int]]
 
-#: Where a card lacks a pipe, its work runs on the next one.
+#: Where a card lacks a pipe, its work runs on the next one. Products of half precision sum up in single: without tensor
+#: cores they run at its rate, also where vector units have twice that (P100: DeepBench's products with FP16 inputs).
 FALLBACK = {
     "fp64": "fp32", "fp16": "fp32", "tensor_tf32": "fp32",
-    "tensor_bf16": "fp32", "tensor_fp16": "fp16", "tensor_fp8": "tensor_fp16",
+    "tensor_bf16": "fp32", "tensor_fp16": "fp32", "tensor_fp8": "tensor_fp16",
     "tensor_int8": "tensor_fp16", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
 }  # fmt: skip
 
@@ -87,12 +88,21 @@ class Cards:
         rows = {p: [d.dense_flops[pipe_on(d, p)] for d in self.devices] for p in set(pipes)}
         return np.array([rows[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
 
+    def whole_rate(self, pipes: Sequence[str]) -> Array:
+        """FLOP/s [n, g] that a card's units would reach if GeForce cards did not add up in FP32 at half their rate.
+
+        INT8 has no such limit: 16-bit units do half of its rate, TF32 a quarter.
+        """
+        share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
+        integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
+        return np.asarray(np.maximum(self.rate(pipes), integers * np.array([[share.get(p, 0.0)] for p in pipes])))
+
     def tensor(self, pipes: Sequence[str]) -> Array:
         """Whether a kernel's pipe is a tensor core on each card, [n, g]."""
         rows = {p: [pipe_on(d, p).startswith("tensor_") for d in self.devices] for p in set(pipes)}
         return np.array([rows[p] for p in pipes], dtype=bool).reshape(len(pipes), len(self.devices))
 
     def tensor_class(self) -> list[str]:
-        """How each card's tensor cores are driven: mma.sync, wgmma or tcgen05."""
-        kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05"}
-        return [kinds.get(d.capability, "mma") for d in self.devices]
+        """How each card's tensor cores are driven: mma.sync, on SMs of 64 lanes or of 128, wgmma or tcgen05."""
+        kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05", (11, 0): "tcgen05"}
+        return [kinds.get(d.capability, "mma_128" if d.lanes >= 128 else "mma") for d in self.devices]

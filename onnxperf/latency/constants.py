@@ -27,14 +27,17 @@ class Constants:
     cuda_core_tiles: Mapping[str, Any]
     cuda_core_few_rows: Mapping[str, float]
     tensor_gemm: Mapping[str, Any]
-    tensor_class: Mapping[str, Mapping[str, float]]
+    tensor_class: Mapping[str, Mapping[str, Any]]
+    tensor_loads: Mapping[str, Mapping[str, float]]
     convolution: Mapping[str, Any]
-    attention: Mapping[str, float]
+    tensor_convolution: Mapping[str, Any]
+    attention: Mapping[str, Any]
     recurrent: Mapping[str, Any]
     rows: Mapping[str, Any]
     pointwise: Mapping[str, Any]
     transfer: Mapping[str, float]
     power: Mapping[str, Any]
+    host: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by runtime, where runs were measured
     interval: Mapping[str, Any] = field(default_factory=dict)
     rig: Mapping[str, Any] = field(default_factory=dict)  # what clocks of benchmarks include; in no prediction
 

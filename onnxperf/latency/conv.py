@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency import gemm, vector
-from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
+from onnxperf.latency import vector
+from onnxperf.latency.bounds import SUMS_IN_FP32, Array, Bounds, Columns, bounds, choose, pnorm
 from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.tensor import Product, tensor_cores
 from op_models import BITS
 
 
@@ -29,7 +30,7 @@ class Shape(NamedTuple):
     depth: Array  # products that an output sums up
     x_bytes: Array
     w_bytes: Array
-    exact: Array  # stride 1, one group, FP32: open to transforms
+    exact: Array  # stride 1, one group, sums in FP32: open to transforms
 
     @property
     def side(self) -> Array:
@@ -42,7 +43,7 @@ def shape(k: Columns) -> Shape:
     groups, out = np.maximum(k["groups"], 1), np.maximum(k["out"], 1)
     images, cin, cout = np.maximum(k["images"], 1), np.maximum(k["cin"] / groups, 1), np.maximum(k["cout"] / groups, 1)
     depth = np.maximum(k.matrix / (2 * images * out * cout * groups), 1)
-    plain = np.array([[w.dtype == "float32" and getattr(w.size, "direction", "") == "forward"] for w in k.works])
+    plain = np.array([[w.dtype in SUMS_IN_FP32 and getattr(w.size, "direction", "") == "forward"] for w in k.works])
     exact = plain & (k["stride"] == 1) & (groups == 1)
     return Shape(images, groups, cin, cout, out, k["taps"], depth, k.read - k.weights, k.weights, exact)
 
@@ -233,12 +234,36 @@ def depthwise(k: Columns, d: Cards, c: Constants) -> Bounds:
 
 
 def on_tensor_cores(k: Columns, s: Shape, d: Cards, c: Constants, cold: Array) -> Bounds:
-    """The implicit product on tensor cores; gathering the operand costs a constant share."""
-    product = gemm.Product(s.groups, s.images * s.out, s.cout, s.depth)
+    """The implicit product on tensor cores, on its own tiles, each tap walked in steps of `step_bytes` of channels.
+
+    m = images x positions, n = channels out, k = taps x channels in, those padded to whole steps: a layer of 1 to 16
+    channels takes as long as one of 32 would in FP16. Groups of fewer channels share a step, as one product that is
+    mostly zeros. Gathering the operand costs a share of the arithmetic, and `start_s` goes by before the product runs.
+    From Ampere on, that is less. Where channels do not lie last, another kernel turns the image round; products write
+    results in either order.
+    Source: fitted on DeepBench's FP16 rows of V100 and T4, which tell the steps too; forms tried: calibrate/conv.md.
+    """
+    g = c.tensor_convolution
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
-    whole = gemm.tensor_cores(k, product, d, c, width, cold)
-    gather = c.convolution["gather_efficiency"]
-    compute, latency = whole.compute / gather, whole.latency / gather
-    seconds = whole.seconds + (compute - whole.compute) + (latency - whole.latency)
-    detail = {**whole.detail, "gather efficiency": np.full(seconds.shape, gather)} if whole.detail else {}
-    return whole._replace(compute=compute, latency=latency, seconds=seconds, detail=detail)
+    step = np.array([[nearest(g["step_bytes"], x.capability)[0][0] for x in d.devices]]) / width
+    beside = np.clip(np.floor(step / s.cin), 1, s.groups)
+    walked = np.ceil(beside * s.cin / step) * step
+    product = Product(np.ceil(s.groups / beside), s.images * s.out, beside * s.cout, s.depth / s.cin * walked)
+    own = c.having({f"tensor_gemm.{name}": g[name] for name in ("tiles", "splits", "extra_k")})
+    whole = tensor_cores(k, product, d, own, width, cold)
+    compute, latency = whole.compute / g["gather"], whole.latency / g["gather"]
+    turned = 1 - k["last"]
+    around = turned * _traffic(2 * s.x_bytes, d, c)
+    start = (np.where(d.major < 8, g["start_s"], g["start_late_s"]) + turned * c.launch["kernel_s"]) * d.launch
+    seconds = whole.seconds + (compute - whole.compute) + (latency - whole.latency) + start + around
+    padded = product.batch * product.n * product.k / (s.groups * s.cout * s.depth)
+    effort = whole.effort * (1 + c.cuda_core_gemm["padding_power"] * (padded - 1))
+    detail = dict(whole.detail)
+    if detail:
+        detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
+        detail["gather efficiency"] = np.full(seconds.shape, g["gather"])
+    return whole._replace(
+        compute=compute, memory=whole.memory + around, latency=latency, launch=whole.launch + start, seconds=seconds,
+        workspace=whole.workspace + turned * s.x_bytes, launches=whole.launches + turned.astype(int), effort=effort,
+        detail=detail,
+    )  # fmt: skip

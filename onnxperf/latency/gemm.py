@@ -1,4 +1,4 @@
-"""Products of matrices in tiles and waves: on CUDA cores, and on tensor cores.
+"""Products of matrices in tiles and waves: on CUDA cores here, on tensor cores in `latency.tensor`.
 
 m rows, n columns, k contracted, a batch of them; a tile is `rows x columns` of one product, computed by one block.
 The forms are described, with what they were fitted to, in the docstring of each function.
@@ -6,7 +6,6 @@ The forms are described, with what they were fitted to, in the docstring of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,20 +13,8 @@ import numpy as np
 from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
 from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.tensor import Product, tensor_cores
 from op_models import BITS
-
-
-class Product(NamedTuple):
-    """The product behind a kernel, whatever its operator: `batch` times m x k by k x n, each a column [n, 1].
-
-    transposed: 1 where the second operand lies with k contiguous.
-    """
-
-    batch: Array
-    m: Array
-    n: Array
-    k: Array
-    transposed: Array | float = 0.0
 
 
 def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
@@ -42,10 +29,7 @@ def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     if on_tensor.all():
         return tensor_cores(k, p, d, c, width, cold)
     vector = few_rows(k, p, d, c, cold, cuda_cores(k, p, d, c, width))
-    if not on_tensor.any():
-        return vector
-    tensor = tensor_cores(k, p, d, c, width, cold)
-    return choose(on_tensor, tensor, vector)
+    return choose(on_tensor, tensor_cores(k, p, d, c, width, cold), vector) if on_tensor.any() else vector
 
 
 class Tile(NamedTuple):
@@ -207,11 +191,12 @@ def _named(t: Tile) -> Array:
 
 
 def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled: Bounds) -> Bounds:
-    """A single product with a vector or up to four: kernels without tiles that stream the matrix once.
+    """A product with a vector, or a single one with up to four: kernels without tiles that stream the matrix once.
 
     pnorm(bytes at the rate of the memory that holds them, FLOPs at a fair share of the lanes; 2), where that is faster
     than any tile. Source: libraries have such kernels (gemv, gemmSN); no open row measures them, constants are chosen.
-    Rows of stacks and of 5 to 16 rows or columns do exist: they run on tiles, however little of them is filled.
+    Rows of stacks of 2 and more, and of 5 to 16 rows or columns, do exist: they run on tiles, however little of them is
+    filled. Stacks of vectors stream in GPT-2's steps under ONNX Runtime, whose time grows by the bytes of its past.
     """
     g = c.cuda_core_few_rows
     moving = k.bytes - k.weights
@@ -220,96 +205,7 @@ def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled:
     compute = k.matrix / (k.rate * g["efficiency"]) * d.compute
     own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
     own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
-    thin = (np.minimum(p.m, p.n) <= g["rows"]) & (p.batch == 1)
+    fewest = np.minimum(p.m, p.n)
+    thin = (fewest == 1) | (fewest <= g["rows"]) & (p.batch == 1)
     better = thin & (own.seconds < tiled.seconds)
     return choose(better, own, tiled)
-
-
-def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, cold: Array) -> Bounds:
-    """The fastest of tiles and splits: cycles a tile needs to multiply, to be fed, and to walk k, plus its epilogue.
-
-    mma = 2 rows columns k / (0.84 x rate of an SM); feed = (rows + columns) k bytes / what L2 feeds an SM;
-    waves count partial ones in part. Memory is cold bytes from DRAM (no faster than the resident blocks can ask
-    for) and hot ones from L2. Source: fitted on bf16 kernels of A100, L40S, H200 and B200.
-    """
-    batch, m, n, depth = p.batch, p.m, p.n, p.k
-    t = c.tensor_gemm
-    classes = [c.tensor_class[name] for name in d.tensor_class()]
-    f_rows, f_pro, f_feed = (np.array([s[key] for s in classes])[None, :] for key in ("min_rows", "prologue", "feed"))
-    tiles = [(a, b) for a, b in t["tiles"]]
-    a, b = (np.array(side, dtype=float)[:, None, None] for side in zip(*tiles, strict=True))  # rows, columns
-    splits = np.array(t["splits"], dtype=float)[:, None, None, None]
-    per_clock = k.rate / (d.sms * d.tensor_hz)
-
-    part = depth / splits
-    fill = np.maximum(1, t["min_rows"] * f_rows / a)
-    mma = a * b * part * 2 / (per_clock * t["mma"]) * fill
-    feed_rate = np.where(d.hbm, t["feed_bytes_per_clock"]["HBM"], t["feed_bytes_per_clock"]["GDDR"]) * f_feed
-    feed = (a + b) * part * width / feed_rate
-    walk = t["k_latency_cycles"] * part * width / 128
-    cycles = pnorm(mma, feed, np.broadcast_to(walk, mma.shape), p=t["norm_tile"]) + t["epilogue_cycles"] * a * b / 16384
-    blocks = batch * np.ceil(m / a) * np.ceil(n / b) * splits
-    x = blocks / d.sms
-    waves = t["wave"] * np.ceil(x) + (1 - t["wave"]) * np.maximum(1, x)
-    compute = (waves * cycles + t["prologue_cycles"] * f_pro) / d.tensor_hz * d.compute
-    moving = k.bytes - k.weights
-    hot = 1 / (1 + (moving / (t["hot"] * d.l2)) ** c.l2["sharpness"])
-    partials = np.where(splits > 1, 2 * splits * batch * m * n * 4, 0.0)
-    dram_bytes = cold * k.weights + (1 - hot) * moving
-    cached = k.bytes - dram_bytes + partials
-    reach = np.minimum(t["dram"] * d.bandwidth, blocks * t["block_bytes_per_clock"] * d.tensor_hz)
-    memory = (dram_bytes / reach + cached / (d.l2_Bps * c.l2["achieved"])) * d.memory
-    launch = c.launch["kernel_s"] * d.launch + np.where(splits > 1, c.launch["split_s"], 0.0)
-    seconds = launch + pnorm(compute, memory, p=t["norm"])
-    useful = np.minimum(k.matrix / (k.rate * t["mma"]) * d.compute, compute)
-    return _best(
-        seconds, useful, memory, compute - useful, launch, partials, x, splits, tiles,
-        lambda: {
-            "stack": batch, "m": m, "n": n, "k": depth, "tile rows": a, "tile columns": b, "splits": splits,
-            "blocks": blocks, "waves": x, "counted waves": waves,
-            "full tiles efficiency": m * n / (np.ceil(m / a) * a * np.ceil(n / b) * b),
-            "pipe efficiency": np.asarray(t["mma"]), "enough rows efficiency": 1 / fill,
-            "feed efficiency": mma / pnorm(mma, feed, np.broadcast_to(walk, mma.shape), p=t["norm_tile"]),
-            "epilogue efficiency": 1 - t["epilogue_cycles"] * a * b / 16384 / cycles,
-            "full waves efficiency": x / waves,
-            "prologue seconds": t["prologue_cycles"] * f_pro / d.tensor_hz,
-            "DRAM bytes": dram_bytes, "DRAM seconds": dram_bytes / reach * d.memory,
-            "L2 bytes": cached, "L2 seconds": cached / (d.l2_Bps * c.l2["achieved"]) * d.memory,
-        },
-    )  # fmt: skip
-
-
-def _best(
-    seconds: Array,
-    compute: Array,
-    memory: Array,
-    latency: Array,
-    launch: Array,
-    workspace: Array,
-    waves: Array,
-    splits: Array,
-    tiles: list[tuple[int, int]],
-    detail: Callable[[], Mapping[str, Array]] = dict,
-) -> Bounds:
-    """The fastest variant of each kernel on each card; all terms have axes [split, tile, n, g].
-
-    Details are looked up for a single kernel only.
-    """
-    s, t, n, g = seconds.shape
-    flat = seconds.reshape(s * t, n, g)
-    best = np.argmin(flat, axis=0)
-
-    def at(term: Array) -> Array:
-        whole = np.broadcast_to(term, seconds.shape).reshape(s * t, n, g)
-        return np.asarray(np.take_along_axis(whole, best[None], axis=0)[0])
-
-    names = np.array([f"{a}x{b}" + (f" split {int(q)}" if q > 1 else "") for q in splits.ravel() for a, b in tiles])
-    split = np.broadcast_to(splits, seconds.shape).reshape(s * t, n, g)
-    launches = np.where(np.take_along_axis(split, best[None], axis=0)[0] > 1, 2, 1)
-    known = {name: at(term) for name, term in detail().items()} if n == 1 else {}
-    if known:
-        known["runner-up seconds"] = np.partition(flat, 1, axis=0)[1]
-    return Bounds(
-        at(compute), at(memory), at(latency), at(launch), at(seconds), choice=names[best],
-        workspace=at(workspace), launches=launches, share=np.minimum(at(waves), 1), detail=known,
-    )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.latency.bounds import Array
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
 
@@ -23,11 +23,20 @@ COVERAGE = 0.8
 DISTANCES = ("measured", "known", "new")
 BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows' domain
 CLASSES = {Pointwise: "elementwise", Move: "movement", Attention: "attention", Recurrent: "recurrent"}
+PACKED_BITS = 12  # of a weight, less than which it is stored in fewer bits than it is multiplied in
 
 
-def operator_class(w: Work) -> str:
-    """The class of a work whose errors are of one kind."""
+def operator_class(w: Work, tensor: bool = False) -> str:
+    """The class of a work whose errors are of one kind; on `tensor` cores it is one of their own."""
     s = w.size
+    if tensor and isinstance(s, Gemm):
+        packed = w.weight_bytes * 8 < PACKED_BITS * s.n * s.k and w.pipe in ("tensor_fp16", "tensor_bf16")
+        half = w.pipe in ("tensor_fp16", "tensor_bf16", "tensor_tf32")
+        return "tensor_gemm" if half and not (packed and w.weight_bytes) else "tensor_gemm_quantised"
+    if tensor and isinstance(s, Conv):
+        return "tensor_convolution"
+    if tensor and isinstance(s, Attention):
+        return f"attention_{'decode' if s.queries == 1 else 'prefill' if s.causal else 'encoder'}"
     if isinstance(s, Gemm):
         return "linear" if s.batch == 1 else "bmm"
     if isinstance(s, Conv):
@@ -37,21 +46,26 @@ def operator_class(w: Work) -> str:
     return "transfer" if isinstance(s, Transfer) else CLASSES.get(type(s), "unknown")
 
 
-def distance(device: Device, c: Constants) -> str:
-    """How far a card is from those that the constants came from, one of DISTANCES."""
-    if device.id in c.interval["cards"]:
+def class_on(w: Work, device: Device) -> str:
+    """The class of a work on a card."""
+    return operator_class(w, pipe_on(device, w.pipe).startswith("tensor_"))
+
+
+def distance(device: Device, name: str, c: Constants) -> str:
+    """How far a card is from those that a class has rows of, one of DISTANCES."""
+    if device.id in c.interval[name].get("cards", ()):
         return "measured"
-    return "known" if device.capability[0] in c.interval["generations"] else "new"
+    return "known" if device.capability[0] in c.interval[name].get("generations", ()) else "new"
 
 
-def in_domain(works: Sequence[Work], c: Constants) -> Array:
-    """Whether rows of about this size and type were measured for each work, [n]."""
+def in_domain(works: Sequence[Work], names: Sequence[str], c: Constants) -> Array:
+    """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows."""
     inside = np.ones(len(works), dtype=bool)
-    for i, w in enumerate(works):
-        reach = c.interval[operator_class(w)].get("FLOPs_and_bytes")
+    for i, (w, name) in enumerate(zip(works, names, strict=True)):
+        reach = c.interval[name].get("FLOPs_and_bytes")
         if reach is not None:
             flops, nbytes = reach
-            inside[i] = w.dtype == "float32" and all(
+            inside[i] = w.dtype in c.interval[name]["types"] and all(
                 least / BEYOND <= value <= most * BEYOND
                 for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
             )
@@ -63,9 +77,9 @@ def amount(w: Work) -> float:
     return float(w.matrix_flops or w.bytes)
 
 
-def third(w: Work, c: Constants) -> int:
+def third(w: Work, name: str, c: Constants) -> int:
     """Whether a work is small, middling or large among the rows of its class: 0, 1 or 2."""
-    return int(np.searchsorted(c.interval[operator_class(w)].get("thirds", ()), amount(w)))
+    return int(np.searchsorted(c.interval[name].get("thirds", ()), amount(w)))
 
 
 def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
@@ -74,18 +88,26 @@ def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
     Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
-    far = np.array([DISTANCES.index(distance(device, c)) for device in d.devices])
-    widths = np.zeros((len(works), len(far)))
-    classes = np.array([operator_class(w) for w in works])
-    for name in dict.fromkeys(classes.tolist()):
-        mine = np.flatnonzero(classes == name).tolist()
-        of = np.array([np.atleast_1d(c.interval[name][at]) for at in DISTANCES], dtype=float)  # [distance, third]
-        widths[mine] = of[far[None, :], np.array([[third(works[i], c)] for i in mine])]
-        wide = np.maximum(c.interval["outside"] * of[-1], c.interval["outside_least"])
-        for i in np.array(mine)[~in_domain([works[i] for i in mine], c)]:
-            widths[i] = wide[third(works[i], c)]
     tensor = d.tensor([w.pipe for w in works])
-    return np.asarray(np.where(tensor, c.interval["tensor_cores"]["new"], widths))
+    widths = np.zeros(tensor.shape)
+    for on_tensor in (False, True):
+        if (tensor == on_tensor).any():
+            names = [operator_class(w, on_tensor) for w in works]
+            widths = np.where(tensor == on_tensor, _of_classes(works, names, d, c), widths)
+    return widths
+
+
+def _of_classes(works: Sequence[Work], names: Sequence[str], d: Cards, c: Constants) -> Array:
+    widths = np.zeros((len(works), len(d.devices)))
+    inside = in_domain(works, names, c)
+    for name in dict.fromkeys(names):
+        mine = np.array([i for i, n in enumerate(names) if n == name])
+        far = np.array([DISTANCES.index(distance(device, name, c)) for device in d.devices])
+        of = np.array([np.atleast_1d(c.interval[name][at]) for at in DISTANCES], dtype=float)  # [distance, third]
+        size = np.array([third(works[i], name, c) for i in mine])
+        wide = np.maximum(c.interval["outside"] * of[-1], c.interval["outside_least"])
+        widths[mine] = np.where(inside[mine, None], of[far[None, :], size[:, None]], wide[size][:, None])
+    return widths
 
 
 def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, c: Constants) -> Array:

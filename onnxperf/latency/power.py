@@ -15,10 +15,10 @@ from op_models import Transfer, Work
 def energy(works: Sequence[Work], d: Cards, c: Constants, cold: Array, effort: Array | float = 1.0) -> Array:
     """Joules of one run of each work on each card, [n, g]; `effort` is the part of its matrix FLOPs that is executed.
 
-    Vector FLOPs cost energy by process node; tensor FLOPs by the sustained TFLOPS a watt of the architecture, the
-    faster types in proportion; bytes cost where they come from DRAM: a share `cold` [n, g] of the weights, and what
-    L2 can't hold. Copies over the bus take no part.
-    Source: FP32 fitted to long products (`calibrate.power`), tensor cores to sustained rates; bytes by kind of memory.
+    Vector FLOPs cost energy by process node; tensor FLOPs by node, size of the unit, clock and type; bytes cost where
+    they come from DRAM: a share `cold` [n, g] of the weights, and what L2 can't hold. Copies over the bus take no part.
+    Source: FP32 fitted to long products (`calibrate.power`), tensor cores to theirs (`calibrate.tensor`); bytes by kind
+    of memory.
     """
     p = c.power
     per_flop = p["pJ_per_flop_12nm"] * (d.node_nm / 12) ** p["node_exponent"] * 1e-12
@@ -51,17 +51,25 @@ def stretch(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
 
 
 def _per_tensor_flop(works: Sequence[Work], d: Cards, c: Constants, available: Array, per_flop: Array) -> Array:
-    """Joules of one matrix FLOP of each work on each card, [n, g]."""
-    pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
+    """Joules of one matrix FLOP of each work on each card, [n, g].
+
+    On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
+    the process node being that of vector units. R: FP16 FLOPs a
+    clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to them alone, as
+    a slower clock takes less voltage.
+    """
+    p, pipes = c.power, {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
     cost = np.broadcast_to(per_flop, (len(pipes), len(d.devices))).copy()
-    table = c.power["tensor_TFLOPS_per_W"]
     for j, device in enumerate(d.devices):
-        major, minor = device.capability
-        per_watt = table.get(f"cc{major}{minor}", table.get(f"cc{major}0", table["other"])) * 1e12
         half = device.dense_flops.get("tensor_fp16")
         for name, i in pipes.items():
             pipe = pipe_on(device, name)
             if half and pipe.startswith("tensor_"):
-                relative = device.dense_flops[pipe] / half
-                cost[i, j] = available[0, j] / device.tdp_W / (per_watt * relative)
+                rate, hz = device.dense_flops[pipe], device.tensor_hz
+                whole = float(d.whole_rate(["tensor_fp16"])[0, j])
+                size = (whole / device.sms / hz / 1024) ** -p["tensor_size_exponent"]
+                kind = (device.node_nm / 5) ** p["node_exponent"] * (rate / half) ** -p["tensor_type_exponent"]
+                joules = p["tensor_pJ_per_flop"] * 1e-12 * size * kind
+                held = (available[0, j] / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + p["tensor_clock_exponent"]))
+                cost[i, j] = joules * min(held, hz / 1.5e9) ** p["tensor_clock_exponent"]
     return np.asarray(cost[[pipes[w.pipe] for w in works]])

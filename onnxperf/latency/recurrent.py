@@ -17,7 +17,8 @@ def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     h R is one product, the directions side by side, and the batch its rows; its weights stay in L2 from step to step
     where they fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any
     product. A layer without inputs of its own (what comes in is added to the gates) has no x W.
-    Source: the forward passes of DeepBench in FP32 tell what a step costs before Volta; forms: calibrate/recurrent.md.
+    Source: the forward passes of DeepBench tell what a step costs up to Volta, on tensor cores too; later cards and
+    libraries are assumed. Forms: calibrate/recurrent.md.
     """
     sizes = [w.size for w in k.works if isinstance(w.size, Recurrent)]
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
@@ -28,7 +29,7 @@ def recurrent(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     fits = 1 / (1 + (steps.weights / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
     step = gemm(steps, d, _of_steps(d, c), 1 - fits)
     r = c.recurrent
-    start = np.where(d.major < 7, r["step_before_cc7_s"], r["step_s"]) * d.launch
+    start = np.select([d.major < 7, d.major < 8], [r["step_before_cc7_s"], r["step_cc7_s"]], r["step_s"]) * d.launch
     gates = k.vector / k.vector_rate
     each = step.seconds + start
     seconds = inputs * before.seconds + k["steps"] * each + gates

@@ -81,24 +81,25 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     """
     r = c.rows
     width, count = np.maximum(k["width"], 1), np.maximum(k["rows"], 1)
-    sweeping, plain = k["passes"] >= 2, k["passes"] == 0
-    in_registers = sweeping & (width <= IN_REGISTERS)
+    sweeping, plain, shared = k["passes"] >= 2, k["passes"] == 0, k["block"] > 0
+    in_registers = sweeping & (width <= IN_REGISTERS) & ~shared
     threads = np.clip(2 ** np.ceil(np.log2(width / r["elements_per_thread"])), np.where(plain, 32, 128), 1024)
     threads = np.where(sweeping, np.clip(2 ** np.ceil(np.log2(np.maximum(width // 8, 1))), 32, 512), threads)
-    threads = np.where(in_registers, 32, threads)
+    threads = np.where(shared, k["block"], np.where(in_registers, 32, threads))
     resident = np.minimum(d.threads // np.maximum(threads, 128), r["blocks_per_sm"])
     warps = d.threads / threads / np.where(in_registers, 2, 1)  # a row in registers leaves half as many threads room
     in_flight = d.sms * np.where(threads < 128, warps, np.maximum(resident, 1))  # rows
     most = np.where(plain, np.minimum(np.floor(in_flight / count), width / r["split_elements"]), 1)
     parts = np.maximum(np.floor(most), 1)
-    again = np.where(in_registers, 0, k["passes"]) * k.read
+    again = np.where(in_registers | shared, 0, k["passes"]) * k.read
     open_bytes = np.minimum(count * parts, in_flight) * k.read / (count * parts)
     miss = 1 / (1 + (r["miss"] * d.l2_near / np.maximum(open_bytes, 1)) ** r["miss_sharpness"])
     memory = traffic(k.bytes, d, c, r["norm"], again, miss)
     slots, steps = _slots(width / parts, threads, in_registers, sweeping, plain, r)
+    slots = np.where(shared, r["slots"]["shared_row"], slots)
     issue = np.maximum(count * parts / d.sms, 1) * threads * slots / (d.schedulers * 32 * d.hz) * d.compute
     compute = np.maximum(k.vector / k.vector_rate, issue)
-    latency = np.ceil(count * parts / in_flight) * (r["row_s"] + r["step_s"] * steps)
+    latency = np.ceil(count * parts / in_flight) * np.where(shared, r["shared_s"], r["row_s"] + r["step_s"] * steps)
     floor = r["floor_s"] + np.where(parts > 1, c.launch["kernel_s"] / d.launch, 0.0)
     detail = {"threads of a row": threads, "rows in flight": np.minimum(count * parts, in_flight)}
     detail |= {"miss share": miss, "DRAM bytes": memory.dram_bytes}

@@ -14,11 +14,21 @@ CARDS = {
     "M40": "m40", "TitanX": "titan-x-maxwell", "TitanX_Pascal": "titan-x-pascal", "TitanXp": "titan-xp",
     "1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "V100": "v100-sxm2-16gb", "T4": "t4",
 }  # fmt: skip
+#: Precisions that are read: what their families are called beside the table's name, and the type of their tensors.
+PRECISIONS = {
+    "Float": ("", "float32"), "16 bit inputs, 16 bit multiplication, 32 bit addition": (" fp16", "float16"),
+}  # fmt: skip
 LAYERS = {"Vanilla": ("RNN", 1), "LSTM": ("LSTM", 4), "GRU": ("GRU", 3)}
+
+Shape = Callable[[dict[str, str], str], Work | None]  # a record and the type of its tensors to a work
 
 
 def kernels(folder: Path) -> list[Table]:
-    """Forward passes in FP32 of the tables that lie in `folder`."""
+    """Forward passes, in FP32 and on tensor cores in FP16, of the tables that lie in `folder`.
+
+    Not read: P100's 16-bit rows, which multiply in FP32, and INT8, whose products run on vector units (T4: at most 24
+    of 130 TOPS).
+    """
     found: list[Table] = []
     for file, family, column, shape in FILES:
         if (folder / file).is_file():
@@ -26,37 +36,38 @@ def kernels(folder: Path) -> list[Table]:
     return found
 
 
-def _table(path: Path, family: str, column: str, shape: Callable[[dict[str, str]], Work | None]) -> list[Table]:
-    rows, why = [], Counter[str]()
+def _table(path: Path, family: str, column: str, shape: Shape) -> list[Table]:
+    rows, why = [], {family + suffix: Counter[str]() for suffix, _ in PRECISIONS.values()}
     for r in read(path, ("gpu", "mode", "precision", column)):
-        if r["mode"] != "train" or r["precision"] != "Float":
+        if r["mode"] != "train" or r["precision"] not in PRECISIONS:
             continue
-        gpu, work, seconds = CARDS.get(r["gpu"]), shape(r), number(r, column) / 1e3
+        suffix, dtype = PRECISIONS[r["precision"]]
+        gpu, work, seconds = CARDS.get(r["gpu"]), shape(r, dtype), number(r, column) / 1e3
         if reason := refusal(gpu, work, seconds):
-            why[reason] += 1
+            why[family + suffix][reason] += 1
         elif gpu and work:
-            rows.append(Row(family, gpu, work, seconds, True, r.get("fwd_algo") or ""))
-    return tables(rows, RIG, {family: why})
+            rows.append(Row(family + suffix, gpu, work, seconds, True, r.get("fwd_algo") or ""))
+    seen = {row.family for row in rows} | {family}
+    return tables(rows, RIG, {name: w for name, w in why.items() if w or name in seen})
 
 
-def _tensor(*shape: int, kind: str = "activation") -> Tensor:
-    return Tensor("t", "float32", shape, kind)
-
-
-def product(r: dict[str, str]) -> Work | None:
+def product(r: dict[str, str], dtype: str) -> Work | None:
     """C[m, n] = op(A) op(B); column-major in the source, hence with the operands' roles swapped in ours."""
     size = sizes(r, "M", "N", "K")
     if size is None:
         return None
     m, n, k = size
     ta, tb = r.get("A Transpose") == "T", r.get("B Transpose") == "T"
-    b, a = _tensor(*((m, k) if ta else (k, m)), kind="weight"), _tensor(*((k, n) if tb else (n, k)))
-    attrs = {"transA": int(tb), "transB": int(ta)}
-    return work_of("Gemm", (a, b), _tensor(n, m), attrs)
+    b = Tensor("b", dtype, (m, k) if ta else (k, m), "weight")
+    a = Tensor("a", dtype, (k, n) if tb else (n, k))
+    return work_of("Gemm", (a, b), Tensor("c", dtype, (n, m)), {"transA": int(tb), "transB": int(ta)})
 
 
-def conv(r: dict[str, str]) -> Work | None:
-    """A forward convolution, K filters of S x R over images of W x H."""
+def conv(r: dict[str, str], dtype: str) -> Work | None:
+    """A forward convolution, K filters of S x R over images of W x H.
+
+    Channels are taken to lie last: rows on tensor cores leave no time for turning them round.
+    """
     size = sizes(r, "W", "H", "C", "N", "K", "S", "R", "stride_w", "stride_h")
     if size is None:
         return None
@@ -65,12 +76,12 @@ def conv(r: dict[str, str]) -> Work | None:
     out_w, out_h = (w + 2 * pad_w - s) // stride_w + 1, (h + 2 * pad_h - taps) // stride_h + 1
     if min(out_w, out_h) < 1:
         return None
-    inputs = (_tensor(n, c, h, w), _tensor(k, c, taps, s, kind="weight"))
+    inputs = Tensor("x", dtype, (n, h, w, c)), Tensor("w", dtype, (k, c, taps, s), "weight")
     attrs = {"pads": [pad_h, pad_w, pad_h, pad_w], "strides": [stride_h, stride_w], "kernel_shape": [taps, s]}
-    return work_of("Conv", inputs, _tensor(n, k, out_h, out_w), attrs)
+    return work_of("com.microsoft::NhwcConv", inputs, Tensor("y", dtype, (n, out_h, out_w, k)), attrs)
 
 
-def recurrent(r: dict[str, str]) -> Work | None:
+def recurrent(r: dict[str, str], dtype: str) -> Work | None:
     """One layer, one direction, the steps alone: what comes in is added to the gates, without a product of its own.
 
     The source's column of TFLOPS counts 2 batch gates hidden^2 a step. Were inputs multiplied as well, 22 rows would
@@ -82,9 +93,9 @@ def recurrent(r: dict[str, str]) -> Work | None:
     if hidden is None or shape is None or kind is None:
         return None
     (units,), (batch, steps), (type, gates) = hidden, shape, kind
-    w, h = _tensor(1, gates * units, 0, kind="weight"), _tensor(1, gates * units, units, kind="weight")
-    out = _tensor(steps, 1, batch, units)
-    return work_of(type, (_tensor(steps, batch, 0), w, h), out, {"hidden_size": units})
+    x, w = Tensor("x", dtype, (steps, batch, 0)), Tensor("w", dtype, (1, gates * units, 0), "weight")
+    h, y = Tensor("h", dtype, (1, gates * units, units), "weight"), Tensor("y", dtype, (steps, 1, batch, units))
+    return work_of(type, (x, w, h), y, {"hidden_size": units})
 
 
 #: The tables: file, what its kernels are called, the column of times, and what makes a work of a record.

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import gpu_specs
-from onnxperf.measurements.core import Row, Table, number, read, refusal, sizes, tables, work_of
+from onnxperf.measurements.core import Row, Table, card, number, read, refusal, sizes, tables, work_of
 from onnxperf.measurements.rejected import by_library
 from op_models import Tensor, Work
 
@@ -53,16 +52,6 @@ def _rows(
         elif gpu and work:
             ran = r.get("kernels") or r.get("kernel") or ""
             yield Row(family, gpu, work, seconds, r["split"] == "test", names.get(ran.removesuffix(".0"), ran))
-
-
-@cache
-def card(name: str | None) -> str | None:
-    """The id of the shipped card that a file calls `name`; a path is nobody's name."""
-    try:
-        found = gpu_specs.resolve(name or "")[0]
-    except gpu_specs.SpecError:
-        return None
-    return found if found in gpu_specs.ids() else None
 
 
 def _tensor(*shape: int, kind: str = "activation") -> Tensor:

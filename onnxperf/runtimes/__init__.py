@@ -8,15 +8,19 @@ from dataclasses import replace
 from onnxperf.graph import Graph, Note
 from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, Runtime, optimise
 from onnxperf.runtimes.hosts import HOSTS, Host, paced
-from onnxperf.runtimes.ort import CPU, CUDA
-from onnxperf.runtimes.ort_transformers import TRANSFORMERS
+from onnxperf.runtimes.ort import CPU, CUDA, CUDA_112
+from onnxperf.runtimes.ort_attention import WITHIN
+from onnxperf.runtimes.ort_transformers import TRANSFORMERS, TRANSFORMERS_112
 from onnxperf.runtimes.placement import FLOW
 from onnxperf.runtimes.tensorrt import TENSORRT
 from onnxperf.runtimes.torch_eager import EAGER
 
-RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CPU, TENSORRT, EAGER)}
+RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CUDA_112, CPU, TENSORRT, EAGER)}
 
-__all__ = ["ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "Host", "HostCosts", "Policy", "Runtime", "paced", "run_graph"]
+__all__ = [
+    "ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "paced",
+    "run_graph",
+]  # fmt: skip
 
 
 def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:
@@ -26,7 +30,7 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
     """
     if transformers:
         before = Counter(o.type for o in graph.operators)
-        graph = optimise(graph, TRANSFORMERS, DISABLED)
+        graph = optimise(graph, TRANSFORMERS_112 if runtime.name == CUDA_112.name else TRANSFORMERS, DISABLED)
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))

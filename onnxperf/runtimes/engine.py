@@ -25,11 +25,12 @@ LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Choices a runtime makes: `tf32` names the products that may use TF32, `arena` is how its allocator takes memory
-    (see onnxperf.memory).
+    (see onnxperf.memory), `channels_last`: convolutions get images as tensor cores want them.
     """
 
     tf32: frozenset[str] = frozenset()
     arena: str = "powers of two"
+    channels_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from onnxperf.runtimes import ort_layout as layout
 from onnxperf.runtimes import ort_quantised as quantised
 from onnxperf.runtimes import patterns
 from onnxperf.runtimes.engine import EXTENDED, Fusion, HostCosts, Pass, Policy, Runtime
+from onnxperf.runtimes.ort_attention import apart
 from onnxperf.runtimes.placement import FREE, place
 
 LEVEL_1: tuple[Fusion | Pass, ...] = (
@@ -75,7 +76,7 @@ def beside(graph: Graph) -> Graph:
 CUDA = Runtime(
     name="ort-cuda",
     fusions=(*LEVEL_1, *LEVEL_2_FIRST, *LEVEL_2, extended.bias_softmax, extended.matmul_scale),
-    place=place,
+    place=lambda graph: apart(place(graph)),
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
     host=HostCosts(
         run_s=10e-6, node_s=1.5e-6, launch_s=3.5e-6, host_op_s=2e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
@@ -83,6 +84,16 @@ CUDA = Runtime(
     ),
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip
+
+CUDA_112 = replace(
+    CUDA,
+    name="ort-cuda-1.12",
+    fusions=tuple(
+        basic.matmul_add_flat if f is basic.matmul_add else f for f in CUDA.fusions if f is not basic.matmul_add_left
+    ),
+    place=lambda graph: apart(place(graph), fused=False),
+    describe="ONNX Runtime until 1.12, CUDA provider, inputs and outputs bound on the device",
+)
 
 CPU = Runtime(
     name="ort-cpu",

@@ -286,3 +286,9 @@ def matmul_add(g: Rewriter, add: Operator) -> Fused | Miss | None:
 def matmul_add_left(g: Rewriter, add: Operator) -> Fused | Miss | None:
     """The same for the products around an attention, which the basic level keeps."""
     return _gemm(g, add, False)
+
+
+@fusion("MatMul + Add -> Gemm", anchor="Add")
+def matmul_add_flat(g: Rewriter, add: Operator) -> Fused | Miss | None:
+    """The same until 1.12, which left stacks of matrices alone."""
+    return _gemm(g, add, False) if add.out.rank == 2 else None

@@ -2,8 +2,9 @@
 
 Published figures of "optimized" BERT and GPT-2 use it. It fuses more than the runtime itself: a residual sum whose
 value goes on is a second result of SkipLayerNormalization, and biases join what follows a product. An attention is
-recognised in the form of BERT before transformers 4.4x and of no mask; RotaryEmbedding, past states and embeddings
-whose positions are constants are left alone, as that tool leaves those of today's exports.
+recognised in the form of BERT before transformers 4.4x and of no mask; RotaryEmbedding and embeddings whose positions
+are constants are left alone, as that tool leaves those of today's exports. GPT-2 with a past state, which it recognised
+in exports of its day, is recognised in the form that today's exporter gives the same code.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ def skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
     return Fused((add, norm), out, early=True)
 
 
+@fusion("SkipLayerNormalization", anchor=tuple(NORMS), level=DISABLED)
+def skip_layer_norm_alone(g: Rewriter, norm: Operator) -> Fused | Miss | None:
+    """The same until 1.12, whose kernel has no second result."""
+    found = skip_layer_norm.rule(g, norm)
+    second = isinstance(found, Fused) and len(found.operator.outputs) > 1
+    return Miss("the sum is used elsewhere as well", norm.nodes) if second else found
+
+
 @fusion("QuickGelu", anchor="Sigmoid", level=DISABLED)
 def quick_gelu(g: Rewriter, sigmoid: Operator) -> Fused | None:
     """x sigmoid(1.702 x), CLIP's; SiLU stays as it is."""
@@ -116,7 +125,7 @@ def unreshaped(g: Rewriter, gemm: Operator) -> Fused | None:
     made = g.made_by(before.inputs[0]) if before is not None else None
     if before is None or after is None or made is None or len(gemm.present) != 3:
         return None
-    behind = (*NORMS, *NORMS.values(), "com.microsoft::FastGelu")
+    behind = (*NORMS, *NORMS.values(), "com.microsoft::FastGelu", "com.microsoft::Attention")
     x = before.present[0]
     plain = not gemm.attrs.get("transA") and not gemm.attrs.get("transB")
     if made.type not in behind or not plain or after.out.shape[:-1] != x.shape[:-1]:
@@ -148,7 +157,8 @@ def _mask(g: Rewriter, t: Tensor | None) -> Tensor | None:
     cast = g.made_by(turned.inputs[1], "Cast")
     outer = g.made_by(cast.inputs[0] if cast else turned.inputs[1], "Unsqueeze")
     inner = g.made_by(outer.inputs[0], "Unsqueeze") if outer else None
-    return inner.present[0] if inner else None
+    before = g.made_by(inner.inputs[0], "Cast") if inner else None  # one cast, to what the kernel reads, is enough
+    return before.inputs[0] if before else inner.inputs[0] if inner else None
 
 
 @fusion("Attention", anchor="Softmax", level=DISABLED)
@@ -169,6 +179,8 @@ def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
     x = q[3].present[0]
     if any(p[3].present[0].name != x.name or not p[3].present[1].stored for p in (q, k, v)):
         return Miss("queries, keys and values are not projections of one tensor", softmax.nodes)
+    if x.dtype not in extended.HALF_OR_SINGLE:
+        return Miss(f"there is no kernel for {x.dtype}", q[3].nodes)
     mask = _mask(g, other(add, scaled.out)) if add is not None else None
     if add is not None and mask is None:
         return Miss("its mask is written in a form that is not recognised", add.nodes)
@@ -194,6 +206,48 @@ def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
     return replace(one, before=before)
 
 
+def _up(g: Rewriter, t: Tensor | None, *types: str) -> list[Operator]:
+    """The operators above `t`, each of which makes the first input of the one below; none where one is another."""
+    found: list[Operator] = []
+    for type in types:
+        op = g.made_by(t, type)
+        if op is None:
+            return []
+        t, found = op.inputs[0], [*found, op]
+    return found
+
+
+@fusion("Attention with past", anchor="Softmax", level=DISABLED)
+def attention_with_past(g: Rewriter, softmax: Operator) -> Fused | None:
+    """GPT-2's: one product makes queries, keys, values; the last two go behind a past state, and become the present."""
+    where = g.made_by(softmax.inputs[0], "Where")
+    above = _up(g, where.inputs[1] if where else softmax.inputs[0], "Div", "MatMul")
+    weighed = next_op(g, softmax, "MatMul")
+    turned = next_op(g, weighed, "Transpose")
+    merged = next_op(g, turned, "Reshape")
+    keys = _up(g, above[1].inputs[1], "Transpose", "Concat") if above else []
+    values = _up(g, weighed.inputs[1], "Concat") if weighed else []
+    if not keys or not values or weighed is None or turned is None or merged is None:
+        return None
+    caches, made = [keys[1], values[0]], []
+    for t in (above[1].inputs[0], *(c.inputs[1] for c in caches)):
+        made += _up(g, t, "Transpose", "Reshape", "Split", "Reshape", "Gemm", "Reshape")
+    past = [o for c in caches if (o := g.made_by(c.inputs[0], "Gather"))]
+    grown = [u for c in caches for u in g.users(c.out) if u.type == "Unsqueeze"]
+    present = next_op(g, grown[0], "Concat") if grown else None
+    if len(made) != 18 or len({id(o) for o in made}) != 10 or present is None or len(past) != 2:
+        return None
+    gemm, before, state = made[4], made[5], past[0].inputs[0]
+    inner = (*made, *caches, keys[0], *above, *(() if where is None else (where,)), *past, *grown)
+    parts = {id(o): o for o in (*inner, softmax, weighed, turned, merged, present)}.values()
+    x, attrs = before.present[0], {"num_heads": turned.out.shape[2], "unidirectional": 1}
+    inputs = (x, *gemm.inputs[1:3], None, state)
+    one = fused("com.microsoft::Attention", merged, parts, inputs, attrs).operator
+    joined = replace(turned.out, name=f"{merged.out.name}#joined", shape=x.shape)
+    one = replace(one, outputs=(joined, present.out))
+    return Fused(tuple(parts), replace(merged, inputs=(joined, *merged.inputs[1:])), (one,))
+
+
 def _live(graph: Graph) -> Graph:
     """Without what nothing reads any more."""
     needed, kept = set(graph.output_names), []
@@ -215,8 +269,10 @@ TRANSFORMERS: tuple[Fusion | Pass, ...] = (
     quick_gelu,
     skip_layer_norm,
     attention,
+    attention_with_past,
     unreshaped,
     bias_gelu,
     bias_skip_layer_norm,
     Pass("pruning", DISABLED, _live),
 )
+TRANSFORMERS_112 = tuple(skip_layer_norm_alone if f is skip_layer_norm else f for f in TRANSFORMERS)

@@ -12,17 +12,17 @@ from typing import Any
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.measurements import LEAST_S, SAMPLE, Table, files
+from onnxperf.measurements import LEAST_S, SAMPLE, Table, files, ort
 from onnxperf.measurements import read as kernel_tables
 from onnxperf.measurements.models import Measured, models
-from onnxperf.validate.models import model
-from onnxperf.validate.score import CLASSES, Pairs, Score, kernels, overhead, score
+from onnxperf.validate.models import EAGER, ORT, model, together
+from onnxperf.validate.score import CLASSES, Order, Pairs, Score, kernels, order, overhead, score
 
-MODELS = "fp32_torch/e2e.csv"
+#: Tables of whole models, what their rows are called, and what reads them.
+MODELS = (("fp32_torch/e2e.csv", EAGER, models), (f"ort_cuda/{ort.FILE}", ORT, ort.models))
 SHORT = f"no longer than {LEAST_S * 1e3:g} ms: these say more about the clock than about the card"
 UNKNOWN = "an operator that is not known here"
 SCHEMA_VERSION = 1
-ALL_MODELS = "all models"
 Progress = Callable[[str, int, int], None]
 
 
@@ -38,6 +38,7 @@ class Report:
     constants: str
     interval: float
     scores: tuple[Score, ...]
+    order: tuple[Order, ...]
     dropped: tuple[tuple[str, str, int], ...]
     overhead_s: tuple[tuple[str, float, float], ...]
     same_without: tuple[str, ...]
@@ -46,7 +47,8 @@ class Report:
         """The report as plain data.
 
         scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model) or "models"
-        (all of them); shares are fractions, not percent; null where a method states no range.
+        (all of them; those of ONNX Runtime by length, without cards); order: the fields of `Order`. Shares are
+        fractions, not percent; null where a method states no range.
         """
         return {
             "schema_version": SCHEMA_VERSION,
@@ -54,6 +56,7 @@ class Report:
             "constants": self.constants,
             "interval": self.interval,
             "scores": [asdict(s) for s in self.scores],
+            "order": [asdict(o) for o in self.order],
             "dropped": [{"table": t, "reason": why, "rows": n} for t, why, n in self.dropped],
             "overhead_seconds": {rig: {"least": least, "most": most} for rig, least, most in self.overhead_s},
             "same_without": list(self.same_without),
@@ -81,16 +84,21 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
             tell(CLASSES[t.family], i, total)
             yield from kernels(t)
 
-    found = score("kernels", of_kernels())
+    parts = list(of_kernels())
+    found, ordered = score("kernels", parts), order("kernels", parts)
     whole: list[Pairs] = []
+    averaged: list[Pairs] = []
     for i, row in enumerate(rows):
         tell(row.sample, len(tables) + i, total)
         try:
-            whole += list(model(row))
+            whole += (pairs := list(model(row)))
+            averaged += (replace(p, name=together(row)) for p in pairs)
         except Error as e:
-            dropped[ALL_MODELS][printable(str(e))[:200]] += 1
+            dropped[EAGER if together(row) == EAGER else ORT][printable(str(e))[:200]] += 1
     found += score("model", whole)
-    found += score("models", (replace(p, name=ALL_MODELS) for p in whole))
+    found += score("models", (p for p in averaged if p.name == EAGER))
+    found += score("models", (p for p in averaged if p.name != EAGER), alone=False)
+    ordered += order("models", (p if p.name == EAGER else replace(p, name=ORT) for p in averaged))
     tell("done", total, total)
     dies = {die for t in tables for die in t.dies} | {row.die for row in rows}
     inside: dict[str, list[float]] = {}
@@ -101,6 +109,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
         constants=shipped().source,
         interval=COVERAGE,
         scores=tuple(found),
+        order=tuple(ordered),
         dropped=tuple((t, why, n) for t, reasons in dropped.items() for why, n in sorted(reasons.items()) if n),
         overhead_s=tuple((rig, min(s), max(s)) for rig, s in inside.items() if s),
         same_without=tuple(sorted(die for die in dies if shipped(die) == shipped())),
@@ -110,7 +119,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
 def sources(data: Path | None) -> list[Path]:
     """What is read of a folder, or of the sample, if it is there."""
     folder = data or SAMPLE
-    return [*files(folder), folder / MODELS]
+    return [*files(folder), *(folder / file for file, *_ in MODELS)]
 
 
 def read(data: Path) -> tuple[list[Table], list[Measured], dict[str, Counter[str]]]:
@@ -121,15 +130,17 @@ def read(data: Path) -> tuple[list[Table], list[Measured], dict[str, Counter[str
     rows: list[Measured] = []
     dropped: dict[str, Counter[str]] = {}
     for t in tables:
-        short = int((t.seconds <= LEAST_S).sum())
+        short = int((t.seconds <= t.least_s).sum())
         why = {**t.dropped, SHORT: short} if t.family in CLASSES else {**t.dropped, UNKNOWN: int((t.seconds > 0).sum())}
         dropped.setdefault(CLASSES.get(t.family, t.family), Counter()).update(why)
-    if (data / MODELS).is_file():
-        rows, others = models((data / MODELS).parent)
-        rows.sort(key=lambda row: (row.sample, row.batch, row.sequence))  # each is loaded once
-        dropped[ALL_MODELS] = Counter(others)
+    for file, name, of_folder in MODELS:
+        if (data / file).is_file():
+            some, others = of_folder((data / file).parent)
+            rows += some
+            dropped[name] = Counter(others)
+    rows.sort(key=lambda row: (row.sample, row.batch, row.sequence))  # each is loaded once
     tables = [t for t in tables if t.family in CLASSES]
-    if not any((t.seconds > LEAST_S).any() for t in tables) and not rows:
+    if not any((t.seconds > t.least_s).any() for t in tables) and not rows:
         wanted = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
         raise UsageError(f"{data} holds no measurements to score: no rows that could be taken are in {wanted}")
     return tables, rows, dropped

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from zlib import crc32
 
 import numpy as np
 
 import gpu_specs
-from onnxperf.calibrate import conv, gemm, recurrent, vector
+from onnxperf.calibrate import attention, conv, gemm, recurrent, tensor, tensor_conv, vector
 from onnxperf.latency import Constants, estimate, shipped
 from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
 from onnxperf.lower import Kernel, Kernels
-from onnxperf.measurements import LEAST_S, Table
+from onnxperf.measurements import Table
 from onnxperf.measurements.rejected import OTHER_LIBRARY
 from onnxperf.measurements.torch_fp32 import ELEMENTWISE
 
@@ -29,13 +31,23 @@ CLASSES = {
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
     "softmax": "softmax", "ln": "LayerNorm", "conv": "convolution 3x3", "deepbench gemm": "DeepBench GEMM",
     "deepbench conv": "DeepBench convolution", "deepbench rnn": "DeepBench recurrent",
+    "deepbench gemm fp16": "DeepBench FP16 GEMM", "deepbench conv fp16": "DeepBench FP16 convolution",
+    "deepbench rnn fp16": "DeepBench FP16 recurrent", "gemm bfloat16": "BF16 GEMM",
+    tensor.SUSTAINED: "BF16 GEMM, sustained", "gemm float16": "FP16 GEMM", "gemm fp8": "FP8 GEMM",
+    "gemm fp8_block": "FP8 GEMM, scaled by block", "gemm fp8_static": "FP8 GEMM, known scales",
+    "gemm sq": "INT8 GEMM", "gemm int8_wo": "GEMM, INT8 weights", "gemm int4_wo": "GEMM, INT4 weights",
+    "gemm nvfp4": "FP4 GEMM", "attention encoder": "attention, encoder", "attention prefill": "attention, prefill",
+    "attention decode": "attention, decode",
 }  # fmt: skip
 
 #: The family of constants behind each of them where it is not that of vector kernels.
 FITTED = {
     **dict.fromkeys(("bmm", "linear", f"bmm{OTHER_LIBRARY}", f"linear{OTHER_LIBRARY}"), gemm.FAMILY),
     "deepbench gemm": gemm.FAMILY, "conv": conv.FAMILIES[0],
-    "deepbench conv": conv.FAMILIES[0], "deepbench rnn": recurrent.FAMILY,
+    "deepbench conv": conv.FAMILIES[0], "deepbench conv fp16": tensor_conv.FAMILY,
+    "deepbench rnn": recurrent.FAMILY, "deepbench rnn fp16": recurrent.FAMILY,
+    **{name: family for family in tensor.FAMILIES for name in family.tables},
+    **dict.fromkeys(attention.NAMES, attention.FAMILY),
 }  # fmt: skip
 
 
@@ -63,11 +75,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rows [k] of one class or model on one card beside one method's answers; nan where no range is stated."""
+    """Rows [k] of one class or model on one card beside one method's answers; nan where no range is stated.
+
+    keys: what was run; rows of two cards with the same key are of the same work.
+    """
 
     name: str
     gpu: str
     method: str
+    keys: Array
     measured: Array
     predicted: Array
     low: Array
@@ -75,11 +91,13 @@ class Pairs:
     test: Array
 
 
-def score(kind: str, pairs: Iterable[Pairs]) -> list[Score]:
-    """The scores of each name, card and method, then those averaged over cards."""
+def score(kind: str, pairs: Iterable[Pairs], alone: bool = True) -> list[Score]:
+    """The scores of each name, card and method, then those averaged over cards; rows of all cards count alike where no
+    card stands `alone`.
+    """
     alike: dict[tuple[str, str, str], list[Pairs]] = {}
     for p in pairs:
-        alike.setdefault((p.name, p.gpu, p.method), []).append(p)
+        alike.setdefault((p.name, p.gpu * alone, p.method), []).append(p)
     found: list[Score] = []
     for (name, gpu, method), parts in alike.items():
         columns = (np.concatenate([getattr(p, c) for p in parts]) for c in ("measured", "predicted", "low", "high"))
@@ -89,7 +107,7 @@ def score(kind: str, pairs: Iterable[Pairs]) -> list[Score]:
             if taken.any():
                 terms = _terms(measured[taken], predicted[taken], low[taken], high[taken])
                 found.append(Score(kind, name, gpu, rows, method, int(taken.sum()), *terms))
-    return found + over_cards(found)
+    return found + over_cards(found) if alone else found
 
 
 Terms = tuple[float, float, float | None, float | None]
@@ -124,14 +142,48 @@ def over_cards(scores: Iterable[Score]) -> list[Score]:
     ]  # fmt: skip
 
 
+WITHIN = 2.0  # times: which of two cards is faster is no question where one has several times the other's rates
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """For how many pairs of cards, measured less than WITHIN apart on the same work or run, a method says which is
+    faster; where it says neither, half.
+    """
+
+    kind: str
+    name: str
+    method: str
+    count: int
+    right: float
+
+
+def order(kind: str, pairs: Iterable[Pairs]) -> list[Order]:
+    """How well each method orders cards by name, over all rows that two cards share."""
+    alike: dict[tuple[str, str], list[Pairs]] = {}
+    for p in pairs:
+        alike.setdefault((p.name, p.method), []).append(p)
+    found = []
+    for (name, method), parts in alike.items():
+        right: list[float] = []
+        for a, b in combinations(parts, 2):
+            _, i, j = np.intersect1d(a.keys, b.keys, return_indices=True)
+            measured, predicted = np.log(a.measured[i] / b.measured[j]), np.log(a.predicted[i] / b.predicted[j])
+            close = (np.abs(measured) < np.log(WITHIN)) & (measured != 0) & (a.gpu != b.gpu)
+            right += (0.5 + 0.5 * np.sign(measured * predicted))[close].tolist()
+        if right:
+            found.append(Order(kind, name, method, len(right), float(np.mean(right))))
+    return found
+
+
 def kernels(table: Table) -> Iterator[Pairs]:
-    """The rows of a table that last longer than LEAST_S, by card, beside each method's answers.
+    """The rows of a table that last long enough, by card, beside each method's answers.
 
     What the clock of the rig includes beside the kernel is added to answers; ranges are of what the clock reads,
     as the half-widths were derived (`calibrate.constants.missed`).
     """
-    table = table.take(np.flatnonzero((table.seconds > LEAST_S).any(axis=1)))
-    long = table.seconds > LEAST_S
+    table = table.take(np.flatnonzero((table.seconds > table.least_s).any(axis=1)))
+    long = table.seconds > table.least_s
     name = CLASSES.get(table.family, table.family)
     for method in METHODS:
         for j, (gpu, die) in enumerate(zip(table.gpus, table.dies, strict=True)):
@@ -143,7 +195,8 @@ def kernels(table: Table) -> Iterator[Pairs]:
             extra = overhead(table, gpu, constants, method == LEFT_OUT)
             read = extra + seconds
             low, high = read * np.exp(-width), read * np.exp(width)
-            yield Pairs(name, gpu, method, table.seconds[at, j], read, low, high, table.test[at])
+            keys = at + (crc32(table.family.encode()) << 24)
+            yield Pairs(name, gpu, method, keys, table.seconds[at, j], read, low, high, table.test[at])
 
 
 def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> tuple[Array, Array]:
@@ -155,7 +208,7 @@ def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> t
         inside = vector.beside(works, c) if table.family in vector.NAMES else 0.0
         return found.seconds[:, 0] + inside, found.half_width[:, 0]
     family = FITTED.get(table.family, vector.FAMILY)
-    return family.model(works, [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
+    return family.seconds(table.take(rows), [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
 
 
 def overhead(table: Table, gpu: str, c: Constants, left_out: bool) -> float:

@@ -16,8 +16,8 @@ from onnxperf.measurements import LEAST_S
 from onnxperf.output import check_target, write_file
 from onnxperf.report import console, tabulate
 from onnxperf.validate import models
-from onnxperf.validate.run import ALL_MODELS, Progress, Report, sources, validate
-from onnxperf.validate.score import CLASSES, LEFT_OUT, ROOFLINE, SHIPPED, Score
+from onnxperf.validate.run import Progress, Report, sources, validate
+from onnxperf.validate.score import CLASSES, LEFT_OUT, ROOFLINE, SHIPPED, WITHIN, Score
 
 MEAN = "mean over cards"
 NOTHING = "-"
@@ -72,7 +72,7 @@ def show(out: Console, report: Report) -> None:
 def markdown(report: Report) -> str:
     """The tables by operator class, and of whole models by card, for a README."""
     parts = []
-    for sheet in (classes(report), whole(report, "by card")):
+    for sheet in (classes(report), whole(report, "by card"), runtime(report), ordering(report)):
         heads = [n.lstrip("#!") for n in sheet.names]
         rules = ["--:" if n.startswith("#") else "---" for n in sheet.names]
         lines = [_cells(heads), _cells(rules), *map(_cells, sheet.lines)]
@@ -87,7 +87,8 @@ def _cells(cells: Iterable[str]) -> str:
 def sheets(report: Report) -> list[Sheet]:
     """Every table that has lines."""
     found = [
-        classes(report), cards(report), whole(report, "by card"), whole(report, "by model"),
+        classes(report), cards(report), whole(report, "by card"), runtime(report), whole(report, "by model"),
+        ordering(report),
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
@@ -123,11 +124,11 @@ def cards(report: Report) -> Sheet:
 
 
 def whole(report: Report, how: str) -> Sheet:
-    """Whole models `by card` (all models of one, then the mean over cards) or `by model` (the mean over cards)."""
+    """Models of eager PyTorch `by card` (all of one, then the mean over cards), or every model `by model`."""
     methods = [m for m in models.METHODS if any(s.method == m for s in report.scores)]
     if how == "by card":
-        by = _index(s for s in report.scores if s.kind == "models")
-        keys = [(gpu or MEAN, ALL_MODELS, gpu) for gpu in [*sorted({g for _, g, _, _ in by} - {""}), ""]]
+        by = _index(s for s in report.scores if s.kind == "models" and s.name == models.EAGER)
+        keys = [(gpu or MEAN, models.EAGER, gpu) for gpu in [*sorted({g for _, g, _, _ in by} - {""}), ""]]
     else:
         by = _index(s for s in report.scores if s.kind == "model" and not s.gpu)
         keys = [(name, name, "") for name in sorted({n for n, _, _, _ in by})]
@@ -137,12 +138,38 @@ def whole(report: Report, how: str) -> Sheet:
         if (name, gpu, "test", LEFT_OUT) in by
     ]
     spare = ("range", "its roofline", "micro", "sum")
-    return Sheet(f"Whole models {how}", (how.replace("by ", "!"), *_names(methods)), tuple(lines), spare)
+    title = f"Models of {models.EAGER}, by card" if how == "by card" else "Whole models by model"
+    return Sheet(title, (how.replace("by ", "!"), *_names(methods)), tuple(lines), spare)
+
+
+def runtime(report: Report) -> Sheet:
+    """Models of ONNX Runtime by how long they take; every row counts alike."""
+    by = _index(s for s in report.scores if s.kind == "models")
+    lines = [
+        (name, *_line(by, models.OURS, name, "", "test"))
+        for name in (models.LONG, models.SHORT)
+        if (name, "", "test", LEFT_OUT) in by
+    ]
+    return Sheet(f"Models of {models.ORT}, CUDA provider", ("!which", *_names(models.OURS)), tuple(lines), ("range",))
+
+
+def ordering(report: Report) -> Sheet:
+    """For how many pairs of cards each method says which is faster."""
+    by = {(o.name, o.method): o for o in report.order}
+    methods = [m for m in models.OURS if m in {o.method for o in report.order}]
+    lines = []
+    for name in dict.fromkeys(o.name for o in report.order):
+        shares = [by.get((name, m)) for m in methods]
+        lines.append(
+            (name, f"{by[name, LEFT_OUT].count:,}", *(NOTHING if o is None else f"{o.right:.0%}" for o in shares))
+        )
+    heads = ("!operator or model", "#pairs", "#left out", *(SHORT[m] for m in methods[1:]))
+    return Sheet(f"Which of two cards is faster, of those less than {WITHIN:g} times apart", heads, tuple(lines))
 
 
 def notes(report: Report) -> list[str]:
     """What the tables' words mean, and what limits them."""
-    clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s)
+    clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s if most)
     found = [
         "MAPE: mean of |predicted / measured - 1|; bias: median of predicted / measured, less 1. Cards count alike, "
         "however many rows they have.",
@@ -151,11 +178,23 @@ def notes(report: Report) -> list[str]:
         "at peak or bytes at the datasheet's bandwidth.",
         f"in range: rows within the stated range, which should hold {report.interval:.0%}; range: the median of its "
         "half.",
-        f"Kernels count if they last over {LEAST_S * 1e3:g} ms. What a benchmark's clock includes beside the kernel "
-        f"(its events, the launch between them), by operator and card, is added to every method's answer: {clocks}.",
-        "test: rows that the source kept back from its own fit, and all of DeepBench; rest: the others. The sample "
-        "holds every test row and a draw of the rest.",
+        f"Kernels count if they last over {LEAST_S * 1e3:g} ms; those replayed from a CUDA graph (tensor cores, but "
+        "for DeepBench's) all do. What a benchmark's clock includes beside the kernel (its events, the launch between "
+        f"them), by operator and card, is added to every method's answer{': ' * bool(clocks)}{clocks}.",
+        "test: rows that the source kept back from its own fit; all of DeepBench; on tensor cores, shapes of one in "
+        "five pairs (n, k) or kinds of heads, to which nothing is fitted: in-sample is there what other shapes tell. "
+        "rest: the others. The sample holds a draw of the rows.",
     ]
+    names = {s.name for s in report.scores}
+    if any(name.startswith("FP4") for name in names):
+        found.append(
+            "FP4 was measured on one die alone: without it, priors and the rows of other types are all there is."
+        )
+    if not names.isdisjoint((models.LONG, models.SHORT)):
+        found.append(
+            "ONNX Runtime: every row counts alike. Left out is what the same source measured of the same model, from "
+            "the host's costs; nothing else is fitted to rows like these. Stable Diffusion's are not among them."
+        )
     if any(s.method.startswith("published") for s in report.scores):
         found.append(
             "NeuSight, its roofline, Habitat and micro are the predictions that were published beside the "

@@ -13,6 +13,7 @@ from onnx import ModelProto, helper
 
 from onnxperf.graph import Graph, load
 from onnxperf.measurements.models import SAMPLES as MEASURED
+from onnxperf.measurements.ort import SAMPLES as PUBLISHED
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -24,7 +25,7 @@ SIZES = {
 
 
 def cases() -> Iterator[object]:
-    for path in sorted(p for p in SAMPLES.glob("*.onnx") if p.stem not in MEASURED.values()):
+    for path in sorted(p for p in SAMPLES.glob("*.onnx") if p.stem not in {*MEASURED.values(), *PUBLISHED.values()}):
         for dims in SIZES.get(path.stem, ({},)):
             at = "-".join(map(str, dims.values()))
             yield pytest.param(path, dims, id=f"{path.stem}-{at}" if at else path.stem)

@@ -1,12 +1,18 @@
 """Convolutions: which algorithm is open to a shape, what it executes, and what is plausible where no row is open."""
 
 from math import prod
+from typing import Any
 
+import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.latency import alone, floors, shipped
+from onnxperf.calibrate import tensor_conv
+from onnxperf.calibrate.fit import fit
+from onnxperf.latency import alone, floors, shipped, single
 from onnxperf.latency.bounds import Bounds
+from onnxperf.latency.constants import assumed
+from onnxperf.measurements import Table
 from op_models import Conv, Work
 
 V100, P100, A100, T4 = (gpu_specs.load(g) for g in ("v100-pcie-16gb", "p100-pcie-16gb", "a100-pcie-40gb", "t4"))
@@ -14,12 +20,12 @@ V100, P100, A100, T4 = (gpu_specs.load(g) for g in ("v100-pcie-16gb", "p100-pcie
 
 def layer(
     images: int, cin: int, cout: int, out: tuple[int, ...], kernel: tuple[int, ...], *, stride: int = 1,
-    groups: int = 1, dtype: str = "float32", pipe: str = "fp32",
+    groups: int = 1, dtype: str = "float32", pipe: str = "fp32", last: bool = False,
 ) -> Work:  # fmt: skip
     """A convolution whose image is `stride` times as large as its result."""
     positions, taps, width = prod(out), prod(kernel), 4 if dtype == "float32" else 2
     weights = width * cout * cin // groups * taps
-    size = Conv(images, cin, cout, positions, taps, groups, stride)
+    size = Conv(images, cin, cout, positions, taps, groups, stride, last=last)
     flops = 2 * images * cout * positions * cin // groups * taps
     read = width * images * cin * positions * stride + weights
     return Work(size, dtype, pipe, read, width * images * cout * positions, weights, flops)
@@ -84,6 +90,59 @@ def test_half_precision_and_tensor_cores_run_the_plain_product() -> None:
     b = timed(w, A100)
     assert not b.choice[0, 0].startswith("winograd")
     assert b.seconds[0, 0] > w.matrix_flops / A100.dense_flops["tensor_fp16"]
+
+
+def half(*args: Any, **more: Any) -> Work:
+    return layer(*args, **more, dtype="float16", pipe="tensor_fp16")
+
+
+@pytest.mark.parametrize("device", [V100, T4], ids=lambda d: d.id)
+def test_before_ampere_tensor_cores_walk_a_tap_in_steps_of_32_channels(device: gpu_specs.Device) -> None:
+    one, full, more = (seconds(half(16, cin, 64, (224, 224), (5, 5), last=True), device) for cin in (1, 32, 33))
+    assert one == pytest.approx(full, rel=0.05)
+    assert more > 1.5 * full
+
+
+def test_from_ampere_on_first_layers_have_kernels_of_their_own() -> None:
+    one, full = (seconds(half(64, cin, 64, (224, 224), (7, 7), last=True), A100) for cin in (3, 32))
+    assert one < 0.6 * full
+
+
+def test_groups_of_few_channels_share_a_step() -> None:
+    few, full = (seconds(half(32, 512, 512, (56, 56), (3, 3), groups=groups)) for groups in (64, 16))
+    assert few == pytest.approx(full, rel=0.05)
+
+
+@pytest.mark.parametrize("device", [V100, A100, T4], ids=lambda d: d.id)
+def test_channels_that_do_not_lie_last_are_turned_round(device: gpu_specs.Device) -> None:
+    first, last = (half(32, 256, 256, (56, 56), (3, 3), last=x) for x in (False, True))
+    image = first.bytes_read - first.weight_bytes
+    moved = 2 * image / device.bandwidth_Bps
+    assert moved < seconds(first, device) - seconds(last, device) < 2 * moved
+    a, b = timed(first, device), timed(last, device)
+    assert a.launches[0, 0] == b.launches[0, 0] + 1
+    assert a.workspace[0, 0] - b.workspace[0, 0] == image
+
+
+@pytest.mark.parametrize("cin", [1, 3, 16, 64, 200])
+@pytest.mark.parametrize("groups", [1, 5, 32])
+def test_a_product_on_tensor_cores_is_never_faster_than_physics(cin: int, groups: int) -> None:
+    w = half(8, cin * groups, 24 * groups, (28, 28), (3, 3), groups=groups)
+    cards = [d for d in map(gpu_specs.load, gpu_specs.ids()) if "tensor_fp16" in d.dense_flops]
+    for device in cards:  # what the model says itself, before the floor is put under it
+        said, least = single(w, device, shipped(), "tile-wave", w.weight_bytes)
+        assert said.seconds[0, 0] >= least.seconds[0, 0], device.id
+
+
+def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> None:
+    start = "tensor_convolution.start_s"  # the other constant is hard to tell from a card's own effect
+    made = assumed().having({start: 8e-6})
+    works = tuple(half(n, 128, 128, (s, s), (3, 3)) for n in (1, 4, 16, 64) for s in (7, 14, 28, 56))
+    rows = tensor_conv.FAMILY.model(works, (V100, T4), made) + 1e-6
+    kernel, test = np.full(rows.shape, "", dtype=object), np.ones(len(works), dtype=bool)
+    table = Table(tensor_conv.NAMES[0], "deepbench", works, (V100.id, T4.id), rows, test, kernel, {})
+    found = fit(tensor_conv.FAMILY, tensor_conv.tables([table]), assumed()).values
+    assert found[start] == pytest.approx(8e-6, rel=0.2)
 
 
 def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 import gpu_specs
 from onnxperf.latency import estimate, shipped
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.intervals import BEYOND, DISTANCES, combined, distance, half_widths, in_domain, operator_class
+from onnxperf.latency.intervals import (
+    BEYOND,
+    DISTANCES,
+    class_on,
+    combined,
+    distance,
+    half_widths,
+    in_domain,
+    operator_class,
+)  # fmt: skip
 from onnxperf.lower import Kernel, Kernels
-from op_models import Gemm, Pointwise, Rows, Work
+from op_models import Attention, Gemm, Pointwise, Rows, Work
 
 T4 = gpu_specs.load("t4")
 
@@ -25,19 +34,21 @@ def product(m: int, dtype: str = "float32", batch: int = 1) -> Work:
 
 
 def test_a_card_is_measured_or_known_or_new() -> None:
-    c = shipped().having({"interval.cards": ["t4"], "interval.generations": [7]})
-    assert distance(T4, c) == "measured"
-    assert distance(gpu_specs.load("v100-pcie-32gb"), c) == "known"
-    assert distance(gpu_specs.load("l4"), c) == "new"
+    c = shipped().having({"interval.linear.cards": ["t4"], "interval.linear.generations": [7]})
+    assert distance(T4, "linear", c) == "measured"
+    assert distance(gpu_specs.load("v100-pcie-32gb"), "linear", c) == "known"
+    assert distance(gpu_specs.load("l4"), "linear", c) == "new"
+    assert distance(T4, "movement", c) == "new"  # no class of its own has rows
 
 
 def test_ranges_widen_with_distance() -> None:
     works = [product(1024), product(1024, batch=8)]
-    near = shipped().having({"interval.cards": ["t4"], "interval.generations": [7]})
+    rows = {"cards": ["t4"], "generations": [7]}
+    near = shipped().having({f"interval.{c}.{k}": v for c in ("linear", "bmm") for k, v in rows.items()})
     one = half_widths(works, Cards([T4, gpu_specs.load("v100-pcie-32gb"), gpu_specs.load("l4")], near), near)
     assert (np.diff(one, axis=1) >= 0).all()
     for name, table in shipped().interval.items():
-        if isinstance(table, dict):
+        if isinstance(table, dict) and name != "run":
             widths = np.array([np.atleast_1d(table[far]) for far in DISTANCES])
             assert (np.diff(widths, axis=0) >= 0).all() and (widths > 0).all(), name
             assert 0 <= table["within"] <= 1, name
@@ -51,11 +62,25 @@ def test_what_is_unlike_any_row_is_less_certain_than_a_new_card() -> None:
         .having(
             {"interval.linear": {"FLOPs_and_bytes": reach, "measured": 0.1, "known": 0.1, "new": 0.5, "within": 0.5}}
         )
-        .having({"interval.cards": ["t4"]})
+        .having({"interval.linear.cards": ["t4"], "interval.linear.types": ["float32"]})
     )
     far = product(int(1024 * (2 * BEYOND)))
-    assert in_domain([work, far, replace(work, dtype="float16")], c).tolist() == [True, False, False]
+    assert in_domain([work, far, replace(work, dtype="float16")], ["linear"] * 3, c).tolist() == [True, False, False]
     assert half_widths([work, far], Cards([T4], c), c)[:, 0].tolist() == [0.1, 0.5 * c.interval["outside"]]
+
+
+def test_tensor_cores_have_classes_of_their_own() -> None:
+    packed = Work(Gemm(1, 64, 64, 64), "bfloat16", "tensor_bf16", 8192 + 2048, 8192, 2048, 2 * 64**3)
+    works = [product(64, "float16"), packed, replace(product(64, "float16"), dtype="int8", pipe="tensor_int8")]
+    assert [operator_class(w, True) for w in works] == ["tensor_gemm"] + ["tensor_gemm_quantised"] * 2
+    assert class_on(works[0], gpu_specs.load("p4")) == "linear"  # the card has none
+    attention = [Attention(1, 8, 8, q, 512, 64, 64, causal) for q, causal in ((1, True), (512, True), (512, False))]
+    phases = [operator_class(Work(size, "float16", "tensor_fp16", 64, 64, 0, 64), True) for size in attention]
+    assert phases == ["attention_decode", "attention_prefill", "attention_encoder"]
+    one = {"measured": 0.7, "known": 0.7, "new": 0.7, "within": 0.5}
+    c = shipped().having({"interval.tensor_gemm": one, "interval.linear": {**one, "new": 0.2}})
+    cards = Cards([gpu_specs.load("l4"), gpu_specs.load("p4")], c)
+    assert half_widths(works[:1], cards, c)[0].tolist() == [0.7, 0.2]
 
 
 def test_every_size_has_a_class_with_a_range() -> None:

@@ -49,7 +49,7 @@ def works(draw: st.DrawFn) -> Work:
         cin, cout = cin * groups, cout * groups
         flops = 2 * images * cout * out * cin // groups * taps
         weights = width * cout * cin // groups * taps
-        size = Conv(images, cin, cout, out, taps, groups, 1)
+        size = Conv(images, cin, cout, out, taps, groups, 1, last=draw(st.booleans()))
         return Work(
             size, dtype, pipe, width * images * cin * out + weights, width * images * cout * out, weights, flops
         )
@@ -76,7 +76,10 @@ def works(draw: st.DrawFn) -> Work:
 
 
 def executed(w: Work, d: gpu_specs.Device) -> float:
-    """FLOPs that no algorithm undercuts: transforms of FP32 convolutions leave 4 for each output and channel in."""
+    """FLOPs that no algorithm undercuts: transforms of FP32 convolutions leave 4 for each output and channel in, and
+    causal attention the scores that are not masked."""
+    if isinstance(w.size, Attention) and w.size.causal:
+        return w.matrix_flops * (1 - (min(w.size.queries, w.size.keys) - 1) / (2 * w.size.keys))
     if not isinstance(w.size, Conv) or w.dtype != "float32" or (w.pipe in d.dense_flops and w.pipe != "fp32"):
         return w.matrix_flops
     open_to = w.size.stride == 1 and w.size.groups == 1 and w.size.taps >= 9

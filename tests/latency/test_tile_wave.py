@@ -59,9 +59,9 @@ def test_large_products_come_near_the_sustained_rate() -> None:
 
 
 def test_weights_of_a_small_model_stay_in_l2() -> None:
-    w = gemm(1, 8192, 1024)  # 17 MB of weights; an A100's L2 holds 42
-    dram = w.weight_bytes / A100.bandwidth_Bps
-    assert seconds(w, stored=w.weight_bytes) < dram < seconds(w, stored=10**10)
+    l40s, w = gpu_specs.load("l40s"), gemm(1, 8192, 1024)  # 17 MB of weights; its L2 holds 100
+    dram = w.weight_bytes / l40s.bandwidth_Bps
+    assert seconds(w, l40s, stored=w.weight_bytes) < dram < seconds(w, l40s, stored=10**10)
 
 
 def test_tf32_needs_tensor_cores_that_know_it() -> None:
@@ -76,7 +76,8 @@ def test_pipes_fall_back_to_what_the_card_has() -> None:
     assert pipe_on(T4, "tensor_bf16") == "fp32"
     assert pipe_on(T4, "tensor_fp8") == "tensor_fp16"
     assert pipe_on(gpu_specs.load("thor"), "tensor_int8") == "tensor_fp16"
-    assert pipe_on(p100, "tensor_fp16") == "fp16"
+    assert pipe_on(p100, "fp16") == "fp16"
+    assert pipe_on(p100, "tensor_fp16") == "fp32"  # products sum up in single precision
     assert pipe_on(p4, "tensor_fp16") == "fp32"  # its half-precision units run at a 64th
 
 

@@ -114,6 +114,16 @@ RNN = "section,gpu,mode,precision,N,Timesteps,Hidden units,Hidden Units,Time For
 PRODUCTS = "gpu,mode,precision,M,N,K,A Transpose,B Transpose,time_ms"
 
 
+def test_deepbench_on_tensor_cores_is_a_family_of_its_own(tmp_path: Path) -> None:
+    mixed = "16 bit inputs, 16 bit multiplication, 32 bit addition"
+    rows = [f"V100,train,{p},224,224,3,16,64,3,3,1,1,1,1,5," for p in ("Float", f'"{mixed}"', "32 bit", "INT8")]
+    folder(tmp_path, conv=[CONV, *rows])
+    single, half = deepbench.kernels(tmp_path)
+    assert (single.family, half.family) == ("deepbench conv", "deepbench conv fp16")
+    (a,), (b,) = single.works, half.works
+    assert (b.dtype, b.pipe, b.matrix_flops, 2 * b.bytes) == ("float16", "tensor_fp16", a.matrix_flops, a.bytes)
+
+
 def test_deepbench_is_read_forward_in_single_precision(tmp_path: Path) -> None:
     folder(
         tmp_path,

@@ -33,9 +33,10 @@ IMAGE, FILTERS = u8("x", 1, 2, 3, 3), u8("w", 4, 2, 1, 1)
         ("QLinearConv", [IMAGE, (), u8("a"), FILTERS, (), u8("b"), (), u8("c"), (4,)], u8("y", 1, 4, 3, 3), {},
          Conv(1, 2, 4, 9, 1, 1, 1), 2 * 36 * 2, 36 * (1 + 5)),
         (MS + "QLinearConv", [u8("x", 1, 3, 3, 2), (), (), FILTERS, (), ()], u8("y", 1, 3, 3, 4), {"channels_last": 1},
-         Conv(1, 2, 4, 9, 1, 1, 1), 2 * 36 * 2, 36 * 5),
+         Conv(1, 2, 4, 9, 1, 1, 1, last=True), 2 * 36 * 2, 36 * 5),
         ("ConvInteger", [IMAGE, FILTERS, u8("a"), u8("b")], (1, 4, 3, 3), {}, Conv(1, 2, 4, 9, 1, 1, 1), 144, 0),
-        (MS + "NhwcConv", [(1, 3, 3, 2), (4, 2, 1, 1), (4,)], (1, 3, 3, 4), {}, Conv(1, 2, 4, 9, 1, 1, 1), 144, 36),
+        (MS + "NhwcConv", [(1, 3, 3, 2), (4, 2, 1, 1), (4,)], (1, 3, 3, 4), {}, Conv(1, 2, 4, 9, 1, 1, 1, last=True),
+         144, 36),
         (MS + "ConvTransposeWithDynamicPads", [(1, 8, 5), (8, 2, 2), (2,)], (1, 2, 6), {},
          Conv(1, 8, 2, 6, 2, 1, 1, "transpose"), 320, 0),
         ("DeformConv", [(1, 2, 4, 4), (3, 2, 2, 2), (1, 8, 3, 3), (3,), (1, 4, 3, 3)], (1, 3, 3, 3), {},
@@ -301,3 +302,13 @@ def test_what_only_hands_on_costs_nothing_itself(make: Any, type: str) -> None:
 @pytest.mark.parametrize("type", ["RandomNormalLike", "RandomUniformLike"])
 def test_random_numbers_look_only_at_the_shape(make: Any, type: str) -> None:
     assert work_of(make(type, [(10, 10)])).bytes_read == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "read"), [((1, 1), (2, 2), 16), ((3, 3), (2, 2), 64), ((1, 3), (2, 1), 32)]
+)
+def test_strides_wider_than_the_kernel_pass_over_part_of_the_image(
+    make: Any, kernel: tuple[int, int], strides: tuple[int, int], read: int
+) -> None:
+    found = work_of(make("Conv", [(1, 1, 8, 8), (1, 1, *kernel)], (1, 1, 4, 4), strides=strides))
+    assert found.bytes_read == 4 * (read + kernel[0] * kernel[1])

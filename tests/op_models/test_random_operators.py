@@ -482,7 +482,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys((MS + "BiasAdd", MS + "FastGelu", MS + "QuickGelu"), pointwise),
     **dict.fromkeys(("Pow", MS + "BiasDropout"), binary),
     "CastLike": only_type,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis),
+    **dict.fromkeys(("Softmax", "MaskedSoftmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis),
     MS + "BiasSoftmax": binary,
     **dict.fromkeys(REDUCE, reduced),
     **dict.fromkeys(("CumSum", "CumProd"), scalar_or_last),

@@ -191,6 +191,7 @@ def test_embedding_reads_the_rows_it_gathers(make: Any, tail: Any, positions: in
         ("CumSum", [(2, 3, 4), Tensor("axis", "int32", ())], (2, 3, 4), 14, {}, Rows(6, 4), 24),
         ("TopK", [(2, 100), i64("k", (1,), 5)], (2, 5), 11, {}, Rows(2, 100, 3), 200 * 3),
         ("TopK", [(100, 2)], (1, 2), 9, {"axis": 0, "k": 1}, Rows(2, 100, 3), 200),
+        ("MaskedSoftmax", [(2, 3, 48)], (2, 3, 48), 0, {}, Rows(6, 48, 2, 64), 288 * 8 + 6 * 4),
         ("Softmax", [()], (), 13, {}, Rows(1, 1, 2), 8 + 4),
     ],
 )  # fmt: skip

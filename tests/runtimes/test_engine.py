@@ -10,6 +10,7 @@ import pytest
 
 from onnxperf.graph import Graph, load
 from onnxperf.measurements.models import SAMPLES as MEASURED
+from onnxperf.measurements.ort import SAMPLES as PUBLISHED
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from onnxperf.runtimes.engine import BASIC, EXTENDED, UNKNOWN_FORM, Fused, Rewriter, fused, fusion, optimise
@@ -17,7 +18,11 @@ from op_models import Operator, Tensor
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-FILES = [p for p in (*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx"))) if p.stem not in MEASURED.values()]
+FILES = [
+    p
+    for p in (*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx")))
+    if p.stem not in {*MEASURED.values(), *PUBLISHED.values()}
+]
 
 
 def whole(graph: Graph, before: Graph) -> None:

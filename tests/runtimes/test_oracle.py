@@ -294,13 +294,13 @@ def test_quantised_models(make: Any, oracle: Any, rules: Any, tmp_path: Path, na
     assert any("Quantize" in type or "QLinear" in type for type in found)
 
 
-def offline(path: Path, kind: str) -> Counter[str]:
+def offline(path: Path, kind: str, **size: int) -> Counter[str]:
     """What the offline optimizer makes of a model, constants folded by our own front door as in every graph."""
     optimizer = pytest.importorskip("onnxruntime.transformers.optimizer")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = optimizer.optimize_model(
-            str(path), kind, opt_level=0, use_gpu=True, optimization_options=optimizer.FusionOptions(kind)
+            str(path), kind, opt_level=0, use_gpu=True, optimization_options=optimizer.FusionOptions(kind), **size
         )
     return count(done.model, ())
 

@@ -14,12 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxperf.graph import Graph, load
 from onnxperf.measurements.models import SAMPLES as MEASURED
+from onnxperf.measurements.ort import SAMPLES as PUBLISHED
 from onnxperf.passes import precision
 from onnxperf.runtimes import RUNTIMES, run_graph
 from op_models import Operator, work_of
 
 FOLDER = Path(__file__).parents[2] / "samples"
-SAMPLES = sorted(p for p in FOLDER.glob("*.onnx") if p.stem not in MEASURED.values())
+SAMPLES = sorted(p for p in FOLDER.glob("*.onnx") if p.stem not in {*MEASURED.values(), *PUBLISHED.values()})
 TENSORRT = RUNTIMES["tensorrt"]
 CONV = "(float[1,3,8,8] x) => (float[1,4,6,6] y) "
 CONVS = "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[1,4,6,6] v) "

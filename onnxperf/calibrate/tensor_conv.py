@@ -1,0 +1,39 @@
+"""Constants of convolutions on tensor cores, from DeepBench's forward passes in FP16. Candidates: conv.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu_specs import Device
+from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.latency import Constants, alone
+from onnxperf.latency.bounds import Array
+from onnxperf.measurements import Table
+from op_models import Work
+
+NAMES = ("deepbench conv fp16",)
+
+
+def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+    """Each convolution repeated on its own, after the power budget; operands are those of DeepBench's products."""
+    return alone(works, [replace(d, tdp_W=d.tdp_W / c.rig["uniform"]) for d in devices], c).seconds
+
+
+FAMILY = Family(
+    name="tensor_convolution",
+    parameters=(
+        Parameter("tensor_convolution.gather", "share of a product's rate that gathering leaves", 0.8, 0.06, most=1.0),
+        Parameter("tensor_convolution.extra_k", "what a tile costs beside its k, as so much more of it", 30, 0.4),
+        Parameter("tensor_convolution.start_s", "before the product, whatever its size", 5.0e-6, 0.5),
+    ),
+    model=seconds,
+    overhead_s={"deepbench": 1.0e-6},
+    effects=(0.25, 0.12, 0.10),
+)
+FAMILIES = (FAMILY,)
+
+
+def tables(every: Sequence[Table]) -> list[Table]:
+    """All rows, short ones too: they were measured many at a time, and the least take 12 us."""
+    return [t for t in every if t.family in NAMES]

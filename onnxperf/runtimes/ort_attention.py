@@ -1,0 +1,78 @@
+"""What com.microsoft::Attention runs on CUDA: a product that projects, and one fused kernel or six plain ones.
+
+Until 1.12 no kernel was fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is spread over all rows
+before the product, heads are laid apart, a past state goes before them, scores, their Softmax and the values weighed by
+it are three kernels, and heads are joined again. Since
+1.13 half precision has fused kernels, TensorRT's from Turing on and memory-efficient or flash ones since 1.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onnxperf.graph import Graph
+from op_models import Operator, Tensor
+
+#: Attribute of an operator that the host launches from the node before it.
+WITHIN = "within"
+
+
+def apart(graph: Graph, fused: bool = True) -> Graph:
+    """The graph with the kernels of its attentions in their place; `fused`: of those in half precision, one."""
+    if not any(o.type == "com.microsoft::Attention" for o in graph.operators):
+        return graph
+    return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
+
+
+def _usual(o: Operator) -> bool:
+    """An attention on the card whose queries, keys and values are of one size, with both states or none."""
+    if o.type != "com.microsoft::Attention" or o.place != "gpu" or [t.rank for t in o.present[:2]] != [3, 2]:
+        return False
+    heads, states = o.attrs.get("num_heads"), [t.rank for t in (*o.inputs[4:5], *o.outputs[1:]) if t is not None]
+    even = isinstance(heads, int) and heads > 0 and o.present[1].shape[1] % (3 * heads) == 0
+    return even and states in ([], [5, 5]) and not o.attrs.get("qkv_hidden_sizes")
+
+
+def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
+    if not _usual(o):
+        yield o
+        return
+    x, weight = o.present[:2]
+    bias, mask, state, added = (*o.inputs[2:6], None, None, None, None)[:4]
+    heads = o.attrs["num_heads"]
+    batch, length, width = *x.shape[:2], weight.shape[1] // 3
+    dim = width // heads
+
+    def made(name: str, *shape: int) -> Tensor:
+        return replace(o.out, name=f"{o.name}#{name}", shape=shape)
+
+    def kernel(type: str, out: Tensor, *inputs: Tensor | None, **attrs: int | tuple[int, ...]) -> Operator:
+        own = {**attrs, WITHIN: 1} if type != "Gemm" else attrs
+        return replace(o, name=out.name, type=type, inputs=inputs, outputs=(out,), attrs=own, version=0)
+
+    packed = made("qkv", batch, length, 3 * width)
+    if bias is not None and not fused:  # spread first: the product adds a matrix
+        rows = made("bias", batch, length, 3 * width)
+        yield kernel("Expand", rows, bias)
+        bias = rows
+    yield kernel("Gemm", packed, x, weight, bias)
+    if fused and state is None and o.out.dtype in ("float16", "bfloat16"):
+        split = replace(packed, shape=(batch, length, heads, 3, dim))
+        own = {f: o.attrs[f] for f in ("num_heads", "unidirectional") if f in o.attrs}
+        yield kernel("com.microsoft::MultiHeadAttention", o.out, split, None, None, None, mask, added, **own)
+        return
+    split = replace(packed, shape=(batch, length, 3, heads, dim))
+    laid = made("heads", 3, batch, heads, length, dim)
+    yield kernel("Transpose", laid, split, perm=(2, 0, 3, 1, 4))
+    q = k = v = replace(laid, shape=(batch, heads, length, dim))
+    if state is not None:
+        yield kernel("Concat", o.outputs[1], state, replace(laid, shape=(2, *laid.shape[1:])), axis=3)
+        k = v = replace(o.outputs[1], shape=o.outputs[1].shape[1:])
+    scores = made("scores", batch, heads, length, k.shape[2])
+    shares = replace(scores, name=f"{o.name}#shares")
+    weighed = made("weighed", batch, heads, length, dim)
+    yield kernel("com.microsoft::FusedMatMul", scores, q, k, transB=1)
+    yield kernel("MaskedSoftmax", shares, scores, mask)
+    yield kernel("MatMul", weighed, shares, v)
+    yield kernel("Transpose", replace(o.out, shape=(batch, length, heads, dim)), weighed, perm=(0, 2, 1, 3))

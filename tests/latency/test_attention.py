@@ -1,0 +1,101 @@
+"""Fused attention: what every card has to show, whatever the constants."""
+
+import numpy as np
+import pytest
+
+import gpu_specs
+from onnxperf.calibrate import attention as calibrate
+from onnxperf.latency import alone, floors, shipped
+from onnxperf.measurements import Table
+from op_models import Operator, Tensor, Work, work_or_bytes
+
+CARDS = [gpu_specs.load(i) for i in gpu_specs.ids() if gpu_specs.load(i).kind == "gpu"]
+TENSOR = [d for d in CARDS if "tensor_bf16" in d.dense_flops]
+
+
+def attend(
+    batch: int, heads: int, kv: int, queries: int, keys: int, dim: int = 128, causal: bool = False,
+    types: tuple[str, str] = ("bfloat16", "bfloat16"),
+) -> Work:  # fmt: skip
+    q = Tensor("q", types[0], (batch, heads, queries, dim))
+    k, v = (Tensor(name, types[1], (batch, kv, keys, dim)) for name in "kv")
+    out = Tensor("y", "bfloat16", q.shape)
+    return work_or_bytes(Operator("a", "Attention", (q, k, v), (out,), {"is_causal": int(causal)}))[0]
+
+
+def seconds(*works: Work) -> np.ndarray:
+    return alone(works, CARDS, shipped(), budget=False).seconds
+
+
+def test_more_keys_batch_or_heads_never_take_less_time_by_much() -> None:
+    """Other tiles and parts can fill the SMs better, but by a wave at most."""
+    for queries in (1, 512):
+        keys = seconds(*(attend(64, 16, 4, queries, n) for n in (512, 1024, 2048, 4096, 8192)))
+        batch = seconds(*(attend(b, 16, 4, queries, 2048) for b in (1, 4, 16, 64, 256)))
+        heads = seconds(*(attend(64, h, h, queries, 2048) for h in (4, 8, 16, 32)))
+        for found in (keys, batch, heads):
+            assert (found[1:] > 0.95 * found[:-1]).all()
+            assert (found[-1] > 1.5 * found[0]).all()
+
+
+def test_heads_that_share_their_keys_are_read_once() -> None:
+    """A cache beyond L2 takes as long as its bytes: multi-query attention reads a 32nd of them."""
+    shared, own = seconds(attend(64, 32, 1, 1, 16384), attend(64, 32, 32, 1, 16384))
+    assert (own > 5 * shared).all()
+    least = floors((attend(64, 32, 32, 1, 16384),), TENSOR)[0]
+    found = alone([attend(64, 32, 32, 1, 16384)], TENSOR, shipped(), budget=False).seconds[0]
+    assert (found < 1.5 * least).all()
+
+
+def test_what_is_masked_is_skipped() -> None:
+    causal, full = seconds(attend(8, 16, 16, 8192, 8192, causal=True), attend(8, 16, 16, 8192, 8192))
+    assert ((causal / full > 0.45) & (causal / full < 0.75)).all()
+
+
+def test_a_cache_of_8_bits_streams_faster() -> None:
+    narrow = attend(64, 32, 8, 1, 16384, types=("bfloat16", "float8e4m3fn"))
+    half, whole = alone([narrow, attend(64, 32, 8, 1, 16384)], TENSOR, shipped(), budget=False).seconds
+    assert (half < 0.8 * whole).all()
+
+
+def test_long_prompts_run_at_a_fair_share_of_the_rate() -> None:
+    work = attend(4, 32, 32, 16384, 16384)
+    for d, found in zip(TENSOR, alone([work], TENSOR, shipped(), budget=False).seconds[0], strict=True):
+        share = work.matrix_flops / found / d.dense_flops["tensor_bf16"]
+        assert 0.3 < share < 0.9, d.id
+
+
+def test_few_queries_to_a_long_cache_are_split_along_the_keys() -> None:
+    b = alone([attend(1, 8, 8, 1, 65536), attend(256, 32, 8, 1, 1024)], TENSOR, shipped())
+    assert all(" split " in name for name in b.choice[0]) and (b.launches[0] == 2).all() and (b.workspace[0] > 0).all()
+    assert not any(" split " in name for name in b.choice[1])
+
+
+def test_a_projection_inside_is_a_product_beside() -> None:
+    """com.microsoft::Attention multiplies by its weights too: at a product's rate, however short the sequence is."""
+    x, w = Tensor("x", "float16", (8, 128, 1024)), Tensor("w", "float16", (1024, 3072), "weight")
+    b = Tensor("b", "float16", (3072,), "weight")
+    op = Operator("a", "com.microsoft::Attention", (x, w, b), (Tensor("y", "float16", x.shape),), {"num_heads": 16})
+    inside, _ = work_or_bytes(op)
+    bare = attend(8, 16, 16, 128, 128, 64)
+    product = 2 * x.size * 3072 / np.array([d.dense_flops["tensor_fp16"] for d in TENSOR])
+    more = np.diff(alone([bare, inside], TENSOR, shipped(), budget=False).seconds, axis=0)[0]
+    assert (more > product).all() and (more < 4 * product + 1e-5).all()
+
+
+def test_rows_kept_back_are_in_no_fit() -> None:
+    works = tuple(attend(1, h, h, 1, 1024) for h in (8, 16, 32, 64))
+    times = np.array([[1e-5, 1e-5], [1e-5, np.nan], [1e-5, np.nan], [1e-5, np.nan]])
+    kept = np.array([False, False, False, True])
+    names = np.full(times.shape, "", dtype=object)
+    table = Table("attention decode", "graph", works, ("h200-sxm", "a100-sxm4-80gb"), times, kept, names, {})
+    found = calibrate.tables([table, table])
+    assert [t.gpus for t in found] == [("h200-sxm",), ("a100-sxm4-80gb",)] * 2  # A100's rows would be drawn too seldom
+    assert [len(t.works) for t in found] == [3, 1] * 2
+
+
+@pytest.mark.parametrize("dim", [40, 64, 80, 96, 128, 192, 256])
+def test_newer_cards_are_faster_at_any_head_size(dim: int) -> None:
+    ids = ("a100-sxm4-80gb", "h100-sxm", "b200-sxm") if dim != 192 else ("a100-sxm4-80gb", "h100-sxm")
+    found = alone([attend(8, 16, 16, 8192, 8192, dim)], [gpu_specs.load(i) for i in ids], shipped(), budget=False)
+    assert (np.diff(found.seconds[0]) < 0).all()
