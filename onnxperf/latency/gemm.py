@@ -26,10 +26,11 @@ def gemm(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     p = Product(batch, m, n, depth, transposed=k["tb"])
     on_tensor = d.tensor(k.pipes)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in k.works])
-    if on_tensor.all():
-        return tensor_cores(k, p, d, c, width, cold)
-    vector = few_rows(k, p, d, c, cold, cuda_cores(k, p, d, c, width))
-    return choose(on_tensor, tensor_cores(k, p, d, c, width, cold), vector) if on_tensor.any() else vector
+    tiled = tensor_cores(k, p, d, c, width, cold) if on_tensor.any() else cuda_cores(k, p, d, c, width)
+    if on_tensor.any() and not on_tensor.all():
+        tiled = choose(on_tensor, tiled, cuda_cores(k, p, d, c, width))
+    single = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in k.pipes])  # FP32's kernels are open to TF32
+    return choose(single, few_rows(k, p, d, c, cold, tiled), tiled) if single.any() else tiled
 
 
 class Tile(NamedTuple):

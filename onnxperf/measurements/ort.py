@@ -14,18 +14,8 @@ from onnxperf.measurements.models import Measured
 
 FILE = "published.csv"
 COLUMNS = (
-    "model",
-    "runtime",
-    "version",
-    "gpu",
-    "dtype",
-    "batch",
-    "seq",
-    "latency_ms",
-    "optimized",
-    "io_binding",
-    "source",
-)
+    "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
+)  # fmt: skip
 #: The sample that has the graph of a model whose name begins like this, or goes on like this after a slash.
 SAMPLES = {
     "bert-base-uncased (BertModel": "bert-base-ids", "bert-base": "bert-base-cased", "bert-large": "bert-large-qa",
@@ -58,7 +48,7 @@ def models(folder: Path) -> tuple[list[Measured], dict[str, int]]:
             why["another runtime"] += 1
         elif sample is None:
             why["no sample of this model"] += 1
-        elif r["dtype"] not in PRECISIONS:
+        elif r["dtype"] not in (("fp16",) if sample in HALF else PRECISIONS):
             why["another precision"] += 1
         elif reason := refusal(gpu, size, seconds):
             why[reason] += 1

@@ -90,3 +90,15 @@ def test_short_products_escape_the_power_limit_in_part() -> None:
     limited, burst = (f([short, long], [T4], c) for f in (lambda *x: alone(*x).seconds, calibration.seconds))
     assert burst[1, 0] == pytest.approx(limited[1, 0], rel=0.02)
     assert (burst <= limited).all()
+
+
+@pytest.mark.parametrize("card", ["a30", "l4", "rtx-a5000", "h100-sxm"])
+def test_few_rows_lose_nothing_where_tf32_is_allowed(card: str) -> None:
+    def took(pipe: str, m: int) -> float:
+        w = Work(
+            Gemm(1, m, 4096, 4096), "float32", pipe, 4 * (4096 + m) * 4096, 4 * m * 4096, 4 * 4096**2, 2 * m * 4096**2
+        )
+        return float(alone([w], [gpu_specs.load(card)], shipped()).seconds[0, 0])
+
+    for m in (1, 2, 4):
+        assert took("tensor_tf32", m) <= took("fp32", m)
