@@ -1,7 +1,7 @@
 """The processors that launch kernels: how long a runtime's host work takes on each, beside the reference.
 
-No row of the open measurements names its processor, so all figures here are assumed: the pace is the ratio of
-single-thread speeds of typical processors of each kind, rounded.
+No row of the open measurements names its processor: the costs derived from them are taken for a server's, and all
+figures here are assumed. The pace is the ratio of single-thread speeds of typical processors of each kind, rounded.
 """
 
 from __future__ import annotations
