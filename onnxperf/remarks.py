@@ -81,7 +81,7 @@ def _assumed_constants(
     if shares:
         share = sum(shares.values()) / float(estimates.seconds[:, 0].sum())
         rough.append(f"constants of {', '.join(sorted(shares)).replace('_', ' ')} ({share:.0%} of kernel time)")
-    if s.method == "tile-wave" and runtime.host.source.startswith("assumed"):
+    if s.method == "tile-wave" and (runtime.host.source.startswith("assumed") or s.cuda_graph):
         rough.append(f"host costs of {runtime.name}")
     if rough:
         says = f"{' and '.join(rough)} are assumed, not derived from measurements: take their ranges as rough"

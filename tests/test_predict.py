@@ -470,3 +470,12 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
 def test_settings_that_cannot_be(terms: Any, message: str) -> None:
     with pytest.raises(onnxperf.UsageError, match=message):
         predict(SAMPLES / "resnet50.onnx", gpu="l4", **terms)
+
+
+def test_what_no_row_tells_of_the_host_is_said_to_be_assumed() -> None:
+    """Runs that were measured launched every kernel: what a CUDA graph's replay costs is not among them."""
+    said = {
+        graph: [w.message for w in predict(SAMPLES / "bert-base.onnx", gpu="t4", cuda_graph=graph).warnings]
+        for graph in (False, True)
+    }
+    assert [any("host costs of ort-cuda" in m for m in said[graph]) for graph in (False, True)] == [False, True]

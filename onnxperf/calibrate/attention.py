@@ -57,7 +57,7 @@ FAMILIES = (FAMILY,)
 
 
 def tables(every: Sequence[Table]) -> list[Table]:
-    """Rows that the source's kinds of heads kept back do not score."""
+    """Rows of the kinds of heads that are not kept back, cards with few of them apart."""
     found = []
     for t in (t.take(~t.test) for t in every if t.family in NAMES):
         rare = np.isfinite(t.seconds).mean(axis=0) < RARE

@@ -38,11 +38,16 @@ def sustained(works: Sequence[Work], devices: Sequence[Device], c: Constants) ->
 
 
 def uniform(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
-    """As DeepBench runs products: operands are uniform random numbers, which switch fewer bits than those of models.
+    """As DeepBench runs products, on operands of its own."""
+    return seconds(works, eased(devices, c), c)
+
+
+def eased(devices: Sequence[Device], c: Constants) -> list[Device]:
+    """Cards under DeepBench's operands: uniform random numbers, which switch fewer bits than those of models.
 
     Less energy at one limit is as good as a higher limit.
     """
-    return seconds(works, [replace(d, tdp_W=d.tdp_W / c.rig["uniform"]) for d in devices], c)
+    return [replace(d, tdp_W=d.tdp_W / c.rig["uniform"]) for d in devices]
 
 
 def recipe(name: str, works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
+from onnxperf.calibrate.tensor import eased
 from onnxperf.latency import Constants, alone
 from onnxperf.latency.bounds import Array
 from onnxperf.measurements import Table
@@ -17,7 +17,7 @@ NAMES = ("deepbench conv fp16",)
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
     """Each convolution repeated on its own, after the power budget; operands are those of DeepBench's products."""
-    return alone(works, [replace(d, tdp_W=d.tdp_W / c.rig["uniform"]) for d in devices], c).seconds
+    return alone(works, eased(devices, c), c).seconds
 
 
 FAMILY = Family(

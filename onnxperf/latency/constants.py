@@ -71,7 +71,8 @@ def assumed() -> Constants:
 
 @cache
 def shipped(without: str = "") -> Constants:
-    """The constants that come with the package; derived without any row of the die `without`, if one is named.
+    """The constants that come with the package; derived without any row of the die `without`, if one is named, or
+    without what one source measured of one model (`Measured.group`), which only the host's costs know.
 
     Two things keep a trace of that die: `rig` has the overhead of its own clock beside `other`, and its intervals are
     those of the other dies' rows, each predicted by constants that this die had a part in.
