@@ -1,5 +1,6 @@
 """Reads a card file. Whatever is wrong with one ends in a SpecError of one sentence."""
 
+import math
 import re
 import stat
 import tomllib
@@ -13,6 +14,7 @@ from gpu_specs.device import PIPES, Device, Effects, Rates, Source, Status
 from gpu_specs.errors import SpecError
 
 MAX_BYTES: Final = 1_000_000
+MAX_OPERATORS: Final = 1_000
 MIN_NUMBER: Final = 1e-6  # these two are far around any figure in a card file's units, and safe to scale
 MAX_NUMBER: Final = 1e12
 PCIE_LANE_Bps: Final = {
@@ -46,6 +48,12 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_NUMBER <= value <= MAX_NUMBER:
         raise _Bad(f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
     return float(value)
+
+
+def _numbers(value: Any) -> Rates:
+    if not isinstance(value, dict) or len(value) > MAX_OPERATORS:
+        raise _Bad(f"a table of at most {MAX_OPERATORS:,} numbers")
+    return Rates(tuple((_text(name), _number(number)) for name, number in value.items()))
 
 
 def _count(value: Any) -> int:
@@ -138,10 +146,23 @@ _TABLES: Final = {
         "nvlink_GBps": _Key("nvlink_Bps", _times(1e9), required=False),
     },
 }
+_CPU: Final = {  # what a processor's file has in place of a card's tables
+    "processor": {"cores": _TABLES["processor"]["sms"], **{k: _TABLES["processor"][k] for k in ("lanes", "boost_MHz")}},
+    "memory": {k: _TABLES["memory"][k] for k in ("memory_kind", "bandwidth_GBps", "capacity_GiB", "l2_MiB")}
+    | {"l3_MiB": _Key("l3_bytes", _bytes(2**20))},
+    "dense_TFLOPS": _TABLES["dense_TFLOPS"],
+}
+_NOT_OF_A_CPU: Final = {
+    "capability": (0, 0), "node_nm": 0.0, "smem_bytes": 0, "threads_per_sm": 1, "tdp_W": math.inf, "pcie_Bps": 0.0,
+}  # fmt: skip
 _EFFECTS: Final = {
     "compute": _Key("compute", _number, required=False),
     "memory": _Key("memory", _number, required=False),
     "launch": _Key("launch", _number, required=False),
+    "host": _Key("host", _number, required=False),
+    "power": _Key("power", _number, required=False),
+    "operators": _Key("operators", _numbers, required=False),
+    "half_width": _Key("half_width", _number, required=False),
     "source": _Key("source", _text, required=False),
 }
 _SOURCE: Final = {
@@ -149,7 +170,9 @@ _SOURCE: Final = {
     "text": _Key("text", _text),
     "facts": _Key("facts", _texts),
 }
-_FACTS: Final = {key: at.field for keys in (_HEAD, *_TABLES.values()) for key, at in keys.items() if at.fact}
+_FACTS: Final = {
+    key: at.field for keys in (_HEAD, *_TABLES.values(), *_CPU.values()) for key, at in keys.items() if at.fact
+}
 """A fact's name in a card file, and in a Device."""
 
 
@@ -182,19 +205,23 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _device(id: str, data: dict[str, Any]) -> Device:
+    cpu = data.get("kind") == "cpu"
+    head = {k: at for k, at in _HEAD.items() if not cpu or at.field not in _NOT_OF_A_CPU}
+    layout = _CPU if cpu else _TABLES
     effects, blocks = data.pop("effects", None), data.pop("source", [])
-    tables = {table: data.pop(table, {}) for table in _TABLES}
-    known = {*_HEAD, *_TABLES, "effects", "source"}
-    fields, facts = _take(_HEAD, data, "", known), [key for key in data if key in _FACTS]
-    for table, keys in _TABLES.items():
+    tables = {table: data.pop(table, {}) for table in layout}
+    known = {*head, *layout, "effects", "source"}
+    fields, facts = _take(head, data, "", known), [key for key in data if key in _FACTS]
+    for table, keys in layout.items():
         where = f" in [{table}]"
         taken = _take(keys, tables[table], where, keys)
         facts += tables[table]
         fields |= {"dense_flops": Rates(tuple(taken.items()))} if table == "dense_TFLOPS" else taken
-    if ("pcie" in facts) == ("host_link_GBps" in facts):
+    if not cpu and ("pcie" in facts) == ("host_link_GBps" in facts):
         found = "stands beside host_link_GBps; one of them" if "pcie" in facts else "is missing; it or host_link_GBps"
         raise _Bad(f"pcie in [power_and_links] {found} is needed")
     defaults = {"kind": "gpu", "base_hz": None, "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
+    defaults |= _NOT_OF_A_CPU if cpu else {}
     if effects is not None:
         fields["effects"] = Effects(**_take(_EFFECTS, effects, " in [effects]", _EFFECTS))
     return Device(**{"id": id} | defaults | fields, sources=_sources(blocks, facts))

@@ -36,22 +36,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
-    """What calibration on this very device found: factors on modelled times, 1.0 where it found nothing.
-
-    `compute` and `memory` multiply the time a kernel spends on arithmetic and on traffic, `launch` the cost
-    of launching it; above 1 is slower. `source` names the measurements.
-    """
-
-    compute: float = 1.0
-    memory: float = 1.0
-    launch: float = 1.0
-    source: str = "not calibrated"
-
-
-@dataclass(frozen=True, slots=True)
 class Rates(Mapping[str, float]):
-    """A mapping from pipe to FLOP/s that, unlike a dict, is frozen, hashable and fit for other processes."""
+    """A mapping from names to numbers, such as pipes to FLOP/s; unlike a dict frozen, hashable, fit for other
+    processes.
+    """
 
     pairs: tuple[tuple[str, float], ...] = ()
 
@@ -69,8 +57,32 @@ class Rates(Mapping[str, float]):
 
 
 @dataclass(frozen=True, slots=True)
+class Effects:
+    """What calibration on this very device found: factors on modelled times, 1.0 where it found nothing.
+
+    `compute` and `memory` multiply the time a kernel spends on arithmetic and on traffic, `launch` the cost
+    of launching it, `host` what the host thread spends; above 1 is slower. `power` multiplies joules. `operators` are
+    further factors on kernels of an operator type ("Softmax"). `half_width`: of the range of a calibrated kernel's
+    time that holds four times in five, a logarithm; None leaves the ranges as they are. `source` names the
+    measurements.
+    """
+
+    compute: float = 1.0
+    memory: float = 1.0
+    launch: float = 1.0
+    host: float = 1.0
+    power: float = 1.0
+    operators: Rates = Rates()
+    half_width: float | None = None
+    source: str = "not calibrated"
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
-    """One card, as its card file describes it, in SI units.
+    """One card, as its card file describes it, in SI units; or a processor ("cpu"), with as many cores as take part.
+
+    A processor has no compute capability, shared memory, process node or host link: those are 0 here. Its power is
+    not modelled: `tdp_W` is infinite.
 
     Rates are dense and count a multiply-add as two operations. Clocks are ceilings: a card with a low power
     limit sustains less. Sizes are nominal: neither the driver's share nor that of ECC is taken off.
@@ -86,9 +98,9 @@ class Device:
     node_nm: float
     """Process node as marketed, nm; 4N and 4NP count as 5."""
     sms: int
-    """Streaming multiprocessors in use."""
+    """Streaming multiprocessors in use; a processor's cores."""
     lanes: int
-    """fp32 lanes of one SM; each does one multiply-add a cycle."""
+    """fp32 lanes of one SM or core; each does one multiply-add a cycle."""
     base_hz: float | None
     """None where nobody published one."""
     boost_hz: float
@@ -117,6 +129,8 @@ class Device:
     CPU share one memory, half its bandwidth, for a copy both reads and writes it."""
     nvlink_Bps: float = 0.0
     """NVLink, both directions and all links together; 0 without."""
+    l3_bytes: int = 0
+    """Of a processor's shared cache, what one run finds its weights in; 0 on cards."""
     memory_bus_bits: int | None = None
     memory_rate_bps: float | None = None
     """Data rate of one memory pin, bit/s."""

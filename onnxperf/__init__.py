@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
@@ -22,24 +23,10 @@ __all__ = [
     "work",
 ]  # fmt: skip
 
-#: What a rule for an operator of one's own is made of; it lives in `op_models`.
-RULES = frozenset(
-    {"Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work", "op", "work"}
-)
-
 
 def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
-    if name == "predict":
-        from onnxperf.pipeline import predict
-
-        return predict
-    if name == "Prediction":
-        from onnxperf.prediction import Prediction
-
-        return Prediction
-    if name in RULES:
-        import op_models
-
-        return getattr(op_models, name)
-    raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
+    rooms = {"predict": "onnxperf.pipeline", "Prediction": "onnxperf.prediction"}
+    return getattr(import_module(rooms.get(name, "op_models")), name)  # what rules are made of lives in `op_models`

@@ -16,10 +16,29 @@ from onnxperf.report import tabulate
 #: What a Device carries that is no figure of the card.
 NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})
 
+NOT_OF_A_CPU = frozenset(
+    {
+        "capability",
+        "node_nm",
+        "tensor_hz",
+        "l2_partitions",
+        "smem_bytes",
+        "threads_per_sm",
+        "tdp_W",
+        "pcie_Bps",
+        "nvlink_Bps",
+        "memory_bus_bits",
+        "memory_rate_bps",
+        "nvml_names",
+        "base_hz",
+    }
+)
+
 
 def facts(device: Device) -> dict[str, Any]:
     """A card's figures by name, in SI units; its rates one by one."""
-    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in NO_FACT}
+    left = NO_FACT | (NOT_OF_A_CPU if device.kind == "cpu" else {"l3_bytes"})
+    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left}
     return {**named, **device.dense_flops}
 
 
@@ -51,17 +70,8 @@ def show_gpus(out: Console, devices: Iterable[Device]) -> None:
         half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
         rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}" if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
-        rows.append(
-            (
-                d.id,
-                d.name.removeprefix("NVIDIA "),
-                str(d.sms),
-                *rates,
-                f"{d.bandwidth_Bps / 1e9:.0f}",
-                *sizes,
-                f"{d.tdp_W:.0f}",
-            )
-        )
+        named = (d.id, d.name.removeprefix("NVIDIA "), str(d.sms))
+        rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}"))
     out.print(tabulate(out, names, rows, spare=("L2", "boost GHz", "W", "SMs", "name", "fp32 TF")))
 
 
@@ -81,13 +91,12 @@ def show_gpu(out: Console, device: Device) -> None:
 def as_json(device: Device) -> dict[str, Any]:
     """A card as plain data, SI units."""
     known = facts(device)
-    sources = {name: s for name in known if (s := device.source_of(name))}
     return {
         "id": device.id,
         "name": device.name,
         "aliases": [*device.aliases, *device.short_names],
         **{k: list(v) if isinstance(v, tuple) else v for k, v in known.items() if k not in device.dense_flops},
         "dense_flops": dict(device.dense_flops),
-        "sources": {name: {"status": s.status, "text": s.text} for name, s in sources.items()},
+        "sources": {name: {"status": s.status, "text": s.text} for name in known if (s := device.source_of(name))},
         "notes": list(device.notes),
     }

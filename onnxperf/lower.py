@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, fresh
 from onnxperf.runtimes import HOSTS, WITHIN, Host, Runtime, paced
 from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
 
@@ -18,7 +17,7 @@ class Kernel:
 
     repeat: how often it runs, one after the other; host_s: what the host spends until it has launched the last of
     them, counted from the launch before; after: indices of the kernels whose results it reads; assumed: no rule knows
-    the operator; blocks: the host reads the result and waits for it.
+    the operator; blocks: the host waits for the result.
     """
 
     name: str
@@ -77,13 +76,14 @@ def lower(
             continue
         if o.type in ("MemcpyFromHost", "MemcpyToHost"):
             way = "h2d" if o.type == "MemcpyFromHost" else "d2h"
-            row = _transfer(o.name, o.out, way, True, after, waiting + o.repeat * host.copy_s, o)
-            row = replace(row, blocks=way == "d2h")
+            host_s = waiting + o.repeat * host.copy_s
+            row = replace(_transfer(o.name, o.out, way, True, after, host_s, o), blocks=way == "d2h")
         else:
             w, assumed = _work(o, runtime, tf32)
             walked = 0.0 if WITHIN in o.attrs else host.node_s
             host_s = waiting + o.repeat * (walked + host.launch_s)
-            row = Kernel(o.name, o.type, o.nodes, w, host_s, after, assumed=assumed, repeat=o.repeat)
+            own = runtime.kind == "cpu"  # the host computes it, before it goes on
+            row = Kernel(o.name, o.type, o.nodes, w, host_s, after, assumed=assumed, blocks=own, repeat=o.repeat)
         for t in o.outputs:
             made[t.name] = (len(rows),)
         for t in o.present:
@@ -98,7 +98,9 @@ def lower(
                 continue
             rows.append(_transfer(f"{t.name}.d2h", t, "d2h", pinned, made.get(t.name, ()), host.copy_s + waiting))
             waiting = 0.0
-    return Kernels(tuple(_named_apart(rows)), waiting, sum(stored.values()))
+    # Names are keys for whoever reads the answer: what a room inserted may be called like a node of the file.
+    taken: set[str] = set()
+    return Kernels(tuple(replace(r, name=fresh(r.name, taken)) for r in rows), waiting, sum(stored.values()))
 
 
 def on_host(o: Operator, least: float, cpu: Host) -> float:
@@ -107,17 +109,6 @@ def on_host(o: Operator, least: float, cpu: Host) -> float:
         return least
     w = work_or_bytes(o)[0]
     return max(least, w.bytes / cpu.bandwidth_Bps, w.flops / cpu.flops)
-
-
-def _named_apart(rows: list[Kernel]) -> Iterator[Kernel]:
-    """Names are keys for whoever reads the answer: what a room inserted may be called like a node of the file."""
-    taken: set[str] = set()
-    for row in rows:
-        name = row.name
-        while name in taken:
-            name += "'"
-        taken.add(name)
-        yield row if name == row.name else replace(row, name=name)
 
 
 def _transfer(

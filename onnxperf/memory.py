@@ -93,7 +93,9 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str = "exact") -> Memory:
+def memory(
+    graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str = "exact", context_bytes: int = CONTEXT
+) -> Memory:
     """The memory of a placed graph: tensors live from the operator that makes them to the last that reads them.
 
     Views share the memory of what they view; inputs and outputs stay for the whole run. `arena` is one of ARENAS.
@@ -123,6 +125,7 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
                 owner[t.name] = owner[o.inputs[0].name]
             elif not view and o.place != "host" and o.type != "MemcpyToHost":
                 new.append(enter(t))
+                last[t.name] = i
         born.append(new)
     kept |= {owner[t.name] for t in graph.outputs if t.name in owner}
     dying: dict[int, list[str]] = {}
@@ -132,14 +135,14 @@ def memory(graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str =
     for i, new in enumerate(born):
         alive += sum(size[name] for name in new)
         peak = max(peak, alive)
-        unread = [name for name in new if name not in last]
-        alive -= sum(size[name] for name in (*dying.get(i, ()), *unread) if name not in kept)
+        alive -= sum(size[name] for name in dying.get(i, ()) if name not in kept)
     weights = [_rounded(t.bytes, ALIGNMENT) for t in graph.stored()]
     at_home = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
     at_home |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
-    needed = sum(weights) + peak + workspace_bytes + CONTEXT
+    needed = sum(weights) + peak + workspace_bytes + context_bytes
     planned = arena == "powers of two"  # ONNX Runtime reserves one exact block for all weights, outside the regions
     blocks = [peak, workspace_bytes] if planned else [*weights, peak, workspace_bytes]
-    reserved = ARENAS[arena](blocks) + (sum(weights) if planned else 0) + CONTEXT
+    reserved = ARENAS[arena](blocks) + (sum(weights) if planned else 0) + context_bytes
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
-    return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, sum(at_home.values()))
+    at_home_bytes = sum(at_home.values())
+    return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, at_home_bytes, context_bytes)

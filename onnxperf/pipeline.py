@@ -13,11 +13,11 @@ from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, load
 from onnxperf.latency import METHODS, Constants, estimate, shipped
 from onnxperf.lower import Kernels, lower
-from onnxperf.memory import memory
+from onnxperf.memory import CONTEXT, memory
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.prediction import Prediction, Scenario, conclude
 from onnxperf.remarks import remarks
-from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Runtime, paced, run_graph
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Runtime, paced, run_graph, slower
 from onnxperf.schedule import schedule
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def predict(
     batch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
     precision: str = "keep",
-    runtime: str = "ort-cuda",
+    runtime: str | None = None,
     method: str = "tile-wave",
     streams: int = 1,
     cuda_graph: bool = False,
@@ -55,11 +55,12 @@ def predict(
 
     model: a path, the bytes of a file, or an onnx.ModelProto (left as it is).
     example_inputs: arrays or tensors, by name or in the order of the inputs; only their shapes are read.
-    gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file.
+    gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file, which
+    can be a processor's.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
-    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda, ort-cuda-1.12 (until that
-    release), ort-cpu, tensorrt or torch-eager.
+    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda (None means that, and ort-cpu on a
+    processor), ort-cuda-1.12 (until that release), ort-cpu, tensorrt or torch-eager.
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
@@ -114,6 +115,8 @@ def prepare(request: Request) -> tuple[Graph, Device, Scenario]:
         raise UsageError(str(e)) from e
     if terms.get("host") is None:  # shared memory: the module's own processor launches
         terms["host"] = "jetson" if device.memory_kind.startswith("LPDDR") else "server"
+    if terms.get("runtime") is None:
+        terms["runtime"] = "ort-cpu" if device.kind == "cpu" else "ort-cuda"
     graph = r.model if isinstance(r.model, Graph) else load(
         r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples
     )  # fmt: skip
@@ -184,7 +187,7 @@ def find(gpu: str | os.PathLike[str] | Device) -> tuple[Device, tuple[Note, ...]
 
 def answer(graph: Graph, device: Device, scenario: Scenario, constants: Constants | None = None) -> Prediction:
     """Walk a loaded graph through every room, for one device and scenario, with the shipped constants or others."""
-    runtime, cpu = costed(_check(scenario), constants or shipped()), HOSTS[scenario.host]
+    runtime, cpu = costed(_check(scenario, device), device, constants or shipped()), HOSTS[scenario.host]
     run, kernels = lowered(graph, device, scenario, constants)
     estimates = estimate(kernels, [device], scenario.method, constants)
     timeline = schedule(
@@ -196,22 +199,26 @@ def answer(graph: Graph, device: Device, scenario: Scenario, constants: Constant
         cuda_graph=scenario.cuda_graph,
     )
     workspace = int(estimates.workspace.max(initial=0))
-    need = memory(run, workspace, device.capacity_bytes, runtime.policy.arena)
+    context = 0 if device.kind == "cpu" else CONTEXT
+    need = memory(run, workspace, device.capacity_bytes, runtime.policy.arena, context)
     notes = remarks(run, kernels, estimates, need, device, scenario, runtime, constants or shipped())
-    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime))
+    return conclude(scenario, graph, kernels, estimates, timeline, need, notes, _scope(scenario, runtime, device))
 
 
-def costed(runtime: Runtime, c: Constants) -> Runtime:
-    """The runtime with the host costs that were derived from measured runs of it, where there are any."""
+def costed(runtime: Runtime, device: Device, c: Constants) -> Runtime:
+    """The runtime with the host costs that were derived from measured runs of it, where there are any, and with what
+    calibration found of the host that this device has.
+    """
     own = c.host.get("ort" if runtime.name.startswith("ort-cuda") else runtime.name)
-    return replace(runtime, host=replace(runtime.host, **own, source="calibrated")) if own else runtime
+    host = replace(runtime.host, **own, source="calibrated") if own else runtime.host
+    return replace(runtime, host=slower(host, device.effects.host))
 
 
 def lowered(
     graph: Graph, device: Device, scenario: Scenario, constants: Constants | None = None
 ) -> tuple[Graph, Kernels]:
     """The graph as it is really run, and its kernels."""
-    runtime = costed(_check(scenario), constants or shipped())
+    runtime = costed(_check(scenario, device), device, constants or shipped())
     typed = precision(graph, scenario.precision, device)
     run = run_graph(typed, runtime, LEVELS[scenario.opt_level], scenario.ort_transformers)
     if scenario.cuda_graph:
@@ -222,7 +229,7 @@ def lowered(
     return run, lower(run, runtime, cpu=cpu, tf32=tf32, include_transfers=transfers, pinned=pinned)
 
 
-def _check(s: Scenario) -> Runtime:
+def _check(s: Scenario, device: Device) -> Runtime:
     for what, value, allowed in (
         ("runtime", s.runtime, tuple(RUNTIMES)),
         ("precision", s.precision, PRECISIONS),
@@ -243,6 +250,11 @@ def _check(s: Scenario) -> Runtime:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
+    if device.kind == "cpu":
+        if RUNTIMES[s.runtime].kind != "cpu":
+            raise UsageError(f"{device.id} is a processor: the runtime is ort-cpu there, not {s.runtime}")
+        if s.streams > 1 or s.cuda_graph or s.include_transfers:
+            raise UsageError("a processor has no streams, no CUDA graph and no copies to it: leave these options out")
     return RUNTIMES[s.runtime]
 
 
@@ -260,8 +272,13 @@ def _capturable(run: Graph) -> None:
         )
 
 
-def _scope(s: Scenario, runtime: Runtime) -> str:
+def _scope(s: Scenario, runtime: Runtime, device: Device) -> str:
     """What is inside the time, and what is not."""
+    if device.kind == "cpu":
+        under = f"one run of an undisturbed core under {runtime.describe}"
+        return (
+            f"steady state, {under}, with what the runtime spends on each operator; session start and warm-up excluded"
+        )
     memory = "pageable" if s.pageable else "pinned"
     copies = "inputs and outputs stay on the device"
     if s.include_transfers:

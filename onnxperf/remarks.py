@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_specs import Device
+from gpu_specs import Device, Effects
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import Constants, Estimates, pipe_on
 from onnxperf.latency.intervals import class_on, in_domain
@@ -78,6 +78,11 @@ def _assumed_constants(
         if "rows" not in c.interval[name]:
             shares[name] = shares.get(name, 0.0) + float(seconds)
     rough = []
+    if device.kind == "cpu":
+        if device.effects == Effects():
+            says = "nothing of this processor was measured: `onnxperf calibrate` does that where it is"
+            yield Note("assumed-constants", says)
+        return
     if shares:
         share = sum(shares.values()) / float(estimates.seconds[:, 0].sum())
         rough.append(f"constants of {', '.join(sorted(shares)).replace('_', ' ')} ({share:.0%} of kernel time)")
@@ -90,6 +95,8 @@ def _assumed_constants(
 
 def _far(kernels: Kernels, device: Device, c: Constants) -> Iterator[Note]:
     """Says where no measurement is near, and ranges are wider for it."""
+    if device.kind == "cpu":
+        return
     if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
         known = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -31,18 +31,20 @@ QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 
 def duration(seconds: float) -> str:
     """Seconds in the unit that reads best, three digits."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale * 0.9995:
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:,.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+    return _in_units(seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6}) or f"{seconds * 1e9:.3g} ns"
 
 
 def size(nbytes: float) -> str:
     """Bytes in decimal units."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= scale * 0.9995:
-            return f"{nbytes / scale:.3g} {unit}" if nbytes / scale < 1000 else f"{nbytes / scale:,.0f} {unit}"
-    return f"{nbytes:.0f} B"
+    return _in_units(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}) or f"{nbytes:.0f} B"
+
+
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """A value in the first of the units that is not too large for it, or nothing."""
+    for unit, scale in units.items():
+        if value >= scale * 0.9995:
+            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:,.0f} {unit}"
+    return ""
 
 
 def console() -> Console:
@@ -64,7 +66,12 @@ def show(
 
     `top` is how many different kernels to list; `changes` are the same run under other terms.
     """
-    parts: list[RenderableType] = [_headline(p, device), _shares(out, p), _facts(p), _by_operator(out, p)]
+    parts: list[RenderableType] = [
+        _headline(p, device),
+        _shares(out, p, device),
+        _facts(p, device),
+        _by_operator(out, p),
+    ]
     if detail:
         parts.append(_kernels(out, [[k] for k in p.kernels]))
         if p.scenario.method == "tile-wave":
@@ -98,10 +105,11 @@ def _headline(p: Prediction, device: Device) -> Text:
     return text
 
 
-def _shares(out: Console, p: Prediction) -> Table:
+def _shares(out: Console, p: Prediction, device: Device) -> Table:
     full = "#" if out.options.ascii_only else "█"
     ranked = sorted(p.bound_by.items(), key=lambda x: -x[1])
-    rows = [(n, f"{s:.0%}", full * max(1, round(s * BAR)), _MEANING[n]) for n, s in ranked if s >= 0.005]
+    means = {**_MEANING, **(_ON_A_CORE if device.kind == "cpu" else {})}
+    rows = [(n, f"{s:.0%}", full * max(1, round(s * BAR)), means[n]) for n, s in ranked if s >= 0.005]
     return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
 
@@ -113,30 +121,30 @@ _MEANING = {
     "transfer": "copies between host and device",
     "communication": "other cards",
 }
+_ON_A_CORE = {
+    "latency": "arithmetic below its peak: elementwise loops, short rows, registers that are not full",
+    "launch": "what the runtime spends on each operator",
+}
 
 
-def _facts(p: Prediction) -> Table:
+def _facts(p: Prediction, device: Device) -> Table:
     m, w = p.memory, p.work
     fits = "fits" if m.fits else "DOES NOT FIT"
     table = Table.grid(padding=(0, GAP))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    times = (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds)
-    added, path, least = map(duration, times)
+    added, path, least = map(duration, (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds))
     row(table, "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak")
     flops = f"{w['matrix_flops'] / 1e9:.4g} GFLOP in products, {w['vector_flops'] / 1e9:.3g} elsewhere"
     row(table, "work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written")
-    parts = (
-        f"weights {size(m.weights_bytes)}, activations {size(m.activations_bytes)}, workspace {size(m.workspace_bytes)}"
-    )
+    weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
+    parts = f"weights {weights}, activations {activations}, workspace {workspace}"
     row(table, "memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
     home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
-    row(
-        table,
-        "",
-        f"the process holds {size(m.reserved_bytes)}, its allocator's surplus and CUDA's context included{home}",
-    )
-    if p.kernels and p.scenario.method == "tile-wave":
+    context = " and CUDA's context" if m.context_bytes else ""
+    beyond = f"its allocator's surplus{context} included"
+    row(table, "", f"the process holds {size(m.reserved_bytes)}, {beyond}{home}")
+    if p.kernels and p.scenario.method == "tile-wave" and device.kind == "gpu":
         row(table, "paced by", _pace(p))
         idle = sum(gap.seconds for gap in p.gaps)
         row(table, "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)}; the longest {_gap(p.gaps[0])}")
@@ -147,16 +155,14 @@ def _facts(p: Prediction) -> Table:
 
 def _pace(p: Prediction) -> str:
     """What sets the pace for how much of the run, and where that holds longest."""
-    total: dict[str, float] = {}
-    longest: dict[str, Stretch] = {}
+    held_by: dict[str, list[Stretch]] = {}
     for s in p.stretches:
-        total[s.held_by] = total.get(s.held_by, 0.0) + s.seconds
-        longest[s.held_by] = max(longest.get(s.held_by, s), s, key=lambda s: s.seconds)
+        held_by.setdefault(s.held_by, []).append(s)
     parts = []
-    for held, seconds in sorted(total.items(), key=lambda x: -x[1]):
+    for held, stretches in sorted(held_by.items(), key=lambda x: -sum(s.seconds for s in x[1])):
+        seconds, s = sum(s.seconds for s in stretches), max(stretches, key=lambda s: s.seconds)
         if seconds < 0.005 * p.seconds:
             continue
-        s = longest[held]
         first = _name(s.first) or "the start"
         where = f"from {first} to {_name(s.last)}" if s.first != s.last else f"at {first}"
         parts.append(f"{_PACE[held]} {seconds / p.seconds:.0%} of the time (longest {where})")
@@ -178,18 +184,10 @@ _WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "co
 def _stretches(out: Console, p: Prediction) -> Table:
     """The stretches of the run that take longest, with what sets their pace."""
     names = ("stretch from", "to", "#kernels", "#time", "#idle", "!pace set by")
-    ranked = sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]
-    rows = [
-        (
-            _name(s.first) or "(start)",
-            _name(s.last) or "(start)",
-            str(s.kernels),
-            duration(s.seconds),
-            duration(s.idle_seconds),
-            s.held_by,
-        )
-        for s in ranked
-    ]
+    rows = []
+    for s in sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]:
+        first, last = (_name(kernel) or "(start)" for kernel in (s.first, s.last))
+        rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.held_by))
     return tabulate(out, names, rows, spare=("idle",))
 
 
@@ -236,21 +234,14 @@ def _short(op: str) -> str:
 def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
     names = ("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
-    rows = [
-        (
-            _name(k.name),
-            _short(k.op),
-            f"{len(alike) * k.repeat} x",
-            duration(k.seconds / k.repeat),
-            f"{duration(k.low_seconds / k.repeat)} - {duration(k.high_seconds / k.repeat)}",
-            f"{k.flops / k.repeat / 1e9:.3g}" if k.flops else "",
-            size((k.bytes_read + k.bytes_written) / k.repeat),
-            k.bound_by,
-            k.source,
-        )
-        for alike in groups
-        for k in alike[:1]
-    ]
+    rows = []
+    for k, *others in groups:
+        times = k.repeat * (1 + len(others))
+        each, low, high = (duration(s / k.repeat) for s in (k.seconds, k.low_seconds, k.high_seconds))
+        gflop = f"{k.flops / k.repeat / 1e9:.3g}" if k.flops else ""
+        moved = size((k.bytes_read + k.bytes_written) / k.repeat)
+        named = (_name(k.name), _short(k.op), f"{times} x")
+        rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 

@@ -76,7 +76,7 @@ def schedule(
         for i, k in enumerate(rows):
             launched, now = now + k.host_s / k.repeat, now + k.host_s
             held[i] = np.where(launched > free, HOST, COPIES if i and rows[i - 1].stream == COPY else STREAM)
-            if i and rows[i - 1].blocks:  # the host was late because it waited for a copy
+            if i and rows[i - 1].blocks and rows[i - 1].stream == COPY:  # the host was late because it waited for it
                 held[i] = COPIES
             start[i] = np.maximum(free, launched)
             free = np.maximum(start[i] + seconds[i] + k.repeat * gap, now + seconds[i] / k.repeat + gap)
@@ -143,7 +143,7 @@ def _side_by_side(
         ends.append(max(t + float(seconds[i]) + (k.repeat - 1) * gap, now + float(seconds[i]) / k.repeat))
         free[stream], busy[stream] = ends[i] + gap, float(share[i])
         chosen.append(stream)
-        blocked = k.blocks
+        blocked = k.blocks and k.stream == COPY
         if k.blocks:
             now = ends[i] + k.repeat * sync
     return start, held, chosen, now, max(ends, default=0.0)

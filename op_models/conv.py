@@ -13,7 +13,8 @@ INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 @op("QLinearConv", "com.microsoft::QLinearConv", inputs=(0, 3, 8))
 @op("ConvInteger", inputs=(0, 1))
-@op("Conv", "com.microsoft::FusedConv", "com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv")
+@op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv")
+@op("Conv", "com.microsoft::FusedConv", "com.microsoft.nchwc::Conv")
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0,

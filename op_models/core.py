@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 #: Bits of one element. Sub-byte types are packed; strings and opaque types carry no bytes a GPU would move.
 BITS: dict[str, int] = {
@@ -272,13 +272,7 @@ def given(*tensors: Tensor | None) -> int:
     return sum(t is not None for t in tensors)
 
 
-class Rule(Protocol):
-    """What `work_of` calls: an operator in, its work out."""
-
-    def __call__(self, op: Operator) -> Work: ...
-
-
-_RULES: dict[str, Rule] = {}
+_RULES: dict[str, Callable[[Operator], Work]] = {}
 
 
 def op(*types: str, inputs: Sequence[int] = ()) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
@@ -338,5 +332,4 @@ def work_or_bytes(op: Operator) -> tuple[Work, bool]:
 
 def work_of(op: Operator) -> Work:
     """The work of an operator; one that no rule knows costs its bytes."""
-    rule = _RULES.get(op.type)
-    return bytes_only(op) if rule is None else rule(op)
+    return _RULES.get(op.type, bytes_only)(op)

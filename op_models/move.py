@@ -81,6 +81,16 @@ def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> 
     return moved(op, run)
 
 
+#: Channels that ONNX Runtime's CPU provider keeps side by side in its own layout, where AVX-512 is there.
+BLOCK = 16
+
+
+@op("com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput")
+def reorder(op: Operator, *, channels_last: int = 0) -> Work:
+    """Blocks of channels from or to channels last keep a block together, from or to NCHW an element."""
+    return moved(op, BLOCK if channels_last else 1)
+
+
 #: Strings carry no bytes a GPU would move; what is looked up in a table is found where its hash points.
 LOOKUPS = (
     "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CastMap",
@@ -204,16 +214,11 @@ def scattered(op: Operator, x: Tensor, updates: Tensor, pieces: int, reduction: 
     return moved(op, elements // (1 + pieces), elements=elements, vector=vector)
 
 
-@op("Scatter", "ScatterElements")
-def scatter_elements(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Work:
-    """A copy of the data, and a piece an update."""
-    return scattered(op, x, updates, updates.size, reduction)
-
-
-@op("ScatterND")
-def scatter_nd(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Work:
-    """A copy of the data, and a piece an index tuple."""
-    return scattered(op, x, updates, prod(indices.shape[:-1]), reduction)
+@op("Scatter", "ScatterElements", "ScatterND")
+def scatter(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Work:
+    """A copy of the data, and a piece an update, or an index tuple."""
+    pieces = prod(indices.shape[:-1]) if op.type == "ScatterND" else updates.size
+    return scattered(op, x, updates, pieces, reduction)
 
 
 @op("TensorScatter")
@@ -226,7 +231,7 @@ def tensor_scatter(op: Operator, x: Tensor, updates: Tensor, *, axis: int = -2) 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
-@op("Resize", "Upsample")
+@op("Resize", "Upsample", "com.microsoft.nchwc::Upsample")
 def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0) -> Work:
     """2 a tap, nothing for nearest; antialiasing widens the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)

@@ -26,10 +26,10 @@ def standardise(
 
 
 @op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
-@op("LayerNormalization")
+@op("LayerNormalization", "InstanceNormalization")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
-    """(5 + scale + bias) an element and 7 a row; every axis from `axis` on is the row."""
-    return standardise(op, *beyond(x.shape, axis), given(scale, bias))
+    """(5 + scale + bias) an element and 7 a row; every axis from `axis` on is the row, or a channel of an image."""
+    return standardise(op, *beyond(x.shape, 2 if op.type == "InstanceNormalization" else axis), given(scale, bias))
 
 
 @op("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
@@ -69,12 +69,6 @@ def embed_layer_norm(
     positions = rows if position_ids is not None else prod(ids.shape[1:])
     read = {2: rows * width, 3: positions * width, 4: rows * width}
     return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
-
-
-@op("InstanceNormalization")
-def instance_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Work:
-    """7 an element and 7 a row; a channel of an image is a row."""
-    return standardise(op, *beyond(x.shape, 2), given(scale, bias))
 
 
 @op("GroupNormalization")

@@ -101,16 +101,10 @@ def elementwise(op: Operator) -> Work:
     return costing(op, FLOPS[op.type])
 
 
-@op("Sum", "Max", "Min", "com.microsoft::BiasAdd")
+@op("Sum", "Max", "Min", "Mean", "com.microsoft::BiasAdd")
 def fold(op: Operator) -> Work:
-    """n - 1 an element for n operands."""
-    return costing(op, max(len(op.present) - 1, 0))
-
-
-@op("Mean")
-def mean(op: Operator) -> Work:
-    """n an element: n - 1 additions and the factor 1/n."""
-    return costing(op, len(op.present))
+    """n - 1 an element for n operands, and 1 for the factor 1/n of a mean."""
+    return costing(op, max(len(op.present) - (op.type != "Mean"), 0))
 
 
 @op("Pow")

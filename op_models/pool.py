@@ -25,16 +25,16 @@ def lp(p: int) -> tuple[int, int]:
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
-@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft::NhwcMaxPool")
+@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft::NhwcMaxPool", "com.microsoft.nchwc::MaxPool")
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison a tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
-@op("AveragePool", "com.microsoft::QLinearAveragePool")
+@op("AveragePool", "com.microsoft::QLinearAveragePool", "com.microsoft.nchwc::AveragePool")
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 addition a tap, and the factor 1/taps; where quantised, both scales and zeros join at the end."""
-    return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * (op.type != "AveragePool"))
+    return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * ("QLinear" in op.type))
 
 
 @op("LpPool")
@@ -43,13 +43,13 @@ def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2)
     return pooled(op, prod(kernel_shape), *lp(p))
 
 
-@op("GlobalMaxPool")
+@op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool")
 def global_max_pool(op: Operator, x: Tensor) -> Work:
     """1 comparison an input element."""
     return overall(op, x, 1, 0)
 
 
-@op("GlobalAveragePool")
+@op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool")
 def global_average_pool(op: Operator, x: Tensor) -> Work:
     """1 addition an input element, and a factor a channel."""
     return overall(op, x, 1, 1)

@@ -81,19 +81,12 @@ def bias_softmax(op: Operator, x: Tensor, bias: Tensor, *, axis: int = 1) -> Wor
 
 #: Vector FLOPs of one element read, those of one result, and the sweeps beyond the first.
 REDUCE: dict[str, tuple[int, int, int]] = {
-    "ArgMax": (1, 0, 0),
-    "ArgMin": (1, 0, 0),
-    "ReduceL1": (2, 0, 0),
+    **dict.fromkeys(("ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"), (1, 0, 0)),
+    **dict.fromkeys(("ReduceL1", "ReduceSumSquare", "com.microsoft::IsAllFinite"), (2, 0, 0)),
     "ReduceL2": (2, SPECIAL, 0),
     "ReduceLogSum": (1, SPECIAL, 0),
     "ReduceLogSumExp": (3 + SPECIAL, 1 + SPECIAL, 1),  # maximum + log of the sum of exp(x - maximum)
-    "ReduceMax": (1, 0, 0),
     "ReduceMean": (1, 1, 0),
-    "ReduceMin": (1, 0, 0),
-    "ReduceProd": (1, 0, 0),
-    "ReduceSum": (1, 0, 0),
-    "ReduceSumSquare": (2, 0, 0),
-    "com.microsoft::IsAllFinite": (2, 0, 0),
     "com.microsoft::QLinearReduceMean": (1, 2 + REQUANTISE, 0),
     "com.microsoft::ReduceSumInteger": (1, 0, 0),
 }

@@ -263,7 +263,7 @@ def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: typ
 )
 def test_where_nothing_is_left_to_run_the_host_still_takes_its_time(text: str, runtime: str) -> None:
     p = predict(parser.parse_model(SMALL + text), gpu="l4", runtime=runtime)
-    host = costed(RUNTIMES[runtime], shipped()).host
+    host = costed(RUNTIMES[runtime], gpu_specs.load("l4"), shipped()).host
     seconds = host.run_s + host.sync_s
     jsonschema.validate(p.to_dict(), SCHEMA)
     assert (p.seconds, p.kernels, p.sum_seconds) == (pytest.approx(seconds), (), 0)

@@ -189,7 +189,7 @@ def bounds(x: Case) -> Iterator[Line]:
 
 def power(x: Case) -> Iterator[Line]:
     """What the kernel draws, and what the budget of the whole run multiplies it by."""
-    if isinstance(x.kernel.work.size, Transfer) or x.scenario.method != "tile-wave":
+    if isinstance(x.kernel.work.size, Transfer) or x.scenario.method != "tile-wave" or x.device.kind == "cpu":
         return
     cards = Cards([x.device], x.constants)
     may = float(available(cards, x.constants)[0, 0])
@@ -218,6 +218,10 @@ def power(x: Case) -> Iterator[Line]:
 def interval(x: Case) -> Iterator[Line]:
     """Where the range comes from."""
     w, c = x.kernel.work, x.constants
+    known, width = x.device.effects, log(x.found.high_seconds / x.found.seconds)
+    if known.half_width is not None and not x.kernel.assumed:
+        yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
+        return
     name = class_on(w, x.device)
     far = distance(x.device, name, c)
     if x.kernel.assumed or x.scenario.method == "roofline":
@@ -232,9 +236,9 @@ def interval(x: Case) -> Iterator[Line]:
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
         yield Line("size", f"a third of the class's rows by {by}, with a range of its own", THIRDS[third(w, name, c)])
-    h = log(x.found.high_seconds / x.found.seconds)
     path = f"interval.{name}.{far}"
-    yield Line("half-width", "h: from t / exp(h) to t exp(h), and not below the floor", h, "", origins().get(path, ""))
+    says = "h: from t / exp(h) to t exp(h), and not below the floor"
+    yield Line("half-width", says, width, "", origins().get(path, ""))
 
 
 def constants(x: Case) -> Iterator[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from onnxperf.explain.case import Case, one
 from onnxperf.explain.core import Step
+from onnxperf.latency import effect_of
 from op_models import Transfer
 
 #: Why arithmetic runs below its peak: details of an estimate whose names end in "efficiency".
@@ -71,4 +72,6 @@ def _times(x: Case, now: float) -> Iterator[tuple[str, str, float]]:
     yield "launch", "start and drain: added, or the least there is", seconds
     floor = max(seconds, one(x.least.seconds))
     yield "floor", "physics allows no less", floor
-    yield "power", "the card's limit on the whole run", floor * x.factor
+    own = max(floor * x.device.effects.operators.get(effect_of(x.kernel), 1.0), one(x.least.seconds))
+    yield "calibration", "what operators of this type take on this very device", own
+    yield "power", "the card's limit on the whole run", own * x.factor

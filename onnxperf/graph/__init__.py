@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxperf.graph.core import Graph, Note
+from onnxperf.graph.core import Graph, Note, fresh
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Graph", "Note", "load"]
+__all__ = ["Graph", "Note", "fresh", "load"]
 
 
 def load(
@@ -37,9 +37,8 @@ def load(
     from onnxperf.graph.read import read
 
     proto, name, folder = read(model)
-    given = {
-        tensor: sizes_of(shape, tensor) for tensor, shape in {**shapes_of(proto, examples), **(shapes or {})}.items()
-    }
+    asked = {**shapes_of(proto, examples), **(shapes or {})}
+    given = {tensor: sizes_of(shape, tensor) for tensor, shape in asked.items()}
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}

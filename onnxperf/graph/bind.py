@@ -111,15 +111,9 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             if not refusal:
                 raise
             raise UsageError(f"{refusal}: {e}") from None
-    return Binding(
-        inputs=bound,
-        symbols=symbols,
-        batch=next((s[0] for s in bound.values() if len(s) > 1), next((s[0] for s in bound.values() if s), 1)),
-        old_batch=old,
-        refusal=refusal,
-        dynamic=any(not isinstance(d, int) for own in declared.values() for d in own or (None,)),
-        notes=notes,
-    )
+    samples = next((s[0] for s in bound.values() if len(s) > 1), next((s[0] for s in bound.values() if s), 1))
+    dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
+    return Binding(bound, symbols, samples, old, refusal, dynamic, notes)
 
 
 def sizes_of(shape: Any, tensor: str) -> Shape:
@@ -189,11 +183,8 @@ def _check_dims(
     inside = {d for info in others for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:
-            have = (
-                f"its open dimensions are {', '.join(map(repr, named))}"
-                if named
-                else "its inputs have no open dimension with a name"
-            )
+            have = f"its open dimensions are {', '.join(map(repr, named))}"
+            have = have if named else "its inputs have no open dimension with a name"
             raise UsageError(f"the model has no dimension {name!r}: {have}{nearest(name, named)}")
     return dict(dims)
 
@@ -209,12 +200,9 @@ def _given(name: str, shape: Shape, declared: tuple[Dim, ...] | None, symbols: d
 
 
 def _batch_lead(
-    known: Mapping[str, tuple[Dim, ...]],
-    shapes: Mapping[str, Shape],
-    inner: set[str],
-    symbols: Mapping[str, int],
+    known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], inner: set[str], symbols: Mapping[str, int],
     batch: int,
-) -> Dim:
+) -> Dim:  # fmt: skip
     """The leading dimension that --batch binds."""
     if batch < 1:
         raise UsageError(f"--batch must be at least 1, not {batch}")

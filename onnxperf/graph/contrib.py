@@ -65,8 +65,7 @@ def _like(node: NodeProto, attrs: Mapping[str, Any], inputs: Sequence[Tensor | N
     schema = defs.get_schema(type, OPSET, "")
     kept = [a for a in node.attribute if a.name in schema.attributes]
     kinds = [9 if type == "Where" and not k else 1 for k in range(len(shapes))]  # a condition is bool
-    pairs = zip(kinds, shapes, strict=True)
-    types = {f"i{k}": helper.make_tensor_type_proto(kind, shape) for k, (kind, shape) in enumerate(pairs)}
+    types = {f"i{k}": helper.make_tensor_type_proto(kinds[k], shape) for k, shape in enumerate(shapes)}
     asked = NodeProto(op_type=type, input=list(types), output=["o"], attribute=kept)
     shape = static(infer_node_outputs(schema, asked, types, {}).get("o"))
     if shape is None:
@@ -80,10 +79,8 @@ def _own(type: str, attrs: Mapping[str, Any], inputs: Sequence[Tensor | None]) -
     x, w, *rest = (*inputs, None, None, None)[: max(len(inputs), 3)]
     if x is None:
         return {}
-    if type in SAME:
-        return {0: (x.dtype, x.shape)}
-    if type in SKIP_NORMS:
-        return {0: (x.dtype, x.shape), 3: (x.dtype, x.shape)}
+    if type in SAME or type in SKIP_NORMS:
+        return dict.fromkeys((0, 3) if type in SKIP_NORMS else (0,), (x.dtype, x.shape))
     if type == "BiasSplitGelu":
         return {0: (x.dtype, (*x.shape[:-1], x.shape[-1] // 2))}
     if type in ("MatMulNBits", "MatMulBnb4"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +20,14 @@ class Note:
     code: str
     message: str
     nodes: tuple[str, ...] = ()
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is now."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +50,6 @@ class Graph:
         return {t.name: o for o in self.operators for t in o.outputs}
 
     @cached_property
-    def _users(self) -> dict[str, tuple[Operator, ...]]:
-        users: dict[str, dict[int, Operator]] = {}
-        for o in self.operators:
-            for t in o.present:
-                users.setdefault(t.name, {})[id(o)] = o
-        return {name: tuple(ops.values()) for name, ops in users.items()}
-
-    @cached_property
     def output_names(self) -> frozenset[str]:
         """Names of the graph's outputs."""
         return frozenset(t.name for t in self.outputs)
@@ -58,28 +58,16 @@ class Graph:
         """The operator that writes `tensor`; None for inputs, weights and constants."""
         return self._makers.get(tensor.name) if tensor is not None else None
 
-    def users(self, tensor: Tensor) -> tuple[Operator, ...]:
-        """The operators that read `tensor`, in execution order, each once."""
-        return self._users.get(tensor.name, ())
-
-    def stored(self) -> Iterator[Tensor]:
+    def stored(self) -> Iterable[Tensor]:
         """Weights and constants that operators read, each once."""
-        seen: set[str] = set()
-        for o in self.operators:
-            for t in o.present:
-                if t.stored and t.name not in seen:
-                    seen.add(t.name)
-                    yield t
+        return {t.name: t for o in self.operators for t in o.present if t.stored}.values()
 
     def digraph(self) -> networkx.DiGraph[str]:
         """The graph as a networkx DAG: nodes are operator names with the `Operator` as attribute `operator`."""
         import networkx
 
         dag: networkx.DiGraph[str] = networkx.DiGraph(name=self.name)
-        for o in self.operators:
-            dag.add_node(o.name, operator=o)
-            for t in o.present:
-                maker = self.made_by(t)
-                if maker is not None:
-                    dag.add_edge(maker.name, o.name, tensor=t)
+        dag.add_nodes_from((o.name, {"operator": o}) for o in self.operators)
+        reads = ((o, t, self.made_by(t)) for o in self.operators for t in o.present)
+        dag.add_edges_from((maker.name, o.name, {"tensor": t}) for o, t, maker in reads if maker is not None)
         return dag

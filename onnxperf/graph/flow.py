@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, helper
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.core import Note
-from onnxperf.graph.order import fresh, read_names
+from onnxperf.graph.core import Note, fresh
+from onnxperf.graph.order import read_names
 from onnxperf.graph.proto import NUMBERS, Shape, attributes, captured, is_tensor, made_in, plain, times
 from op_models import Operator, Tensor, work_or_bytes
 
@@ -241,10 +241,8 @@ def _changes(site: Site, before: Sequence[Tensor | None], after: Sequence[Tensor
     """Note what a body gives back in another shape than it got it."""
     for old, new in zip(before, after, strict=False):
         if old is not None and old.shape != new.shape:
-            shapes = f"{times(old.shape)}, {times(new.shape)}, ..."
-            message = (
-                f"what {site.label!r} makes of {old.name!r} changes its shape ({shapes}); taken as the first run's"
-            )
+            shapes = f"({times(old.shape)}, {times(new.shape)}, ...)"
+            message = f"what {site.label!r} makes of {old.name!r} changes its shape {shapes}; taken as the first run's"
             site.walk.assume(new.name, message, site.label)
 
 

@@ -24,29 +24,17 @@ def ordered(
     needs = []
     for i, node in enumerate(graph.node):
         reads = [r for r in (*node.input, *captured(node)) if r]
-        missing = (
-            next((r for r in reads if r not in defined and r not in makers), None) if defined is not None else None
-        )
-        if missing is not None:
-            raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {missing!r}, which nothing makes")
+        for r in reads:
+            if defined is not None and r not in defined and r not in makers:
+                raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {r!r}, which nothing makes")
         needs.append([makers[r] for r in reads if r in makers and not (defined and r in defined)])
-    order: Iterable[int] = range(len(needs))
-    if any(maker >= i for i, reads in enumerate(needs) for maker in reads):
-        order = _sorted(graph, needs)
-    for i in order:
+    in_order = all(maker < i for i, reads in enumerate(needs) for maker in reads)
+    for i in range(len(needs)) if in_order else _sorted(graph, needs):
         label = prefix + _label(graph.node[i], i)
         while label in taken:
             label = f"{label}_{i}"
         taken.add(label)
         yield graph.node[i], label
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """A name that is not taken yet, and is now."""
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name
 
 
 def _sorted(graph: GraphProto, needs: Sequence[Sequence[int]]) -> list[int]:

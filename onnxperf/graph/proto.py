@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs
@@ -15,6 +15,7 @@ Shape = tuple[int, ...]
 MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
 MAX_RANK = 1000
 MAX_TEXT = 100
+MAX_DEPTH = 64  # graphs in graphs
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 DTYPES: dict[int, str] = {
@@ -44,10 +45,12 @@ def dims_of(type: TypeProto | None) -> tuple[int | None, ...] | None:
 
 def static(type: TypeProto | None) -> Shape | None:
     """The shape of a tensor type where all of it is known."""
-    dims = dims_of(type)
-    if dims is None or None in dims:
-        return None
-    return tuple(d for d in dims if d is not None)
+    return closed(dims_of(type))
+
+
+def closed(dims: Sequence[int | None] | None) -> Shape | None:
+    """Dimensions as a shape; None where one is open."""
+    return None if dims is None or None in dims else tuple(d for d in dims if d is not None)
 
 
 def check_size(name: str, shape: Sequence[int]) -> None:
@@ -75,6 +78,22 @@ def subgraphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
     if attribute.type and attribute.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         return ()
     return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
+
+
+def graphs_in(nodes: Iterable[NodeProto], depth: int = 2) -> Iterator[GraphProto]:
+    """The graphs inside nodes, and those inside their nodes; ModelError where they nest too deep."""
+    for graph in (g for n in nodes for a in n.attribute for g in subgraphs_of(a)):
+        if depth > MAX_DEPTH:
+            raise ModelError(f"the model nests graphs more than {MAX_DEPTH} deep")
+        yield graph
+        yield from graphs_in(graph.node, depth + 1)
+
+
+def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of the graphs inside them."""
+    yield from nodes
+    for graph in graphs_in(nodes):
+        yield from graph.node
 
 
 def captured(node: NodeProto) -> dict[str, None]:

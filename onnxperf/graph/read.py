@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, inliner
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.proto import subgraphs_of
+from onnxperf.graph.proto import graphs_in, nodes_in
 from onnxperf.graph.values import first_line
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
 DAMAGED = "a name in it is no valid text (UTF-8); the file is damaged"
-MAX_DEPTH = 64  # graphs in graphs
 # After inlining: a few nested functions can ask for more than memory holds.
 MAX_NODES, MAX_BYTES = 500_000, 1 << 30
 
@@ -46,11 +45,8 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     _check_versions(proto, name)
     if not all(isinstance(text, str) for text in _texts(proto)):
         raise ModelError(f"{name}: {DAMAGED}")
-    for tensor in _tensors(proto.graph):
+    for tensor in _tensors(proto):
         _check_location(tensor, name)
-    for function in proto.functions:
-        for tensor in _node_tensors(function.node):
-            _check_location(tensor, name)
     if proto.functions:
         proto = _inline(proto, name)
     if not proto.graph.node:
@@ -82,9 +78,8 @@ def _parse(data: bytes, where: str) -> ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError:
-        raise ModelError(
-            f"{where} is not an ONNX model (or it is truncated): its bytes are no valid protobuf"
-        ) from None
+        why = "is not an ONNX model (or it is truncated): its bytes are no valid protobuf"
+        raise ModelError(f"{where} {why}") from None
     if not proto.HasField("graph"):
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
     return proto
@@ -101,58 +96,41 @@ def _check_versions(proto: ModelProto, name: str) -> None:
     elif opset < OLDEST_OPSET:
         raise ModelError(f"{name}: opset {opset} is older than {OLDEST_OPSET}; convert it with onnx.version_converter")
     elif opset > newest:
-        raise ModelError(
-            f"{name}: opset {opset} is newer than {newest}, the newest that onnx {onnx.__version__} knows:"
-            " pip install -U onnx"
-        )
+        knows = f"the newest that onnx {onnx.__version__} knows: pip install -U onnx"
+        raise ModelError(f"{name}: opset {opset} is newer than {newest}, {knows}")
+
+
+def _nodes(proto: ModelProto) -> list[NodeProto]:
+    """The nodes of a model's graph and of its functions."""
+    return [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
 
 
 def _texts(proto: ModelProto) -> Iterator[str]:
     """The names in a model; protobuf gives bytes where one is no valid UTF-8."""
     yield from (o.domain for o in proto.opset_import)
-    yield from _graph_texts(proto.graph)
+    for graph in (proto.graph, *graphs_in(_nodes(proto))):
+        yield graph.name
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            yield from (info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim))
     for f in proto.functions:
         yield from (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
-        yield from _node_texts(f.node)
-
-
-def _graph_texts(graph: GraphProto, depth: int = 1) -> Iterator[str]:
-    if depth > MAX_DEPTH:
-        raise ModelError(f"the model nests graphs more than {MAX_DEPTH} deep")
-    yield graph.name
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        yield info.name
-        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
-    yield from _node_texts(graph.node, depth)
-
-
-def _node_texts(nodes: Iterable[NodeProto], depth: int = 1) -> Iterator[str]:
-    for node in nodes:
+    for node in nodes_in(_nodes(proto)):
         yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for graph in subgraphs_of(attribute):
-                yield from _graph_texts(graph, depth + 1)
+        yield from (a.name for a in node.attribute)
 
 
-def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            for graph in subgraphs_of(attribute):
-                yield from _tensors(graph)
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All stored tensors of a graph and the graphs in it."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
+def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """All stored tensors of a model."""
+    sparse = []
+    for graph in (proto.graph, *graphs_in(_nodes(proto))):
+        yield from graph.initializer
+        sparse += graph.sparse_initializer
+    for attribute in (a for n in nodes_in(_nodes(proto)) for a in n.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        sparse += (attribute.sparse_tensor, *attribute.sparse_tensors)
+    yield from (t for s in sparse for t in (s.values, s.indices))
 
 
 def _check_location(tensor: TensorProto, name: str) -> None:
@@ -171,16 +149,14 @@ def _inline(proto: ModelProto, name: str) -> ModelProto:
     _check_expansion(proto, name)
     light = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     light.graph.name = proto.graph.name
-    light.graph.node.extend(proto.graph.node)
-    light.graph.input.extend(proto.graph.input)
-    light.graph.output.extend(proto.graph.output)
-    light.graph.value_info.extend(proto.graph.value_info)
+    for field in ("node", "input", "output", "value_info"):
+        getattr(light.graph, field).extend(getattr(proto.graph, field))
     light.graph.initializer.extend(TensorProto(name=t.name) for t in proto.graph.initializer)  # their names are taken
     try:
         flat = inliner.inline_local_functions(light)
     except Exception as e:  # the C++ inliner raises plain RuntimeError, ValidationError and others
         raise ModelError(f"{name}: its functions can't be inlined: {first_line(e)}") from None
-    for _ in _graph_texts(flat.graph):
+    for _ in graphs_in(flat.graph.node):
         pass  # it refuses graphs in graphs that are too deep: functions in the bodies of functions
     del flat.graph.initializer[:]
     flat.graph.initializer.extend(proto.graph.initializer)
@@ -192,7 +168,7 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
     import networkx
 
     functions: dict[Any, FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    calls = {key: Counter(_called(f.node, functions)) for key, f in functions.items()}
+    calls = {key: _called(f.node, functions) for key, f in functions.items()}
     try:
         order = list(networkx.topological_sort(networkx.DiGraph(calls)))
     except networkx.NetworkXUnfeasible:
@@ -200,9 +176,9 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
     nodes: dict[Any, int] = {}
     size: dict[Any, int] = {}
     for key in reversed(order):  # the called before their callers
-        nodes[key] = _count(functions[key].node) + sum(n * nodes[c] for c, n in calls[key].items())
+        nodes[key] = sum(1 for _ in nodes_in(functions[key].node)) + sum(n * nodes[c] for c, n in calls[key].items())
         size[key] = functions[key].ByteSize() + sum(n * size[c] for c, n in calls[key].items())
-    called = Counter(_called(proto.graph.node, functions))
+    called = _called(proto.graph.node, functions)
     total = sum(n * nodes[c] for c, n in called.items())
     if total > MAX_NODES:
         raise ModelError(f"{name}: inlining its functions would make {total:,} nodes; the limit is {MAX_NODES:,}")
@@ -210,16 +186,7 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
         raise ModelError(f"{name}: inlining its functions would make more than {MAX_BYTES >> 30} GiB of nodes")
 
 
-def _count(nodes: Iterable[NodeProto]) -> int:
-    """How many nodes there are, those in subgraphs included."""
-    return sum(1 + sum(_count(g.node) for a in n.attribute for g in subgraphs_of(a)) for n in nodes)
-
-
-def _called(nodes: Iterable[NodeProto], functions: dict[Any, FunctionProto]) -> Iterator[Any]:
-    for node in nodes:
-        key = (node.domain, node.op_type, node.overload)
-        if key in functions:
-            yield key
-        for attribute in node.attribute:
-            for graph in subgraphs_of(attribute):
-                yield from _called(graph.node, functions)
+def _called(nodes: Iterable[NodeProto], functions: Container[Any]) -> Counter[Any]:
+    """How often nodes call each function, by its key."""
+    keys = ((n.domain, n.op_type, n.overload) for n in nodes_in(nodes))
+    return Counter(key for key in keys if key in functions)

@@ -51,9 +51,8 @@ def through_body(
     """
     inputs = [ValueInfoProto(name=name, type=type) for name, type in types.items()]
     outputs = [ValueInfoProto(name=name) for name in node.output if name]
-    model = helper.make_model(
-        helper.make_graph([node], "one", inputs, outputs), opset_imports=list(opsets), ir_version=ir_version
-    )
+    graph = helper.make_graph([node], "one", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=list(opsets), ir_version=ir_version)
     return {o.name: o.type for o in shape_inference.infer_shapes(model).graph.output}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from onnx import GraphProto, NodeProto
 
 from onnxperf.errors import UsageError
 from onnxperf.graph.bind import nearest
-from onnxperf.graph.proto import plain, subgraphs_of
+from onnxperf.graph.proto import nodes_in, plain
 
 LOOPS = frozenset({"Loop", "SequenceMap"})
 MAX_TRIPS = 10**9  # that can be asked for
@@ -26,7 +26,7 @@ class TripCounts:
             if count > MAX_TRIPS:
                 raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
         self.given = given
-        self.own = Counter(_loop_names(graph)) if given else Counter[str]()
+        self.own = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if given else Counter[str]()
         self.met: dict[str, str] = {}  # node -> type
         self.used: set[str] = set()
 
@@ -44,12 +44,3 @@ class TripCounts:
             have = ", ".join(map(repr, loops)) or "none that runs"
             why = why or f"the model's loops: {have}{nearest(name, loops)}"
             raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
-
-
-def _loop_names(graph: GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        if node.op_type in LOOPS:
-            yield node.name
-        for attribute in node.attribute:
-            for body in subgraphs_of(attribute):
-                yield from _loop_names(body)

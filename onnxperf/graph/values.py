@@ -70,9 +70,8 @@ def _check_filled(t: TensorProto, size: int) -> bool:
     lists = (t.float_data, t.int32_data, t.int64_data, t.double_data, t.uint64_data, t.string_data)
     held, wanted = (len(t.raw_data), packed) if t.HasField("raw_data") else (sum(map(len, lists)), typed)
     if held != wanted and (held or (size <= MAX_VALUE and dtype not in FLOATS)):
-        raise ModelError(
-            f"tensor {t.name!r}: its data do not fill its shape {times(t.dims)} ({held} instead of {wanted})"
-        )
+        amount = f"{held} instead of {wanted}"
+        raise ModelError(f"tensor {t.name!r}: its data do not fill its shape {times(t.dims)} ({amount})")
     return held == wanted
 
 
@@ -99,18 +98,12 @@ def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | 
     match a.name, a.type:
         case "value", AttributeProto.TENSOR:
             return dtype_of(a.t.data_type), tuple(a.t.dims), content(a.t, folder)
-        case "value_float", AttributeProto.FLOAT:
-            value = np.array(a.f, dtype=np.float32)
-        case "value_floats", AttributeProto.FLOATS:
-            value = np.array(a.floats, dtype=np.float32)
-        case "value_int", AttributeProto.INT:
-            value = np.array(a.i, dtype=np.int64)
-        case "value_ints", AttributeProto.INTS:
-            value = np.array(a.ints, dtype=np.int64)
-        case "value_string", AttributeProto.STRING:
-            return "string", (), None
-        case "value_strings", AttributeProto.STRINGS:
-            return "string", (len(a.strings),), None
+        case ("value_float", AttributeProto.FLOAT) | ("value_floats", AttributeProto.FLOATS):
+            value = np.array(a.floats if a.name.endswith("s") else a.f, dtype=np.float32)
+        case ("value_int", AttributeProto.INT) | ("value_ints", AttributeProto.INTS):
+            value = np.array(a.ints if a.name.endswith("s") else a.i, dtype=np.int64)
+        case ("value_string", AttributeProto.STRING) | ("value_strings", AttributeProto.STRINGS):
+            return "string", (len(a.strings),) if a.name.endswith("s") else (), None
         case "sparse_value", AttributeProto.SPARSE_TENSOR:
             return dtype_of(a.sparse_tensor.values.data_type), tuple(a.sparse_tensor.dims), None
         case _:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from math import prod
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from onnxperf.graph.proto import (
     attributes,
     captured,
     check_size,
+    closed,
     dims_of,
     domain_of,
     dtype_of,
@@ -70,7 +71,7 @@ class Walk:
         self.opset_ids = list(model.opset_import)
         self.model = model
         self.declared = {i.name: i for i in (*model.graph.value_info, *model.graph.output)}
-        self.schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
+        self.schema = cache(partial(schema_of, opsets=self.opsets))
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
@@ -162,7 +163,11 @@ class Walk:
         ahead = what in ("Shape", "Size") and not self.binding.dynamic  # known when a session starts
         folded = schema is not None and node.op_type not in NEVER_FOLDED
         folded = folded and (ahead or all(t.stored for t in inputs if t))
-        computed = self.evaluate(what, node, inputs, types)
+        if what in ("Shape", "Size") and inputs and inputs[0] is not None:
+            computed = measure(node, inputs[0].shape)
+        else:
+            inferred = {o: static(types.get(o)) for o in node.output}
+            computed = {} if domain else evaluate(node, self.values, inferred, self.opsets)
         outputs = []
         for index, out in enumerate(node.output):
             if not out or (out not in self.read and optional_output(schema, index)):
@@ -198,12 +203,6 @@ class Walk:
         schema = self.schema(node.op_type, domain_of(node))
         if wrong := misuse(node, schema) if schema is not None else "":
             raise ModelError(f"node {name!r} ({plain(node.op_type)}) is malformed: {wrong}")
-
-    def schema(self, op_type: str, domain: str) -> defs.OpSchema | None:
-        key = (op_type, domain)
-        if key not in self.schemas:
-            self.schemas[key] = schema_of(op_type, domain, self.opsets)
-        return self.schemas[key]
 
     def operand(self, read: str, name: str) -> Tensor:
         if read not in self.tensors:  # its maker leaves this output out
@@ -271,29 +270,12 @@ class Walk:
         if data.shape[0] == new and target.flat[0] == old:
             raise self.refusal(f"node {name!r} (Reshape) fixes the leading dimension at {old}")
 
-    def evaluate(
-        self, what: str, node: NodeProto, inputs: Sequence[Tensor | None], types: Mapping[str, TypeProto]
-    ) -> Values:
-        """What is known of the outputs' content."""
-        first = inputs[0] if inputs else None
-        if what in ("Shape", "Size") and first is not None:
-            return measure(node, first.shape)
-        if node.domain not in ("", "ai.onnx"):
-            return {}
-        return evaluate(node, self.values, {o: static(types.get(o)) for o in node.output}, self.opsets)
-
     # one output
 
     def resolve(
-        self,
-        out: str,
-        type: TypeProto | None,
-        value: Array | None,
-        name: str,
-        inputs: Sequence[Tensor | None],
-        vague: bool,
-        most: Shape | None = None,
-    ) -> tuple[str, Shape]:
+        self, out: str, type: TypeProto | None, value: Array | None, name: str, inputs: Sequence[Tensor | None],
+        vague: bool, most: Shape | None = None,
+    ) -> tuple[str, Shape]:  # fmt: skip
         """An output's dtype and static shape: given, evaluated, inferred, declared, or assumed - in this order.
 
         Where the inputs' own shapes are assumed, what the file declares comes before what is inferred. `most` is the
@@ -303,9 +285,8 @@ class Walk:
         if like is not None and like.dtype == "opaque":  # a sequence: one element
             like = replace(like, shape=static(self.types[like.name].sequence_type.elem_type) or ())
         declared = self.declared.get(out)
-        number = type.tensor_type.elem_type if type is not None else 0
-        if not number and declared is not None and is_tensor(declared.type):
-            number = declared.type.tensor_type.elem_type
+        known_types = (type, declared.type if declared is not None else None)
+        number = next((n for t in known_types if t is not None and (n := t.tensor_type.elem_type)), 0)
         dtype = dtype_of(number) if number else like.dtype if like else "float32"
         inferred = tuple(value.shape) if value is not None else dims_of(type)
         claimed = self.binding.declared(declared) if declared is not None else None
@@ -315,8 +296,8 @@ class Walk:
                 made = f"but node {name!r} makes it {times(inferred)}"
                 raise UsageError(f"--shapes gives {out!r} the shape {times(given)}, {made}")
             return dtype, given
-        if vague and claimed is not None and None not in claimed:
-            return dtype, tuple(d for d in claimed if d is not None)
+        if vague and (whole := closed(claimed)) is not None:
+            return dtype, whole
         if inferred is not None and declared is not None and claimed != inferred and not vague:
             self.check_claim(out, name, inferred, declared)
         dims = inferred if inferred is not None else claimed
@@ -324,14 +305,12 @@ class Walk:
             dims = tuple(c if d is None else d for d, c in zip(inferred, claimed, strict=True))
         if vague:
             self.vague.add(out)
-        if dims is not None and None not in dims:
-            return dtype, tuple(d for d in dims if d is not None)
+        if (whole := closed(dims)) is not None:
+            return dtype, whole
         shape = assume(dims, like, most)
-        if most is not None:
-            why = f"depends on the data; taken as {times(shape)}, its upper bound"
-        else:
-            why = f"can't be inferred; taken as {times(shape)}"
-        self.assume(out, f"the shape of {out!r} {why} (set it with --shapes {plain(out)}:...)", name)
+        why, limit = ("can't be inferred", "") if most is None else ("depends on the data", ", its upper bound")
+        taken = f"taken as {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
+        self.assume(out, f"the shape of {out!r} {why}; {taken}", name)
         return dtype, shape
 
     def assume(self, out: str, message: str, name: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_specs import Device
-from onnxperf.latency import vector
+from gpu_specs import Device, Effects
+from onnxperf.latency import processor, vector
 from onnxperf.latency.attention import attention
 from onnxperf.latency.bounds import KINDS, Array, Bounds, Columns, floor
 from onnxperf.latency.cards import Cards, pipe_on
@@ -22,7 +22,7 @@ from onnxperf.latency.gemm import gemm
 from onnxperf.latency.intervals import combined, half_widths, operator_class
 from onnxperf.latency.power import energy, stretch
 from onnxperf.latency.recurrent import recurrent
-from onnxperf.lower import Kernels
+from onnxperf.lower import Kernel, Kernels
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
 
 #: tile-wave: every kernel model, the power budget, one schedule. sum: the same kernels, naively added up, without
@@ -40,7 +40,7 @@ class Estimates:
     seconds: of all repeats together, after the power budget; floor_s: the physical bound; half_width: of the range that
     holds four times in five, a logarithm, and run_half_width [g] that of their sum; kind: index into KINDS of what
     bounds it; share: part of the card that a kernel occupies; transfer [n]: copies between host and device; factor [g]:
-    what the power budget multiplied; source [n]: analytic or assumed.
+    what the power budget multiplied; source [n]: analytic, calibrated or assumed.
     """
 
     seconds: Array
@@ -69,13 +69,14 @@ def estimate(
     rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
     stored = np.full((len(works), 1), float(kernels.stored_bytes))
     b, floor_s = _estimated(works, d, c, method, stored)
+    own = _own(kernels, devices) if method != "roofline" else np.ones((len(rows), len(devices)))
     times = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
     joules = energy(works, d, c, _cold(stored, d, c), b.effort)
     factor = np.ones((len(devices),))
     if method == "tile-wave":
         counted = [i for i, k in enumerate(kernels.rows) if not isinstance(k.work.size, Transfer)]
         spent = (times * joules[rows])[counted].sum(axis=0)
-        factor = stretch((times * b.seconds[rows])[counted].sum(axis=0), spent, d, c)[0]
+        factor = stretch((times * own * b.seconds[rows])[counted].sum(axis=0), spent, d, c)[0]
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
     on_tensor = d.tensor([w.pipe for w in works])
     names = [operator_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
@@ -85,9 +86,12 @@ def estimate(
     rough = np.array([k in ("unknown", "roofline") for k in classes], dtype=bool)
     for i in np.flatnonzero(rough):
         widths[i] = c.interval[classes[i]]["new"]
+    known = [d.effects.half_width or (c.interval["processor"]["new"] if d.kind == "cpu" else None) for d in devices]
+    widths = np.where(rough[:, None] | np.array([h is None for h in known]), widths, [h or 0.0 for h in known])
+    found = "calibrated" if devices[0].effects != Effects() else "analytic"
     kind = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
     share = np.maximum(b.share, floor_s / b.seconds)
-    seconds = times * b.seconds[rows] * np.where(transfer[:, None], 1.0, factor)
+    seconds = times * np.maximum(own * b.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
     return Estimates(
         seconds=seconds,
         floor_s=times * floor_s[rows],
@@ -101,8 +105,21 @@ def estimate(
         share=share[rows],
         transfer=transfer,
         factor=factor,
-        source=tuple("assumed" if k.assumed else "analytic" for k in kernels.rows),
+        source=tuple("assumed" if k.assumed else found for k in kernels.rows),
     )
+
+
+def effect_of(k: Kernel) -> str:
+    """What a device's `effects.operators` call a kernel: its type without domain, and how a convolution is grouped."""
+    groups, kind = getattr(k.work.size, "groups", 1), k.op.rpartition("::")[2]
+    return kind if groups <= 1 else f"{kind} {'depthwise' if groups == getattr(k.work.size, 'cin', 0) else 'grouped'}"
+
+
+def _own(kernels: Kernels, devices: Sequence[Device]) -> Array:
+    """The factors [n, g] that calibration found for operators of a type."""
+    names = [effect_of(k) for k in kernels.rows]
+    each = [[d.effects.operators.get(name, 1.0) for d in devices] for name in names]
+    return np.array(each, dtype=float).reshape(len(names), len(devices))
 
 
 def alone(
@@ -166,9 +183,13 @@ def _estimated(works: Sequence[Work], d: Cards, c: Constants, method: str, store
 
 def _terms(k: Columns, d: Cards, c: Constants, method: str, stored: Array) -> tuple[Bounds, Bounds]:
     """What the method makes of works of one size type, with all details, and the physical floor's terms."""
-    least = floor(k, d, c, np.maximum(0, 1 - d.l2 / np.maximum(stored, 1)))
+    cpu = d.devices[0].kind == "cpu"
+    least = processor.floor(k, d, c) if cpu else floor(k, d, c, np.maximum(0, 1 - d.l2 / np.maximum(stored, 1)))
     if method == "roofline":
         return _roofline(k, d, least), least
+    if cpu:
+        model = processor.MODELS[type(k.works[0].size).__name__]
+        return model(k, d, c, processor.per_weight_byte(stored, d, c)), least
     return MODELS[type(k.works[0].size)](k, d, c, _cold(stored, d, c)), least
 
 

@@ -6,7 +6,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, least, pnorm
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
 from op_models import BITS
@@ -111,11 +111,7 @@ def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     projection = np.maximum(k.matrix - scores, 0) / (k.rate * a["projection"]) * d.compute
     seconds = launch + cache + projection + pnorm(compute, np.maximum(dram, l2), p=p["norm"])
     seconds = np.where(b.open, seconds, np.inf)
-    best = np.argmin(seconds, axis=0)[None]
-
-    def at(term: Array) -> Array:
-        return np.asarray(np.take_along_axis(np.broadcast_to(term, seconds.shape), best, axis=0)[0])
-
+    _, at = least(seconds)
     executed = np.minimum(k.executed, scores * b.seen / keys)
     useful = at(np.minimum(executed / (peak * pipe * products / step_s) * d.compute, compute))
     parts, tile = at(b.splits), at(b.tile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
 from op_models import Work
+from op_models.core import VECTOR_PIPES
 
 Array = NDArray[Any]
 
@@ -41,15 +42,14 @@ class Bounds(NamedTuple):
 
 
 def bounds(
-    compute: Array, memory: Array, latency: Array, launch: Array, seconds: Array, share: Array | float = 1.0
-) -> Bounds:
+    compute: Array | float, memory: Array, latency: Array | float, launch: Array, seconds: Array,
+    share: Array | float = 1.0,
+) -> Bounds:  # fmt: skip
     """Bounds of a single kernel without workspace and without a choice of algorithm."""
-    shape = seconds.shape
-    compute, memory, latency, launch = (np.broadcast_to(t, shape) for t in (compute, memory, latency, launch))
+    shape, terms = seconds.shape, (compute, memory, latency, launch, share)
+    compute, memory, latency, launch, share = (np.broadcast_to(t, shape) for t in terms)
     none, one = np.zeros(shape), np.ones(shape, dtype=int)
-    return Bounds(
-        compute, memory, latency, launch, seconds, np.full(shape, ""), none, one, np.broadcast_to(share, shape)
-    )
+    return Bounds(compute, memory, latency, launch, seconds, np.full(shape, ""), none, one, share)
 
 
 def choose(condition: Array, one: Bounds, other: Bounds) -> Bounds:
@@ -61,7 +61,31 @@ def choose(condition: Array, one: Bounds, other: Bounds) -> Bounds:
     return Bounds(**{**terms, "detail": detail})
 
 
+def least(seconds: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Which of the ways along the first axis takes least seconds, and what takes a term of all ways to that of it.
+
+    Terms broadcast to `seconds` [way, n, g].
+    """
+    best = np.argmin(seconds, axis=0)
+
+    def at(term: Array) -> Array:
+        return np.asarray(np.take_along_axis(np.broadcast_to(term, seconds.shape), best[None], axis=0)[0])
+
+    return best, at
+
+
 KINDS = ("compute", "memory", "latency", "launch")
+
+
+def in_waves(x: Array, warps: Array | float, resident: Array, g: Mapping[str, Any]) -> tuple[Array, Array]:
+    """`x` waves of one block an SM as they are counted, and the share of latency that the warps there hide.
+
+    What a last wave lacks of a whole one counts `alpha` as well; 16 warps of an SM hide all that can be hidden.
+    """
+    counted = np.maximum(1, x + g["alpha"] * (np.ceil(x) - x))
+    busy = warps * np.minimum(np.ceil(x), resident)
+    half = g["half_warps"]
+    return counted, busy / (busy + half) * (16 + half) / 16
 
 
 def pnorm(*terms: Array, p: float | Array) -> Array:
@@ -87,9 +111,7 @@ class Columns:
         self.bytes = self.read + self.written
         self.pipes = [w.pipe for w in works]
         self.rate = cards.rate(self.pipes)
-        self.vector_rate = cards.rate(
-            ["fp16" if w.dtype == "float16" else "fp64" if w.dtype == "float64" else "fp32" for w in works]
-        )
+        self.vector_rate = cards.rate([VECTOR_PIPES.get(w.dtype, "fp32") for w in works])
         size = works[0].size
         self.executed = self.matrix  # FLOPs: a causal kernel skips the tiles behind the diagonal
         self.fields = {
@@ -133,4 +155,4 @@ def floor(k: Columns, d: Cards, c: Constants, streamed: Array) -> Bounds:
     memory = k.bytes / np.where(k.bytes <= d.l2, np.maximum(d.l2_Bps, d.bandwidth), d.bandwidth)
     memory = np.maximum(memory, streamed * k.weights / d.bandwidth)
     launch = np.full_like(compute, c.launch["floor_s"])
-    return bounds(compute, memory, np.zeros_like(compute), launch, np.maximum(np.maximum(compute, memory), launch))
+    return bounds(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))

@@ -68,6 +68,7 @@ class Cards:
         self.bandwidth = column([d.bandwidth_Bps for d in devices])
         self.l2 = column([d.l2_bytes for d in devices])
         self.l2_near = column([d.l2_bytes / d.l2_partitions for d in devices])
+        self.l3 = column([d.l3_bytes for d in devices])
         self.node_nm = column([d.node_nm for d in devices])
         self.tdp = column([d.tdp_W for d in devices])
         self.pcie = column([d.pcie_Bps for d in devices])

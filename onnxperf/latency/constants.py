@@ -36,18 +36,11 @@ class Constants:
     rows: Mapping[str, Any]
     pointwise: Mapping[str, Any]
     transfer: Mapping[str, float]
+    processor: Mapping[str, float]
     power: Mapping[str, Any]
     host: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by runtime, where runs were measured
     interval: Mapping[str, Any] = field(default_factory=dict)
     rig: Mapping[str, Any] = field(default_factory=dict)  # what clocks of benchmarks include; in no prediction
-
-    def get(self, path: str) -> Any:
-        """The value at a dotted path: "rows.slots.sweep_row"."""
-        table, *keys = path.split(".")
-        value = getattr(self, table)
-        for key in keys:
-            value = value[key]
-        return value
 
     def having(self, values: Mapping[str, Any]) -> Constants:
         """The constants with other values at dotted paths."""

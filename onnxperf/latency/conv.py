@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency import vector
-from onnxperf.latency.bounds import SUMS_IN_FP32, Array, Bounds, Columns, bounds, choose, pnorm
+from onnxperf.latency.bounds import SUMS_IN_FP32, Array, Bounds, Columns, bounds, choose, in_waves, least, pnorm
 from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.tensor import Product, tensor_cores
@@ -68,18 +68,17 @@ def conv(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
 
 def fastest(options: Sequence[Bounds]) -> Bounds:
     """The fastest of several ways, for each kernel on each card."""
-    best = np.argmin([o.seconds for o in options], axis=0)[None]
+    seconds = np.stack([o.seconds for o in options])
+    _, chosen = least(seconds)
 
-    def at(terms: Sequence[Array | float]) -> Array:
-        stack = np.stack([np.broadcast_to(t, best.shape[1:]) for t in terms])
-        return np.asarray(np.take_along_axis(stack, best, axis=0)[0])
+    def at(terms: Sequence[Array]) -> Array:
+        return chosen(np.stack([np.broadcast_to(t, seconds.shape[1:]) for t in terms]))
 
-    names = np.array([str(o.choice) for o in options])
-    numbers = {f: at([getattr(o, f) for o in options]) for f in Bounds._fields if f not in ("choice", "detail")}
+    terms = {f: at([getattr(o, f) for o in options]) for f in Bounds._fields[:-1]}
     detail = {name: at([o.detail[name] for o in options]) for name in options[0].detail}
     if detail and len(options) > 1:
-        detail["runner-up seconds"] = np.partition(np.stack([o.seconds for o in options]), 1, axis=0)[1]
-    return Bounds(**numbers, choice=names[best[0]], detail=detail)
+        detail["runner-up seconds"] = np.partition(seconds, 1, axis=0)[1]
+    return Bounds(**terms, detail=detail)
 
 
 def blocks(count: Array, flops: Array, warps: float, k: Columns, d: Cards, c: Constants) -> tuple[Array, Array]:
@@ -90,11 +89,8 @@ def blocks(count: Array, flops: Array, warps: float, k: Columns, d: Cards, c: Co
     g = c.convolution
     x = count / d.sms
     resident = np.maximum(1, np.floor(16 / warps))
-    waves = np.maximum(1, x + g["alpha"] * (np.ceil(x) - x))
-    busy = warps * np.minimum(np.ceil(x), resident)
-    half = g["half_warps"]
-    efficiency = busy / (busy + half) * (16 + half) / 16
-    efficiency = efficiency / np.where(d.lanes >= 128, 1 + g["issue"], 1.0)
+    waves, hidden = in_waves(x, warps, resident, g)
+    efficiency = hidden / np.where(d.lanes >= 128, 1 + g["issue"], 1.0)
     return waves * (flops * d.sms / (k.rate * efficiency) + g["prologue_s"] / resident) * d.compute, x
 
 
@@ -153,12 +149,10 @@ def fused(k: Columns, s: Shape, d: Cards, c: Constants) -> Iterator[Bounds]:
         (i, h, w): np.ceil(s.images / i) * np.ceil(side / h) * np.ceil(side / w)
         for i, h, w in (tuple(t) for tiles in g["fused_tiles"].values() for t in tiles)
     }
-    least = []
-    for device in d.devices:
-        open_to = [counts[i, h, w] for i, h, w in nearest(g["fused_tiles"], device.capability)]
-        least.append(np.minimum.reduce(open_to))
+    sets = [nearest(g["fused_tiles"], device.capability) for device in d.devices]
+    fewest = [np.minimum.reduce([counts[i, h, w] for i, h, w in tiles]) for tiles in sets]
     sweeps = np.ceil(s.cout / 32)
-    count = np.concatenate(least, axis=1) * sweeps
+    count = np.concatenate(fewest, axis=1) * sweeps
     compute, x = blocks(count, 2 * 16 * 32 * 32 * s.cin * g["fused"], 8.0, k, d, c)
     memory = _swept(k, s, d, c, sweeps)
     effort = np.clip(16 / 36 * count * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36, 1)
@@ -212,7 +206,7 @@ def _product_tiles(d: Cards, c: Constants) -> list[tuple[int, int, Array]]:
 
 
 def _traffic(nbytes: Array, d: Cards, c: Constants) -> Array:
-    return vector.traffic(nbytes, d, c, c.pointwise["norm"]).seconds
+    return vector.traffic(nbytes, d, c, c.pointwise["norm"])[0]
 
 
 def _swept(k: Columns, s: Shape, d: Cards, c: Constants, sweeps: Array) -> Array:
@@ -229,8 +223,7 @@ def depthwise(k: Columns, d: Cards, c: Constants) -> Bounds:
     memory = _traffic(k.bytes, d, c)
     launch = c.launch["kernel_s"] * d.launch
     seconds = pnorm(compute, memory, p=c.pointwise["norm"]) + launch
-    found = bounds(compute, memory, np.zeros_like(memory), launch, seconds)
-    return found._replace(choice=np.full(memory.shape, "direct"))
+    return bounds(compute, memory, 0.0, launch, seconds)._replace(choice=np.full(memory.shape, "direct"))
 
 
 def on_tensor_cores(k: Columns, s: Shape, d: Cards, c: Constants, cold: Array) -> Bounds:

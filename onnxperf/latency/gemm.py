@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, bounds, choose, in_waves, least, pnorm
 from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.tensor import Product, tensor_cores
@@ -126,9 +126,7 @@ def _waves(k: Columns, depth: Array, blocks: Array, t: Tile, d: Cards, c: Consta
     g = c.cuda_core_gemm
     part = 8 * np.ceil(depth / (8 * t.splits))
     x = blocks / d.sms
-    counted = np.maximum(1, x + g["alpha"] * (np.ceil(x) - x))
-    busy = t.warps * np.minimum(np.ceil(x), t.resident)
-    warps = busy / (busy + g["half_warps"]) * (16 + g["half_warps"]) / 16
+    counted, warps = in_waves(x, t.warps, t.resident, g)
     tile = 1 / (1 / g["best"] + g["kappa"] * (64 / np.sqrt(t.columns * t.rows) - 0.5))
     issue = 1 / (1 + np.where(d.lanes >= 128, g["issue"], 0.0) + np.where(d.major < 7, g["integer"], 0.0))
     efficiency = tile * issue * warps
@@ -143,41 +141,33 @@ def library_tile(k: Columns, p: Product, d: Cards, c: Constants) -> Tile:
     The estimate counts waves, arithmetic and partial sums, but no caches: libraries pick by shape. k is split where
     blocks leave SMs idle, in parts of at least `part`. Source of the sets: kernel names of eager PyTorch on five cards.
     """
-    g, tiles = c.cuda_core_gemm, _open_tiles(k, p, d, c)
-    best: Tile | None = None
-    least = np.zeros(0)
+    g, s, tiles = c.cuda_core_gemm, c.cuda_core_tiles, _open_tiles(k, p, d, c)
+    found = []
     for columns, rows in tiles:
         thin = np.minimum(columns, rows) <= 32
         warps = np.where(thin, np.where(columns * rows <= 1024, 4, 8), columns * rows / 2048)
         resident = np.maximum(1, np.floor(np.where(thin, 32, 16) / warps))
         blocks = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
-        most = np.minimum(
-            np.floor(c.cuda_core_tiles["fill"] * d.sms * resident / blocks), p.k / c.cuda_core_tiles["part"]
-        )
-        most = np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, c.cuda_core_tiles["splits"]))
+        most = np.minimum(np.floor(s["fill"] * d.sms * resident / blocks), p.k / s["part"])
+        most = np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, s["splits"]))
         for splits in (np.ones_like(most), most):
             t = Tile(columns, rows, splits, warps, resident)
             w = _waves(k, p.k, blocks * splits, t, d, c)
             covered = (d.major >= 7) | (k.vector > 0) | (columns * rows >= 128 * 128) | (p.m >= rows)
             sums = np.where(splits > 1, 8 * splits * p.batch * p.m * p.n / d.bandwidth + c.launch["split_s"], 0.0)
             seconds = np.where(covered, w.counted * (w.block_s + g["prologue_s"] / resident) + sums, np.inf)
-            if best is None:
-                best, least = t, seconds
-            else:
-                better = seconds < least
-                best = Tile(*(np.where(better, new, old) for new, old in zip(t, best, strict=True)))
-                least = np.minimum(seconds, least)
-    assert best is not None  # every set has a tile
-    return best
+            found.append(np.stack(np.broadcast_arrays(*t, seconds)))
+    sides = np.stack(found, axis=1)  # of a Tile, then its seconds, [side, tile, n, g]
+    _, at = least(sides[-1])
+    return Tile(*map(at, sides[:-1]))
 
 
 def _open_tiles(k: Columns, p: Product, d: Cards, c: Constants) -> list[tuple[Array, Array]]:
     """Columns and rows [n, g] of every tile that is open: of the set of its capability, else the nearest of its
     generation, else the newest before it."""
 
-    kinds = [
-        [nearest(c.cuda_core_tiles[kind], x.capability) for x in d.devices] for kind in ("batched", "single", "biased")
-    ]
+    sets_of = [c.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
+    kinds = [[nearest(sets, x.capability) for x in d.devices] for sets in sets_of]
     most = max(len(s) for sets in kinds for s in sets)
     filled = np.array([[(s * most)[:most] for s in sets] for sets in kinds], dtype=float)  # [kind, g, tile, side]
     kind = ((p.batch == 1) * (1 + (k.vector > 0)))[:, 0].astype(int)
@@ -204,7 +194,7 @@ def few_rows(k: Columns, p: Product, d: Cards, c: Constants, cold: Array, tiled:
     far = cold * k.weights + moving / (1 + (c.l2["resident"] * d.l2 / np.maximum(moving, 1)) ** c.l2["sharpness"])
     memory = np.maximum(far / (d.bandwidth * d.dram), k.bytes / (d.l2_Bps * c.l2["achieved"])) * d.memory
     compute = k.matrix / (k.rate * g["efficiency"]) * d.compute
-    own = bounds(compute, memory, np.zeros_like(memory), c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
+    own = bounds(compute, memory, 0.0, c.launch["kernel_s"] * d.launch, pnorm(compute, memory, p=2))
     own = own._replace(seconds=own.seconds + own.launch, choice=np.full(own.seconds.shape, "few rows"))
     fewest = np.minimum(p.m, p.n)
     thin = (fewest == 1) | (fewest <= g["rows"]) & (p.batch == 1)

@@ -47,7 +47,9 @@ def operator_class(w: Work, tensor: bool = False) -> str:
 
 
 def class_on(w: Work, device: Device) -> str:
-    """The class of a work on a card."""
+    """The class of a work on a card, or on a processor, which has one for all."""
+    if device.kind == "cpu":
+        return "processor"
     return operator_class(w, pipe_on(device, w.pipe).startswith("tensor_"))
 
 

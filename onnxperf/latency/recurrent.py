@@ -47,8 +47,8 @@ def _of_steps(d: Cards, c: Constants) -> Constants:
     """The constants of a step's product: before Volta tiles of its own, and no parts of k that would be added up."""
     if (d.major >= 7).all():
         return c
-    g, own = c.cuda_core_tiles, {name: c.recurrent["tiles"][name] for name in c.recurrent["tiles"]}
-    tiles = {f"cuda_core_tiles.{kind}": {**g[kind], **own} for kind in ("batched", "single")}
+    g = c.cuda_core_tiles
+    tiles = {f"cuda_core_tiles.{kind}": {**g[kind], **c.recurrent["tiles"]} for kind in ("batched", "single")}
     return c.having({**tiles, "cuda_core_tiles.splits": np.where(d.major < 7, 1, g["splits"])})
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, pnorm
+from onnxperf.latency.bounds import Array, Bounds, Columns, least, pnorm
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 
@@ -94,17 +94,16 @@ def tensor_cores(k: Columns, p: Product, d: Cards, c: Constants, width: Array, c
     seconds = launch + pnorm(compute, memory, p=t["norm"]) + store
 
     variants = seconds.reshape(-1, *seconds.shape[2:])
-    best = np.argmin(variants, axis=0)[None]
+    best, chosen = least(variants)
 
     def at(term: Array) -> Array:
-        flat = np.broadcast_to(term, seconds.shape).reshape(variants.shape)
-        return np.asarray(np.take_along_axis(flat, best, axis=0)[0])
+        return chosen(np.broadcast_to(term, seconds.shape).reshape(variants.shape))
 
     useful = np.minimum(k.matrix / (k.rate * pipe) * d.compute, at(compute))
     parts = at(splits)
     doublings = range(1 + int(np.log2(parts.max())))
     names = np.array([[f"{x}x{y}" + (f" split {2**i}" if i else "") for i in doublings] for x, y in t["tiles"]])
-    choice = names[best[0] % len(names), np.log2(parts).astype(int)]
+    choice = names[best % len(names), np.log2(parts).astype(int)]
     detail = {
         "stack": batch, "m": m, "n": n, "k": depth, "tile rows": a, "tile columns": b, "splits": splits,
         "blocks": blocks, "waves": x, "counted waves": waves,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +14,10 @@ from onnxperf.latency.constants import Constants
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
 
 
-class Traffic(NamedTuple):
-    """What memory is asked for, [n, g]: seconds, and the bytes that come from DRAM."""
-
-    seconds: Array
-    dram_bytes: Array
-
-
 def traffic(
     nbytes: Array, d: Cards, c: Constants, p: float, again: Array | float = 0.0, miss: Array | float = 0.0
-) -> Traffic:
-    """Memory traffic: what is still in L2 comes from there, the rest from DRAM.
+) -> tuple[Array, Array]:
+    """Seconds of memory traffic [n, g] and the bytes of it that come from DRAM: what is not in L2 any more.
 
     resident = 1 / (1 + (bytes / (`resident` L2))^`sharpness`), on the near partition where L2 has two. `again` bytes
     are read a second time, a share `miss` of them from DRAM. Source: fitted on the FP32 vector kernels of NeuSight's
@@ -34,7 +27,7 @@ def traffic(
     dram = (1 - resident) * (nbytes + again * miss)
     l2 = nbytes + again
     seconds = pnorm(dram / (d.bandwidth * d.dram), l2 / (d.l2_Bps * d.l2_share), p=p) * d.memory
-    return Traffic(seconds, dram)
+    return seconds, dram
 
 
 def pointwise(k: Columns, d: Cards, c: Constants) -> Bounds:
@@ -60,11 +53,11 @@ def _elementwise(k: Columns, d: Cards, c: Constants, nbytes: Array, slots: Array
     four). Source: pow, tanh and gelu on NeuSight's cards.
     """
     norm = c.pointwise["norm"]
-    memory = traffic(nbytes, d, c, norm)
+    memory, dram_bytes = traffic(nbytes, d, c, norm)
     issue = (c.pointwise["slots_per_flop"] * k.vector + slots) / d.issue * d.compute
     compute = np.maximum(k.vector / k.vector_rate, issue)
-    detail = {"DRAM bytes": memory.dram_bytes}
-    return _with_floor(compute, memory.seconds, c.pointwise["floor_s"], k["elements"], norm, d, c, detail)
+    detail = {"DRAM bytes": dram_bytes}
+    return _with_floor(compute, memory, c.pointwise["floor_s"], k["elements"], norm, d, c, detail)
 
 
 def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
@@ -94,7 +87,7 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     again = np.where(in_registers | shared, 0, k["passes"]) * k.read
     open_bytes = np.minimum(count * parts, in_flight) * k.read / (count * parts)
     miss = 1 / (1 + (r["miss"] * d.l2_near / np.maximum(open_bytes, 1)) ** r["miss_sharpness"])
-    memory = traffic(k.bytes, d, c, r["norm"], again, miss)
+    memory, dram_bytes = traffic(k.bytes, d, c, r["norm"], again, miss)
     slots, steps = _slots(width / parts, threads, in_registers, sweeping, plain, r)
     slots = np.where(shared, r["slots"]["shared_row"], slots)
     issue = np.maximum(count * parts / d.sms, 1) * threads * slots / (d.schedulers * 32 * d.hz) * d.compute
@@ -102,8 +95,8 @@ def rows(k: Columns, d: Cards, c: Constants) -> Bounds:
     latency = np.ceil(count * parts / in_flight) * np.where(shared, r["shared_s"], r["row_s"] + r["step_s"] * steps)
     floor = r["floor_s"] + np.where(parts > 1, c.launch["kernel_s"] / d.launch, 0.0)
     detail = {"threads of a row": threads, "rows in flight": np.minimum(count * parts, in_flight)}
-    detail |= {"miss share": miss, "DRAM bytes": memory.dram_bytes}
-    return _with_floor(compute, memory.seconds, floor, count * parts * threads, r["overlap"], d, c, detail, latency)
+    detail |= {"miss share": miss, "DRAM bytes": dram_bytes}
+    return _with_floor(compute, memory, floor, count * parts * threads, r["overlap"], d, c, detail, latency)
 
 
 def _slots(
@@ -138,9 +131,8 @@ def transfer(k: Columns, d: Cards, c: Constants) -> Bounds:
     pinned = k["pinned"] == 1
     rate = np.where(pinned, c.transfer["achieved"], c.transfer["pageable"]) * d.pcie
     memory = k["bytes"] / np.where(pinned, rate, np.minimum(rate, c.transfer["pageable_Bps"]))
-    launch = np.broadcast_to(np.where(pinned, c.transfer["start_s"], c.transfer["pageable_start_s"]), memory.shape)
-    nothing = np.zeros_like(memory)
-    return bounds(nothing, memory, nothing, launch, memory + launch)
+    launch = np.where(pinned, c.transfer["start_s"], c.transfer["pageable_start_s"])
+    return bounds(0.0, memory, 0.0, launch, memory + launch)
 
 
 def _with_floor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, fresh
 from op_models import Operator, Tensor
 
 WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
@@ -21,12 +21,9 @@ class Casts:
         self.makers: dict[str, Operator] = {}
         self.converted: dict[tuple[str, str], Tensor] = {}
 
-    def named(self, name: str) -> str:
-        """A name that no tensor has yet."""
-        while name in self.taken:
-            name += "'"
-        self.taken.add(name)
-        return name
+    def retyped(self, t: Tensor, dtype: str) -> Tensor:
+        """The tensor in `dtype`, under a name that no other has."""
+        return replace(t, name=fresh(f"{t.name}#{dtype}", self.taken), dtype=dtype)
 
     def add(self, o: Operator) -> Operator:
         """Put an operator at the end."""
@@ -37,7 +34,7 @@ class Casts:
     def convert(self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None) -> Tensor:
         """The tensor in `dtype` for its reader `o`, made by one operator of `type`."""
         if (t.name, dtype) not in self.converted:
-            new = replace(t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype, kind="activation")
+            new = replace(self.retyped(t, dtype), kind="activation")
             maker = self.makers.get(t.name)
             repeat = 1 if maker is None else o.repeat if maker.type in LOOPS else maker.repeat
             inputs = (t, scale) if scale is not None else (t,)
@@ -49,7 +46,7 @@ class Casts:
     def stored(self, t: Tensor, dtype: str) -> Tensor:
         """A weight or constant that is stored in `dtype`, under one name however many read it."""
         if (t.name, dtype) not in self.converted:
-            self.converted[t.name, dtype] = replace(t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype)
+            self.converted[t.name, dtype] = self.retyped(t, dtype)
         return self.converted[t.name, dtype]
 
     def read(self, t: Tensor, dtype: str, o: Operator) -> Tensor:
@@ -61,16 +58,12 @@ class Casts:
     def around(self, o: Operator, inputs: Collection[int], outputs: Collection[int], dtype: str) -> bool:
         """Put an operator at the end, these floating operands of its in `dtype`; True where that changed any."""
         read = tuple(self.read(t, dtype, o) if t is not None and i in inputs else t for i, t in enumerate(o.inputs))
-        back: list[tuple[Tensor, Tensor]] = []
+        back = {i: t for i, t in enumerate(o.outputs) if i in outputs and t.dtype in WIDE and t.dtype != dtype}
         written = list(o.outputs)
-        for i, t in enumerate(o.outputs):
-            if i in outputs and t.dtype in WIDE and t.dtype != dtype:
-                written[i] = self.converted[t.name, dtype] = replace(
-                    t, name=self.named(f"{t.name}#{dtype}"), dtype=dtype
-                )
-                back.append((written[i], t))
+        for i, t in back.items():
+            written[i] = self.converted[t.name, dtype] = self.retyped(t, dtype)
         self.add(replace(o, inputs=read, outputs=tuple(written)))
-        for new, t in back:
-            name = f"{o.name}#Cast#{new.name}"
-            self.add(Operator(name, "Cast", (new,), (t,), {}, 0, o.nodes, repeat=o.repeat))
+        for i, t in back.items():
+            name = f"{o.name}#Cast#{written[i].name}"
+            self.add(Operator(name, "Cast", (written[i],), (t,), {}, 0, o.nodes, repeat=o.repeat))
         return read != o.inputs or bool(back)

@@ -140,22 +140,13 @@ def map_tensors(graph: Graph, change: Callable[[Tensor], Tensor]) -> Graph:
     changed: dict[str, Tensor] = {}
 
     def get(t: Tensor) -> Tensor:
-        found = changed.get(t.name)
-        if found is None:
-            found = changed[t.name] = change(t)
-        return found
+        if t.name not in changed:
+            changed[t.name] = change(t)
+        return changed[t.name]
 
-    operators = tuple(
-        replace(
-            o,
-            inputs=tuple(get(t) if t is not None else None for t in o.inputs),
-            outputs=tuple(get(t) for t in o.outputs),
-        )
-        for o in graph.operators
-    )
-    return replace(
-        graph,
-        operators=operators,
-        inputs=tuple(get(t) for t in graph.inputs),
-        outputs=tuple(get(t) for t in graph.outputs),
-    )
+    operators = []
+    for o in graph.operators:
+        read = tuple(get(t) if t is not None else None for t in o.inputs)
+        operators.append(replace(o, inputs=read, outputs=tuple(map(get, o.outputs))))
+    inputs, outputs = tuple(map(get, graph.inputs)), tuple(map(get, graph.outputs))
+    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=outputs)

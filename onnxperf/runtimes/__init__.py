@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxperf.graph import Graph, Note
 from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, Runtime, optimise
-from onnxperf.runtimes.hosts import HOSTS, Host, paced
+from onnxperf.runtimes.hosts import HOSTS, Host, paced, slower
 from onnxperf.runtimes.ort import CPU, CUDA, CUDA_112
 from onnxperf.runtimes.ort_attention import WITHIN
 from onnxperf.runtimes.ort_transformers import TRANSFORMERS, TRANSFORMERS_112
@@ -19,7 +19,7 @@ RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CUDA_112, CPU, TENSORR
 
 __all__ = [
     "ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "paced",
-    "run_graph",
+    "run_graph", "slower",
 ]  # fmt: skip
 
 

@@ -144,16 +144,13 @@ class Rewriter:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.slots: list[list[Operator]] = [[o] for o in graph.operators]
-        self.position = {id(o): i for i, o in enumerate(graph.operators)}
+        self.position: dict[int, int] = {}
         self.types: dict[str, dict[int, Operator]] = {}
-        for o in graph.operators:
-            self.types.setdefault(o.type, {})[id(o)] = o
-        self.makers = {t.name: o for o in graph.operators for t in o.outputs}
+        self.makers: dict[str, Operator] = {}
         self.readers: dict[str, dict[int, Operator]] = {}
-        self.reads = Counter(t.name for o in graph.operators for t in o.present)
-        for o in graph.operators:
-            for t in o.present:
-                self.readers.setdefault(t.name, {})[id(o)] = o
+        self.reads: Counter[str] = Counter()
+        for i, o in enumerate(graph.operators):
+            self._enter(o, i)
 
     def made_by(self, tensor: Tensor | None, *types: str) -> Operator | None:
         """The operator that writes `tensor`, if it is of one of `types` (of any where none are given)."""
@@ -174,10 +171,6 @@ class Rewriter:
         """The operators of the given types, in execution order, as they stand now."""
         found = [o for type in types for o in self.types.get(type, {}).values()]
         return sorted(found, key=lambda o: self.position[id(o)])
-
-    def alive(self, op: Operator) -> bool:
-        """False once another rule has taken the operator."""
-        return id(op) in self.position
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
@@ -305,8 +298,8 @@ def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> 
     """Try one rule on all its anchors; True where it changed the graph."""
     changed = False
     for op in g.anchors(f.anchors):
-        if not g.alive(op):
-            continue
+        if id(op) not in g.position:
+            continue  # the rule itself has taken it
         try:
             answer = f.rule(g, op)
         except ODD:

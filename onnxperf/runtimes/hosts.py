@@ -36,6 +36,11 @@ HOSTS: dict[str, Host] = {
 
 
 def paced(costs: HostCosts, host: Host) -> HostCosts:
-    """A runtime's host costs on another processor; gaps between kernels are the card's own."""
+    """A runtime's host costs on another processor."""
+    return slower(costs, host.pace)
+
+
+def slower(costs: HostCosts, factor: float) -> HostCosts:
+    """Host costs times a factor; gaps between kernels are the card's own."""
     names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
-    return replace(costs, **{name: getattr(costs, name) * host.pace for name in names})
+    return replace(costs, **{name: getattr(costs, name) * factor for name in names})

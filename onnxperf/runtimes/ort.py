@@ -1,10 +1,10 @@
 """ONNX Runtime's CUDA and CPU providers: what they fuse, in their order, and what the host thread costs.
 
 Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and what ONNX Runtime 1.31 itself writes: tests
-compare the CPU provider's graphs. The CUDA provider also writes its graph where its library loads but no GPU is there;
-for twelve of fourteen models, compared by hand at every level, it was ours (not for a TorchScript BERT and for open
-dimensions): convolution or Gemm and activation stay separate kernels, a BiasSoftmax is one. What cuDNN fuses below
-that can't be seen without a GPU.
+compare the CPU provider's graphs at every level (at `all`, as on a machine with AVX-512). The CUDA provider also writes
+its graph where its library loads but no GPU is there; for twelve of fourteen models, compared by hand at every level,
+it was ours (not for a TorchScript BERT and for open dimensions): convolution or Gemm and activation stay separate
+kernels, a BiasSoftmax is one. What cuDNN fuses below that can't be seen without a GPU.
 Quantised models keep QuantizeLinear and DequantizeLinear as kernels of their own on CUDA, one for each reader.
 """
 
@@ -16,6 +16,7 @@ from onnxperf.graph import Graph
 from onnxperf.runtimes import ort_basic as basic
 from onnxperf.runtimes import ort_extended as extended
 from onnxperf.runtimes import ort_layout as layout
+from onnxperf.runtimes import ort_nchwc as nchwc
 from onnxperf.runtimes import ort_quantised as quantised
 from onnxperf.runtimes import patterns
 from onnxperf.runtimes.engine import EXTENDED, Fusion, HostCosts, Pass, Policy, Runtime
@@ -97,10 +98,16 @@ CUDA_112 = replace(
 
 CPU = Runtime(
     name="ort-cpu",
-    fusions=(basic.inlined, *LEVEL_1, *LEVEL_2_FIRST, *LEVEL_2_CPU, *LEVEL_2, extended.matmul_scale),
+    fusions=(
+        basic.inlined, *LEVEL_1, *LEVEL_2_FIRST, *LEVEL_2_CPU, *LEVEL_2, extended.matmul_scale, nchwc.LAYOUT,
+        quantised.channels_last, quantised.MOVED_ON, nchwc.conv_sum,
+    ),
     place=beside,
     policy=Policy(),
-    host=replace(CUDA.host, launch_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0, replay_gap_s=0.0),
+    host=HostCosts(
+        run_s=5e-6, node_s=3e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0, replay_s=0.0,
+        replay_gap_s=0.0, source="assumed",
+    ),
     describe="ONNX Runtime, CPU provider",
     kind="cpu",
-)
+)  # fmt: skip

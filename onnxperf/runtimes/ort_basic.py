@@ -235,13 +235,8 @@ def pad(g: Rewriter, window: Operator) -> Fused | Miss | None:
         return Miss(f"the padding behind it is {window.attrs['auto_pad']}", window.nodes)
     added = [int(n) for half in ends for n in half[2:]]
     pads = tuple(a + b for a, b in zip(added, window.attrs.get("pads") or [0] * len(added), strict=False))
-    merged = replace(
-        window,
-        inputs=(x, *window.inputs[1:]),
-        attrs={**window.attrs, "pads": pads},
-        nodes=(*before.nodes, *window.nodes),
-    )
-    return Fused((before, window), merged)
+    attrs, nodes = {**window.attrs, "pads": pads}, (*before.nodes, *window.nodes)
+    return Fused((before, window), replace(window, inputs=(x, *window.inputs[1:]), attrs=attrs, nodes=nodes))
 
 
 def _left_to_attention(g: Rewriter, x: Tensor, add: Operator) -> bool:

@@ -115,9 +115,8 @@ def rms_norm(g: Rewriter, root: Operator) -> Fused | Miss | None:
     if quotient.present[0].name != x.name or scalar(square.inputs[1]) != 2:
         return None
     if mean.out.shape != (*x.shape[:-1], 1):
-        return Miss(
-            f"the mean is not taken over the last axis alone: {list(x.shape)} -> {list(mean.out.shape)}", mean.nodes
-        )
+        change = f"{list(x.shape)} -> {list(mean.out.shape)}"
+        return Miss(f"the mean is not taken over the last axis alone: {change}", mean.nodes)
     scale = next_op(g, quotient, "Mul")
     gamma = patterns.other(scale, quotient.out)
     if scale is None or gamma is None or not gamma.stored or gamma.shape != x.shape[-1:]:

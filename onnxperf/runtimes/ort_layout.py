@@ -13,6 +13,7 @@ from typing import Any
 from onnxperf.graph import Graph
 from onnxperf.runtimes import patterns
 from onnxperf.runtimes.engine import BASIC, EXTENDED, Fused, Pass, Rewriter, fusion, without_identities
+from onnxperf.runtimes.placement import REDUCTIONS
 from op_models import Operator, Tensor
 
 Perm = tuple[int, ...]
@@ -23,12 +24,13 @@ POINTWISE = frozenset({
     "Selu", "Sigmoid", "Sign", "Sin", "Cos", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh",
     "ThresholdedRelu", "Where", "Xor",
 })  # fmt: skip
-REDUCTIONS = frozenset(
-    {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
-)
 ALONG = frozenset({"Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"})
 MOST_PERMS = 16  # different ones that are tried at one operator
 PER_TENSOR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+#: Where 8-bit operators have their operands.
+OPERANDS = {f"com.microsoft::QLinear{t}": (0, 3) if t in ("Add", "Mul") else (0,) for t in (
+    "Add", "Mul", "Sigmoid", "LeakyRelu",
+)}  # fmt: skip
 
 
 def perm_of(op: Operator) -> Perm:
@@ -50,6 +52,8 @@ def _readers(op: Operator) -> tuple[int, ...]:
     """The inputs at which a Transpose may be pushed through an operator; none where it can't be."""
     if op.type in POINTWISE or op.type == "Concat":
         return tuple(i for i, t in enumerate(op.inputs) if t is not None)
+    if op.type in OPERANDS:
+        return OPERANDS[op.type]
     old = op.type in ("Softmax", "LogSoftmax", "Hardmax") and op.version < 13  # the row is more than one axis there
     first = op.type in ALONG or op.type in REDUCTIONS or op.type in ("Transpose", "Pad", "Slice", "Squeeze", "Gather")
     per_tensor = op.type in PER_TENSOR and op.present[1].size == 1
@@ -88,7 +92,7 @@ def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[
         attrs["axis"] = perm[axis]
         return attrs, {}, _without(perm, (axis,))
     if op.type == "Pad":
-        amounts = op.inputs[1].value if len(op.inputs) == 2 and op.inputs[1] is not None else None
+        amounts = op.inputs[1].value if len(op.inputs) == 2 and op.inputs[1] else None
         if amounts is None or len(amounts) != 2 * rank:
             return None
         back = inverse(perm)
@@ -151,25 +155,20 @@ def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operat
                 inputs[i] = before.present[0]
                 continue
             full = replace(t, shape=(1,) * (rank - t.rank) + t.shape)
-            undone = replace(full, name=f"{t.name}#{op.name}#{i}", shape=shape_under(back, full), value=None)
+            name, kind = f"{t.name}#{op.name}#{i}", t.kind if t.stored else "activation"
+            inputs[i] = undone = replace(full, name=name, shape=shape_under(back, full), kind=kind, value=None)
             if not t.stored:
-                undone = replace(undone, kind="activation")
-                new.append(
-                    Operator(undone.name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes, "gpu", op.repeat)
-                )
-            inputs[i] = undone
-    identity = out_perm == tuple(range(len(out_perm)))
-    undo = inverse(out_perm)
-    outputs = op.outputs
-    if not identity:
-        outputs = tuple(replace(t, name=f"{t.name}#{op.name}", shape=shape_under(undo, t)) for t in op.outputs)
-    moved = replace(op, inputs=tuple(inputs), outputs=outputs, attrs=attrs)
-    behind = []
-    for a, b in zip(outputs, op.outputs if not identity else (), strict=False):
-        name = f"{transpose.name}#{b.name}"
-        turn = Operator(name, "Transpose", (a,), (b,), {"perm": out_perm}, 0, transpose.nodes, repeat=op.repeat)
-        behind.append(turn)
-    return (*new, moved, *behind)
+                turn = {"perm": back}
+                new.append(Operator(name, "Transpose", (t,), (undone,), turn, 0, op.nodes, repeat=op.repeat))
+    moved = replace(op, inputs=tuple(inputs), attrs=attrs)
+    if out_perm == tuple(range(len(out_perm))):
+        return (*new, moved)
+    undo, turns = inverse(out_perm), []
+    for t in op.outputs:
+        undone, name = replace(t, name=f"{t.name}#{op.name}", shape=shape_under(undo, t)), f"{transpose.name}#{t.name}"
+        attrs = {"perm": out_perm}
+        turns.append(Operator(name, "Transpose", (undone,), (t,), attrs, 0, transpose.nodes, repeat=op.repeat))
+    return (*new, replace(moved, outputs=tuple(o.present[0] for o in turns)), *turns)
 
 
 def _leading(graph: Graph) -> set[str]:
@@ -202,11 +201,7 @@ def _pushed(graph: Graph) -> Graph:
             g.apply(Fused((op,), new[-1], new[:-1]))
             read = {t.name for o in new for t in o.present}
             for source in sources.values():
-                if (
-                    source.out.name not in read
-                    and not g.users(source.out)
-                    and source.out.name not in graph.output_names
-                ):
+                if source.out.name not in read | graph.output_names and not g.users(source.out):
                     g.forget(source)
             changed, todo = True, [*(o for o in new if o.type != "Identity"), *todo]
     return without_identities(g.result(())) if changed else graph

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from onnxperf.graph import Graph
 from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import BASIC, EXTENDED, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.engine import ALL, BASIC, EXTENDED, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.ort_layout import PUSH, inverse, perm_of, shape_under
 from onnxperf.runtimes.patterns import next_op
 from op_models import Operator, Tensor
 
@@ -20,11 +21,10 @@ MOVES = (
     "MaxPool", "Resize",
 )  # fmt: skip
 LINEAR = {
+    **{t: f"com.microsoft::QLinear{t}" for t in (
+        "Add", "Mul", "Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool", "Concat",
+    )},
     "Conv": "QLinearConv", "MatMul": "QLinearMatMul", "Gemm": "com.microsoft::QGemm",
-    "Add": "com.microsoft::QLinearAdd", "Mul": "com.microsoft::QLinearMul",
-    "Sigmoid": "com.microsoft::QLinearSigmoid", "LeakyRelu": "com.microsoft::QLinearLeakyRelu",
-    "Softmax": "com.microsoft::QLinearSoftmax", "AveragePool": "com.microsoft::QLinearAveragePool",
-    "GlobalAveragePool": "com.microsoft::QLinearGlobalAveragePool", "Concat": "com.microsoft::QLinearConcat",
 }  # fmt: skip
 SIGNED_WEIGHTS = ("Conv", "MatMul", "Gemm")
 
@@ -57,10 +57,6 @@ def _grid(op: Operator) -> tuple[object, ...]:
     return tuple(t and (t.value if t.value is not None else t.name) for t in (*op.inputs[1:3], None)[:2])
 
 
-def _dequantised(g: Rewriter, op: Operator) -> list[Operator | None]:
-    return [g.made_by(t, "DequantizeLinear") for t in op.inputs]
-
-
 @fusion("signed to unsigned", anchor="QuantizeLinear", level=EXTENDED)
 def unsigned(g: Rewriter, q: Operator) -> Fused | None:
     """Signed activations become unsigned ones, where one DequantizeLinear reads them."""
@@ -89,8 +85,8 @@ def moves(g: Rewriter, op: Operator) -> Fused | Miss | None:
 @fusion("8-bit operator", anchor=tuple(LINEAR), level=EXTENDED)
 def linear(g: Rewriter, op: Operator) -> Fused | Miss | None:
     """An operator between DequantizeLinear and QuantizeLinear, on unsigned activations and weights of either sign."""
-    found, q = _dequantised(g, op), next_op(g, op, "QuantizeLinear")
-    dqs = [dq for dq in found if dq is not None]
+    q = next_op(g, op, "QuantizeLinear")
+    dqs = [dq for t in op.inputs if (dq := g.made_by(t, "DequantizeLinear"))]
     if not dqs or len(dqs) < len(op.present):
         return None
     kinds = [dq.present[0].dtype for dq in dqs]
@@ -105,11 +101,11 @@ def linear(g: Rewriter, op: Operator) -> Fused | Miss | None:
     bias = [dq.inputs[0] for dq in dqs[2:]] if op.type in SIGNED_WEIGHTS else []
     target = list(q.inputs[1:3]) if q is not None else []
     tail = (*bias, *target) if op.type == "Gemm" else (*target, *bias)
-    last, type = (q, LINEAR[op.type]) if q is not None else (op, LINEAR[op.type])
     if q is None and op.type == "MatMul":
         (a, a_scale, a_zero), (b, b_scale, b_zero) = (dq.inputs[:3] for dq in dqs)
         return _to_float(op, (*dqs, op), (a, b, a_scale, b_scale, a_zero, b_zero))
-    return fused(type, last, (*dqs, op, *((q,) if q is not None else ())), (*grids, *tail), dict(op.attrs))
+    last = (op,) if q is None else (op, q)
+    return fused(LINEAR[op.type], last[-1], (*dqs, *last), (*grids, *tail), dict(op.attrs))
 
 
 def _to_float(last: Operator, replaced: tuple[Operator, ...], inputs: tuple[Tensor | None, ...]) -> Fused:
@@ -145,3 +141,27 @@ def dynamic_quantize_matmul(g: Rewriter, matmul: Operator) -> Fused | Miss | Non
     _, b, _, b_scale, _, b_zero, *bias = matmul.inputs
     inputs = (quantise.inputs[0], b, b_scale, b_zero, *bias)
     return fused("com.microsoft::DynamicQuantizeMatMul", matmul, (quantise, matmul), inputs)
+
+
+@fusion("channels last", anchor=("QLinearConv", "MaxPool"), level=ALL)
+def channels_last(g: Rewriter, op: Operator) -> Fused | None:
+    """8-bit convolutions, and pools behind them, read and write channels last, between Transposes that then move on."""
+    x, y = op.present[0], op.out
+    last, pool = (0, *range(2, x.rank), 1), op.type == "MaxPool"
+    before = g.made_by(x, "Transpose") if x.dtype in ("int8", "uint8") and len(op.outputs) == 1 else None
+    if pool and (before is None or perm_of(before) != inverse(last)):
+        return None
+    type = "com.microsoft::NhwcMaxPool" if pool else "com.microsoft::QLinearConv"
+    a, b = (replace(t, name=f"{t.name}#{op.name}", kind="activation", shape=shape_under(last, t)) for t in (x, y))
+    first = Operator(a.name, "Transpose", (x,), (a,), {"perm": last}, 0, op.nodes, repeat=op.repeat)
+    after = replace(first, name=b.name, inputs=(b,), outputs=(y,), attrs={"perm": inverse(last)})
+    attrs = {**op.attrs, "channels_last": 1}
+    return Fused((op,), after, (first, replace(op, type=type, inputs=(a, *op.inputs[1:]), outputs=(b,), attrs=attrs)))
+
+
+def _moved_on(graph: Graph) -> Graph:
+    last = ("com.microsoft::QLinearConv", "com.microsoft::NhwcMaxPool")
+    return PUSH.run(graph) if any(o.type in last for o in graph.operators) else graph
+
+
+MOVED_ON = Pass("transposes around channels last moved on", ALL, _moved_on)

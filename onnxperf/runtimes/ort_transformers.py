@@ -28,11 +28,10 @@ NORMS = {
 @fusion("SimplifiedLayerNormalization", anchor="Sqrt", level=DISABLED)
 def rms_norm(g: Rewriter, root: Operator) -> Fused | None:
     """x / sqrt(mean(x^2) + epsilon) gamma, be it by Div, Reciprocal or one over the root."""
-    epsilon = g.made_by(root.inputs[0], "Add")
-    mean = g.made_by(epsilon.inputs[0], "ReduceMean") if epsilon else None
-    square = g.made_by(mean.inputs[0], "Pow") if mean else None
-    if epsilon is None or mean is None or square is None or scalar(square.inputs[1]) != 2:
+    under = _up(g, root.inputs[0], "Add", "ReduceMean", "Pow")
+    if not under or scalar(under[2].inputs[1]) != 2:
         return None
+    epsilon, mean, square = under
     x = square.present[0]
     quotient = next_op(g, root, "Div", "Reciprocal")
     inner: list[Operator] = []
@@ -137,15 +136,22 @@ def unreshaped(g: Rewriter, gemm: Operator) -> Fused | None:
     return Fused((*gone, gemm, after), add, (matmul,))
 
 
-def _projected(g: Rewriter, t: Tensor | None) -> tuple[Operator, Operator, Operator, Operator] | None:
-    """Transpose, Reshape, Add and MatMul that make queries, keys or values of [batch, heads, length, size]."""
-    transpose = g.made_by(t, "Transpose")
-    reshape = g.made_by(transpose.inputs[0], "Reshape") if transpose else None
-    add = g.made_by(reshape.inputs[0], "Add") if reshape else None
-    matmul = next((m for m, _ in patterns.biased_product(g, add)), None) if add else None
-    if transpose is None or reshape is None or add is None or matmul is None:
-        return None
-    return transpose, reshape, add, matmul
+def _up(g: Rewriter, t: Tensor | None, *types: str) -> list[Operator]:
+    """The operators above `t`, each of which makes the first input of the one below; none where one is another."""
+    found: list[Operator] = []
+    for type in types:
+        op = g.made_by(t, type)
+        if op is None:
+            return []
+        t, found = op.inputs[0], [*found, op]
+    return found
+
+
+def _projected(g: Rewriter, t: Tensor | None) -> list[Operator]:
+    """Transpose, Reshape, Add and MatMul that make queries, keys or values of [batch, heads, length, size], or none."""
+    found = _up(g, t, "Transpose", "Reshape", "Add")
+    matmul = next((m for m, _ in patterns.biased_product(g, found[2])), None) if found else None
+    return [*found, matmul] if matmul else []
 
 
 def _mask(g: Rewriter, t: Tensor | None) -> Tensor | None:
@@ -155,10 +161,12 @@ def _mask(g: Rewriter, t: Tensor | None) -> Tensor | None:
     if turned is None or scalar(turned.inputs[0]) != 1:
         return None
     cast = g.made_by(turned.inputs[1], "Cast")
-    outer = g.made_by(cast.inputs[0] if cast else turned.inputs[1], "Unsqueeze")
-    inner = g.made_by(outer.inputs[0], "Unsqueeze") if outer else None
-    before = g.made_by(inner.inputs[0], "Cast") if inner else None  # one cast, to what the kernel reads, is enough
-    return before.inputs[0] if before else inner.inputs[0] if inner else None
+    spread = _up(g, cast.inputs[0] if cast else turned.inputs[1], "Unsqueeze", "Unsqueeze")
+    if not spread:
+        return None
+    mask = spread[1].inputs[0]
+    before = g.made_by(mask, "Cast")  # one cast, to what the kernel reads, is enough
+    return before.inputs[0] if before else mask
 
 
 @fusion("Attention", anchor="Softmax", level=DISABLED)
@@ -172,9 +180,8 @@ def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
     merged = next_op(g, turned, "Reshape")
     if scaled is None or scores is None or weighed is None or turned is None or merged is None:
         return None
-    found = [_projected(g, t) for t in (scores.inputs[0], scores.inputs[1], weighed.inputs[1])]
-    q, k, v = found
-    if q is None or k is None or v is None:
+    q, k, v = (_projected(g, t) for t in (scores.inputs[0], scores.inputs[1], weighed.inputs[1]))
+    if not q or not k or not v:
         return None
     x = q[3].present[0]
     if any(p[3].present[0].name != x.name or not p[3].present[1].stored for p in (q, k, v)):
@@ -197,24 +204,11 @@ def attention(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
             whole = replace(length, name=f"{mask.name}#int32", shape=mask.shape)
             cast = Operator(whole.name, "Cast", (mask,), (whole,), {"to": 6}, 0, softmax.nodes, repeat=softmax.repeat)
             attrs = {"axes": (1,), "keepdims": 0}
-            before = (
-                cast,
-                Operator(length.name, "ReduceSum", (whole,), (length,), attrs, 0, softmax.nodes, repeat=softmax.repeat),
-            )
+            total = replace(cast, name=length.name, type="ReduceSum", inputs=(whole,), outputs=(length,), attrs=attrs)
+            before = (cast, total)
         inputs = (*inputs, length)
     one = fused("com.microsoft::Attention", merged, parts, inputs, {"num_heads": heads})
     return replace(one, before=before)
-
-
-def _up(g: Rewriter, t: Tensor | None, *types: str) -> list[Operator]:
-    """The operators above `t`, each of which makes the first input of the one below; none where one is another."""
-    found: list[Operator] = []
-    for type in types:
-        op = g.made_by(t, type)
-        if op is None:
-            return []
-        t, found = op.inputs[0], [*found, op]
-    return found
 
 
 @fusion("Attention with past", anchor="Softmax", level=DISABLED)
@@ -258,10 +252,9 @@ def _live(graph: Graph) -> Graph:
     return graph if len(kept) == len(graph.operators) else replace(graph, operators=tuple(reversed(kept)))
 
 
-IDENTITIES = Pass("identities", DISABLED, without_identities)
 #: In order, all before the runtime's own rules.
 TRANSFORMERS: tuple[Fusion | Pass, ...] = (
-    IDENTITIES,
+    Pass("identities", DISABLED, without_identities),
     replace(patterns.layer_norm, level=DISABLED),
     rms_norm,
     replace(patterns.gelu, level=DISABLED),

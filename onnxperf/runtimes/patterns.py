@@ -125,10 +125,8 @@ def layer_norm(g: Rewriter, root: Operator) -> Fused | Miss | None:
     if mean.present[0].name != x.name or quotient.present[0].name != centred.out.name or scalar(square.inputs[1]) != 2:
         return None
     if variance.out.shape != (*x.shape[:-1], 1):
-        return Miss(
-            f"the mean is not taken over the last axis alone: {list(x.shape)} -> {list(variance.out.shape)}",
-            variance.nodes,
-        )
+        change = f"{list(x.shape)} -> {list(variance.out.shape)}"
+        return Miss(f"the mean is not taken over the last axis alone: {change}", variance.nodes)
     scale = next_op(g, quotient, "Mul")
     shift = next_op(g, scale, "Add")
     gamma, beta = other(scale, quotient.out), other(shift, scale.out if scale else None)

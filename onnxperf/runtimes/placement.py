@@ -19,15 +19,17 @@ from op_models import BITS, Operator, Tensor
 FREE = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Optional", "OptionalGetElement"}
 )
+REDUCTIONS = frozenset(
+    {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
+)
 #: Inputs that CUDA kernels read from host memory: the target shapes, axes and sizes.
 HOST_INPUTS: dict[str, slice] = {
-    "Reshape": slice(1, 2), "Expand": slice(1, 2), "Tile": slice(1, 2), "ConstantOfShape": slice(0, 1),
-    "Slice": slice(1, 5), "Range": slice(0, 3), "Resize": slice(1, 4), "Upsample": slice(1, 2), "Pad": slice(1, 4),
-    "Unsqueeze": slice(1, 2), "Squeeze": slice(1, 2), "Split": slice(1, 2), "TopK": slice(1, 2), "Trilu": slice(1, 2),
-    "OneHot": slice(1, 2), "CumSum": slice(1, 2), "NonMaxSuppression": slice(2, 5), "SequenceAt": slice(1, 2),
-    "ReduceSum": slice(1, 2), "ReduceMean": slice(1, 2), "ReduceMax": slice(1, 2), "ReduceMin": slice(1, 2),
-    "ReduceProd": slice(1, 2), "ReduceL1": slice(1, 2), "ReduceL2": slice(1, 2), "ReduceLogSum": slice(1, 2),
-    "ReduceLogSumExp": slice(1, 2), "ReduceSumSquare": slice(1, 2), "If": slice(0, 1), "Loop": slice(0, 2),
+    **dict.fromkeys((
+        "Reshape", "Expand", "Tile", "Upsample", "Unsqueeze", "Squeeze", "Split", "TopK", "Trilu", "OneHot", "CumSum",
+        "SequenceAt", *REDUCTIONS,
+    ), slice(1, 2)),
+    "ConstantOfShape": slice(0, 1), "If": slice(0, 1), "Loop": slice(0, 2), "Range": slice(0, 3), "Slice": slice(1, 5),
+    "Resize": slice(1, 4), "Pad": slice(1, 4), "NonMaxSuppression": slice(2, 5),
     "com.microsoft::GroupQueryAttention": slice(6, 7),
 }  # fmt: skip
 HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
@@ -172,6 +174,5 @@ def _rule(text: str) -> tuple[bool, int, frozenset[str]]:
 @lru_cache(maxsize=1)
 def _table() -> dict[str, dict[str, list[str]]]:
     text = resources.files(__package__).joinpath("cuda_kernels.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    kernels: dict[str, dict[str, list[str]]] = found["kernels"]
+    kernels: dict[str, dict[str, list[str]]] = json.loads(text)["kernels"]
     return kernels

@@ -14,7 +14,7 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onnxperf.graph import Graph
@@ -197,14 +197,12 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
 @fusion("DequantizeLinear + product", anchor=PRODUCTS, level=DISABLED)
 def dequantised(g: Rewriter, product: Operator) -> Fused | None:
     """A product of two dequantised operands runs on the quantised ones."""
-    scales = [g.made_by(t, "DequantizeLinear") for t in product.inputs[:2]]
-    x, w = scales
+    x, w = (g.made_by(t, "DequantizeLinear") for t in product.inputs[:2])
     if x is None or w is None:
         return None
-    b = g.made_by(product.inputs[2], "DequantizeLinear") if len(product.inputs) > 2 else None
-    made = (x, w, b)[: 2 + (b is not None)]
-    inputs = (*(o.present[0] for o in made if o), *product.inputs[len(made) :])
-    gone = [o for o in made if o and g.only_user(o.out)]
+    made = [x, w, *(b for t in product.inputs[2:3] if (b := g.made_by(t, "DequantizeLinear")))]
+    inputs = (*(o.present[0] for o in made), *product.inputs[len(made) :])
+    gone = [o for o in made if g.only_user(o.out)]
     nodes = tuple(dict.fromkeys(n for o in (*gone, product) for n in o.nodes))
     return Fused((*gone, product), replace(product, inputs=inputs, nodes=nodes))
 
@@ -235,17 +233,12 @@ def _siblings(graph: Graph) -> Graph:
                 attrs = tuple(sorted((k, str(v)) for k, v in o.attrs.items()))
                 key = (o.type, x.name, w.dtype, others, o.out.dtype, len(bias), attrs, o.repeat)
                 groups.setdefault(key, []).append(o)
-    wide = {id(ops[0]): ops for ops in groups.values() if len(ops) > 1}
-    if not wide:
-        return graph
-    merged = {id(o) for ops in wide.values() for o in ops}
-    operators: list[Operator] = []
-    for o in graph.operators:
-        if id(o) in wide:
-            operators += _merged(wide[id(o)])
-        elif id(o) not in merged:
-            operators.append(o)
-    return replace(graph, operators=tuple(operators))
+    instead: dict[int, list[Operator]] = {}
+    for ops in groups.values():
+        if len(ops) > 1:
+            instead |= {id(o): [] for o in ops} | {id(ops[0]): list(_merged(ops))}
+    operators = tuple(new for o in graph.operators for new in instead.get(id(o), [o]))
+    return replace(graph, operators=operators) if instead else graph
 
 
 def _columns(o: Operator) -> int:
@@ -255,21 +248,22 @@ def _columns(o: Operator) -> int:
     return -2 if o.attrs.get("transB") else 1 if o.type == "ConvTranspose" else -1
 
 
+def _wide(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """The tensor that these lie in side by side, along an axis."""
+    first = parts[0]
+    at = axis % max(first.rank, 1)
+    shape = tuple(sum(t.shape[at] for t in parts) if i == at else d for i, d in enumerate(first.shape))
+    return replace(first, name=f"{first.name}#wide", shape=shape)
+
+
 def _merged(ops: list[Operator]) -> Iterator[Operator]:
     first = ops[0]
     axis, along = _columns(first), 1 if first.type in (*CONVOLUTIONS, "ConvTranspose") else -1
-    x = first.present[0]
-    stored = []
-    for i, t in enumerate(first.present[1:]):
-        at = (axis if i == 0 else -1) % max(t.rank, 1)
-        total = sum(o.present[1 + i].shape[at] for o in ops) if t.rank else 0
-        shape = tuple(total if j == at else d for j, d in enumerate(t.shape))
-        stored.append(replace(t, name=f"{t.name}#wide", shape=shape, value=None))
-    at = along % first.out.rank
-    shape = tuple(sum(o.out.shape[at] for o in ops) if i == at else d for i, d in enumerate(first.out.shape))
-    out = replace(first.out, name=f"{first.out.name}#wide", shape=shape)
+    operands = zip(*(o.present[1:] for o in ops), strict=True)
+    stored = (replace(_wide(ts, -1 if i else axis), value=None) for i, ts in enumerate(operands))
+    out = _wide([o.out for o in ops], along)
     nodes = tuple(n for o in ops for n in o.nodes)
-    yield replace(first, inputs=(x, *stored), outputs=(out,), nodes=nodes)
+    yield replace(first, inputs=(first.present[0], *stored), outputs=(out,), nodes=nodes)
     parts = tuple(o.out for o in ops)
     yield Operator(f"{first.name}#parts", "Split", (out,), parts, {"axis": along}, 0, nodes, "free", first.repeat)
 

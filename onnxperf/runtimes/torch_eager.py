@@ -45,13 +45,13 @@ def place(graph: Graph) -> Graph:
         elif x is None or all(t.value is not None for t in o.outputs):
             o = o if x is None else replace(o, place="free")
         elif o.type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-            viewed = view(x.shape, of(x), o.out.shape)
-            if viewed is None:
-                o = replace(o, inputs=(copied(x, o), *o.inputs[1:]))
-            else:
+            if (viewed := view(x.shape, of(x), o.out.shape)) is not None:
                 strides[o.out.name] = viewed
-            o = replace(o, place="free")
-        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout") and not _flips(o):
+            inputs = o.inputs if viewed is not None else (copied(x, o), *o.inputs[1:])
+            o = replace(o, inputs=inputs, place="free")
+        elif o.type == "Slice" and any(step < 0 for step in _value(o, 4)):
+            pass  # torch can only copy what it walks backwards
+        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout"):
             for t in o.outputs:
                 strides[t.name] = _strides_of_view(o, x, of(x), t)
             o = replace(o, place="free")
@@ -132,11 +132,6 @@ def _value(o: Operator, index: int) -> tuple[float, ...]:
     return t.value or () if t is not None else ()
 
 
-def _flips(o: Operator) -> bool:
-    """True for a Slice that walks backwards, which torch can only copy."""
-    return o.type == "Slice" and any(step < 0 for step in _value(o, 4))
-
-
 def _multipliable(t: Tensor, strides: Strides) -> bool:
     """True where torch.matmul hands a tensor to cuBLAS without a copy."""
     if t.rank < 2:
@@ -150,13 +145,7 @@ def _multipliable(t: Tensor, strides: Strides) -> bool:
 EAGER = Runtime(
     name="torch-eager",
     fusions=tuple(
-        replace(rule, level=DISABLED)
-        for rule in (
-            patterns.layer_norm,
-            patterns.gelu,
-            patterns.softmax,
-            patterns.linear,
-        )
+        replace(f, level=DISABLED) for f in (patterns.layer_norm, patterns.gelu, patterns.softmax, patterns.linear)
     ),
     place=place,
     policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),

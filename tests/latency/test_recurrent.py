@@ -1,5 +1,8 @@
 """What recurrent layers must show: steps one by one, tiles that few rows don't fill, inputs apart; and their fit."""
 
+from functools import reduce
+from operator import getitem
+
 import numpy as np
 import pytest
 
@@ -64,7 +67,7 @@ def test_tiles_of_steps_are_no_other_products() -> None:
 
 def test_every_constant_of_the_family_has_a_start_value() -> None:
     for p in calibrate.FAMILY.parameters:
-        assert assumed().get(p.path) == pytest.approx(p.prior)
+        assert reduce(getitem, p.path.split("."), vars(assumed())) == pytest.approx(p.prior)
 
 
 def tables(step_s: float) -> list[Table]:

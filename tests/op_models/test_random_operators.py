@@ -169,6 +169,11 @@ def permuted(draw: Draw) -> Case:
     return Case([shape], [tuple(shape[a] for a in perm)], {"perm": perm})
 
 
+def reordered(draw: Draw) -> Case:
+    shape = images(draw)
+    return Case([shape], [shape], {"channels_last": draw(st.integers(0, 1))})
+
+
 def concat(draw: Draw) -> Case:
     shape = dims(draw, 1)
     a = axis(draw, shape)
@@ -475,7 +480,7 @@ def gated_bias(draw: Draw) -> Case:
     return Case([*inputs], [(b, *scores[1:])], {"num_heads": heads})
 
 
-MS, ML = "com.microsoft::", "ai.onnx.ml::"
+MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
 CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(FLOPS, pointwise),
     **dict.fromkeys(("Sum", "Max", "Min", "Mean", "Clip", "Gelu", "Swish", "SwiGLU", "Dropout"), pointwise),
@@ -494,12 +499,14 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys((MS + "SkipLayerNormalization", MS + "SkipSimplifiedLayerNormalization"), skip_norm),
     MS + "EmbedLayerNormalization": embedding,
     "MeanVarianceNormalization": all_axes,
-    **dict.fromkeys(("Conv", MS + "FusedConv"), convolution),
+    **dict.fromkeys(("Conv", MS + "FusedConv", NCHWC + "Conv"), convolution),
     "ConvTranspose": transposed,
     **dict.fromkeys(("MatMul", MS + "FusedMatMul"), product),
     "Gemm": gemm,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), pool),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", NCHWC + "MaxPool", NCHWC + "AveragePool"), pool),
     **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), global_pool),
+    **dict.fromkeys((NCHWC + "GlobalMaxPool", NCHWC + "GlobalAveragePool"), global_pool),
+    **dict.fromkeys((NCHWC + "ReorderInput", NCHWC + "ReorderOutput"), reordered),
     **dict.fromkeys(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast"), scalar_or_last),
     **dict.fromkeys(("Expand", "Tile", "ConstantOfShape", "Range", "OneHot", "Trilu", "NonZero"), made),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), made),
@@ -508,7 +515,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "Concat": concat,
     "Split": split,
     "Slice": sliced,
-    **dict.fromkeys(("Pad", "CenterCropPad", "Resize", "Upsample"), cropped),
+    **dict.fromkeys(("Pad", "CenterCropPad", "Resize", "Upsample", NCHWC + "Upsample"), cropped),
     "Gather": gathered,
     "GatherElements": lambda draw: scattered(draw)._replace(partial=True),
     "GatherND": gathered_nd,

@@ -1,4 +1,4 @@
-"""The rules of `ort-cpu` against ONNX Runtime itself: as many operators of each type, at both levels.
+"""The rules of `ort-cpu` against ONNX Runtime itself: as many operators of each type, at every level.
 
 Left out are views, which cost nothing (`VIEWS` in conftest); everything else is compared, Transpose too.
 """
@@ -22,8 +22,9 @@ from onnxperf.runtimes.engine import DISABLED, optimise
 from onnxperf.runtimes.ort_transformers import TRANSFORMERS
 
 ROOT = Path(__file__).parents[2]
-LEVELS = ["basic", "extended"]
-FILES = [*(f"samples/{s}.onnx" for s in ("resnet50", "mobilenetv2", "bert-base", "gpt2", "vit-base-16")),
+LEVELS = ["basic", "extended", "all"]
+KERAS = [f"keras-{s}" for s in ("resnet50", "mobilenetv2", "efficientnetb0", "densenet121", "inceptionv3")]
+FILES = [*(f"samples/{s}.onnx" for s in ("resnet50", "mobilenetv2", "bert-base", "gpt2", "vit-base-16", *KERAS)),
          "tests/data/keras_cnn.onnx"]  # fmt: skip
 
 X = "(float[2,3,4] x) => (float[2,3,4] y) "
@@ -171,7 +172,26 @@ def tiny() -> Iterator[tuple[str, str, dict[str, Any]]]:
     )
 
 
-TINY = {name: (text, weights) for name, text, weights in tiny()}
+def of_bytes() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The same of 8-bit convolutions, which have channels last at the highest level."""
+    conv, after = "QLinearConv<pads=[1,1,1,1]>(x,s,z,w,s,n,t,u)", "QLinearConv(%s,s,z,v,s,n,t,u)"
+    pool, own = "MaxPool<kernel_shape=[2,2],strides=[2,2]>(%s)", "com.microsoft.QLinear"
+    values = np.arange(576).reshape(8, 8, 3, 3) % 19 - 9
+    grid = {"s": np.float32(0.1), "t": np.float32(0.2), "z": np.uint8(3), "u": np.uint8(4), "n": np.int8(0)}
+    weights = {**grid, "w": values.astype(np.int8), "v": values[..., :1, :1].astype(np.int8)}
+    for side, body in (
+        (8, f"y={conv}"), (8, f"a={conv} y={after % 'a'}"), (4, f"a={conv} y={pool % 'a'}"), (4, f"y={pool % 'x'}"),
+        (4, f"p={pool % 'x'} y={after % 'p'}"), (8, f"a={conv} y={own}Add(a,s,z,x,s,z,t,u)"),
+        (8, f"a={conv} b={after % 'a'} y={own}Mul(a,s,z,b,s,z,t,u)"), (8, f"a={conv} y={own}Sigmoid(a,s,z,t,u)"),
+        (8, f"a={conv} b={own}LeakyRelu(a,s,z,t,u) y={after % 'b'}"),
+        (1, f"a={conv} y={own}GlobalAveragePool(a,s,z,t,u)"),
+    ):  # fmt: skip
+        yield body, f"(uint8[1,8,8,8] x) => (uint8[1,8,{side},{side}] y) {{{body}}}", weights
+    line = "(uint8[1,8,8] x) => (uint8[1,8,8] y) {y=QLinearConv(x,s,z,v,s,n,t,u)}"
+    yield "bytes along one axis", line, {**weights, "v": weights["v"][..., 0]}
+
+
+TINY = {name: (text, weights) for name, text, weights in (*tiny(), *of_bytes())}
 
 
 @pytest.mark.parametrize("level", LEVELS)

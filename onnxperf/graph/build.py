@@ -1,0 +1,119 @@
+"""Small models from a list of operators, for whoever measures operators one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+OPSET = 20
+ABSENT = "weights-not-included.bin"
+TYPES = {
+    "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One operator by itself: the shapes of what it reads, of the weights behind them, and its attributes.
+
+    type: "Conv" or, outside ai.onnx, "domain::Type"; tables: weights in front of the inputs; constants: small integers
+    behind the weights, such as axes, None for an input that is left out; dtype: of inputs, weights and results;
+    types: of the inputs, in order, and gives: of the results, where that is another.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[tuple[int, ...], ...]
+    weights: tuple[tuple[int, ...], ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    constants: tuple[tuple[int, ...] | None, ...] = ()
+    outputs: int = 1
+    dtype: str = "float32"
+    types: tuple[str, ...] = ()
+    gives: str = ""
+    tables: tuple[tuple[int, ...], ...] = ()
+    changed_rank: int | None = None
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the results: those of the first input, unless said otherwise."""
+        return len(self.inputs[0]) if self.changed_rank is None else self.changed_rank
+
+    def type_of(self, i: int) -> str:
+        """The type of an input."""
+        return self.types[i] if i < len(self.types) else self.dtype
+
+    def node(self, reads: Sequence[str]) -> tuple[NodeProto, list[TensorProto]]:
+        """The operator as a node that reads these tensors as inputs, and what it has stored."""
+        domain, _, type = self.type.rpartition("::")
+        dtype, kinds = TYPES[self.dtype], (("t", self.tables), ("w", self.weights))
+        stored = [_absent(f"{self.name}.{k}{i}", dtype, s) for k, of in kinds for i, s in enumerate(of)]
+        names = [t.name for t in stored]
+        names[len(self.tables) : len(self.tables)] = reads
+        for i, values in enumerate(self.constants):
+            names.append("" if values is None else f"{self.name}.c{i}")
+            if values is not None:
+                stored.append(helper.make_tensor(names[-1], TYPES["int64"], (len(values),), values))
+        # ONNX Runtime names what it makes of a convolution after the result
+        writes = [self.name, *(f"{self.name}.y{i}" for i in range(1, self.outputs))]
+        return helper.make_node(type, names, writes, name=self.name, domain=domain, **self.attrs), stored
+
+
+def side_by_side(name: str, operators: Sequence[Single]) -> bytes:
+    """An ONNX file in which every operator stands alone, with inputs, weights (not included) and outputs of its own.
+
+    Floating inputs pass through a Neg first: in a model, too, an operator finds them where another has just left them.
+    Results pass through a GatherND, so that their memory is used again as in a model. `is_frame` knows both.
+    """
+    nodes, inputs, outputs, stored = [], list[ValueInfoProto](), list[ValueInfoProto](), list[TensorProto]()
+    for o in operators:
+        reads = []
+        for i, shape in enumerate(o.inputs):
+            reads.append(f"{o.name}.x{i}")
+            inputs.append(helper.make_tensor_value_info(reads[i], TYPES[o.type_of(i)], shape))
+            if o.type_of(i).startswith("float"):
+                nodes.append(helper.make_node("Neg", [reads[i]], [f"{o.name}#in{i}"], name=f"{o.name}#in{i}"))
+                reads[i] = f"{o.name}#in{i}"
+        node, own = o.node(reads)
+        nodes.append(node)
+        stored += own
+        for y in node.output:
+            stored.append(helper.make_tensor(f"{y}.at", TYPES["int64"], (1, o.rank), (0,) * o.rank))
+            nodes.append(helper.make_node("GatherND", [y, f"{y}.at"], [f"{y}#out"], name=f"{y}#out"))
+            outputs.append(helper.make_tensor_value_info(f"{y}#out", TYPES[o.gives or o.dtype], (1,)))
+    return _model(helper.make_graph(nodes, name, inputs, outputs, stored))
+
+
+def is_frame(name: str) -> bool:
+    """Whether a node of that name is one of those that `side_by_side` puts around an operator."""
+    return re.fullmatch(r".+#(in\d+|out)", name) is not None
+
+
+def in_a_row(name: str, operators: Sequence[Single]) -> bytes:
+    """An ONNX file in which every operator reads the result of the one before; the last gives what the first took."""
+    first, nodes, stored = operators[0], list[NodeProto](), list[TensorProto]()
+    at = "x"
+    for o in operators:
+        node, own = o.node([at])
+        nodes.append(node)
+        stored += own
+        at = node.output[0]
+    x, y = (helper.make_tensor_value_info(t, TYPES[first.dtype], first.inputs[0]) for t in ("x", at))
+    return _model(helper.make_graph(nodes, name, [x], [y], stored))
+
+
+def _model(graph: GraphProto) -> bytes:
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf").SerializeToString()
+    )
+
+
+def _absent(name: str, dtype: int, shape: tuple[int, ...]) -> TensorProto:
+    t = TensorProto(name=name, data_type=dtype, dims=shape, data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value=ABSENT)
+    return t

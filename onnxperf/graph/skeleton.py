@@ -1,0 +1,92 @@
+"""A model without its weights: all that a prediction reads of it, and nothing else of its owner's.
+
+What stays of a stored tensor's data is what the graph is read with: everything up to INSIDE_BYTES, whole numbers (axes,
+sizes, tables of indices), and numbers that are one repeated, as far as their values are ever looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from onnxperf.graph.proto import dtype_of
+from onnxperf.graph.read import read
+from onnxperf.graph.values import MAX_VALUE, content
+from op_models.core import BITS, FLOATS
+
+WEIGHTS = "weights-not-included.bin"
+INSIDE_BYTES = 1024
+#: Free text, which exporters fill with paths of source files, and what is no part of inference.
+ASIDE = frozenset({"doc_string", "metadata_props", "training_info"})
+DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+LISTS = {"value_floats": ("floats", np.float32), "value_ints": ("ints", np.int64)}
+
+
+def skeleton(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
+    """The model as the bytes of an ONNX file that predicts the same; weights lie in a file that does not exist.
+
+    Small whole numbers that the model keeps beside it, in its own folder, are taken in. The model stays as it is.
+    Raises UsageError where there is no such file, ModelError where what is there can't be used.
+    """
+    folder = read(model)[2]  # which also refuses what is no model
+    proto = ModelProto()
+    if isinstance(model, ModelProto):
+        proto.CopyFrom(model)
+    else:
+        proto.ParseFromString(model if isinstance(model, bytes) else Path(model).read_bytes())
+    _strip(proto, folder, 0)
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _strip(message: Message, folder: Path | None, offset: int) -> int:
+    """Strip a message and all within it; the place in the file of weights where the next one would lie."""
+    if isinstance(message, NodeProto) and message.op_type == "Constant":
+        _shorten(message)
+    for field, value in message.ListFields():
+        if field.name in ASIDE:
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for inner in value if hasattr(value, "__len__") else (value,):
+                offset = _strip(inner, folder, offset)
+    return _emptied(message, folder, offset) if isinstance(message, TensorProto) else offset
+
+
+def _emptied(tensor: TensorProto, folder: Path | None, offset: int) -> int:
+    """Take the data out of a tensor unless they stay; where the next tensor's would begin."""
+    outside = tensor.data_location == TensorProto.EXTERNAL
+    if tensor.data_type == TensorProto.STRING and not outside and tensor.ByteSize() <= INSIDE_BYTES:
+        return offset
+    value, dtype = content(tensor, folder), dtype_of(tensor.data_type)
+    if value is not None and _stays(value, dtype):
+        if outside:
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+        return offset
+    for field in (*DATA, "external_data"):
+        tensor.ClearField(field)
+    nbytes = (int(np.prod(tensor.dims, dtype=np.int64)) * BITS[dtype] + 7) // 8
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, text in (("location", WEIGHTS), ("offset", str(offset)), ("length", str(nbytes))):
+        tensor.external_data.add(key=key, value=text)
+    return offset + nbytes
+
+
+def _stays(value: np.ndarray[Any, Any], dtype: str) -> bool:
+    small = value.size * BITS[dtype] <= 8 * INSIDE_BYTES
+    return small or dtype not in FLOATS or bool((value == value.flat[0]).all())
+
+
+def _shorten(node: NodeProto) -> None:
+    """A Constant's long list of numbers becomes a tensor without data, as which it is understood alike."""
+    for a in node.attribute:
+        if a.name not in LISTS:
+            continue
+        field, kind = LISTS[a.name]
+        numbers = np.array(getattr(a, field), kind)
+        if numbers.size > MAX_VALUE or (kind is np.float32 and not _stays(numbers, "float32")):
+            tensor = numpy_helper.from_array(numbers)
+            a.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor))

@@ -1,0 +1,186 @@
+"""ONNX Runtime's layout NCHWc, in which its CPU provider runs convolutions at level `all` (nchwc_transformer.cc).
+
+Channels stand in blocks of as many float32 as a vector register holds: 16 are taken for granted here, as with AVX-512;
+with AVX2 they are 8, and on Arm there is no such layout. What follows a convolution stays in the layout where it can,
+sums and activations inside the convolution; ReorderInput and ReorderOutput stand at the borders. Tensors keep the
+shapes they have outside, so that channels which fill up a block cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxperf.graph import Graph
+from onnxperf.runtimes.engine import ALL, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.ort_extended import AFTER_CONV
+from onnxperf.runtimes.ort_layout import perm_of
+from onnxperf.runtimes.patterns import next_op
+from op_models import Operator, Tensor
+from op_models.move import BLOCK
+
+DOMAIN = "com.microsoft.nchwc::"
+CONV, INPUT, OUTPUT = f"{DOMAIN}Conv", f"{DOMAIN}ReorderInput", f"{DOMAIN}ReorderOutput"
+ALIGNED = 4  # channels come in multiples of this, or are not reordered
+INTO_CONV = ("Relu", "Sigmoid", "Tanh", "HardSigmoid")
+POINTWISE = (*INTO_CONV, "Gelu", "com.microsoft::Gelu", "com.microsoft::QuickGelu")
+POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+#: Coordinates of a Resize that there is a kernel for; the nearest of them are rounded down.
+LINEAR = ("half_pixel", "asymmetric", "align_corners")
+
+
+def _fits(conv: Operator) -> bool:
+    """Whether the weights are stored, and the channels come in blocks or can fill them up."""
+    weight, group = conv.present[1], conv.attrs.get("group", 1)
+    if weight.rank != 4 or not all(t.stored for t in conv.present[1:]):
+        return False
+    cout, cin = weight.shape[:2]
+    if group == 1:
+        return _reads_nchw(conv) or cin % ALIGNED == 0
+    if cin == 1 and cout == group:
+        return cout % ALIGNED == 0
+    return cin % BLOCK == 0 and cout % (group * BLOCK) == 0
+
+
+def _reads_nchw(conv: Operator) -> bool:
+    """Whether a convolution has so few channels, as of an image, that it reads them as they are."""
+    return conv.attrs.get("group", 1) == 1 and conv.present[1].shape[1] < BLOCK
+
+
+def _into(g: Rewriter, op: Operator, x: Tensor) -> Operator | None:
+    """The convolution whose result `op` alone reads, if it has no activation yet."""
+    conv = g.made_by(x, CONV)
+    if conv is None or g.only_user(x) is not op or "activation" in conv.attrs or conv.repeat != op.repeat:
+        return None
+    return conv
+
+
+def _sum_or_product(g: Rewriter, op: Operator) -> Fused | None:
+    """Of equal shapes; the sum of two becomes a part of a convolution that has no summand yet, the first if it can.
+
+    Summands of other images or sides are seen as having a fifth axis, free of cost, and repeated.
+    """
+    if any(t.shape != op.out.shape for t in op.present):
+        repeated = op.type != "Mul" and all(t.shape[1] == op.out.shape[1] for t in op.present)
+        return Fused((op,), op) if repeated else None
+    for x, summand in (op.present, op.present[::-1]) if len(op.present) == 2 and op.type != "Mul" else ():
+        conv = _into(g, op, x)
+        if conv is not None and len(conv.inputs) < 4:
+            return fused(CONV, op, (conv, op), (*(*conv.inputs, None)[:3], summand), dict(conv.attrs))
+    return Fused((op,), op)
+
+
+def _resize(op: Operator, x: Tensor) -> Fused | None:
+    """By whole factors."""
+    how, where = (op.attrs.get(k, v) for k, v in (("mode", "nearest"), ("coordinate_transformation_mode", LINEAR[0])))
+    down = how == "nearest" and where == "asymmetric" and op.attrs.get("nearest_mode") == "floor"
+    whole = x.shape[:2] == op.out.shape[:2] and all(b % a == 0 for a, b in zip(x.shape, op.out.shape, strict=True))
+    known = whole and (down or (how == "linear" and where in LINEAR))
+    return Fused((op,), replace(op, type=f"{DOMAIN}Upsample", inputs=(x,))) if known else None
+
+
+def _inside(g: Rewriter, op: Operator, blocked: set[str]) -> Fused | None:
+    """What takes an operator's place in the layout; None where it stays outside."""
+    x = next((t for t in op.present if not t.stored), None)
+    if x is None or x.rank != 4 or len(op.outputs) != 1 or op.out.dtype != "float32":
+        return None
+    if op.type in ("Conv", "com.microsoft::FusedConv"):
+        return Fused((op,), replace(op, type=CONV)) if _fits(op) else None
+    if op.type in POOLS:
+        late = op.type.startswith("Global") and x.name not in blocked and g.made_by(x)
+        uneven = op.attrs.get("ceil_mode") and op.attrs.get("count_include_pad")
+        out = late or uneven or x.shape[1] % BLOCK
+        return None if out else Fused((op,), replace(op, type=DOMAIN + op.type))
+    stored = [t for t in op.present if t.stored]
+    if not all(t.name in blocked for t in op.present if not t.stored):
+        return None
+    if op.type == "Resize":
+        return _resize(op, x)
+    norm = op.type == "BatchNormalization" and len(stored) == 4 and not op.attrs.get("training_mode")
+    if norm or (op.type == "Mul" and stored and stored[0].shape[-3:] == (x.shape[1], 1, 1)):
+        weight = replace(stored[0], name=f"{op.name}#nchwc", shape=(x.shape[1], 1, 1, 1), value=None)
+        return fused(CONV, op, (op,), (x, weight, *stored[1:2]), {"group": x.shape[1]})
+    if op.type == "Transpose" and perm_of(op) == (0, 2, 3, 1):
+        return Fused((op,), replace(op, type=OUTPUT, attrs={"channels_last": 1}))
+    if stored:
+        return None
+    if op.type in ("Add", "Sum", "Mul"):
+        return _sum_or_product(g, op)
+    conv = _into(g, op, x) if op.type in INTO_CONV else None
+    if conv is not None:
+        return fused(CONV, op, (conv, op), conv.inputs, {**conv.attrs, "activation": op.type})
+    joins = op.type == "Concat" and op.attrs.get("axis") == 1 and not any(t.shape[1] % BLOCK for t in op.present)
+    return Fused((op,), op) if joins or op.type in POINTWISE else None
+
+
+def _blocked_inputs(op: Operator, blocked: set[str]) -> tuple[int, ...]:
+    """The inputs that an operator reads in the layout."""
+    if op.type == OUTPUT:
+        return (0,)
+    if not op.outputs or op.out.name not in blocked or op.type == INPUT:
+        return ()
+    first = op.type == CONV and _reads_nchw(op)
+    return tuple(i for i, t in enumerate(op.inputs) if t is not None and not t.stored and i >= first)
+
+
+def _bordered(graph: Graph, blocked: set[str]) -> Graph:
+    """Tensors in the layout get names of their own, and what is read in the other layout is reordered."""
+
+    def inside(t: Tensor) -> Tensor:
+        return replace(t, name=f"{t.name}#nchwc", kind="activation")
+
+    def reorder(type: str, x: Tensor, y: Tensor, op: Operator) -> Operator:
+        return Operator(f"{x.name}#{type.removeprefix(DOMAIN)}", type, (x,), (y,), {}, 0, op.nodes, repeat=op.repeat)
+
+    reads = {id(o): _blocked_inputs(o, blocked) for o in graph.operators}
+    outside = graph.output_names | {
+        t.name for o in graph.operators for i, t in enumerate(o.inputs) if t is not None and i not in reads[id(o)]
+    }
+    there, operators = set(blocked), list[Operator]()
+    for o in graph.operators:
+        for i in reads[id(o)]:
+            if (t := o.inputs[i]) is not None and t.name not in there:
+                operators.append(reorder(INPUT, t, inside(t), o))
+                there.add(t.name)
+        inputs = tuple(inside(t) if t is not None and i in reads[id(o)] else t for i, t in enumerate(o.inputs))
+        outputs = tuple(inside(t) if t.name in blocked else t for t in o.outputs)
+        operators.append(replace(o, inputs=inputs, outputs=outputs))
+        operators += (reorder(OUTPUT, inside(t), t, o) for t in o.outputs if t.name in blocked and t.name in outside)
+    return replace(graph, operators=tuple(operators))
+
+
+def _in_blocks(graph: Graph) -> Graph:
+    g, blocked = Rewriter(graph), set[str]()
+    for op in graph.operators:
+        if (found := _inside(g, op, blocked)) is None:
+            continue
+        g.apply(found)
+        new = found.operator
+        if new.type != OUTPUT:
+            blocked.add(new.out.name)
+        for i in _blocked_inputs(new, blocked):  # a Transpose from channels last is one with the reordering
+            before = g.made_by(new.inputs[i], "Transpose")
+            if before is not None and perm_of(before) == (0, 3, 1, 2) and g.only_user(before.out):
+                g.apply(Fused((before,), replace(before, type=INPUT, attrs={"channels_last": 1})))
+                blocked.add(before.out.name)
+    return _bordered(g.result(()), blocked) if blocked else graph
+
+
+LAYOUT = Pass("convolutions in blocks of channels", ALL, _in_blocks, once=True)
+
+
+@fusion("Conv + Add + activation", anchor="Add", level=ALL)
+def conv_sum(g: Rewriter, add: Operator) -> Fused | Miss | None:
+    """A sum with a convolution outside the layout, and the activation that alone reads it."""
+    for x, summand in (add.present, add.present[::-1]):
+        conv = g.made_by(x, "Conv")
+        if conv is None or g.only_user(x) is not add or len(conv.present) < 3 or x.rank != 4 or x.dtype != "float32":
+            continue
+        if x.shape != summand.shape:
+            return Miss(f"the summands differ in shape: {list(x.shape)}, {list(summand.shape)}", add.nodes)
+        after = next_op(g, add, *AFTER_CONV)
+        parts, attrs = [conv, add], dict(conv.attrs)
+        if after is not None and all(t.stored for t in after.present[1:]):
+            parts.append(after)
+            attrs["activation"] = after.type
+        return fused("com.microsoft::FusedConv", parts[-1], parts, (*conv.inputs, summand), attrs)
+    return None
