@@ -13,19 +13,25 @@ from onnxperf.errors import UsageError
 
 if TYPE_CHECKING:
     FloatType = click.ParamType[float]
+    BatchesType = click.ParamType[tuple[int, ...]]
 else:
-    FloatType = click.ParamType  # older versions of click take no [float]
+    FloatType = BatchesType = click.ParamType  # older versions of click take no [float]
 
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
 RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
 HOSTS = ("server", "desktop", "cloud", "jetson")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+PROVIDERS = ("cuda", "cpu")
+MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
 METHODS = ("tile-wave", "sum", "roofline")
 LEVELS = ("disabled", "basic", "extended", "all")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
 }  # fmt: skip
+
+
+Command = Callable[..., None]
 
 
 class Quantity(FloatType):
@@ -49,6 +55,19 @@ class Quantity(FloatType):
             param,
             ctx,
         )
+
+
+class Share(FloatType):
+    """A positive share, as a percentage or a fraction."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%?)\s*", str(value))
+        share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+        if not match or not share or (not match[2] and share > 1):
+            self.fail(f"{value!r} is no share; write a percentage such as 15%, or a fraction such as 0.15", param, ctx)
+        return share
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -85,6 +104,19 @@ def _named_number(text: str, flag: str, form: str) -> tuple[str, int]:
     return name, int(number)
 
 
+class Batches(BatchesType):
+    """Batches to try, with commas between."""
+
+    name = "batches"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        if not re.fullmatch(r"\s*[1-9][0-9]{0,4}\s*(,\s*[1-9][0-9]{0,4}\s*){0,99}", value):
+            self.fail(f"{value!r} is no list of batches; write them with commas between, such as 1,2,4", param, ctx)
+        return tuple(map(int, value.split(",")))
+
+
 def unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], flag: str) -> dict[str, Any]:
     """All of a repeatable option by name; naming one twice is refused unless both say the same."""
     found: dict[str, Any] = {}
@@ -99,7 +131,7 @@ SCENARIO = (
     click.option(
         "--gpu", required=True, help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."
     ),
-    click.option("--runtime", type=click.Choice(RUNTIMES), default="ort-cuda", show_default=True),
+    click.option("--runtime", type=click.Choice(RUNTIMES), help="[default: ort-cuda; ort-cpu on a processor]"),
     click.option(
         "--opt-level",
         type=click.Choice(LEVELS),
@@ -135,8 +167,63 @@ SCENARIO = (
 )
 
 
-def of_a_run(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of SCENARIO."""
-    for option in reversed(SCENARIO):
-        command = option(command)
-    return command
+#: How a model is run here: those that are not given are left to `Job`.
+HERE = (
+    click.option("--provider", type=click.Choice(PROVIDERS), help="Where MODEL runs.  [default: cuda where usable]"),
+    click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable."),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable."),
+    click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs."),
+    click.option("--precision", type=click.Choice(MEASURED), help="As MODEL is run.  [default: keep]"),
+    click.option("--opt-level", type=click.Choice(LEVELS), help="ONNX Runtime's optimisations.  [default: all]"),
+    click.option("--iterations", type=click.IntRange(1, 1_000_000), help="Runs that count.  [default: 300]"),
+)
+
+
+#: What of such a run is told, and for how long it goes on.
+COUNTED = (
+    click.option(
+        "--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name, instead of random ones."
+    ),
+    click.option(
+        "--duration", "duration_s", type=Quantity("duration", TIME_UNITS), metavar="10s", help="Stop after that."
+    ),
+    click.option("--include-transfers", is_flag=True, help="Time copies of inputs and outputs as well."),
+    click.option("--throughput", "search", is_flag=True, help="Look for the batch with the most samples per second."),
+    click.option("--batches", type=Batches(), default=(), metavar="1,2,4", help="The same, of these batches."),
+    click.option("--allow-host", is_flag=True, help="Go on where nodes run on the CPU that belong on the GPU."),
+    click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
+)
+
+
+#: What predictions are compared with, and how far off they may be.
+SCORED = (
+    click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
+    click.option(
+        "--gpu", help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"
+    ),
+    click.option(
+        "--fail-above", type=Share(), metavar="15%", help="Exit 1 where MODEL or your own files are missed by more."
+    ),
+    click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
+    click.option("--markdown", is_flag=True, help="Print tables for a README; not with MODEL."),
+)
+
+
+def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """What gives a command these options."""
+
+    def give(command: Command) -> Command:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return give
+
+
+of_a_run, counted_here, scored_here = _options(*SCENARIO), _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
+
+
+def of_a_job(terms: dict[str, Any]) -> dict[str, Any]:
+    """The terms that were given, shapes and dimensions by name."""
+    shapes, dims = unique(terms["shapes"], parse_shape, "--shapes"), unique(terms["dims"], parse_dim, "--dim")
+    return {name: value for name, value in {**terms, "shapes": shapes, "dims": dims}.items() if value}

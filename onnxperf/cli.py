@@ -17,11 +17,14 @@ from onnxperf.arguments import (
     SIZE_UNITS,
     TIME_UNITS,
     Quantity,
+    counted_here,
+    of_a_job,
     of_a_run,
     parse_count,
     parse_dim,
     parse_product,
     parse_shape,
+    scored_here,
     unique,
 )
 from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, UsageError, printable
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 BUG = 70
 INTERRUPTED = 130
 REPORT_TO = "the project's issue tracker"
-
 
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a bug.")
 
@@ -160,7 +162,7 @@ def _changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) 
     """The same run under other terms, where they help: half precision, a CUDA graph, both."""
     from onnxperf.pipeline import answer
 
-    if scenario.method != "tile-wave":
+    if scenario.method != "tile-wave" or device.kind == "cpu":
         return []
     half = {"precision": "fp16"} if scenario.precision in ("keep", "fp32", "tf32") else {}
     replay = {"cuda_graph": True} if not scenario.cuda_graph and scenario.streams == 1 else {}
@@ -242,18 +244,70 @@ def gpus(name: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--data", type=click.Path(), metavar="DIR", help="Full tables; without, the sample that ships.")
-@click.option("--json", "json_to", metavar="FILE|-", help="Write all scores as JSON; - prints JSON only.")
-@click.option("--markdown", is_flag=True, help="Print the tables of the README.")
+@click.argument("model", type=click.Path())
+@counted_here
 @debug
-def validate(data: str | None, json_to: str | None, markdown: bool) -> None:
-    """Score every method on measurements, each card left out in turn: how far off, how biased, how honest its range.
+def measure(model: str, json_to: str | None, **terms: Any) -> None:
+    """Run MODEL under ONNX Runtime on the device that is here, and time it.
 
-    Example: onnxperf validate --data measurements --json scores.json
+    Weights that the file does not hold are random. Ctrl-C keeps what was measured.
+
+    \b
+    Examples:
+      onnxperf measure model.onnx --json measured.json
+      onnxperf measure bert.onnx --dim sequence=128 --precision fp16 --include-transfers
+      onnxperf measure model.onnx --provider cpu --duration 10s --batches 1,2,4
+    """
+    from onnxperf.measure import show
+
+    show.run(model, json_to, **of_a_job(terms))
+
+
+@cli.command()
+@click.argument("model", type=click.Path(), required=False)
+@scored_here
+@debug
+def validate(model: str | None, gpu: str | None, data: str | None, json_to: str | None, **terms: Any) -> None:
+    """Say how far predictions are from measurements.
+
+    With MODEL: run it here under ONNX Runtime, predict it for this very device, and compare the two operator by
+    operator. MODEL may also be a file that `onnxperf measure` wrote on another machine (*.json). Without: score every
+    method on open measurements, each card left out in turn (how far off, how biased, how honest its range), and on
+    your own in DIR; a device file (*.toml) there stands for the device of that name.
+
+    \b
+    Examples:
+      onnxperf validate model.onnx --fail-above 15%
+      onnxperf validate model.onnx --provider cpu --gpu this-cpu.toml --dim sequence=128
+      onnxperf validate measured-on-t4.json
+      onnxperf validate --data measurements --json scores.json
     """
     from onnxperf.validate import show
 
-    show.run(data, json_to, markdown)
+    show.run(model, gpu, data, json_to, **of_a_job(terms))
+
+
+@cli.command()
+@click.option("--provider", type=click.Choice(["cuda", "cpu"]), help="[default: cuda where it can be used]")
+@click.option("--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` instead.")
+@click.option("-o", "out", type=click.Path(), help="The device file.  [default: this-cpu.toml or CARD-here.toml]")
+@click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements there.")
+@click.option("--json", "json_to", metavar="FILE|-", help="Write what was found as JSON; - prints JSON only.")
+@debug
+def calibrate(provider: str | None, folder: str | None, out: str | None, keep: str | None, json_to: str | None) -> None:
+    """Fit the device that is here to a suite of small measurements, and write a device file for --gpu.
+
+    With --from: the device that the files in DIR were measured on, which need not be here.
+
+    \b
+    Examples:
+      onnxperf calibrate
+      onnxperf calibrate --provider cpu -o my-cpu.toml --keep measured
+      onnxperf calibrate --from measured -o their-t4.toml
+    """
+    from onnxperf.calibrate import device
+
+    device.run(provider, folder, out, json_to, keep)
 
 
 def main() -> NoReturn:

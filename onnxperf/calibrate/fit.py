@@ -131,7 +131,7 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
         constants = start.having(named)
         parts = [x]
         for t in tables:
-            cards = [replace(devices[g], effects=gpu_specs.Effects(*effects[g], "fit")) for g in t.gpus]
+            cards = [replace(devices[g], effects=gpu_specs.Effects(*effects[g], source="fit")) for g in t.gpus]
             extra = np.array([[overhead[t.rig, g] for g in t.gpus]])
             with np.errstate(invalid="ignore"):
                 off = np.log((family.seconds(t, cards, constants) + extra) / t.seconds)

@@ -17,6 +17,7 @@ from onnxperf.measurements import read as kernel_tables
 from onnxperf.measurements.models import Measured, models
 from onnxperf.validate.models import EAGER, ORT, model, together
 from onnxperf.validate.score import CLASSES, Order, Pairs, Score, kernels, order, overhead, score
+from onnxperf.validate.taken import Taken, taken
 
 #: Tables of whole models, what their rows are called, and what reads them.
 MODELS = (("fp32_torch/e2e.csv", EAGER, models), (f"ort_cuda/{ort.FILE}", ORT, ort.models))
@@ -31,7 +32,8 @@ class Report:
     """What came out: scores, rows that were not scored with the reason, and what a reader has to know.
 
     data: the folder, or "sample"; dropped: (table, reason, rows); overhead_s: the least and most that each rig's clock
-    includes beside a kernel; same_without: dies without which the shipped constants are the same.
+    includes beside a kernel; same_without: dies without which the shipped constants are the same; measurements: the
+    user's own files beside the tables.
     """
 
     data: str
@@ -42,13 +44,16 @@ class Report:
     dropped: tuple[tuple[str, str, int], ...]
     overhead_s: tuple[tuple[str, float, float], ...]
     same_without: tuple[str, ...]
+    measurements: Taken
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data.
 
         scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model) or "models"
         (all of them; those of ONNX Runtime by length, without cards); order: the fields of `Order`. Shares are
-        fractions, not percent; null where a method states no range.
+        fractions, not percent; null where a method states no range. measurements: `files` with the fields of `Row`;
+        `devices` with those of `Score`, name being the device's; `rejected`, files that can't be used, and why; `mape`
+        of all files, null where there are none.
         """
         return {
             "schema_version": SCHEMA_VERSION,
@@ -60,6 +65,7 @@ class Report:
             "dropped": [{"table": t, "reason": why, "rows": n} for t, why, n in self.dropped],
             "overhead_seconds": {rig: {"least": least, "most": most} for rig, least, most in self.overhead_s},
             "same_without": list(self.same_without),
+            "measurements": self.measurements.to_dict(),
         }
 
     def to_json(self) -> str:
@@ -76,7 +82,8 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     """
     tell = progress or (lambda what, done, total: None)
     tell("reading", 0, 1)
-    tables, rows, dropped = read(data or SAMPLE)
+    own = taken(data, tell) if data else Taken()
+    tables, rows, dropped = read(data or SAMPLE, own)
     total = len(tables) + len(rows)
 
     def of_kernels() -> Iterator[Pairs]:
@@ -113,6 +120,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
         dropped=tuple((t, why, n) for t, reasons in dropped.items() for why, n in sorted(reasons.items()) if n),
         overhead_s=tuple((rig, min(s), max(s)) for rig, s in inside.items() if s),
         same_without=tuple(sorted(die for die in dies if shipped(die) == shipped())),
+        measurements=own,
     )
 
 
@@ -122,8 +130,11 @@ def sources(data: Path | None) -> list[Path]:
     return [*files(folder), *(folder / file for file, *_ in MODELS)]
 
 
-def read(data: Path) -> tuple[list[Table], list[Measured], dict[str, Counter[str]]]:
-    """The tables of kernels and the rows of whole models in a folder, and how many rows are not taken, by reason."""
+def read(data: Path, own: Taken) -> tuple[list[Table], list[Measured], dict[str, Counter[str]]]:
+    """The tables of kernels and the rows of whole models in a folder, and how many rows are not taken, by reason.
+
+    Raises UsageError where there are none, and no measurements of the user's `own` either.
+    """
     if not data.is_dir():
         raise UsageError(f"{data} is no folder of measurements")
     tables = kernel_tables(data)
@@ -140,7 +151,8 @@ def read(data: Path) -> tuple[list[Table], list[Measured], dict[str, Counter[str
             dropped[name] = Counter(others)
     rows.sort(key=lambda row: (row.sample, row.batch, row.sequence))  # each is loaded once
     tables = [t for t in tables if t.family in CLASSES]
-    if not any((t.seconds > t.least_s).any() for t in tables) and not rows:
+    if not any((t.seconds > t.least_s).any() for t in tables) and not rows and not own.rows:
         wanted = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
-        raise UsageError(f"{data} holds no measurements to score: no rows that could be taken are in {wanted}")
+        also = "".join(f"; {name}: {reason}" for name, reason in own.rejected[:1])
+        raise UsageError(f"{data} holds no measurements to score: no rows that could be taken are in {wanted}{also}")
     return tables, rows, dropped

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.errors import UsageError, printable
+from onnxperf.errors import LimitExceeded, UsageError, printable
 from onnxperf.latency.constants import unmeasured
 from onnxperf.measurements import LEAST_S
 from onnxperf.output import check_target, write_file
-from onnxperf.report import console, tabulate
-from onnxperf.validate import models
+from onnxperf.report import console
+from onnxperf.validate import compare, here, models, taken
+from onnxperf.validate.compare import NOTHING, Sheet, put
 from onnxperf.validate.run import Progress, Report, sources, validate
 from onnxperf.validate.score import CLASSES, LEFT_OUT, ROOFLINE, SHIPPED, WITHIN, Score
 
 MEAN = "mean over cards"
-NOTHING = "-"
+NOT_OURS = "--fail-above looks at measurements of your own: name MODEL, or a folder that holds some with --data"
 WHICH = ("test", "rest")
 KERNELS = (LEFT_OUT, SHIPPED, ROOFLINE)
 OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
@@ -30,41 +32,88 @@ SHORT = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """One table: a title, the names of its columns (# marks figures), its lines, and columns that may be left out."""
+def run(
+    model: str | None, gpu: str | None, data: str | None, json_to: str | None, *, markdown: bool = False,
+    fail_above: float | None = None, **terms: Any,
+) -> None:  # fmt: skip
+    """Compare `model`, measured here or recorded, with its prediction; without one, score the folder `data` or the
+    sample. Print tables, Markdown or, where `json_to` is "-", JSON.
 
-    title: str
-    names: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    spare: tuple[str, ...] = ()
+    terms: the provider and what else a `Job` takes, as far as it is given. Raises LimitExceeded where the error of the
+    model, or the mean error of the user's own measurements in `data`, is larger than `fail_above`.
+    """
+    if model is not None:
+        if data is not None or markdown:
+            raise UsageError("validate takes MODEL, or --data and --markdown, not both")
+        one(model, gpu, json_to, fail_above, **terms)
+    elif given := ", ".join((*(["gpu"] if gpu is not None else []), *terms)):
+        raise UsageError(f"without MODEL nothing is run, and {given} would change nothing")
+    else:
+        scores(data, json_to, markdown, fail_above)
 
 
-def run(data: str | None, json_to: str | None, as_markdown: bool) -> None:
-    """Score the folder `data` or the sample; print tables, Markdown or, where `json_to` is "-", JSON."""
+def scores(data: str | None, json_to: str | None, as_markdown: bool, limit: float | None) -> None:
+    """Score the folder `data` or the sample, the user's own measurements there included."""
     if data == "":
         raise UsageError("--data needs the name of a folder")
+    if limit is not None and data is None:
+        raise UsageError(NOT_OURS)
     folder = None if data is None else Path(data)
     if json_to not in (None, "-"):
-        check_target(json_to, *map(str, sources(folder)))
+        check_target(json_to, *map(str, (*sources(folder), *(taken.sources(folder) if folder else ()))))
     with telling() as tell:
         report = validate(folder, tell)
+    own = report.measurements
+    if limit is not None and own.error is None:
+        raise UsageError(NOT_OURS)
+    text = markdown(report) if as_markdown else ""
+    shown = partial(print, text) if as_markdown else partial(show, console(), report)
+    _give(report, json_to, shown, own.error, limit, f"the mean error of {len(own.rows)} measurements")
+
+
+def one(model: str, gpu: str | None, json_to: str | None, limit: float | None, **terms: Any) -> None:
+    """Compare one model, measured on this machine or recorded (*.json), with its prediction."""
+    if not model:
+        raise UsageError("the path of MODEL is empty")
     if json_to not in (None, "-"):
-        write_file(json_to, report.to_json() + "\n")
-    if json_to == "-":
-        print(report.to_json())
-    elif as_markdown:
-        print(markdown(report))
+        check_target(json_to, *filter(None, (model, gpu)))
+    if model.lower().endswith(".json"):
+        if terms:
+            raise UsageError(f"{model} has been measured already: {', '.join(terms)} would not change that")
+        found = here.recorded(model, gpu)
     else:
-        show(console(), report)
+        with telling() as tell:
+            found = here.here(model, gpu, tell, **terms)
+    shown = partial(compare.show, console(), found)
+    _give(found, json_to, shown, abs(found.error), limit, f"{found.measurement.subject.name}: the error")
+
+
+def _give(
+    found: Report | here.Comparison, json_to: str | None, shown: Callable[[], None], error: float | None,
+    limit: float | None, what: str,
+) -> None:  # fmt: skip
+    """Write or print what was found; the limit holds also where whoever reads has enough before the end."""
+    try:
+        if json_to == "-":
+            print(found.to_json())
+        else:
+            if json_to:
+                write_file(json_to, found.to_json() + "\n")
+            shown()
+    except (BrokenPipeError, SystemExit):
+        _gate(error, limit, what)
+        raise
+    _gate(error, limit, what)
+
+
+def _gate(error: float | None, limit: float | None, what: str) -> None:
+    if error is not None and limit is not None and error > limit:
+        raise LimitExceeded(f"{what}, {error:.1%}, is over the limit of {100 * limit:.4g}%")
 
 
 def show(out: Console, report: Report) -> None:
     """Print all tables and what a reader has to know of them."""
-    for sheet in sheets(report):
-        out.print(Text(sheet.title, style="bold"))
-        out.print(tabulate(out, sheet.names, sheet.lines, spare=sheet.spare))
-        out.print()
+    put(out, sheets(report))
     for note in notes(report):
         out.print(Text(f"- {note}", style="dim"))
 
@@ -72,7 +121,8 @@ def show(out: Console, report: Report) -> None:
 def markdown(report: Report) -> str:
     """The tables by operator class, and of whole models by card, for a README."""
     parts = []
-    for sheet in (classes(report), whole(report, "by card"), runtime(report), ordering(report)):
+    tables = (classes(report), whole(report, "by card"), runtime(report), ordering(report))
+    for sheet in (s for s in (*compare.files(report.measurements), *tables) if s.lines):
         heads = [n.lstrip("#!") for n in sheet.names]
         rules = ["--:" if n.startswith("#") else "---" for n in sheet.names]
         lines = [_cells(heads), _cells(rules), *map(_cells, sheet.lines)]
@@ -85,16 +135,18 @@ def _cells(cells: Iterable[str]) -> str:
 
 
 def sheets(report: Report) -> list[Sheet]:
-    """Every table that has lines."""
-    found = [
-        classes(report), cards(report), whole(report, "by card"), runtime(report), whole(report, "by model"),
+    """Every table; those without lines are not printed. Of a folder without tables, the user's own alone."""
+    own = compare.files(report.measurements)
+    if not report.scores:
+        return own
+    return [
+        *own, classes(report), cards(report), whole(report, "by card"), runtime(report), whole(report, "by model"),
         ordering(report),
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
         Sheet("Operators that no row measures", ("!operators", "what their times rest on"), (*unmeasured().items(),)),
     ]  # fmt: skip
-    return [s for s in found if s.lines]
 
 
 def classes(report: Report) -> Sheet:
@@ -169,8 +221,11 @@ def ordering(report: Report) -> Sheet:
 
 def notes(report: Report) -> list[str]:
     """What the tables' words mean, and what limits them."""
+    if not report.scores:
+        return compare.remarks(report.measurements)
     clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s if most)
     found = [
+        *compare.remarks(report.measurements),
         "MAPE: mean of |predicted / measured - 1|; bias: median of predicted / measured, less 1. Cards count alike, "
         "however many rows they have.",
         "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "

@@ -1,0 +1,97 @@
+"""Device files with what calibration found: a card's own file with its effects put in, or a processor's whole file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+
+from gpu_specs import Device
+
+HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
+EFFECTS = {
+    "compute": "factor on the time that arithmetic takes",
+    "memory": "factor on the time that traffic takes",
+    "launch": "factor on what starting a kernel costs the card",
+    "host": "factor on what the host thread spends",
+    "power": "factor on the energy that work takes",
+}
+NO_CACHE = 1e-6  # MiB: the least that a device file can say
+NOT_OF_A_COPY = re.compile(r"^(?:aliases|short_names) *= *\[[^\]]*\]\n", re.MULTILINE)  # they mean the card shipped
+LINK = re.compile(r"^(?:pcie|host_link_GBps) *=.*$", re.MULTILINE)
+LINK_FACT = re.compile(r'"(?:pcie|host_link_GBps)",? *')
+TABLE_OF_EFFECTS = re.compile(r"^\[effects(?:\.operators)?\].*?(?=^\[(?!effects)|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def file_of(device: Device, host_link_Bps: float | None = None) -> str:
+    """The TOML text of a device with its effects. host_link_Bps: what copies show that the link carries, for a card."""
+    return _processor(device) if device.kind == "cpu" else _card(device, host_link_Bps)
+
+
+def text(value: str) -> str:
+    """A TOML string; what is not printable is lost, as no device file may hold it."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value).strip() or "unnamed"
+    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _effects(device: Device) -> str:
+    e = device.effects
+    lines = [f"{name} = {_number(getattr(e, name)):<10} # {what}" for name, what in EFFECTS.items()]
+    if e.half_width is not None:
+        lines.append(f"half_width = {_number(e.half_width)}  # logarithm; four in five operators are off by less")
+    lines += [f"source = {text(e.source)}", "", "[effects.operators]  # factors on the time of operators of a type"]
+    lines += [f"{text(name)} = {_number(factor)}" for name, factor in e.operators.items()]
+    return "\n".join(("[effects]", *lines, ""))
+
+
+def _card(device: Device, host_link_Bps: float | None) -> str:
+    body = (files("gpu_specs") / "cards" / f"{device.id}.toml").read_text(encoding="utf-8")
+    body = TABLE_OF_EFFECTS.sub("", NOT_OF_A_COPY.sub("", body))
+    sources = []
+    if host_link_Bps:
+        body = LINK_FACT.sub("", LINK.sub(f"host_link_GBps = {_number(host_link_Bps / 1e9)}  # measured", body))
+        sources.append(_source("seen", device.effects.source, ("host_link_GBps",)))
+    return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), _effects(device)))
+
+
+def _processor(d: Device) -> str:
+    rates = [f"{pipe} = {_number(rate / 1e12)}" for pipe, rate in d.dense_flops.items()]
+    names = {  # of Device fields, in a file
+        "sms": "cores", "boost_hz": "boost_MHz", "bandwidth_Bps": "bandwidth_GBps", "capacity_bytes": "capacity_GiB",
+        "l2_bytes": "l2_MiB", "l3_bytes": "l3_MiB",
+    }  # fmt: skip
+    lines = [
+        f"name = {text(d.name)}",
+        'kind = "cpu"',
+        f"architecture = {text(d.architecture)}",
+        "",
+        "[processor]",
+        f"cores = {d.sms}  # that take part",
+        f"lanes = {d.lanes}  # fp32, in one core; each does one multiply-add a cycle",
+        f"boost_MHz = {_number(d.boost_hz / 1e6)}",
+        "",
+        "[memory]",
+        f"memory_kind = {text(d.memory_kind)}",
+        f"bandwidth_GBps = {_number(d.bandwidth_Bps / 1e9)}  # that one core streams",
+        f"capacity_GiB = {_number(d.capacity_bytes / 2**30)}",
+        f"l2_MiB = {_number(d.l2_bytes / 2**20)}  # of one core",
+        f"l3_MiB = {_number(max(d.l3_bytes / 2**20, NO_CACHE))}  # what it has of the cache that cores share",
+        "",
+        "[dense_TFLOPS]",
+        *rates,
+        "",
+        *(_source(s.status, s.text, [names.get(f, f) for f in s.facts]) for s in d.sources),
+    ]
+    return "\n".join((HEAD, *lines, _effects(d)))
+
+
+def _source(status: str, says: str, facts: Iterable[str]) -> str:
+    named = ", ".join(map(text, facts))
+    return f"[[source]]\nstatus = {text(status)}\ntext = {text(says)}\nfacts = [{named}]\n"
+
+
+__all__ = ["file_of"]

@@ -1,0 +1,262 @@
+"""A device's few effects, and factors of operator types, from measurements on it: maximum a posteriori in log space.
+
+On a processor every profiled operator is a row, on a GPU every run. First the effects: least squares of the logarithms
+of predicted over measured under a soft-L1 loss, beside Gaussian priors that the loss does not touch. Then one factor
+for each operator type, from what is left of its rows, pulled to 1 where there are few. Both in turns: they share rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+import numpy as np
+
+from gpu_specs import Device, Effects, Rates
+from onnxperf.calibrate.fit import SOFT
+from onnxperf.calibrate.rows import WHOLE, Dropped, Run, lowered_run
+from onnxperf.errors import EnvironmentFailure, Error, UsageError
+from onnxperf.latency import Estimates, effect_of, estimate
+from onnxperf.latency.bounds import Array
+from onnxperf.measure.record import Measurement
+from onnxperf.runtimes import slower
+from onnxperf.schedule import schedule
+
+#: Standard deviations of the logarithms of the effects: cards are known by their datasheets, processors by flags.
+#: `DRAM` and `L3` are the bandwidth, and what a core has of the cache that it shares.
+PRIORS = {
+    "gpu": {"compute": 0.12, "memory": 0.08, "launch": 0.3, "host": 0.4, "power": 0.2},
+    "cpu": {"compute": 0.7, "memory": 0.7, "host": 0.7, "DRAM": 0.7, "L3": 0.7},
+}
+SHRINK = {"gpu": 2.0, "cpu": 0.2}  # rows that the prior of an operator type's factor counts for
+FEWEST = 3  # usable rows
+LIMIT = float(np.log(30))  # of the logarithm of any effect or factor
+TURNS = 3
+FASTER = 0.9  # of the physical floor: rows below went wrong
+RAISED = 4.0  # a processor may be so much faster than nominal
+SHOWN_BY = 5  # rows that show it
+MOST = 0.5  # of a GPU's run that one type takes, or the run says nothing of a single one
+COVERAGE, LEAST_WIDTH, WIDTH_ROWS = 0.8, 0.05, 5
+STEP = 1e-3  # of a logarithm, for differences
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured, and what was predicted of it before and after, in seconds. type: of its operator as in
+    `Effects.operators`, or "" where a run is of no single one.
+    """
+
+    model: str
+    name: str
+    type: str
+    measured_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The device with its effects, what it was before, and the rows behind them."""
+
+    device: Device
+    base: Device
+    rows: tuple[Row, ...]
+    dropped: tuple[Dropped, ...]
+
+    def error(self, after: bool, type: str | None = None) -> float:
+        """Mean of |predicted / measured - 1| over all rows or those of a type."""
+        rows = [r for r in self.rows if type is None or r.type == type]
+        return float(np.mean([abs((r.after_s if after else r.before_s) / r.measured_s - 1) for r in rows]))
+
+
+def require_scipy() -> None:
+    """Raise EnvironmentFailure where there is nothing to fit with."""
+    if find_spec("scipy") is None:
+        raise EnvironmentFailure("fitting a device takes scipy: pip install 'onnxperf[fit]'")
+
+
+def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
+    """Derive the effects of `device`, whatever it has now, from measurements on it.
+
+    Raises UsageError where fewer than FEWEST rows can be used, EnvironmentFailure without scipy.
+    """
+    require_scipy()
+    base, dropped = replace(device, effects=Effects()), list[Dropped]()
+    runs = []
+    for m in measurements:
+        try:
+            runs.append(lowered_run(m, base, dropped))
+        except Error as e:
+            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    if base.kind == "cpu":
+        base = _raised(runs, base)
+    runs = [_physical(r, base, dropped) for r in runs]
+    model = _Model(tuple(r for r in runs if r.parts), base)
+    if len(model.measured) < FEWEST:
+        why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
+        raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
+    x, factors = np.zeros(len(model.names)), dict[str, float]()
+    for _ in range(TURNS):
+        x = _effects(model, x, factors)
+        factors = _factors(model, model.device(x, factors), factors)
+    found = model.device(x, factors)
+    width = _half_width(model, found, factors)
+    found = replace(found, effects=replace(found.effects, half_width=width))
+    before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
+    rows = zip(model.of, model.types, model.measured, before, after, strict=True)
+    return Calibration(found, device, tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows), tuple(dropped))
+
+
+def _raised(runs: Sequence[Run], base: Device) -> Device:
+    """A processor whose clock is at least what its fastest rows show."""
+    ratios = sorted(floor_s / p.seconds for r in runs for p, floor_s in zip(r.parts, _floors(r, base), strict=True))
+    shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
+    factor = max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0)
+    rates = Rates(tuple((pipe, rate * factor) for pipe, rate in base.dense_flops.items()))
+    return replace(base, boost_hz=base.boost_hz * factor, tensor_hz=base.tensor_hz * factor, dense_flops=rates)
+
+
+def _floors(run: Run, base: Device) -> list[float]:
+    """The physical bound of each row, in seconds."""
+    floor_s = estimate(run.kernels, [base]).floor_s[:, 0]
+    return [float(floor_s[list(p.kernels)].sum()) for p in run.parts]
+
+
+def _physical(run: Run, base: Device, dropped: list[Dropped]) -> Run:
+    """The run without rows that are faster than physics allows."""
+    kept = []
+    for part, floor_s in zip(run.parts, _floors(run, base), strict=True):
+        if part.seconds < FASTER * floor_s:
+            dropped.append(Dropped(run.model, part.name, part.seconds, "it is faster than the device's peak allows"))
+        else:
+            kept.append(part)
+    return replace(run, parts=tuple(kept))
+
+
+class _Model:
+    """All rows as functions of the device."""
+
+    def __init__(self, runs: Sequence[Run], base: Device):
+        self.runs, self.base = runs, base
+        self.names = tuple(n for n in PRIORS[base.kind] if n != "L3" or base.l3_bytes)
+        self.sd = np.array([PRIORS[base.kind][n] for n in self.names])
+        self.of = [(r.model, p.name) for r in runs for p in r.parts]
+        self.measured = np.array([p.seconds for r in runs for p in r.parts])
+        self.types_of = [self._types(r) for r in runs]
+        self.types = np.array([t for types in self.types_of for t in types], dtype=object)
+
+    def device(self, x: Array, factors: Mapping[str, float]) -> Device:
+        """The device at a point: logarithms of effects, in standard deviations."""
+        at = {n: float(v) for n, v in zip(self.names, np.exp(np.clip(self.sd * x, -LIMIT, LIMIT)), strict=True)}
+        bandwidth, shared = at.pop("DRAM", 1.0), at.pop("L3", 1.0)
+        return replace(
+            self.base,
+            bandwidth_Bps=self.base.bandwidth_Bps * bandwidth,
+            l3_bytes=round(self.base.l3_bytes * shared),
+            effects=Effects(**at, operators=Rates(tuple(sorted(factors.items()))), source="fit"),
+        )
+
+    def predicted(self, devices: Sequence[Device]) -> tuple[Array, Array]:
+        """Seconds of all rows on each device [rows, g], and the share of them that their types' factors multiply."""
+        if self.base.kind == "cpu":
+            found = [self._each(r, devices) for r in self.runs]
+        else:
+            found = [self._whole(r, types[0], devices) for r, types in zip(self.runs, self.types_of, strict=True)]
+        return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
+
+    def _each(self, run: Run, devices: Sequence[Device]) -> tuple[Array, Array]:
+        """Each row by itself, with what the host spends on its operators."""
+        e, host = estimate(run.kernels, devices), np.array([d.effects.host for d in devices])
+        kernel = np.array([e.seconds[list(p.kernels)].sum(axis=0) for p in run.parts])
+        nodes = np.array([[sum(run.kernels.rows[i].repeat for i in p.kernels)] for p in run.parts])
+        total = kernel + nodes * run.host.node_s * host
+        return total, kernel / total
+
+    def _whole(self, run: Run, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
+        e = estimate(run.kernels, devices)
+        total = np.array([[_scheduled(run, e, j, d.effects.host) for j, d in enumerate(devices)]])
+        mine = np.array([effect_of(k) == type for k in run.kernels.rows], dtype=bool)
+        return total, e.seconds[mine].sum(axis=0, keepdims=True) / total
+
+    def _types(self, run: Run) -> list[str]:
+        """The operator type of each row, "" where a run is of no single one."""
+        names = [effect_of(k) for k in run.kernels.rows]
+        if self.base.kind == "cpu":
+            return [names[p.kernels[0]] for p in run.parts]
+        e, sums = estimate(run.kernels, [self.base]), defaultdict[str, float](float)
+        for name, seconds in zip(names, e.seconds[:, 0], strict=True):
+            sums[name] += float(seconds)
+        most = max(sums, key=lambda t: sums[t], default="")
+        return [most if sums[most] > MOST * _scheduled(run, e, 0, 1.0) else ""]
+
+
+def _scheduled(run: Run, e: Estimates, j: int, host: float) -> float:
+    """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
+    own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]])
+    rows = tuple(replace(k, host_s=k.host_s * host) for k in run.kernels.rows)
+    kernels = replace(run.kernels, rows=rows, tail_s=run.kernels.tail_s * host)
+    return float(schedule(kernels, own, slower(run.host, host), method="tile-wave").total_s[0])
+
+
+def _effects(model: _Model, x: Array, factors: Mapping[str, float]) -> Array:
+    """The effects that fit best beside these factors, as `_Model.device` takes them."""
+    from scipy.optimize import least_squares
+
+    def misses(points: Sequence[Array]) -> Array:
+        off = np.log(model.predicted([model.device(p, factors) for p in points])[0] / model.measured[:, None])
+        return np.asarray(np.sign(off) * np.sqrt(2 * (np.sqrt(1 + (off / SOFT) ** 2) - 1)))
+
+    def residuals(x: Array) -> Array:
+        return np.concatenate([x, misses([x])[:, 0]])
+
+    def slopes(x: Array) -> Array:
+        at = misses([x, *(x + STEP * np.eye(len(x)))])
+        return np.concatenate([np.eye(len(x)), (at[:, 1:] - at[:, :1]) / STEP])
+
+    return np.asarray(least_squares(residuals, x, jac=slopes, max_nfev=40, xtol=1e-4, ftol=1e-4).x)
+
+
+def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dict[str, float]:
+    """The factor of each type beside the effects of `device`: the mean of its rows' logarithms, wild ones aside."""
+    off, share, types = _left(model, device)
+    found = {}
+    for t in sorted({t for t in model.types if t}):
+        mine, before = types == t, np.log(factors.get(t, 1.0))
+        says, s = off[mine] / np.maximum(share[mine], 0.1) + before, share[mine]  # each row's own logarithm
+        at = float(np.median(says))
+        for _ in range(TURNS):
+            weight = s**2 / np.sqrt(1 + (s * (says - at) / SOFT) ** 2)
+            at = float((weight * says).sum() / max(weight.sum(), 1e-9))
+        at *= (s**2).sum() / ((s**2).sum() + SHRINK[model.base.kind])
+        found[t] = float(np.exp(np.clip(at, -LIMIT, LIMIT)))
+    return found
+
+
+def _left(model: _Model, device: Device) -> tuple[Array, Array, Array]:
+    """The logarithm of measured over predicted of each row, the share of its type's factor in it, and its type."""
+    predicted, share = (part[:, 0] for part in model.predicted([device]))
+    return np.log(model.measured / predicted), share, model.types
+
+
+def _half_width(model: _Model, device: Device, factors: Mapping[str, float]) -> float | None:
+    """Four in five rows are off by less than this logarithm, each against its type's factor without it.
+
+    None where fewer than WIDTH_ROWS types' rows have company.
+    """
+    off, share, types = _left(model, device)
+    misses = []
+    for t in factors:
+        mine = types == t
+        if mine.sum() > 1:
+            counted = share[mine] ** 2
+            total = counted.sum() + SHRINK[model.base.kind]
+            misses += list(np.abs(off[mine] * total / (total - counted)))
+    if len(misses) < WIDTH_ROWS:
+        return None
+    rank = min(int(np.ceil((len(misses) + 1) * COVERAGE)), len(misses))  # split-conformal, as of shipped ranges
+    return float(max(np.sort(misses)[rank - 1], LEAST_WIDTH))
+
+
+__all__ = ["Calibration", "Row", "fit", "require_scipy"]

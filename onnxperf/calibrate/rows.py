@@ -1,0 +1,106 @@
+"""What of measurements a fit can use: rows with the kernels behind them, and what is left out, with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from gpu_specs import Device
+from onnxperf.graph.build import is_frame
+from onnxperf.latency import effect_of, shipped
+from onnxperf.lower import Kernels
+from onnxperf.measure.profile import Joined, joined
+from onnxperf.measure.record import Measurement
+from onnxperf.pipeline import Request, answer, costed, lowered, prepare
+from onnxperf.runtimes import HOSTS, RUNTIMES, HostCosts, paced
+
+WHOLE = "the whole run"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was measured and not used, and why."""
+
+    model: str
+    name: str
+    seconds: float
+    reason: str
+
+
+class Part(NamedTuple):
+    """What one row is of: kernels of a run, by their indices, and the seconds measured of them together."""
+
+    name: str
+    kernels: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A measured model, lowered for the device without effects, and its rows. host: the runtime's costs there."""
+
+    model: str
+    kernels: Kernels
+    host: HostCosts
+    parts: tuple[Part, ...]
+
+
+def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
+    """A measurement's kernels for the device as it is, and its rows."""
+    s = m.setting
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
+    graph, device, scenario = prepare(Request(m.subject.skeleton, base, shapes=dict(s.inputs), terms=terms))
+    kernels = lowered(graph, device, scenario)[1]
+    host = paced(costed(RUNTIMES[s.runtime], base, shipped()).host, HOSTS[scenario.host])
+    rows = joined(m.operators, answer(graph, device, scenario)) if base.kind == "cpu" else ()
+    parts = _operators(m, kernels, rows, dropped) if base.kind == "cpu" else _whole_run(m, kernels, dropped)
+    return Run(m.subject.name, kernels, host, parts)
+
+
+def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tuple[Part, ...]:
+    own = {name for k in kernels.rows for name in (k.name, *k.nodes)}
+    if elsewhere := sum(name in own for name in m.hosted):
+        dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, f"{elsewhere} of its operators ran on the processor"))
+        return ()
+    if not kernels.rows or m.seconds <= 0:
+        dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, "it has no time or no kernel"))
+        return ()
+    return (Part(WHOLE, tuple(range(len(kernels.rows))), m.seconds),)
+
+
+def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped: list[Dropped]) -> tuple[Part, ...]:
+    """One row of each operator that was measured; of equal ones their median, of those without a name their sum."""
+    index, provider = {k.name: i for i, k in enumerate(kernels.rows)}, {o.name: o.provider for o in m.operators}
+    equal: dict[tuple[object, str], list[Part]] = defaultdict(list)
+    nameless: dict[str, list[Part]] = defaultdict(list)
+    for j in rows:
+        if reason := _unfit(j, [provider[o] for o in j.operators]):
+            dropped.append(Dropped(m.subject.name, j.name, j.measured_s or 0.0, reason))
+            continue
+        part = Part(j.name, (index[j.name],), j.measured_s or 0.0)
+        k = kernels.rows[index[j.name]]
+        if all(re.fullmatch(rf"{re.escape(j.type)}(_token_\d+)?", o) for o in j.operators):
+            nameless[effect_of(k)].append(part)
+        else:
+            equal[k.work, effect_of(k)].append(part)
+    merged = [at[0]._replace(seconds=median(p.seconds for p in at)) for at in equal.values()]
+    for type, at in nameless.items():
+        merged.append(Part(f"all {type}", tuple(i for p in at for i in p.kernels), sum(p.seconds for p in at)))
+    return tuple(merged)
+
+
+def _unfit(j: Joined, providers: Sequence[str]) -> str:
+    """Why an operator is no row, "" if it is."""
+    if is_frame(j.name):
+        return "it belongs to the frame around the operators"
+    if j.measured_s is None:
+        return "it was predicted, but is not in the profile"
+    if j.predicted_s is None:
+        return "it is in the profile, but was not predicted"
+    if any(not p.startswith("CPU") for p in providers):
+        return "it ran on another provider"
+    return "" if j.measured_s > 0 else "its time is below the profile's microsecond"

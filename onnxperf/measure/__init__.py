@@ -1,0 +1,1 @@
+"""Measuring: a model, run by ONNX Runtime on the device that is here."""

@@ -1,0 +1,158 @@
+"""Where a measurement is taken: the device, the software, the memory that is free, the device's own sensors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gpu_specs
+from onnxperf.errors import EnvironmentFailure, printable
+from onnxperf.measure.clocks import check
+from onnxperf.measure.record import Place, Reading
+
+ELSE = "--provider cpu measures on the processor"
+INSTALL = "pip install 'onnxperf[measure]'"
+
+
+def usable_provider() -> str:
+    """ "cuda" where a CUDA device can be used with the ONNX Runtime that is installed, else "cpu"."""
+    spec = find_spec("onnxruntime")
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not any(any(Path(f).glob("capi/*onnxruntime_providers_cuda*")) for f in folders or ()):
+        return "cpu"
+    try:
+        require_device(cuda_runtime())
+    except EnvironmentFailure:
+        return "cpu"
+    return "cuda"
+
+
+def cuda_runtime() -> Any:
+    """`cuda.bindings.runtime`; EnvironmentFailure where it is not installed."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError as e:
+        raise EnvironmentFailure(f"timing a GPU needs cuda-bindings ({e}): {INSTALL}") from None
+    return runtime
+
+
+def onnx_runtime() -> Any:
+    """`onnxruntime`; EnvironmentFailure where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise EnvironmentFailure(f"measuring needs ONNX Runtime ({printable(str(e))}): {INSTALL}") from None
+    return onnxruntime
+
+
+def nvml() -> Any:
+    """`pynvml`, ready for use; None where there is no such library or driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no module, no library, no driver, no right to use it
+        return None
+    return pynvml
+
+
+def processor() -> Place:
+    """The CPU; one thread of it takes part."""
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+        name = found[1].strip() if found else name
+    memory = 0
+    with suppress(AttributeError, ValueError, OSError):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Place("cpu", catalogued(name), name, memory, threads=1)
+
+
+def require_device(rt: Any) -> None:
+    """Raise EnvironmentFailure where there is no CUDA device."""
+    if not check(rt, rt.cudaDriverGetVersion()):
+        raise EnvironmentFailure(f"there is no NVIDIA driver here, and so no CUDA device; {ELSE}")
+    error, count = rt.cudaGetDeviceCount()
+    if error or not count:
+        why = rt.cudaGetErrorString(error)[1].decode(errors="replace")
+        raise EnvironmentFailure(f"there is no CUDA device that can be used here ({why}); {ELSE}")
+
+
+def graphics(rt: Any, sensors: Sensors) -> Place:
+    """CUDA's first device."""
+    properties = check(rt, rt.cudaGetDeviceProperties(0))
+    name = text(properties.name)
+    version = check(rt, rt.cudaDriverGetVersion())
+    driver = sensors.driver() or f"CUDA {version // 1000}.{version % 1000 // 10}"
+    return Place("gpu", catalogued(name), name, int(properties.totalGlobalMem), driver=driver)
+
+
+def text(name: bytes) -> str:
+    """What C wrote into a buffer."""
+    return name.split(b"\0")[0].decode(errors="replace")
+
+
+def catalogued(name: str) -> str:
+    """The catalogue's id of a device by what it calls itself, "" where it has none."""
+    try:
+        return "" if "/" in name or name.endswith(".toml") else gpu_specs.resolve(name)[0]
+    except gpu_specs.SpecError:
+        return ""
+
+
+def free_bytes() -> int | None:
+    """Memory that is free to use, or None where the system does not say."""
+    with suppress(OSError):
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+    return None
+
+
+class Sensors:
+    """The sensors of a GPU, by NVML (None where it isn't there); they are read, nothing is set."""
+
+    def __init__(self, nvml: Any, bus: str):
+        self.nvml, self.handle = nvml, None
+        self.since = time.perf_counter()
+        if nvml is not None:
+            with suppress(nvml.NVMLError):
+                self.handle = nvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
+
+    def driver(self) -> str:
+        """The driver's version, "" where NVML does not tell."""
+        if self.nvml is not None:
+            with suppress(self.nvml.NVMLError):
+                return str(self.nvml.nvmlSystemGetDriverVersion())
+        return ""
+
+    def clock(self) -> float | None:
+        """MHz of the multiprocessors' clock."""
+        return self._ask("nvmlDeviceGetClockInfo", 1)
+
+    def read(self) -> tuple[Reading, ...]:
+        """What they say now; nothing without NVML. Times count from `self.since`."""
+        if self.handle is None:
+            return ()
+        power = self._ask("nvmlDeviceGetPowerUsage")
+        reading = Reading(
+            at_s=time.perf_counter() - self.since,
+            clock_MHz=self.clock(),
+            memory_MHz=self._ask("nvmlDeviceGetClockInfo", 2),
+            power_W=None if power is None else power / 1000,
+            temperature_C=self._ask("nvmlDeviceGetTemperature", 0),
+        )
+        return (reading,)
+
+    def _ask(self, what: str, *about: int) -> float | None:
+        if self.handle is None:
+            return None
+        try:
+            return float(getattr(self.nvml, what)(self.handle, *about))
+        except self.nvml.NVMLError:
+            return None

@@ -1,0 +1,168 @@
+"""What a model is fed with: random inputs that are valid, or a user's own arrays."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from onnxperf.errors import ModelError, UsageError, printable
+from onnxperf.graph import Graph
+from onnxperf.graph.proto import times
+from op_models import Operator, Tensor
+
+Array = np.ndarray[Any, Any]
+
+#: What hands a whole number on, and what takes entries of a table by number: the table's place, and the numbers'.
+PASSING = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Slice", "Expand"})
+TABLES = {"Gather": (0, 1), "GatherElements": (0, 1), "GatherND": (0, 1)}
+#: The tables of an EmbedLayerNormalization by the input that indexes them.
+EMBEDDED = {0: 2, 1: 4}
+SLACK = 1 << 16  # bytes of an archive for names and headers, an array
+BIT_PATTERNS = {"bfloat16": 16}  # what NumPy has no type for, by ONNX's number
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One input: whole numbers lie between `least` and `most`, floats are N(0, 1), truth values true; or an array."""
+
+    name: str
+    shape: tuple[int, ...]
+    least: int = 0
+    most: int = 1
+    array: Array | None = None
+
+
+def feeds(graph: Graph) -> tuple[Feed, ...]:
+    """What each input of a static graph may hold: indices stay within their tables, masks are ones.
+
+    Raises ModelError for inputs that are no tensors of numbers.
+    """
+    users: dict[str, list[Operator]] = {}
+    for o in graph.operators:
+        for name in {t.name for t in o.present}:
+            users.setdefault(name, []).append(o)
+    return tuple(_feed(graph, users, t) for t in graph.inputs)
+
+
+def _feed(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> Feed:
+    if t.dtype in ("opaque", "string") or t.dtype.startswith(("complex", "float4", "float6", "float8", "int4", "int2")):
+        raise ModelError(f"{graph.name}: input {t.name!r} is no tensor of plain numbers, and can't be made up")
+    if "int" not in t.dtype:
+        return Feed(t.name, t.shape)
+    bounds = list(_bounds(users, t))
+    if bounds:
+        return Feed(t.name, t.shape, 0, max(min(bounds) - 1, 0))
+    return Feed(t.name, t.shape, 1 if len(t.shape) == 2 else 0)
+
+
+def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator[int]:
+    """How many entries the tables have that a whole number indexes, less what is added to it on the way."""
+    waiting, seen = [(source, 0)], {source.name}
+    while waiting:
+        t, added = waiting.pop()
+        for o in users.get(t.name, ()):
+            for table, axis in _indexed(o, t):
+                if axis < len(table.shape):
+                    yield table.shape[axis] - added
+            more = _passed(o, t)
+            if more is not None and o.out.name not in seen:
+                seen.add(o.out.name)
+                waiting.append((o.out, added + more))
+
+
+def _indexed(o: Operator, t: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """The tables that an operator reads at places which `t` names, and along which axis."""
+    place = next(i for i, other in enumerate(o.inputs) if other is not None and other.name == t.name)
+    if o.type in TABLES and place == TABLES[o.type][1]:
+        table = o.inputs[TABLES[o.type][0]]
+        axis = o.attrs.get("axis", 0) if o.type != "GatherND" else 0
+        if table is not None and isinstance(axis, int):
+            yield table, axis % max(table.rank, 1)
+    if o.type == "com.microsoft::EmbedLayerNormalization" and place in EMBEDDED:
+        table = o.inputs[EMBEDDED[place]]
+        if table is not None:
+            yield table, 0
+
+
+def _passed(o: Operator, t: Tensor) -> int | None:
+    """What an operator adds to a whole number that it hands on; None where it makes something else of it."""
+    if o.type in PASSING:
+        return 0 if o.inputs[0] is not None and o.inputs[0].name == t.name else None
+    if o.type != "Add":
+        return None
+    other = next((x for x in o.present if x.name != t.name), None)
+    return int(max(other.value)) if other is not None and other.value else None
+
+
+def random(feed: Feed, dtype: str, rng: np.random.Generator) -> Array:
+    """An array for an input; bfloat16 as the bits of it."""
+    if feed.array is not None:
+        return feed.array.astype(dtype)
+    if dtype == "bool":
+        return np.ones(feed.shape, dtype)
+    if "int" in dtype:
+        return rng.integers(feed.least, feed.most + 1, feed.shape).astype(dtype)
+    return as_type(rng.standard_normal(feed.shape, dtype=np.float32), dtype)
+
+
+def as_type(array: Array, dtype: str) -> Array:
+    """Floating numbers in another type; bfloat16, which NumPy does not have, as the upper half of float32's bits."""
+    if dtype != "bfloat16":
+        return array.astype(dtype, copy=False)
+    bits: Array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return bits
+
+
+def given(path: str | os.PathLike[str], graph: Graph) -> dict[str, Array]:
+    """The arrays of an .npz file, one for each input of the graph.
+
+    Raises UsageError where it is no such file, or an array's name, type or shape is not the input's. Nothing is read
+    that does not have the input's size.
+    """
+    where = printable(str(os.fspath(path)))
+    wanted = {t.name: t for t in graph.inputs}
+    try:
+        room = sum(t.bytes for t in wanted.values()) + SLACK * (len(wanted) + 1)
+        if os.path.getsize(path) > room:
+            raise UsageError(f"{where} holds more than the model's inputs take")
+        with zipfile.ZipFile(path) as archive:
+            names = [n.removesuffix(".npy") for n in archive.namelist()]
+            for name in names:
+                if name not in wanted:
+                    have = ", ".join(map(repr, wanted))
+                    raise UsageError(f"{where} holds {printable(name)!r}, but the model's inputs are {have}")
+            for name in wanted:
+                if name not in names:
+                    raise UsageError(f"{where} lacks the input {name!r}")
+            return {name: _array(archive, t, where) for name, t in wanted.items()}
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {where}") from None
+    except UsageError:
+        raise
+    except Exception as e:  # hostile archives make zipfile and NumPy raise whatever they like
+        why = printable(str(e))[:200]
+        raise UsageError(f"{where} is no .npz file of plain arrays: {why or type(e).__name__}") from None
+
+
+def _array(archive: zipfile.ZipFile, t: Tensor, where: str) -> Array:
+    with archive.open(f"{t.name}.npy") as file:
+        shape, dtype = _header(file)
+    if str(dtype) != t.dtype:
+        raise UsageError(f"{where}: {t.name!r} is of type {printable(str(dtype))}, the model's input of {t.dtype}")
+    if shape != t.shape:
+        raise UsageError(f"{where}: {t.name!r} has the shape {times(shape)}, the model's input {times(t.shape)}")
+    with archive.open(f"{t.name}.npy") as file:
+        return np.ascontiguousarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type that an array's header claims."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype

@@ -1,0 +1,126 @@
+"""What to measure: the request, and what of it the process that runs the model needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxperf.errors import UsageError
+from onnxperf.measure.inputs import Feed
+from onnxperf.runtimes import LEVELS
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+PROVIDERS = ("cuda", "cpu")
+PRECISIONS = ("keep", "fp32", "tf32", "fp16")
+MOST_RUNS = 1_000_000  # that are counted: every sample is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to measure.
+
+    model: a path, the bytes of a file, or an onnx.ModelProto; shapes, dims, batch: as in `onnxperf.predict`.
+    iterations: counted runs, fewer where `duration_s` is over before. include_transfers: time copies of inputs and
+    outputs, too. allow_host: go on where nodes that belong on the GPU run on the CPU. inputs: an .npz file of arrays by
+    input name, instead of random ones. profile: run once more under ONNX Runtime's profiler. warm_runs, warm_s: runs
+    and seconds that go before anything counts, at least.
+
+    Raises UsageError where that contradicts itself.
+    """
+
+    model: str | os.PathLike[str] | bytes | ModelProto
+    provider: str
+    shapes: Mapping[str, Sequence[int]] | None = None
+    dims: Mapping[str, int] | None = None
+    batch: int | None = None
+    precision: str = "keep"
+    opt_level: str = "all"
+    iterations: int = 300
+    duration_s: float | None = None
+    include_transfers: bool = False
+    allow_host: bool = False
+    inputs: str | os.PathLike[str] | None = None
+    profile: bool = True
+    warm_runs: int = 10
+    warm_s: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, value, allowed in (
+            ("provider", self.provider, PROVIDERS),
+            ("precision", self.precision, PRECISIONS),
+            ("optimisation level", self.opt_level, tuple(LEVELS)),
+        ):
+            if value not in allowed:
+                raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
+        if not 1 <= self.iterations <= MOST_RUNS:
+            raise UsageError(f"between 1 and {MOST_RUNS:,} runs can be counted, not {self.iterations!r}")
+        if self.warm_runs < 0 or self.warm_s < 0:
+            raise UsageError("a warm-up can't be negative")
+        if self.duration_s is not None and not self.duration_s > 0:
+            raise UsageError(f"the duration must be positive, not {self.duration_s!r}")
+        if self.provider == "cpu" and self.precision == "tf32":
+            raise UsageError("TF32 is a type of NVIDIA's tensor cores: the CPU provider can't run in it")
+        if self.provider == "cpu" and self.include_transfers:
+            raise UsageError("the CPU provider copies nothing: there are no transfers to include")
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it runs on a GPU."""
+        return self.provider == "cuda"
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's name in a prediction."""
+        return f"ort-{self.provider}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the process that runs the model is given once: how its session is made.
+
+    source: the model's path, or its bytes; folder: where its external data lie, "" for none; as_is: whether the file
+    can be opened as it stands; sizes: shapes of the inputs to write into the model, where its own are others; random:
+    whether weights are missing; profile: where the profiler writes, "" for no profiler.
+    """
+
+    source: str | bytes
+    name: str
+    folder: str
+    as_is: bool
+    sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    random: bool
+    provider: str
+    precision: str
+    opt_level: str
+    seed: int
+    profile: str = ""
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it runs on a GPU."""
+        return self.provider == "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What it is asked for then: warm up with these inputs, and count `iterations` runs.
+
+    Fewer where `most_s` seconds are over, but no fewer than `least`; streak_s: seconds of runs back to back instead.
+    """
+
+    feeds: tuple[Feed, ...]
+    iterations: int
+    least: int = 1
+    most_s: float | None = None
+    warm_runs: int = 10
+    warm_s: float = 0.2
+    copies: bool = False
+    streak_s: float = 0.0
+
+
+Message = tuple[Any, ...]  # what it says: a word, and what belongs to it

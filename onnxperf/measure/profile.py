@@ -1,0 +1,230 @@
+"""ONNX Runtime's profile: the operators that ran, how long each took, and how that compares with a prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from onnxperf.errors import EnvironmentFailure
+from onnxperf.measure.record import OperatorTime
+from onnxperf.measure.series import Series
+from onnxperf.prediction import KernelPrediction, Prediction
+
+MAX_BYTES = 1 << 30  # of a profile that are read
+MAX_LINE = 1 << 20  # ONNX Runtime writes an event per line
+ENDING = "_kernel_time"
+BODIES = frozenset({"If", "Loop", "Scan"})  # whose time is also that of the nodes inside
+#: What ONNX Runtime's rewrites add to the name of the node, or of the tensor, that an operator is named after.
+RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
+EXPORTED = "node_"  # what PyTorch's exporter puts before the name of a node's output to name the node
+
+Event = dict[str, Any]
+
+
+def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTime, ...], Series]:
+    """The operators of a profile in the order they ran, and the runs' own times; the first `skip` runs are left out.
+
+    An operator's time is that of all its calls in a run, without what the nodes of its body take. A profile that ends
+    in the middle counts up to its last whole run.
+
+    Raises EnvironmentFailure where it can't be read or holds no whole run.
+    """
+    runs: list[float] = []
+    times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for index, (events, whole) in enumerate(_runs(path)):
+        if index < skip:
+            continue
+        runs.append(_microseconds(whole["dur"]))
+        for key, seconds in _own(events).items():
+            times[key].append(seconds)
+    if not runs:
+        raise EnvironmentFailure("ONNX Runtime's profile holds no whole run: it ended early")
+    found = (OperatorTime(*key, len(s), median(s), min(s)) for key, s in times.items())
+    return tuple(found), Series(tuple(runs))
+
+
+def _runs(path: str | os.PathLike[str]) -> Iterator[tuple[list[Event], Event]]:
+    """The events of each whole run: those of its nodes, and its own, which is written behind them."""
+    nodes: list[Event] = []
+    for event in _events(path):
+        if event["name"] == "model_run":
+            yield nodes, event
+            nodes = []
+        elif event["cat"] == "Node" and event["name"].endswith(ENDING):
+            nodes.append(event)
+
+
+def _events(path: str | os.PathLike[str]) -> Iterator[Event]:
+    """The events that can be read; a line that is cut off, or no event, is passed over."""
+    left = MAX_BYTES
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            while left > 0 and (line := file.readline(MAX_LINE)):
+                left -= len(line)
+                try:
+                    event = json.loads(line.strip().rstrip(","))
+                except (ValueError, RecursionError):
+                    continue
+                if _is_event(event):
+                    yield event
+    except OSError as e:
+        raise EnvironmentFailure(f"ONNX Runtime's profile can't be read: {e.strerror or e}") from None
+
+
+def _is_event(event: Any) -> bool:
+    if not isinstance(event, dict) or not all(isinstance(event.get(k), str) for k in ("cat", "name")):
+        return False
+    args = event.get("args", {})
+    texts = isinstance(args, dict) and all(isinstance(args.get(k, ""), str) for k in ("op_name", "provider"))
+    return texts and all(type(event.get(k)) is int and event[k] >= 0 for k in ("ts", "dur"))
+
+
+def _own(events: Iterable[Event]) -> dict[tuple[str, str, str], float]:
+    """Seconds by name, type and provider, each without those of what ran inside it."""
+    found: dict[tuple[str, str, str], float] = {}
+    around: list[tuple[int, tuple[str, str, str]]] = []  # bodies that run: when each ends, and whose it is
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+        args, begin, lasts = event.get("args", {}), event["ts"], event["dur"]
+        key = (event["name"].removesuffix(ENDING), args.get("op_name", ""), args.get("provider", ""))
+        found[key] = found.get(key, 0.0) + _microseconds(lasts)
+        while around and begin >= around[-1][0]:
+            around.pop()
+        if around:
+            outer = around[-1][1]
+            found[outer] = max(found[outer] - _microseconds(lasts), 0.0)
+        if key[1] in BODIES:
+            around.append((begin + lasts, key))
+    return found
+
+
+def _microseconds(count: int) -> float:
+    return count * 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A predicted kernel beside the operators that were measured for it, seconds of all of them.
+
+    None where one side has nothing like it: predicted but not found in the profile, or measured but not predicted.
+    """
+
+    name: str
+    type: str
+    predicted_s: float | None
+    measured_s: float | None
+    operators: tuple[str, ...] = ()
+
+    @property
+    def error_s(self) -> float:
+        """Predicted less measured; what is missing counts 0."""
+        return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSum:
+    """All of one operator type: seconds predicted and measured."""
+
+    type: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured; None where nothing was measured."""
+        return self.predicted_s / self.measured_s if self.measured_s else None
+
+
+def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:
+    """Every kernel in order with the operators measured for it, then every operator that belongs to none.
+
+    ONNX Runtime renames what it fuses. An operator belongs to the kernel of its name; else to one that stands for the
+    node it is named after; else, in order, to the next kernel of its type that has none yet, or of one that the other
+    is fused from (Gelu, BiasGelu).
+    """
+    kernels = sorted(prediction.kernels, key=lambda k: k.start_seconds)
+    owner = _by_name(operators, kernels)
+    for alike in (str.__eq__, _related):
+        free: dict[str, deque[int]] = defaultdict(deque)
+        for i in sorted({*range(len(kernels))} - {*owner.values()}):
+            free[short(kernels[i].op)].append(i)
+        for j in sorted({*range(len(operators))} - owner.keys()):
+            near = [queue for type, queue in free.items() if queue and alike(type, short(operators[j].type))]
+            if near:
+                owner[j] = min(near).popleft()
+    measured: dict[int, list[OperatorTime]] = defaultdict(list)
+    for j, i in sorted(owner.items()):
+        measured[i].append(operators[j])
+    found = [
+        Joined(
+            k.name,
+            short(k.op),
+            k.seconds,
+            sum(map(seconds, measured[i])) if i in measured else None,
+            tuple(o.name for o in measured.get(i, ())),
+        )
+        for i, k in enumerate(kernels)
+    ]
+    rest = (o for j, o in enumerate(operators) if j not in owner)
+    return (*found, *(Joined(o.name, short(o.type), None, seconds(o), (o.name,)) for o in rest))
+
+
+def _by_name(operators: Sequence[OperatorTime], kernels: Sequence[KernelPrediction]) -> dict[int, int]:
+    """Operator -> kernel, by positions, as far as names tell."""
+    exact = {k.name: i for i, k in enumerate(kernels)}
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for i, k in enumerate(kernels):
+        for node in k.nodes:
+            nodes[node].append(i)
+    owner: dict[int, int] = {}
+    for j, o in enumerate(operators):
+        names = _stems(o.name)
+        at = exact.get(o.name)
+        if at is None:
+            # of several kernels with that node the one of the same type, or the first
+            near = [i for name in names for i in nodes.get(name, ())]
+            at = next((i for i in near if short(kernels[i].op) == short(o.type)), near[0] if near else None)
+        if at is not None:
+            owner[j] = at
+    return owner
+
+
+def _related(type: str, other: str) -> bool:
+    return type.endswith(other) or other.endswith(type)
+
+
+def _stems(name: str) -> list[str]:
+    """What an operator may be named after: its name, with less and less of what rewrites append."""
+    stems = [name]
+    while (stem := RENAMED.sub("", stems[-1])) != stems[-1]:
+        stems.append(stem)
+    return [*stems, *(EXPORTED + stem for stem in stems)]
+
+
+def short(type: str) -> str:
+    """An operator's type without its domain."""
+    return type.rpartition("::")[2]
+
+
+def seconds(o: OperatorTime) -> float:
+    """What counts of an operator: the median; on a CPU, which neighbours disturb, the undisturbed run."""
+    return o.least_s if o.provider.startswith("CPU") else o.median_s
+
+
+def by_class(found: Iterable[Joined]) -> tuple[ClassSum, ...]:
+    """Sums by operator type, those first on which most time was measured."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for j in found:
+        sums[j.type][0] += j.predicted_s or 0.0
+        sums[j.type][1] += j.measured_s or 0.0
+    return tuple(ClassSum(t, p, m) for t, (p, m) in sorted(sums.items(), key=lambda x: (-x[1][1], -x[1][0], x[0])))
+
+
+def worst(found: Iterable[Joined], count: int = 10) -> tuple[Joined, ...]:
+    """What is most wrong in seconds."""
+    return tuple(sorted(found, key=lambda j: -abs(j.error_s))[:count])

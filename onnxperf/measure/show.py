@@ -1,0 +1,261 @@
+"""A measurement on the terminal, and the command that takes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.graph import Note
+from onnxperf.measure import throughput
+from onnxperf.measure.bench import opened
+from onnxperf.measure.environment import usable_provider
+from onnxperf.measure.files import write
+from onnxperf.measure.job import Job
+from onnxperf.measure.profile import seconds, short
+from onnxperf.measure.record import Measurement, OperatorTime, Reading, Throughput
+from onnxperf.measure.run import Progress, measure
+from onnxperf.measure.series import Series
+from onnxperf.output import check_target, write_file
+from onnxperf.report import FOLDED, console, duration, row, size, tabulate
+
+SLOWEST = 10  # operators listed
+TYPES = 8  # listed before the rest is summed up
+STREAK_S = 5.0  # of the long run at the best batch, where no duration is given
+NAME = 48  # characters of a name that are shown
+
+
+def run(
+    model: str, json_to: str | None, *, provider: str | None = None, search: bool = False,
+    batches: tuple[int, ...] = (), **terms: object,
+) -> None:  # fmt: skip
+    """Measure a model on the device that is here; print tables or, where `json_to` is "-", JSON.
+
+    provider: None takes CUDA where it can be used; search: look for the batch with the best throughput, or, where
+    `batches` are given, for the best of them; terms: fields of `Job`. What was measured before it was interrupted, or
+    before something failed, is printed and written all the same.
+    """
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    if search and batches:
+        raise UsageError("--throughput looks for the best batch, --batches says which to try: give one of them")
+    if json_to not in (None, "-"):
+        check_target(json_to, model, *([str(terms["inputs"])] if terms.get("inputs") else []))
+        if not os.path.isdir(folder := os.path.dirname(json_to) or "."):  # better known now than when all is measured
+            raise UsageError(f"can't write {json_to}: there is no folder {folder}")
+    job = Job(model, provider or usable_provider(), **terms)  # type: ignore[arg-type]
+    measured = None
+    try:
+        with telling() as told:
+            measured = measure(job, told)
+            if search or batches:
+                measured = with_throughput(measured, job, batches, told)
+    except (Error, KeyboardInterrupt) as e:
+        kept = replace(measured, complete=False) if measured else getattr(e, "measurement", None)
+        if kept is not None:
+            _give(kept, json_to)
+        raise
+    _give(measured, json_to)
+
+
+def _give(m: Measurement, json_to: str | None) -> None:
+    if json_to == "-":
+        print(write(m))
+        return
+    show(console(), m)
+    if json_to:
+        write_file(json_to, write(m) + "\n")
+
+
+def with_throughput(m: Measurement, job: Job, batches: Sequence[int], told: Progress) -> Measurement:
+    """The measurement with the curve over `batches`, or over those that the search tries, and a long run at the best.
+
+    Raises EnvironmentFailure where not even the smallest fits into memory.
+    """
+    with opened(job) as bench:
+
+        def run_at(batch: int) -> float | None:
+            told(f"batch {batch}", 0, 0)
+            return bench.at(batch)
+
+        curve = throughput.listed(run_at, batches) if batches else throughput.curve(run_at)
+        best = throughput.best(curve)
+        if best is None:
+            raise EnvironmentFailure(f"batch {curve[0].batch} does not fit into memory: there is no throughput to find")
+        told(f"a long run at batch {best.batch}", 0, 0)
+        count, lasted = bench.streak(best.batch, job.duration_s or STREAK_S)
+    return replace(m, throughput=Throughput(curve, best.batch, count, lasted))
+
+
+@contextmanager
+def telling() -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal, for as long as something is measured."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    err = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("reading")
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
+
+
+def show(out: Console, m: Measurement) -> None:
+    """Print a measurement: how long, how surely, what it was spent on, and under which conditions."""
+    parts: list[RenderableType] = [
+        _headline(m), _facts(m), _series(out, m), _throughput(out, m), _by_type(out, m.operators),
+        _slowest(out, m.operators), _notes(m.warnings),
+    ]  # fmt: skip
+    shown = [x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x)]
+    out.print(Group(*(x for part in shown for x in (part, Text()))), end="")
+
+
+def _headline(m: Measurement) -> Text:
+    s, d, text = m.setting, m.device, Text()
+    where = m.place.name + (f" ({m.place.id})" if m.place.id else "")
+    text.append(printable(f"{m.subject.name} on {where}") + "\n", style="bold")
+    weights = "random weights" if m.subject.weights == "random" else "stored weights"
+    terms = f"{s.runtime}, {s.precision} precision, optimisations {s.opt_level}, batch {s.batch}, {weights}"
+    text.append(printable(terms) + "\n", style="dim")
+    text.append(f"\n{duration(d.median)}", style="bold green")
+    i = d.median_interval
+    between = f"; 95% between {duration(i[0])} and {duration(i[1])}" if i else ""
+    text.append(f"  (median of {len(d.samples):,} runs{between})")
+    text.append(f"   {duration(m.wall.median)} by the wall's clock")
+    if m.place.kind == "cpu":
+        text.append(f"\n{duration(m.seconds)} undisturbed, which is what a prediction is compared with")
+    if not m.complete:
+        text.append("\ninterrupted: this is what was measured until then", style="yellow")
+    text.append(f"\n{printable(m.scope)}", style="dim")
+    return text
+
+
+def _facts(m: Measurement) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    w, c = m.warm_up, m.copies
+    settled = "settled" if w.steady else "not settled"
+    row(table, "inputs", printable(", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in m.setting.inputs)))
+    row(table, "clock", printable(m.clock))
+    row(
+        table,
+        "start",
+        f"session {duration(w.opened_s)}, first run {duration(w.first_s)}, {w.runs} runs of warm-up in"
+        f" {duration(w.seconds)}: {settled}",
+    )
+    if c is not None:
+        there = f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)})"
+        row(table, "copies", f"{there}, outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})")
+    if sensed := _sensed(m.readings):
+        row(table, "sensors", sensed)
+    if m.place.driver:
+        row(table, "driver", printable(m.place.driver))
+    row(table, "software", printable(", ".join(f"{name} {version}" for name, version in m.setting.software)))
+    return table
+
+
+def _sensed(readings: Sequence[Reading]) -> str:
+    """What the sensors said, from the least to the most."""
+    wanted: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
+        ("clock", "MHz", lambda r: r.clock_MHz),
+        ("memory", "MHz", lambda r: r.memory_MHz),
+        ("power", "W", lambda r: r.power_W),
+        ("temperature", "C", lambda r: r.temperature_C),
+    )
+    parts = []
+    for what, unit, of in wanted:
+        said = [x for r in readings if (x := of(r)) is not None]
+        if said:
+            low, high = f"{min(said):,.0f}", f"{max(said):,.0f}"
+            parts.append(f"{what} {low} {unit}" if low == high else f"{what} {low} to {high} {unit}")
+    return ", ".join(parts)
+
+
+def _series(out: Console, m: Measurement) -> Table:
+    """How times are distributed: the counted runs by both clocks, and those under the profiler."""
+    series = {"device": m.device, "wall": m.wall, "profiler": m.profiled}
+    rows = [(name, *_statistics(s)) for name, s in series.items() if s is not None]
+    names = ("!time by", "#runs", "#least", "#median", "#mean", "#p90", "#p95", "#p99", "#std", "#drift")
+    return tabulate(out, names, rows, spare=("p95", "std", "mean", "drift"))
+
+
+def _statistics(s: Series) -> tuple[str, ...]:
+    times = map(duration, (s.least, s.median, s.mean, s.p90, s.p95, s.p99, s.std))
+    return (f"{len(s.samples):,}", *times, f"{s.drift:+.1%}")
+
+
+def _throughput(out: Console, m: Measurement) -> Table:
+    """The curve over batches; the rate of the long run stands beside the best of them."""
+    if m.throughput is None:
+        return tabulate(out, (), ())
+    t = m.throughput
+    rows = []
+    for p in t.curve:
+        if p.seconds is None:
+            rows.append((f"{p.batch:,}", "", "", "out of memory"))
+        else:
+            runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
+            long = f"best: {rate(t.samples_per_second)} samples/s, {runs}"
+            per_second = rate(p.batch / p.seconds) if p.seconds else ""
+            rows.append((f"{p.batch:,}", duration(p.seconds), per_second, long if p.batch == t.batch else ""))
+    return tabulate(out, ("#batch", "#time", "#samples/s", "throughput"), rows)
+
+
+def rate(per_second: float) -> str:
+    """Samples per second."""
+    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
+
+
+def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
+    groups: dict[str, list[float]] = {}
+    for o in operators:
+        groups.setdefault(short(o.type), []).append(seconds(o))
+    total = sum(sum(g) for g in groups.values())
+    ranked = sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0]))
+    rest = [s for _, times in ranked[TYPES:] for s in times]
+    lines = [*ranked[:TYPES], *([("(others)", rest)] if rest else [])]
+    rows = [(_name(t), f"{len(times):,}", duration(sum(times)), _share(sum(times), total)) for t, times in lines]
+    return tabulate(out, ("operator", "#nodes", "#time", "#share"), rows)
+
+
+def _slowest(out: Console, operators: Sequence[OperatorTime]) -> Table:
+    total = sum(map(seconds, operators))
+    ranked = sorted(operators, key=lambda o: -seconds(o))[:SLOWEST]
+    rows = [
+        (
+            _name(o.name), _name(short(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
+            duration(o.least_s), duration(o.median_s), _share(seconds(o), total),
+        )
+        for o in ranked
+    ]  # fmt: skip
+    names = ("slowest", "operator", "!on", "#least", "#median", "#share")
+    return tabulate(out, names, [tuple(map(printable, line)) for line in rows], spare=("on", "operator"))
+
+
+def _share(part: float, total: float) -> str:
+    return f"{part / total:.1%}" if total else ""
+
+
+def _name(text: str) -> str:
+    """A name, safe to print and short enough for a table; its end says most."""
+    return printable(text if len(text) <= NAME else f"{text[:9]}...{text[12 - NAME :]}")
+
+
+def _notes(notes: Iterable[Note]) -> Text:
+    text = Text()
+    for note in notes:
+        text.append(f"{printable(note.code)}  ", style="yellow")
+        text.append(printable(note.message))
+        if note.nodes:
+            more = f", and {len(note.nodes) - 3} more" if len(note.nodes) > 3 else ""
+            text.append(f" ({', '.join(map(_name, note.nodes[:3]))}{more})", style="dim")
+        text.append("\n")
+    text.rstrip()
+    return text

@@ -1,0 +1,197 @@
+"""Weights that a file lacks, made up; and the model as ONNX Runtime is given it, rebound and in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxperf.errors import EnvironmentFailure, ModelError
+from onnxperf.graph.proto import dtype_of, graphs_in, nodes_in
+from onnxperf.graph.read import read
+from onnxperf.measure.inputs import BIT_PATTERNS, Array, as_type
+from onnxperf.measure.job import Plan
+from op_models.core import BITS
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto
+
+SPREAD = 0.02  # standard deviation, as models are initialised
+BLOCK = 1 << 20  # random numbers that are repeated: times do not depend on them
+LARGEST, SMALLEST = 65504.0, 5.96e-8  # of float16
+MOST_INSIDE = 1 << 30  # bytes of weights in a place where only the file itself can hold them
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+NUMPY = frozenset({*FLOATS[:3], "bool", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
+
+Stored = dict[str, tuple[Array, int]]  # by name: an array, and ONNX's type where NumPy does not have it (else 0)
+
+
+def absent(model: ModelProto, folder: Path | None) -> list[TensorProto]:
+    """The tensors whose data lie in a file that isn't there.
+
+    Raises ModelError where a link leads out of the model's folder.
+    """
+    return [t for t in (*model.graph.initializer, *_inner(model.graph)) if outside(t) and file_of(t, folder) is None]
+
+
+def _inner(graph: GraphProto) -> Iterator[TensorProto]:
+    """The tensors stored in nodes and in the graphs inside them."""
+    for g in graphs_in(graph.node):
+        yield from g.initializer
+    for attribute in (a for n in nodes_in(graph.node) for a in n.attribute):
+        yield from (attribute.t, *attribute.tensors)
+
+
+def outside(t: TensorProto) -> bool:
+    """Whether a tensor's data lie in another file."""
+    return bool(t.data_location == t.EXTERNAL)
+
+
+def file_of(t: TensorProto, folder: Path | None) -> Path | None:
+    """The file of a tensor's data, None where there is none."""
+    if folder is None:
+        return None
+    path = folder / _entry(t, "location")
+    try:
+        if not path.is_file():
+            return None
+    except (OSError, ValueError):
+        return None
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"tensor {t.name!r} keeps its data outside the model's folder, behind a link")
+    return path
+
+
+def bytes_of(t: TensorProto) -> int:
+    """What a tensor's data take."""
+    return (int(prod(t.dims)) * BITS[dtype_of(t.data_type)] + 7) // 8
+
+
+def prepare(plan: Plan) -> tuple[str | bytes, Stored]:
+    """What ONNX Runtime is to open, and the weights it is handed: those that are missing, or have another type now.
+
+    Raises ModelError where the file can't be used, EnvironmentFailure where it gets too large.
+    """
+    if plan.as_is:
+        return plan.source, {}
+    folder = Path(plan.folder) if plan.folder else None
+    model = read(plan.source)[0]
+    rebind(model, dict(plan.sizes))
+    rng = np.random.default_rng(plan.seed)
+    block = rng.standard_normal(BLOCK, dtype=np.float32) * np.float32(SPREAD)
+    _fill([t for t in _inner(model.graph) if outside(t) and file_of(t, folder) is None], block)
+    single = {t.name for t in model.graph.initializer if outside(t) and dtype_of(t.data_type) == "float32"}
+    if plan.precision == "fp16":
+        model = _halved(model)
+    stored: Stored = {}
+    for t in filter(outside, model.graph.initializer):
+        there = file_of(t, folder)
+        halved = t.name in single and dtype_of(t.data_type) == "float16"
+        if there is None and _number(t) is None:
+            _fill([t], block)
+        elif there is None or halved:
+            stored[t.name] = (_made(t, block) if there is None else _read(t, there), _number(t) or 0)
+    try:
+        return model.SerializeToString(), stored
+    except ValueError:
+        raise EnvironmentFailure(f"{plan.name}: what has to be changed in it makes it larger than 2 GiB") from None
+
+
+def changed(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The inputs whose fixed sizes are others than those wanted, with these."""
+    found = []
+    for info in model.graph.input:
+        own = [d.dim_value if d.HasField("dim_value") else None for d in info.type.tensor_type.shape.dim]
+        wanted = shapes.get(info.name, ())
+        if any(d is not None and 0 <= d != w for d, w in zip(own, wanted, strict=False)):
+            found.append((info.name, wanted))
+    return tuple(found)
+
+
+def rebind(model: ModelProto, sizes: dict[str, tuple[int, ...]]) -> None:
+    """Write other sizes into the model's inputs; what the file says of the shapes behind them goes."""
+    for info in model.graph.input:
+        for dim, size in zip(info.type.tensor_type.shape.dim, sizes.get(info.name, ()), strict=False):
+            dim.dim_value = size
+    if sizes:
+        del model.graph.value_info[:]
+        for info in model.graph.output:
+            info.type.tensor_type.ClearField("shape")
+
+
+def _halved(model: ModelProto) -> ModelProto:
+    """In half precision as ONNX Runtime's own tool makes it, inputs and outputs too.
+
+    The tool wants to see every weight; those whose data lie elsewhere pass it as inputs.
+    """
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    graph, inputs = model.graph, {i.name for i in model.graph.input}
+    away = [type(t).FromString(t.SerializeToString()) for t in graph.initializer if outside(t)]
+    _drop(graph.initializer, outside)
+    for t in away:
+        if t.name not in inputs:
+            kind = graph.input.add(name=t.name).type.tensor_type
+            kind.elem_type = t.data_type
+            for size in t.dims:
+                kind.shape.dim.add(dim_value=size)
+    model = convert_float_to_float16(model, keep_io_types=False)
+    types = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    _drop(model.graph.input, lambda i: i.name not in inputs)
+    for t in away:
+        model.graph.initializer.add().CopyFrom(t)
+        model.graph.initializer[-1].data_type = types[t.name]
+    return model
+
+
+def _drop(field: Any, gone: Callable[[Any], bool]) -> None:
+    """Take messages out of a repeated field."""
+    for i in reversed(range(len(field))):
+        if gone(field[i]):
+            del field[i]
+
+
+def _number(t: TensorProto) -> int | None:
+    """ONNX's number of a type that NumPy lacks, 0 for one that it has, None where no array can be handed over."""
+    dtype = dtype_of(t.data_type)
+    return 0 if dtype in NUMPY else BIT_PATTERNS.get(dtype)
+
+
+def _made(t: TensorProto, block: Array) -> Array:
+    """Random weights. Whole numbers are 0, an index of any table; vectors are positive, as variances must be."""
+    shape, dtype = tuple(t.dims), dtype_of(t.data_type)
+    if dtype not in FLOATS:
+        return np.zeros(shape, dtype)
+    array = np.resize(block, shape)
+    return as_type(np.abs(array) + np.float32(SPREAD) if len(shape) < 2 else array, dtype)
+
+
+def _read(t: TensorProto, path: Path) -> Array:
+    """Weights from a file in float32, as float16 holds them."""
+    size = prod(t.dims)
+    try:
+        array = np.fromfile(path, "<f4", size, offset=int(_entry(t, "offset") or 0))
+    except (OSError, ValueError) as e:
+        raise ModelError(f"the data of tensor {t.name!r} can't be read: {e}") from None
+    if array.size != size:
+        raise ModelError(f"the data of tensor {t.name!r} are cut off: {array.size:,} of {size:,} numbers")
+    small = np.where(np.abs(array) < SMALLEST, np.copysign(np.float32(SMALLEST), array), array)
+    return np.clip(np.where(array == 0, 0, small), -LARGEST, LARGEST).astype(np.float16).reshape(tuple(t.dims))
+
+
+def _fill(tensors: list[TensorProto], block: Array) -> None:
+    """Put made-up data into the file itself: for constants of nodes and of subgraphs, and types that NumPy lacks."""
+    need = sum(map(bytes_of, tensors))
+    if need > MOST_INSIDE:
+        raise ModelError(f"{need / 1e9:.3g} GB of weights that the file lacks can't be handed to ONNX Runtime")
+    for t in tensors:
+        t.raw_data = _made(t, block).tobytes() if _number(t) is not None else bytes(bytes_of(t))
+        t.ClearField("data_location")
+        del t.external_data[:]
+
+
+def _entry(t: TensorProto, key: str) -> str:
+    return next((e.value for e in t.external_data if e.key == key), "")

@@ -1,0 +1,283 @@
+"""Whole measurements on the CPU, and what may go wrong on the way."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+
+from onnxperf.errors import EnvironmentFailure, ModelError, UsageError
+from onnxperf.measure.bench import opened
+from onnxperf.measure.child import Stopped
+from onnxperf.measure.environment import usable_provider
+from onnxperf.measure.job import Job
+from onnxperf.measure.prepared import Prepared, check_hosted
+from onnxperf.measure.run import Interrupted, measure
+
+pytest.importorskip("onnxruntime")
+ROOT = Path(__file__).parents[2]
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+def small(text: str = "(float[N,64] x) => (float[N,64] y) { r=Relu(x) y=Neg(r) }", opset: int = 20) -> ModelProto:
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> g {text}')
+    for i, node in enumerate(model.graph.node):
+        node.name = f"node{i}"
+    return model
+
+
+def job(model: Any = None, **terms: Any) -> Job:
+    return Job(small() if model is None else model, "cpu", **{"iterations": 4, "warm_s": 0.0, **terms})
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Neither processes nor files stay behind, whatever happens."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    yield
+    assert not multiprocessing.active_children()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_sample_without_weights() -> None:
+    m = measure(Job(ROOT / "samples/minilm-l6-h384.onnx", "cpu", dims={"sequence": 16}, iterations=3))
+    assert m.subject.name == "minilm-l6-h384.onnx" and m.subject.weights == "random" and len(m.subject.sha256) == 64
+    assert m.subject.skeleton
+    assert (m.place.kind, m.place.threads) == ("cpu", 1) and m.place.name
+    assert m.setting.runtime == "ort-cpu" and m.setting.batch == 1
+    assert dict(m.setting.inputs)["input_ids"] == (1, 16)
+    assert dict(m.setting.options)["intra_op_num_threads"] == "1"
+    assert {"onnxruntime", "onnxperf", "python", "platform"} <= dict(m.setting.software).keys()
+    assert len(m.device.samples) == len(m.wall.samples) == 3
+    assert all(t > 0 for t in (*m.device.samples, m.warm_up.first_s, m.warm_up.opened_s))
+    assert m.warm_up.runs >= 10
+    assert m.profiled is not None and len(m.profiled.samples) >= 5
+    assert {o.provider for o in m.operators} == {"CPUExecutionProvider"}
+    assert {"MatMul", "Softmax"} & {o.type for o in m.operators}
+    assert not m.hosted and m.copies is None and not m.readings and m.complete
+
+
+def test_bytes_and_a_proto_are_measured_alike() -> None:
+    one, other = measure(job(profile=False)), measure(job(small().SerializeToString(), profile=False))
+    assert one.subject.sha256 == other.subject.sha256
+    assert one.subject.weights == other.subject.weights == "stored"
+    assert one.profiled is None and one.operators == ()
+
+
+def test_a_file_with_another_batch(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }").SerializeToString())
+    m = measure(job(tmp_path / "m.onnx", batch=3, profile=False))
+    assert m.setting.inputs == (("x", (3, 8)),) and m.setting.batch == 3
+
+
+def test_time_ends_a_measurement() -> None:
+    m = measure(job(iterations=10**6, duration_s=1e-6, profile=False))
+    assert len(m.device.samples) == 1 and m.complete
+
+
+def test_a_users_inputs(tmp_path: Path) -> None:
+    model = small("(int64[2] i, float[9,3] t) => (float[2,3] y) { y=Gather(t,i) }")
+    np.savez(tmp_path / "in.npz", i=np.array([0, 99]), t=np.zeros((9, 3), np.float32))
+    with pytest.raises(ModelError, match="out of"):
+        measure(job(model, inputs=tmp_path / "in.npz"))
+    np.savez(tmp_path / "in.npz", i=np.array([0, 8]), t=np.zeros((9, 3), np.float32))
+    assert measure(job(model, inputs=tmp_path / "in.npz", profile=False)).complete
+
+
+@pytest.mark.parametrize("opset", [27, 28])
+def test_an_opset_that_onnx_runtime_does_not_know(opset: int) -> None:
+    model = small()
+    model.opset_import[0].version = opset
+    try:
+        measure(job(model, profile=False))
+    except ModelError as e:
+        says = str(e)
+        assert f"opset {opset} is newer than" in says and "the newest that ONNX Runtime" in says
+        assert "onnx.version_converter" in says
+    else:
+        pytest.skip("this ONNX Runtime knows the opset")
+
+
+def test_an_operator_that_onnx_runtime_does_not_know() -> None:
+    model = small("(float[2] x) => (float[2] y) { y=acme.Foo(x) }")
+    model.opset_import.add(domain="acme", version=1)
+    with pytest.raises(ModelError, match=r"refuses it.*acme:Foo"):
+        measure(job(model))
+
+
+@pytest.mark.skipif(usable_provider() == "cuda", reason="there is a CUDA device here")
+def test_cuda_where_there_is_none() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"CUDA.*--provider cpu|cuda-bindings") as e:
+        measure(Job(small(), "cuda", iterations=1))
+    assert e.value.exit_code == 4
+
+
+def test_more_memory_than_there_is() -> None:
+    model = small("(float[1,3000000] x) => (float[3000000,3000000] y) { t=Transpose<perm=[1,0]>(x) y=MatMul(t,x) }")
+    with pytest.raises(EnvironmentFailure, match="out of memory"):
+        measure(job(model))
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_runs() -> None:
+    model = small("(float[1,4] x) => (float[1,1] y) { h=MatMul(x,w) y=MatMul(h,v) }")
+    for name, shape in (("w", (4, 1 << 40)), ("v", (1 << 40, 1))):
+        t = model.graph.initializer.add(name=name, data_type=1, dims=shape, data_location=1)
+        t.external_data.add(key="location", value="gone.bin")
+    with pytest.raises(EnvironmentFailure, match=r"its weights take 2.2e\+04 GB"):
+        measure(job(model))
+
+
+def kill_with(number: int) -> Callable[..., None]:
+    """A progress callback that sends a signal to the process that runs the model, once it counts runs."""
+
+    def kill(stage: str, done: int, of: int) -> None:
+        if done:
+            os.kill(multiprocessing.active_children()[0].pid or 0, number)
+
+    return kill
+
+
+@posix
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
+def test_a_process_that_dies_leaves_its_samples(name: str) -> None:
+    with pytest.raises(Stopped, match=f"by signal {name} while in a counted run") as e:
+        measure(job(iterations=10**6), kill_with(getattr(signal, name)))
+    assert e.value.exit_code == 4
+    m = e.value.measurement
+    assert m is not None and not m.complete and m.device.samples and m.profiled is None
+
+
+@posix
+def test_ctrl_c_keeps_what_was_measured() -> None:
+    def interrupt(stage: str, done: int, of: int) -> None:
+        if done:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as e:
+        measure(job(iterations=10**6), interrupt)
+    assert e.value.measurement is not None and not e.value.measurement.complete
+    assert e.value.measurement.device.samples
+
+
+@posix
+def test_ctrl_c_before_anything_was_measured() -> None:
+    def interrupt(stage: str, done: int, of: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as e:
+        measure(job(), interrupt)
+    assert e.value.measurement is None
+
+
+ALONE = """
+import sys
+from onnxperf.measure.job import Job
+from onnxperf.measure.run import measure
+
+if __name__ == "__main__":
+    def tell(stage, done, of):
+        import multiprocessing
+        if done:
+            print(multiprocessing.active_children()[0].pid, flush=True)
+    measure(Job(sys.argv[1], "cpu", iterations=10**6, warm_s=0.0), tell)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    (tmp_path / "m.onnx").write_bytes(small("(float[64,64] x) => (float[64,64] y) { y=Relu(x) }").SerializeToString())
+    own = tmp_path / "own"
+    own.mkdir()
+    command = [sys.executable, str(tmp_path / "alone.py"), str(tmp_path / "m.onnx")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(own)}) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (Path(f"/proc/{child}").exists() or list(own.iterdir())):
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    assert not list(own.iterdir())
+
+
+def test_the_surroundings_are_left_as_they_were() -> None:
+    before = dict(os.environ)
+    measure(job(iterations=1))
+    assert dict(os.environ) == before
+
+
+def test_one_session_serves_many_batches_where_the_batch_is_open() -> None:
+    with opened(job()) as bench:
+        assert all((bench.at(n, 3) or math.nan) > 0 for n in (1, 4))
+        first = multiprocessing.active_children()
+        runs, seconds = bench.streak(2, 1e-6)
+        assert runs >= 1 and seconds > 0
+        assert multiprocessing.active_children() == first
+
+
+def test_a_fixed_batch_is_opened_anew() -> None:
+    with opened(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }"))) as bench:
+        assert all((bench.at(n, 3) or math.nan) > 0 for n in (1, 4))
+
+
+def test_a_batch_that_does_not_fit_is_no_error() -> None:
+    model = small("(float[N,1000000] x) => (float[1000000,1000000] y) { t=Transpose<perm=[1,0]>(x) y=MatMul(t,x) }")
+    with opened(job(model)) as bench:
+        assert bench.at(1) is None
+
+
+HOSTED = "(float[2,64] x) => (float[2,64] y) { r=Relu(x) y=Neg(r) }"
+
+
+@pytest.mark.parametrize("name", ["node0", "node1_fused"])
+def test_a_node_on_the_cpu_that_belongs_on_the_gpu(name: str) -> None:
+    asked = Job(small(HOSTED), "cuda")
+    with pytest.raises(EnvironmentFailure, match=rf"on the CPU that belong on the GPU: {name} \(Relu\)"):
+        check_hosted(asked, Prepared.of(asked), ((name, "Relu"),))
+    check_hosted(Job(small(HOSTED), "cuda", allow_host=True), Prepared.of(asked), ((name, "Relu"),))
+
+
+def test_shape_arithmetic_may_run_on_the_cpu() -> None:
+    text = "(float[N,64] x) => (float[M] y) { s=Shape(x) p=ReduceProd<keepdims=1>(s) y=Reshape(x,p) }"
+    asked = Job(small(text), "cuda", batch=2)
+    check_hosted(asked, Prepared.of(asked), (("node0", "Shape"), ("node1", "ReduceProd"), ("", "Concat")))
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"provider": "tpu"}, "unknown provider 'tpu'"),
+        ({"precision": "int8"}, "unknown precision"),
+        ({"opt_level": "most"}, "unknown optimisation level"),
+        ({"precision": "tf32"}, "TF32"),
+        ({"include_transfers": True}, "copies nothing"),
+        ({"iterations": 0}, "between 1 and 1,000,000 runs"),
+        ({"iterations": 10**7}, "between 1 and 1,000,000 runs"),
+        ({"warm_s": -1.0}, "can't be negative"),
+        ({"duration_s": 0.0}, "must be positive"),
+        ({"duration_s": math.nan}, "must be positive"),
+    ],
+)
+def test_jobs_that_contradict_themselves(terms: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Job(**{"model": b"", "provider": "cpu", **terms})
+
+
+def test_fp32_of_a_model_that_is_stored_otherwise() -> None:
+    model = small("(float16[2,64] x) => (float16[2,64] y) { y=Relu(x) }")
+    with pytest.raises(UsageError, match="not stored in float32"):
+        measure(Job(model, "cpu", precision="fp32"))

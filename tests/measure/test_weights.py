@@ -1,0 +1,192 @@
+"""Models whose weights are missing, elsewhere, or in another precision, opened by ONNX Runtime itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_helper, parser
+
+from onnxperf.errors import ModelError
+from onnxperf.measure.inputs import Feed
+from onnxperf.measure.job import Plan
+from onnxperf.measure.session import bind, open_session
+from onnxperf.measure.weights import absent, changed, prepare, rebind
+
+ort = pytest.importorskip("onnxruntime")
+
+GEMM = "(float[2,8] x) => (float[2,4] y) { y=MatMul(x,w) }"
+WEIGHTS = np.arange(32, dtype=np.float32).reshape(8, 4) / 7
+
+
+def model(text: str) -> ModelProto:
+    return parser.parse_model('<ir_version: 9, opset_import: ["" : 20]> g ' + text)
+
+
+def external(name: str, shape: tuple[int, ...], type: int = TensorProto.FLOAT, **more: Any) -> TensorProto:
+    t = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": "w.bin", **more}.items():
+        t.external_data.add(key=key, value=str(value))
+    return t
+
+
+def weightless(text: str, *tensors: TensorProto) -> ModelProto:
+    m = model(text)
+    m.graph.initializer.extend(tensors)
+    return m
+
+
+def plan(m: ModelProto, folder: Path | None = None, **changes: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "source": m.SerializeToString(), "name": "m", "folder": str(folder or ""), "as_is": False, "sizes": (),
+        "random": True, "provider": "cpu", "precision": "keep", "opt_level": "all", "seed": 0,
+    }  # fmt: skip
+    return Plan(**fields | changes)
+
+
+def outputs(p: Plan, **arrays: Any) -> list[Any]:
+    """What the model computes, on arrays or on random inputs of these shapes."""
+    opened = open_session(ort, p, 0, lambda: "")
+    feeds = tuple(Feed(n, a) if isinstance(a, tuple) else Feed(n, a.shape, array=a) for n, a in arrays.items())
+    bound = bind(opened, p, feeds)
+    bound.run()
+    return list(bound.binding.copy_outputs_to_cpu())
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_missing_weights_are_made_up(precision: str) -> None:
+    m = weightless(GEMM, external("w", (8, 4)))
+    assert [t.name for t in absent(m, None)] == ["w"]
+    (y,) = outputs(plan(m, precision=precision), x=(2, 8))
+    assert y.dtype == (np.float16 if precision == "fp16" else np.float32)
+    assert np.isfinite(y).all() and y.std() > 0
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("offset", [0, 64])
+def test_weights_beside_the_model_are_used(tmp_path: Path, precision: str, offset: int) -> None:
+    (tmp_path / "w.bin").write_bytes(b"\1" * offset + WEIGHTS.tobytes())
+    m = weightless(GEMM, external("w", (8, 4), offset=offset, length=128))
+    assert not absent(m, tmp_path)
+    x = np.ones((2, 8), np.float32)
+    (y,) = outputs(plan(m, tmp_path, precision=precision, random=False), x=x)
+    np.testing.assert_allclose(y, x @ WEIGHTS, rtol=2e-3 if precision == "fp16" else 1e-6)
+
+
+def test_some_there_some_missing(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
+    gone = external("v", (4, 3))
+    gone.external_data[0].value = "gone.bin"
+    m = weightless("(float[2,8] x) => (float[2,4] h, float[2,3] y) { h=MatMul(x,w) y=MatMul(h,v) }",
+                   external("w", (8, 4)), gone)  # fmt: skip
+    x = np.ones((2, 8), np.float32)
+    h, y = outputs(plan(m, tmp_path), x=x)
+    np.testing.assert_allclose(h, x @ WEIGHTS, rtol=1e-6)
+    assert y.std() > 0
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(WEIGHTS.tobytes())
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "w.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        absent(weightless(GEMM, external("w", (8, 4))), tmp_path / "in")
+
+
+def test_weights_that_are_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes()[:-4])
+    m = weightless(GEMM, external("w", (8, 4)))
+    with pytest.raises(ModelError, match="cut off: 31 of 32"):
+        prepare(plan(m, tmp_path, precision="fp16"))
+    with pytest.raises(ModelError, match="refuses it"):
+        open_session(ort, plan(m, tmp_path), 0, lambda: "")
+
+
+def test_a_normalisation_gets_no_negative_variance() -> None:
+    text = "(float[1,600,2] x) => (float[1,600,2] y) { y=BatchNormalization(x,s,b,m,v) }"
+    m = weightless(text, *(external(n, (600,)) for n in "sbmv"))
+    (y,) = outputs(plan(m, opt_level="disabled"), x=(1, 600, 2))
+    assert np.isfinite(y).all()
+
+
+def test_tables_of_numbers_and_nothing() -> None:
+    text = "(float[3,2] x) => (float[500,2] y, float[0] z, bool[700] c) { y=Gather(x,i) z=Abs(e) c=Not(b) }"
+    m = weightless(text, external("i", (500,), TensorProto.INT64), external("e", (0,)),
+                   external("b", (700,), TensorProto.BOOL))  # fmt: skip
+    y, z, c = outputs(plan(m), x=(3, 2))
+    assert y.shape == (500, 2) and z.shape == (0,) and c.all()
+
+
+@pytest.mark.parametrize("type", [TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_other_types(type: int) -> None:
+    text = "(float[1] x) => (float[600] y, float[1] z) { y=Cast<to=1>(w) z=Neg(x) }"
+    y, _ = outputs(plan(weightless(text, external("w", (600,), type)), opt_level="disabled"), x=(1,))
+    assert np.isfinite(y).all() and y.std() > 0
+
+
+def test_types_that_only_the_file_can_hold() -> None:
+    text = "(float[1] x) => (float[601] y, float[1] z) { y=DequantizeLinear(w,x0) z=Neg(x) }"
+    m = weightless(text, external("w", (601,), TensorProto.INT4), numpy_helper.from_array(np.float32(2), "x0"))
+    m.opset_import[0].version, m.ir_version = 21, 10
+    y, _ = outputs(plan(m), x=(1,))
+    assert y.shape == (601,) and np.isfinite(y).all()
+
+
+def test_constants_of_nodes_and_of_branches() -> None:
+    m = model(
+        """(float[300] x, bool c) => (float[300] y) {
+        k=Constant<value=float[300] {0}>()
+        a=Add(x,k)
+        y=If(c)<then_branch = t () => (float[300] p) { p=Add(a,w) }, else_branch = e () => (float[300] q) { q=Neg(a) }>
+    }""".replace("<value=float[300] {0}>", "")
+    )
+    m.graph.node[0].attribute.append(helper.make_attribute("value", external("k", (300,))))
+    branch = next(a for a in m.graph.node[2].attribute if a.name == "then_branch").g
+    branch.initializer.append(external("w", (300,)))
+    assert {t.name for t in absent(m, None)} == {"k", "w"}
+    for precision in ("keep", "fp16"):
+        (y,) = outputs(plan(m, precision=precision), x=np.zeros(300, np.float32), c=np.array(True))
+        assert (y > 0).all(), "vectors are made up positive"
+
+
+def test_half_precision_converts_what_the_file_holds() -> None:
+    m = model(GEMM)
+    m.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
+    x = np.ones((2, 8), np.float32)
+    (y,) = outputs(plan(m, precision="fp16", random=False), x=x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, x @ WEIGHTS, rtol=2e-3)
+
+
+def test_old_files_list_their_weights_among_the_inputs() -> None:
+    m = model("(float[2,8] x, float[8,4] w) => (float[2,4] y) { y=MatMul(x,w) }")
+    m.ir_version = 3
+    m.graph.initializer.append(external("w", (8, 4)))
+    for precision in ("keep", "fp16"):
+        (y,) = outputs(plan(m, precision=precision), x=(2, 8))
+        assert y.shape == (2, 4)
+
+
+def test_another_batch_is_written_into_the_model() -> None:
+    m = model("(float[1,4] x, int64[1] n) => (float[1,4] y) { h=Relu(x) y=Neg(h) }")
+    assert changed(m, {"x": (1, 4), "n": (1,)}) == ()
+    assert changed(m, {"x": (5, 4), "n": (1,)}) == (("x", (5, 4)),)
+    (y,) = outputs(plan(m, sizes=(("x", (5, 4)),)), x=(5, 4), n=(1,))
+    assert y.shape == (5, 4)
+
+
+def test_open_dimensions_stay_open() -> None:
+    m = model("(float[N,4] x) => (float[N,4] y) { y=Relu(x) }")
+    assert changed(m, {"x": (5, 4)}) == ()
+    rebind(m, {})
+    assert m.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
+
+
+def test_what_stands_in_the_file_stays() -> None:
+    m = model(GEMM)
+    m.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
+    source, stored = prepare(plan(m))
+    assert isinstance(source, bytes)
+    assert load_model_from_string(source) == m and not stored
