@@ -149,7 +149,7 @@ _TABLES: Final = {
 _CPU: Final = {  # what a processor's file has in place of a card's tables
     "processor": {"cores": _TABLES["processor"]["sms"], **{k: _TABLES["processor"][k] for k in ("lanes", "boost_MHz")}},
     "memory": {k: _TABLES["memory"][k] for k in ("memory_kind", "bandwidth_GBps", "capacity_GiB", "l2_MiB")}
-    | {"l3_MiB": _Key("l3_bytes", _bytes(2**20))},
+    | {"l3_MiB": _Key("l3_bytes", _bytes(2**20), required=False)},
     "dense_TFLOPS": _TABLES["dense_TFLOPS"],
 }
 _NOT_OF_A_CPU: Final = {

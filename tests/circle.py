@@ -14,7 +14,8 @@ from statistics import mean
 
 import onnxperf
 from gpu_specs import Device
-from onnxperf.calibrate.device import calibrated
+from onnxperf.calibrate.device import measured
+from onnxperf.calibrate.effects import fit
 from onnxperf.calibrate.nominal import this_cpu
 from onnxperf.measure.job import Job
 from onnxperf.measure.run import measure
@@ -64,7 +65,7 @@ def main() -> None:
     if unknown := set(given.models) - set(MODELS):
         parser.error(f"unknown models: {', '.join(sorted(unknown))}")
     nominal = this_cpu()
-    device = calibrated("cpu").device
+    device = fit(measured(nominal, None, []), nominal).device
     print(f"{nominal.name}, one core; Python {platform.python_version()}\n")
     print(f"{'model':22} {'measured':>10} {'again':>7} {'predicted':>10} {'error':>7} {'in range':>9} {'before':>8}")
     lines = []

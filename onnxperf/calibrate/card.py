@@ -16,7 +16,6 @@ EFFECTS = {
     "host": "factor on what the host thread spends",
     "power": "factor on the energy that work takes",
 }
-NO_CACHE = 1e-6  # MiB: the least that a device file can say
 NOT_OF_A_COPY = re.compile(r"^(?:aliases|short_names) *= *\[[^\]]*\]\n", re.MULTILINE)  # they mean the card shipped
 LINK = re.compile(r"^(?:pcie|host_link_GBps) *=.*$", re.MULTILINE)
 LINK_FACT = re.compile(r'"(?:pcie|host_link_GBps)",? *')
@@ -64,6 +63,7 @@ def _processor(d: Device) -> str:
         "sms": "cores", "boost_hz": "boost_MHz", "bandwidth_Bps": "bandwidth_GBps", "capacity_bytes": "capacity_GiB",
         "l2_bytes": "l2_MiB", "l3_bytes": "l3_MiB",
     }  # fmt: skip
+    shared = [f"l3_MiB = {_number(d.l3_bytes / 2**20)}  # what it has of the cache that cores share"]
     lines = [
         f"name = {text(d.name)}",
         'kind = "cpu"',
@@ -79,12 +79,12 @@ def _processor(d: Device) -> str:
         f"bandwidth_GBps = {_number(d.bandwidth_Bps / 1e9)}  # that one core streams",
         f"capacity_GiB = {_number(d.capacity_bytes / 2**30)}",
         f"l2_MiB = {_number(d.l2_bytes / 2**20)}  # of one core",
-        f"l3_MiB = {_number(max(d.l3_bytes / 2**20, NO_CACHE))}  # what it has of the cache that cores share",
+        *(shared if d.l3_bytes else ()),
         "",
         "[dense_TFLOPS]",
         *rates,
         "",
-        *(_source(s.status, s.text, [names.get(f, f) for f in s.facts]) for s in d.sources),
+        *(_source(s.status, s.text, [names.get(f, f) for f in s.facts if getattr(d, f, 1) != 0]) for s in d.sources),
     ]
     return "\n".join((HEAD, *lines, _effects(d)))
 

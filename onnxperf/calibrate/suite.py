@@ -45,7 +45,7 @@ def cpu_suite() -> tuple[Case, ...]:
         "moves": [*_moves()],
         "recurrent": [*_recurrent()],
     }  # fmt: skip
-    return tuple(Case(name, side_by_side(name, operators), 3.0) for name, operators in families.items())
+    return tuple(Case(name, side_by_side(name, operators), 2.0) for name, operators in families.items())
 
 
 def _named(type: str, *shapes: tuple[int, ...], name: str = "", **rest: Any) -> Single:

@@ -76,6 +76,7 @@ class Cards:
         self.compute = column([d.effects.compute for d in devices])
         self.memory = column([d.effects.memory for d in devices])
         self.launch = column([d.effects.launch for d in devices])
+        self.power = column([d.effects.power for d in devices])
         self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])  # of a warp a clock, in each SM
         self.issue = self.sms * self.schedulers * 32 * self.hz  # instructions of threads a second
         self.dram = column([streaming(d, constants.dram) for d in devices])

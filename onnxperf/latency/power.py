@@ -34,7 +34,7 @@ def energy(works: Sequence[Work], d: Cards, c: Constants, cold: Array, effort: A
     arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
     per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in d.devices]
-    return np.asarray(arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12)
+    return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * d.power)
 
 
 def available(d: Cards, c: Constants) -> Array:

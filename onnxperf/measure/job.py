@@ -84,8 +84,9 @@ class Plan:
     """What the process that runs the model is given once: how its session is made.
 
     source: the model's path, or its bytes; folder: where its external data lie, "" for none; as_is: whether the file
-    can be opened as it stands; sizes: shapes of the inputs to write into the model, where its own are others; random:
-    whether weights are missing; profile: where the profiler writes, "" for no profiler.
+    can be opened as it stands; sizes: shapes of the inputs to write into the model, where its own are others; dims:
+    what its named open dimensions are bound to; random: whether weights are missing; profile: where the profiler
+    writes, "" for no profiler.
     """
 
     source: str | bytes
@@ -93,6 +94,7 @@ class Plan:
     folder: str
     as_is: bool
     sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    dims: tuple[tuple[str, int], ...]
     random: bool
     provider: str
     precision: str

@@ -55,12 +55,13 @@ class Prepared:
         if job.inputs is not None:
             arrays = inputs.given(job.inputs, graph)
             feeds = tuple(replace(f, array=arrays[f.name]) for f in feeds)
-        sizes = weights.changed(proto, {t.name: t.shape for t in graph.inputs})
+        shapes = {t.name: t.shape for t in graph.inputs}
+        sizes, dims = weights.changed(proto, shapes), weights.named(proto, shapes)
         path = isinstance(job.model, (str, os.PathLike))
         as_is = path and not absent and not sizes and job.precision != "fp16"
         source = os.fspath(job.model) if path else _bytes(job.model)
         plan = Plan(
-            source, graph.name, str(folder or ""), as_is, sizes, bool(absent), job.provider, job.precision,
+            source, graph.name, str(folder or ""), as_is, sizes, dims, bool(absent), job.provider, job.precision,
             job.opt_level, job.seed,
         )  # fmt: skip
         opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)

@@ -70,7 +70,10 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """One node of the graph that ONNX Runtime really ran, from its profile: median and least of `runs` runs."""
+    """One node of the graph that ONNX Runtime really ran, from its profile: median and least of `runs` runs.
+
+    The least is that of all operators equal to it in type and shapes.
+    """
 
     name: str
     type: str

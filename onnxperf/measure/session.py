@@ -98,6 +98,9 @@ def _options(ort: Any, plan: Plan, stored: Stored) -> tuple[Any, dict[str, str]]
         entries["session.model_external_initializers_file_folder_path"] = str(Path(plan.folder).resolve())
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
+    for dim, size in plan.dims:  # bound as in a prediction: ONNX Runtime fuses less where dimensions are open
+        options.add_free_dimension_override_by_name(dim, size)
+        chosen[f"dimension {dim}"] = str(size)
     if stored:
         values = [_value(ort, array, number) for array, number in stored.values()]
         options.add_external_initializers(list(stored), values)

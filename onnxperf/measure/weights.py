@@ -101,14 +101,25 @@ def prepare(plan: Plan) -> tuple[str | bytes, Stored]:
 
 
 def changed(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The inputs whose fixed sizes are others than those wanted, with these."""
+    """The inputs whose fixed sizes are others than those wanted, or open without a name, with these."""
     found = []
     for info in model.graph.input:
-        own = [d.dim_value if d.HasField("dim_value") else None for d in info.type.tensor_type.shape.dim]
         wanted = shapes.get(info.name, ())
-        if any(d is not None and 0 <= d != w for d, w in zip(own, wanted, strict=False)):
+        pairs = zip(info.type.tensor_type.shape.dim, wanted, strict=False)
+        if any(d.dim_value != w if d.HasField("dim_value") else not d.dim_param for d, w in pairs):
             found.append((info.name, wanted))
     return tuple(found)
+
+
+def named(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+    """The open dimensions that have a name, with the sizes they are bound to."""
+    found = {
+        dim.dim_param: size
+        for info in model.graph.input
+        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False)
+        if dim.dim_param
+    }
+    return tuple(found.items())
 
 
 def rebind(model: ModelProto, sizes: dict[str, tuple[int, ...]]) -> None:

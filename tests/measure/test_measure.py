@@ -220,13 +220,22 @@ def test_the_surroundings_are_left_as_they_were() -> None:
     assert dict(os.environ) == before
 
 
-def test_one_session_serves_many_batches_where_the_batch_is_open() -> None:
+def test_a_session_serves_the_batch_that_its_dimensions_are_bound_to() -> None:
     with opened(job()) as bench:
         assert all((bench.at(n, 3) or math.nan) > 0 for n in (1, 4))
-        first = multiprocessing.active_children()
-        runs, seconds = bench.streak(2, 1e-6)
+        first = bench.child
+        runs, seconds = bench.streak(4, 1e-6)
         assert runs >= 1 and seconds > 0
-        assert multiprocessing.active_children() == first
+        assert bench.child is first
+        bench.at(2, 1)
+        assert bench.child is not first
+
+
+def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
+    model = small("(float[N,?,4] x) => (float[N,?,4] y) { y=Relu(x) }")
+    m = measure(Job(model, "cpu", shapes={"x": (3, 5, 4)}, iterations=1, profile=False))
+    assert m.setting.inputs == (("x", (3, 5, 4)),)
+    assert ("dimension N", "3") in m.setting.options
 
 
 def test_a_fixed_batch_is_opened_anew() -> None:

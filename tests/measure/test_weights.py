@@ -41,6 +41,7 @@ def weightless(text: str, *tensors: TensorProto) -> ModelProto:
 def plan(m: ModelProto, folder: Path | None = None, **changes: Any) -> Plan:
     fields: dict[str, Any] = {
         "source": m.SerializeToString(), "name": "m", "folder": str(folder or ""), "as_is": False, "sizes": (),
+        "dims": (),
         "random": True, "provider": "cpu", "precision": "keep", "opt_level": "all", "seed": 0,
     }  # fmt: skip
     return Plan(**fields | changes)

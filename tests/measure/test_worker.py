@@ -22,7 +22,7 @@ from onnxperf.measure.worker import MOST_RUNS, reported, sample, serve, settled,
 MODEL = parser.parse_model(
     '<ir_version: 9, opset_import: ["" : 20]> g (float[1,4] x, int64[1,2] i) => (float[1,4] y) { y=Relu(x) }'
 ).SerializeToString()
-PLAN = Plan(MODEL, "g", "", False, (), False, "cuda", "keep", "all", 0)
+PLAN = Plan(MODEL, "g", "", False, (), (), False, "cuda", "keep", "all", 0)
 FEEDS = (Feed("x", (1, 4)), Feed("i", (1, 2), 0, 9))
 RUNS = Runs(FEEDS, 3, warm_s=0.0)
 
