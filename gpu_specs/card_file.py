@@ -15,6 +15,7 @@ from gpu_specs.errors import SpecError
 
 MAX_BYTES: Final = 1_000_000
 MAX_OPERATORS: Final = 1_000
+LEAST_FACTOR: Final = 1e-3  # that calibration can find; and its inverse the most
 MIN_NUMBER: Final = 1e-6  # these two are far around any figure in a card file's units, and safe to scale
 MAX_NUMBER: Final = 1e12
 PCIE_LANE_Bps: Final = {
@@ -50,10 +51,16 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _factor(value: Any) -> float:
+    if not LEAST_FACTOR <= (factor := _number(value)) <= 1 / LEAST_FACTOR:
+        raise _Bad(f"a factor from {LEAST_FACTOR:g} to {1 / LEAST_FACTOR:g}")
+    return factor
+
+
 def _numbers(value: Any) -> Rates:
     if not isinstance(value, dict) or len(value) > MAX_OPERATORS:
         raise _Bad(f"a table of at most {MAX_OPERATORS:,} numbers")
-    return Rates(tuple((_text(name), _number(number)) for name, number in value.items()))
+    return Rates(tuple((_text(name), _factor(number)) for name, number in value.items()))
 
 
 def _count(value: Any) -> int:
@@ -156,13 +163,13 @@ _NOT_OF_A_CPU: Final = {
     "capability": (0, 0), "node_nm": 0.0, "smem_bytes": 0, "threads_per_sm": 1, "tdp_W": math.inf, "pcie_Bps": 0.0,
 }  # fmt: skip
 _EFFECTS: Final = {
-    "compute": _Key("compute", _number, required=False),
-    "memory": _Key("memory", _number, required=False),
-    "launch": _Key("launch", _number, required=False),
-    "host": _Key("host", _number, required=False),
-    "power": _Key("power", _number, required=False),
+    "compute": _Key("compute", _factor, required=False),
+    "memory": _Key("memory", _factor, required=False),
+    "launch": _Key("launch", _factor, required=False),
+    "host": _Key("host", _factor, required=False),
+    "power": _Key("power", _factor, required=False),
     "operators": _Key("operators", _numbers, required=False),
-    "half_width": _Key("half_width", _number, required=False),
+    "half_width": _Key("half_width", _factor, required=False),
     "source": _Key("source", _text, required=False),
 }
 _SOURCE: Final = {

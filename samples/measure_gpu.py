@@ -163,8 +163,12 @@ def perform(what: Callable[..., Any], provider: str, tasks: list[tuple[Any, ...]
 
 def opened(ort: Any, provider: str, source: Any, options: Any) -> Any:
     """A session that does not fall back to the processor without a word."""
-    cuda = [(session.CUDA, {"use_tf32": "0"})] if provider == "cuda" else []
-    found = ort.InferenceSession(source, options, providers=[*cuda, session.CPU], enable_fallback=0)
+    cuda = provider == "cuda"
+    if cuda:
+        session.load_cuda(ort)
+    # beside CUDA the processor is not named: ONNX Runtime refuses to name it and to do without it at once
+    providers = [(session.CUDA, {"use_tf32": "0"})] if cuda else [session.CPU]
+    found = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     if cuda and session.CUDA not in found.get_providers():
         raise RuntimeError("the CUDA provider could not be loaded")
     return found

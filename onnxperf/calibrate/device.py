@@ -24,7 +24,15 @@ from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
-from onnxperf.measure.environment import Sensors, cuda_runtime, graphics, processor, require_device, usable_provider
+from onnxperf.measure.environment import (
+    Sensors,
+    card_of,
+    cuda_runtime,
+    graphics,
+    processor,
+    require_device,
+    usable_provider,
+)
 from onnxperf.measure.files import read, write
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
@@ -54,12 +62,16 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     if folder is not None and (provider or keep):
         raise UsageError("--from DIR reads what was measured before: --provider and --keep don't go with it")
     if json_to not in (None, "-"):
-        check_target(json_to)
+        check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
+        if not Path(json_to).parent.is_dir():  # better known now than when all is measured
+            raise UsageError(f"can't write {json_to}: there is no folder {Path(json_to).parent}")
     unread = list[Dropped]()
     measurements = recorded(folder, unread) if folder is not None else ()
     base = base_of(measurements[0].place if measurements else _place(provider or usable_provider()))
     target = out or ("this-cpu.toml" if base.kind == "cpu" else f"{base.id}-here.toml")
     refuse(target)
+    if json_to is not None and Path(json_to).absolute() == Path(target).absolute():
+        raise UsageError(f"--json {json_to} would overwrite the device file: name another")
     if folder is None:
         measurements = measured(base, keep, unread)
     found = fit(measurements, base)
@@ -88,12 +100,9 @@ def base_of(place: Place) -> Device:
     """The device to start from: the catalogue's card, or a processor with nominal figures."""
     if place.kind == "cpu":
         return this_cpu() if place.name == processor().name else elsewhere(place)
-    if not place.id:
+    if not (id := card_of(place)):
         raise UsageError(f"{printable(place.name)} is not in the catalogue, and a fit needs its figures to start from")
-    try:
-        return gpu_specs.load(place.id)
-    except SpecError as e:
-        raise UsageError(str(e)) from e
+    return gpu_specs.load(id)
 
 
 def refuse(target: str) -> None:
@@ -167,7 +176,7 @@ def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Mea
 def _case(case: Case, provider: str) -> Measurement:
     job = Job(
         case.model, provider, precision=case.precision, iterations=RUNS, duration_s=case.seconds,
-        include_transfers=case.copies, allow_host=True, profile=provider == "cpu",
+        include_transfers=case.copies, allow_host=True, profile=provider == "cpu" and case.one_by_one,
     )  # fmt: skip
     m = measure(job)
     return replace(m, subject=replace(m.subject, name=case.name))

@@ -101,7 +101,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     for _ in range(TURNS):
         x = _effects(model, x, factors)
         factors = _factors(model, model.device(x, factors), factors)
-    found = model.device(x, factors)
+    found = _within_peak(model.device(x, factors))
     width = _half_width(model, found, factors)
     found = replace(found, effects=replace(found.effects, half_width=width))
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
@@ -109,13 +109,28 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     return Calibration(found, device, tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows), tuple(dropped))
 
 
+def _within_peak(d: Device) -> Device:
+    """A core that computes faster than its peak has a higher one: the same times by another clock."""
+    faster = 1 / d.effects.compute
+    if d.kind != "cpu" or faster <= 1:
+        return d
+    return replace(
+        _clocked(d, faster),
+        bandwidth_Bps=d.bandwidth_Bps * faster,
+        effects=replace(d.effects, compute=1.0, memory=d.effects.memory * faster),
+    )
+
+
+def _clocked(d: Device, factor: float) -> Device:
+    rates = Rates(tuple((pipe, rate * factor) for pipe, rate in d.dense_flops.items()))
+    return replace(d, boost_hz=d.boost_hz * factor, tensor_hz=d.tensor_hz * factor, dense_flops=rates)
+
+
 def _raised(runs: Sequence[Run], base: Device) -> Device:
     """A processor whose clock is at least what its fastest rows show."""
     ratios = sorted(floor_s / p.seconds for r in runs for p, floor_s in zip(r.parts, _floors(r, base), strict=True))
     shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
-    factor = max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0)
-    rates = Rates(tuple((pipe, rate * factor) for pipe, rate in base.dense_flops.items()))
-    return replace(base, boost_hz=base.boost_hz * factor, tensor_hz=base.tensor_hz * factor, dense_flops=rates)
+    return _clocked(base, max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0))
 
 
 def _floors(run: Run, base: Device) -> list[float]:
@@ -160,10 +175,10 @@ class _Model:
 
     def predicted(self, devices: Sequence[Device]) -> tuple[Array, Array]:
         """Seconds of all rows on each device [rows, g], and the share of them that their types' factors multiply."""
-        if self.base.kind == "cpu":
-            found = [self._each(r, devices) for r in self.runs]
-        else:
-            found = [self._whole(r, types[0], devices) for r, types in zip(self.runs, self.types_of, strict=True)]
+        found = [
+            self._whole(r, types[0], devices) if r.whole else self._each(r, devices)
+            for r, types in zip(self.runs, self.types_of, strict=True)
+        ]
         return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
 
     def _each(self, run: Run, devices: Sequence[Device]) -> tuple[Array, Array]:
@@ -183,7 +198,7 @@ class _Model:
     def _types(self, run: Run) -> list[str]:
         """The operator type of each row, "" where a run is of no single one."""
         names = [effect_of(k) for k in run.kernels.rows]
-        if self.base.kind == "cpu":
+        if not run.whole:
             return [names[p.kernels[0]] for p in run.parts]
         e, sums = estimate(run.kernels, [self.base]), defaultdict[str, float](float)
         for name, seconds in zip(names, e.seconds[:, 0], strict=True):

@@ -48,6 +48,11 @@ class Run:
     host: HostCosts
     parts: tuple[Part, ...]
 
+    @property
+    def whole(self) -> bool:
+        """Whether the whole run is the row."""
+        return self.parts[0].name == WHOLE
+
 
 def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
     """A measurement's kernels for the device as it is, and its rows."""
@@ -56,8 +61,9 @@ def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
     graph, device, scenario = prepare(Request(m.subject.skeleton, base, shapes=dict(s.inputs), terms=terms))
     kernels = lowered(graph, device, scenario)[1]
     host = paced(costed(RUNTIMES[s.runtime], base, shipped()).host, HOSTS[scenario.host])
-    rows = joined(m.operators, answer(graph, device, scenario)) if base.kind == "cpu" else ()
-    parts = _operators(m, kernels, rows, dropped) if base.kind == "cpu" else _whole_run(m, kernels, dropped)
+    one_by_one = base.kind == "cpu" and bool(m.operators)
+    rows = joined(m.operators, answer(graph, device, scenario)) if one_by_one else ()
+    parts = _operators(m, kernels, rows, dropped) if one_by_one else _whole_run(m, kernels, dropped)
     return Run(m.subject.name, kernels, host, parts)
 
 

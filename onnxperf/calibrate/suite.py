@@ -24,13 +24,16 @@ ROOM = 0.25  # of the card's memory that a case may take
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model to measure for about `seconds`, in a precision, copies of inputs and outputs timed as well or not."""
+    """One model to measure for about `seconds`, in a precision, copies of inputs and outputs timed as well or not;
+    operators of a CPU's one by one, or the whole run.
+    """
 
     name: str
     model: bytes
     seconds: float
     precision: str = "keep"
     copies: bool = False
+    one_by_one: bool = True
 
 
 def cpu_suite() -> tuple[Case, ...]:
@@ -45,7 +48,8 @@ def cpu_suite() -> tuple[Case, ...]:
         "moves": [*_moves()],
         "recurrent": [*_recurrent()],
     }  # fmt: skip
-    return tuple(Case(name, side_by_side(name, operators), 2.0) for name, operators in families.items())
+    tiny = (replace(c, one_by_one=False) for c in _tiny())
+    return (*tiny, *(Case(name, side_by_side(name, operators), 2.0) for name, operators in families.items()))
 
 
 def _named(type: str, *shapes: tuple[int, ...], name: str = "", **rest: Any) -> Single:
@@ -259,9 +263,13 @@ def gpu_suite(device: Device) -> tuple[Case, ...]:
         softmax = _named("Softmax", (4096, width), attrs={"axis": -1})
         norm = _named("LayerNormalization", (4096, width), weights=((width,),) * 2, attrs={"axis": -1})
         found += [_row(f"softmax of {width}", [softmax] * 4), _row(f"normalisation of {width}", [norm] * 4)]
+    return (*found, *_tiny())
+
+
+def _tiny() -> Iterator[Case]:
+    """What a run and an operator cost by themselves."""
     for count in (1, LONGEST):
-        found.append(_row(f"tiny kernels, {count}", [_named("Neg", (1, 256))] * count))
-    return tuple(found)
+        yield _row(f"tiny kernels, {count}", [_named("Neg", (1, 256))] * count)
 
 
 def _row(

@@ -70,7 +70,7 @@ def explain(graph: Graph, device: Device, scenario: Scenario, node: str = PRODUC
         bound_by=found.bound_by,
         unit=case.unit,
         peak=case.peak,
-        achieved=case.amount / case.seconds,
+        achieved=case.amount / case.seconds if case.seconds else 0.0,
         sections=sections(case),
         steps=waterfall(case),
     )

@@ -90,7 +90,7 @@ def estimate(
     widths = np.where(rough[:, None] | np.array([h is None for h in known]), widths, [h or 0.0 for h in known])
     found = "calibrated" if devices[0].effects != Effects() else "analytic"
     kind = np.argmax(np.broadcast_arrays(b.compute, b.memory, b.latency, b.launch), axis=0)
-    share = np.maximum(b.share, floor_s / b.seconds)
+    share = np.maximum(b.share, floor_s / np.maximum(b.seconds, 1e-30))
     seconds = times * np.maximum(own * b.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
     return Estimates(
         seconds=seconds,

@@ -51,7 +51,7 @@ class Heard:
         match word:
             case "error":
                 kind, text = said
-                raise getattr(errors, kind, OutOfMemory)(text)
+                raise {**vars(errors), OutOfMemory.__name__: OutOfMemory}.get(kind, EnvironmentFailure)(text)
             case "samples" | "readings":
                 getattr(self, word).extend(*said)
             case "opened" | "warm" | "streak":

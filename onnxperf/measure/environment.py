@@ -106,6 +106,13 @@ def catalogued(name: str) -> str:
         return ""
 
 
+def card_of(place: Place) -> str:
+    """The catalogue's id of the card that a measurement names, "" where it has none: a stranger's file names cards, but
+    no files.
+    """
+    return place.id if place.id in gpu_specs.ids() else catalogued(place.name)
+
+
 def free_bytes() -> int | None:
     """Memory that is free to use, or None where the system does not say."""
     with suppress(OSError):

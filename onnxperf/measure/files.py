@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -66,6 +67,8 @@ def read(path: str | os.PathLike[str]) -> Measurement:
     """The measurement in a file. Raises UsageError, which names the file and the key, where it is none."""
     name = printable(os.fspath(path))
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device might never end
+            raise UsageError(f"{name} is no file of `onnxperf measure`: it is no regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnxperf.errors import UsageError
 from onnxperf.measure.inputs import Feed
@@ -123,6 +123,3 @@ class Runs:
     warm_s: float = 0.2
     copies: bool = False
     streak_s: float = 0.0
-
-
-Message = tuple[Any, ...]  # what it says: a word, and what belongs to it

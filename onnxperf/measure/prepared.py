@@ -20,7 +20,7 @@ from onnxperf.measure.record import Subject
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 
-WIDE = frozenset({"float16", "bfloat16", "float64"})
+NOT_SINGLE = frozenset({"float16", "bfloat16", "float64"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Prepared:
         graph = load(job.model, shapes=job.shapes, dims=job.dims, batch=job.batch)
         proto, _, folder = read(job.model)
         if job.precision in ("fp32", "tf32") and any(
-            t.dtype in WIDE for t in (*graph.inputs, *graph.stored()) if t.size > 1
+            t.dtype in NOT_SINGLE for t in (*graph.inputs, *graph.stored()) if t.size > 1
         ):
             raise UsageError(f"{graph.name} is not stored in float32: measure it with --precision keep")
         absent = weights.absent(proto, folder)

@@ -21,6 +21,7 @@ from onnxperf.prediction import KernelPrediction, Prediction
 MAX_BYTES = 1 << 30  # of a profile that are read
 MAX_LINE = 1 << 20  # ONNX Runtime writes an event per line
 ENDING = "_kernel_time"
+PRODUCTS = frozenset({"Gemm", "FusedGemm", "MatMul", "FusedMatMul"})  # whose times follow from their shapes
 SHAPED = ("op_name", "provider", "input_type_shape", "output_type_shape", "parameter_size")
 BODIES = frozenset({"If", "Loop", "Scan"})  # whose time is also that of the nodes inside
 #: What ONNX Runtime's rewrites add to the name of the node, or of the tensor, that an operator is named after.
@@ -33,9 +34,9 @@ Event = dict[str, Any]
 def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTime, ...], Series]:
     """The operators of a profile in the order they ran, and the runs' own times; the first `skip` runs are left out.
 
-    An operator's time is that of all its calls in a run, without what the nodes of its body take. Its least is also
-    that of operators equal to it in type and shapes: a layer that is there twelve times meets a quiet moment sooner. A
-    profile that ends in the middle counts up to its last whole run.
+    An operator's time is that of all its calls in a run, without what the nodes of its body take. The least of a
+    product is also that of those equal to it in type and shapes: a layer that is there twelve times meets a quiet
+    moment sooner. A profile that ends in the middle counts up to its last whole run.
 
     Raises EnvironmentFailure where it can't be read or holds no whole run.
     """
@@ -49,7 +50,8 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
         for key, seconds in _own(events).items():
             times[key].append(seconds)
         if not alike:
-            alike = {_key(e): json.dumps([e.get("args", {}).get(k) for k in SHAPED]) for e in events}
+            products = (e for e in events if _key(e)[1] in PRODUCTS)
+            alike = {_key(e): json.dumps([e["args"].get(k) for k in SHAPED]) for e in products}
     if not runs:
         raise EnvironmentFailure("ONNX Runtime's profile holds no whole run: it ended early")
     least: dict[str, float] = {}
@@ -240,7 +242,7 @@ def short(type: str) -> str:
 
 def seconds(o: OperatorTime) -> float:
     """What counts of an operator: the median; on a CPU, which neighbours disturb, the undisturbed run."""
-    return o.least_s if o.provider.startswith("CPU") else o.median_s
+    return o.undisturbed_s if o.provider.startswith("CPU") else o.median_s
 
 
 def by_class(found: Iterable[Joined]) -> tuple[ClassSum, ...]:

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 
 import onnxperf
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph import Note
 from onnxperf.measure import profile, session
 from onnxperf.measure.child import Child, Heard, Stopped
@@ -97,8 +97,8 @@ def _profiled(job: Job, it: Prepared, heard: Heard, told: Progress) -> None:
                 break
     except Stopped:
         raise
-    except EnvironmentFailure as e:  # a full disk, no memory left: what was measured before stands
-        heard.unprofiled = str(e)
+    except (EnvironmentFailure, ModelError) as e:  # a full disk, no memory left: what was measured before stands
+        heard.unprofiled = "" if passes else str(e)
 
 
 def _concluded(job: Job, it: Prepared, subject: Subject, heard: Heard, complete: bool) -> Measurement:

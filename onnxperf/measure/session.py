@@ -14,7 +14,7 @@ import numpy as np
 from onnxperf.errors import EnvironmentFailure, Error, ModelError, printable
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, Feed, random
 from onnxperf.measure.job import Plan
-from onnxperf.measure.weights import Stored, prepare
+from onnxperf.measure.weights import NUMPY, Stored, prepare
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 TYPES = {"float": "float32", "double": "float64"}  # that ONNX Runtime calls otherwise
@@ -57,6 +57,7 @@ def open_session(ort: Any, plan: Plan, stream: int, says: Callable[[], str]) -> 
             raise EnvironmentFailure(
                 "the ONNX Runtime that is installed knows no CUDA: uninstall onnxruntime, install onnxruntime-gpu"
             )
+        load_cuda(ort)
         given = _cuda_options(plan, stream)
         providers.insert(0, (CUDA, given))
         chosen |= {k: v for k, v in given.items() if k != "user_compute_stream"}
@@ -76,6 +77,12 @@ def open_session(ort: Any, plan: Plan, stream: int, says: Callable[[], str]) -> 
             groups = [g for g in session.get_provider_graph_assignment_info() if g.ep_name == CPU]
             hosted = tuple((n.name, n.op_type) for g in groups for n in g.get_nodes())
     return Opened(ort, session, seconds, tuple(sorted(chosen.items())), hosted, stored)
+
+
+def load_cuda(ort: Any) -> None:
+    """Load the libraries of CUDA and cuDNN that pip has installed; what is not among them, the system has to find."""
+    if hasattr(ort, "preload_dlls"):  # from 1.21 on
+        ort.preload_dlls()
 
 
 def _options(ort: Any, plan: Plan, stored: Stored) -> tuple[Any, dict[str, str]]:
@@ -178,13 +185,13 @@ def bind(opened: Opened, plan: Plan, feeds: tuple[Feed, ...]) -> Bound:
             values.append(_value(ort, random(feed, dtype, rng), BIT_PATTERNS.get(dtype, 0), plan.gpu))
             binding.bind_ortvalue_input(feed.name, values[-1])
         for output in session.get_outputs():
-            fixed = all(isinstance(d, int) for d in output.shape) and output.type.startswith("tensor")
-            if plan.gpu and fixed:
-                dtype = _dtype(output.type)
+            dtype = _dtype(output.type)
+            known = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences
+            if plan.gpu and known and all(isinstance(d, int) for d in output.shape):
                 kind = BIT_PATTERNS.get(dtype) or np.dtype(dtype).type
                 binding.bind_ortvalue_output(output.name, _room(ort, output.shape, kind))
             else:
-                binding.bind_output(output.name, "cuda" if plan.gpu else "cpu")
+                binding.bind_output(output.name, "cuda" if plan.gpu and dtype != "string" else "cpu")
     except Exception as e:
         raise refusal(e, plan.name, ort.__version__) from None
     run_options = ort.RunOptions()

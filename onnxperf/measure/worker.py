@@ -28,7 +28,7 @@ from onnxperf.measure.environment import Sensors
 from onnxperf.measure.job import Plan, Runs
 from onnxperf.measure.session import Bound, bind, open_session, refusal
 
-MOST_RUNS, MOST_S = 100, 10.0  # of a warm-up
+MOST_S = {True: 10.0, False: 1.0}  # of a warm-up that does not settle: on a GPU, on a CPU, whose clock is not read
 STILL = {True: 0.02, False: 0.05}  # by how much times may differ that have settled: on a GPU, on a CPU
 BATCH_S = 0.2  # samples are sent this often
 READ_S = 0.5  # and sensors read
@@ -145,7 +145,7 @@ def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs)
     """Run until times and clock have settled: how many runs, how long, and whether they did."""
     if not runs.warm_runs:
         return 0, 0.0, False
-    still = STILL[isinstance(clock, CudaClock)]
+    still, most = STILL[isinstance(clock, CudaClock)], MOST_S[isinstance(clock, CudaClock)]
     times: list[float] = []
     clocks: list[float | None] = []
     start = time.perf_counter()
@@ -156,7 +156,7 @@ def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs)
             clocks.append(sensors.clock())
         enough = done >= runs.warm_runs and spent >= runs.warm_s
         steady = settled(times, still) and _same(clocks, still)
-        if spent >= MOST_S or (enough and (done >= MOST_RUNS or (done >= 10 and done % 5 == 0 and steady))):
+        if enough and (spent >= most or (done >= 10 and done % 5 == 0 and steady)):
             break
     return len(times), spent, steady
 

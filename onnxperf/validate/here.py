@@ -13,7 +13,7 @@ from gpu_specs import Device
 from onnxperf.calibrate.nominal import this_cpu
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
-from onnxperf.measure.environment import catalogued, processor, usable_provider
+from onnxperf.measure.environment import card_of, processor, usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
 from onnxperf.measure.profile import Joined, by_class, joined, worst
@@ -191,8 +191,7 @@ def device_of(place: Place, files: Iterable[tuple[str, Device]] = ()) -> tuple[D
     own = next(((device, name) for name, device in files if answers_to(device, place)), None)
     if own is not None:
         return own
-    id = place.id if place.id in gpu_specs.ids() else catalogued(place.name)
-    if place.kind == "gpu" and id in gpu_specs.ids():  # a stranger's file names cards, but no files
+    if place.kind == "gpu" and (id := card_of(place)):
         return gpu_specs.load(id), CATALOGUE
     if place.kind == "cpu" and place.name == processor().name:
         return this_cpu(), NOMINAL

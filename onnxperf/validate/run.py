@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
+from onnxperf.measure.run import Progress
 from onnxperf.measurements import LEAST_S, SAMPLE, Table, files, ort
 from onnxperf.measurements import read as kernel_tables
 from onnxperf.measurements.models import Measured, models
@@ -24,7 +25,6 @@ MODELS = (("fp32_torch/e2e.csv", EAGER, models), (f"ort_cuda/{ort.FILE}", ORT, o
 SHORT = f"no longer than {LEAST_S * 1e3:g} ms: these say more about the clock than about the card"
 UNKNOWN = "an operator that is not known here"
 SCHEMA_VERSION = 1
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

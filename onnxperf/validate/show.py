@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ from rich.text import Text
 
 from onnxperf.errors import LimitExceeded, UsageError, printable
 from onnxperf.latency.constants import unmeasured
+from onnxperf.measure.show import telling
 from onnxperf.measurements import LEAST_S
 from onnxperf.output import check_target, write_file
 from onnxperf.report import console
 from onnxperf.validate import compare, here, models, taken
 from onnxperf.validate.compare import NOTHING, Sheet, put
-from onnxperf.validate.run import Progress, Report, sources, validate
+from onnxperf.validate.run import Report, sources, validate
 from onnxperf.validate.score import CLASSES, LEFT_OUT, ROOFLINE, SHIPPED, WITHIN, Score
 
 MEAN = "mean over cards"
@@ -268,19 +268,6 @@ def notes(report: Report) -> list[str]:
             f"are not derived from rows by a command ({printable(report.constants)}); then nothing was left out."
         )
     return found
-
-
-@contextmanager
-def telling() -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal, for as long as something is scored."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    err = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("reading")
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 Scores = dict[tuple[str, str, str, str], Score]

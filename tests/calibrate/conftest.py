@@ -12,7 +12,7 @@ from gpu_specs import Device
 from onnxperf.calibrate.nominal import Described, device
 from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
 from onnxperf.latency import shipped
-from onnxperf.measure.record import Measurement, OperatorTime, Place, Setting, Subject, WarmUp
+from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
 from onnxperf.pipeline import Request, answer, costed, prepare
 from onnxperf.prediction import Prediction
@@ -37,7 +37,8 @@ def times(d: Device, p: Prediction) -> tuple[OperatorTime, ...]:
     """What ONNX Runtime's profile would say on a processor: each operator with what the host spends on it."""
     node_s = costed(RUNTIMES["ort-cpu"], d, shipped()).host.node_s
     each = ((k.name, k.op.rpartition("::")[2], k.seconds + k.repeat * node_s) for k in p.kernels)
-    return tuple(OperatorTime(name, type, "CPUExecutionProvider", 20, s, s) for name, type, s in each)
+    by_profile = ((name, type, s + PROFILER_S) for name, type, s in each)
+    return tuple(OperatorTime(name, type, "CPUExecutionProvider", 20, s, s) for name, type, s in by_profile)
 
 
 def measurement(case: Case, d: Device, noise: Callable[[int], np.ndarray]) -> Measurement:

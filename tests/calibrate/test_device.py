@@ -120,6 +120,15 @@ def test_a_card_out_of_the_catalogue_is_refused(calibrate, on_a_card: tuple[Meas
     assert code == 2 and "NVIDIA Nothing is not in the catalogue" in err
 
 
+def test_a_measurement_names_a_card_but_no_file(calibrate, on_a_card: tuple[Measurement, ...], tmp_path: Path) -> None:
+    secret = tmp_path / "secret.toml"
+    secret.write_text("precious", encoding="utf-8")
+    place = replace(on_a_card[0].place, id=str(secret), name="NVIDIA Nothing")
+    put(tmp_path / "runs", (replace(on_a_card[0], place=place),))
+    code, _, err = calibrate("--from", "runs")
+    assert code == 2 and "NVIDIA Nothing is not in the catalogue" in err and "secret" not in err
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [

@@ -16,7 +16,7 @@ import onnxperf
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure import profile
 from onnxperf.measure.profile import ClassSum, Joined, by_class, joined, parse, seconds, short, worst
-from onnxperf.measure.record import OperatorTime
+from onnxperf.measure.record import PROFILER_S, OperatorTime
 
 ort = pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
@@ -241,6 +241,6 @@ def test_sums_and_what_is_most_wrong() -> None:
 
 
 def test_a_cpu_counts_by_its_undisturbed_run() -> None:
-    busy = OperatorTime("a", "Conv", CPU, 5, 9e-6, 4e-6)
-    assert seconds(busy) == 4e-6
+    assert seconds(OperatorTime("a", "Conv", CPU, 5, 9e-6, 4e-6)) == pytest.approx(4e-6 - PROFILER_S)
+    assert seconds(OperatorTime("a", "Conv", CPU, 5, 9e-6, 1e-6)) == pytest.approx(1e-6 / 4)
     assert seconds(OperatorTime("a", "Conv", CUDA, 5, 9e-6, 4e-6)) == 9e-6
