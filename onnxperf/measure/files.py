@@ -67,8 +67,9 @@ def read(path: str | os.PathLike[str]) -> Measurement:
     """The measurement in a file. Raises UsageError, which names the file and the key, where it is none."""
     name = printable(os.fspath(path))
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device might never end
-            raise UsageError(f"{name} is no file of `onnxperf measure`: it is no regular file")
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
+            raise UsageError(f"can't read {name}: it is no regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:
