@@ -1,8 +1,9 @@
 """A device's few effects, and factors of operator types, from measurements on it: maximum a posteriori in log space.
 
-On a processor every profiled operator is a row, on a GPU every run. First the effects: least squares of the logarithms
-of predicted over measured under a soft-L1 loss, beside Gaussian priors that the loss does not touch. Then one factor
-for each operator type, from what is left of its rows, pulled to 1 where there are few. Both in turns: they share rows.
+On a processor every profiled operator is a row, on a GPU every run, as is a run that was not profiled. First the
+effects: least squares of the logarithms of predicted over measured under a soft-L1 loss, beside Gaussian priors that
+the loss does not touch. Then one factor for each operator type, from what is left of its rows, pulled to 1 where there
+are few. Both in turns: they share rows.
 """
 
 from __future__ import annotations

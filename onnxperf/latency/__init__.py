@@ -188,7 +188,7 @@ def _terms(k: Columns, d: Cards, c: Constants, method: str, stored: Array) -> tu
     if method == "roofline":
         return _roofline(k, d, least), least
     if cpu:
-        model = processor.MODELS[type(k.works[0].size).__name__]
+        model = processor.MODELS[type(k.works[0].size)]
         return model(k, d, c, processor.per_weight_byte(stored, d, c)), least
     return MODELS[type(k.works[0].size)](k, d, c, _cold(stored, d, c)), least
 

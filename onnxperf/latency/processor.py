@@ -13,6 +13,7 @@ import numpy as np
 from onnxperf.latency.bounds import Array, Bounds, Columns, bounds
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
+from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer
 
 
 def floor(k: Columns, d: Cards, c: Constants) -> Bounds:
@@ -121,8 +122,8 @@ def transfer(k: Columns, d: Cards, c: Constants, fetch: Array) -> Bounds:
     return _joined(k, d, np.zeros_like(k.rate), np.zeros_like(k.rate))
 
 
-#: As `latency.MODELS`, by the size's name; the last argument is what `per_weight_byte` says.
-MODELS: dict[str, Callable[[Columns, Cards, Constants, Array], Bounds]] = {
-    "Gemm": gemm, "Conv": conv, "Rows": swept, "Pointwise": swept, "Move": move, "Attention": attention,
-    "Recurrent": recurrent, "Transfer": transfer,
+#: As `latency.MODELS`; the last argument is what `per_weight_byte` says.
+MODELS: dict[type, Callable[[Columns, Cards, Constants, Array], Bounds]] = {
+    Gemm: gemm, Conv: conv, Rows: swept, Pointwise: swept, Move: move, Attention: attention, Recurrent: recurrent,
+    Transfer: transfer,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A model that stays open while it runs at one batch after another: what the search for throughput asks."""
+"""A model that runs at one batch after another: what the search for throughput asks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from onnxperf.measure.session import OutOfMemory
 
 @dataclass(slots=True)
 class Bench:
-    """A model that stays open for one batch after another."""
+    """A model at one batch after another. A session serves one batch, for its dimensions are bound, until another is
+    asked for.
+    """
 
     job: Job
     child: Child | None = None
@@ -35,7 +37,7 @@ class Bench:
         return heard.streak
 
     def _do(self, batch: int, runs: Callable[[tuple[Feed, ...]], Runs]) -> Heard | None:
-        """Have a batch run, in the open session where that takes it."""
+        """Have a batch run, in the open session if it is bound to that."""
         it, heard = Prepared.of(replace(self.job, batch=batch)), Heard()
         try:
             if self.child is None or self.plan != it.plan:

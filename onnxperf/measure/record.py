@@ -11,7 +11,7 @@ from onnxperf.graph import Note
 from onnxperf.measure.series import Series
 
 PROFILER_S = 1.7e-6  # chosen: 200 tiny operators take 74 us by themselves, and 400 us by ONNX Runtime's profile
-LONG_S = 5e-3
+LONG_S = 5e-3  # runs that are shorter meet a quiet moment themselves; chosen
 
 
 @dataclass(frozen=True, slots=True)
