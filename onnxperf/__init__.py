@@ -9,18 +9,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onnxperf.errors import EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
+from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
 
 if TYPE_CHECKING:
+    from onnxperf.decide.budget import check
     from onnxperf.pipeline import predict
     from onnxperf.prediction import Prediction
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work, op, work
 
 __version__ = "0.1.0"
 __all__ = [
-    "Attention", "Conv", "EnvironmentFailure", "Error", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator",
-    "Pointwise", "Prediction", "Recurrent", "Rows", "Tensor", "UsageError", "Work", "__version__", "op", "predict",
-    "work",
+    "Attention", "BudgetExceeded", "Conv", "EnvironmentFailure", "Error", "Gemm", "LimitExceeded", "ModelError", "Move",
+    "Operator", "Pointwise", "Prediction", "Recurrent", "Rows", "Tensor", "UsageError", "Work", "__version__", "check",
+    "op", "predict", "work",
 ]  # fmt: skip
 
 
@@ -28,5 +29,5 @@ def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
     if name not in __all__:
         raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
-    rooms = {"predict": "onnxperf.pipeline", "Prediction": "onnxperf.prediction"}
+    rooms = {"check": "onnxperf.decide.budget", "predict": "onnxperf.pipeline", "Prediction": "onnxperf.prediction"}
     return getattr(import_module(rooms.get(name, "op_models")), name)  # what rules are made of lives in `op_models`

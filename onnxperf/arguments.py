@@ -33,6 +33,8 @@ SIZE_UNITS = {
 
 Command = Callable[..., None]
 
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a bug.")
+
 
 class Quantity(FloatType):
     """A positive number with a unit."""

@@ -15,6 +15,10 @@ class LimitExceeded(Error):
     exit_code = 1
 
 
+class BudgetExceeded(LimitExceeded):
+    """A model takes longer, or more memory, than it may; the message names the operators that it goes to."""
+
+
 class UsageError(Error):
     """The request can't be understood: an unknown GPU, dimension or tensor, a missing file, an open dimension."""
 

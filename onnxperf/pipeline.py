@@ -22,7 +22,6 @@ from onnxperf.schedule import schedule
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
 MAX_STREAMS = 64
 MAX_BATCH = 65_536
 SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}

@@ -163,8 +163,8 @@ def _pace(p: Prediction) -> str:
         seconds, s = sum(s.seconds for s in stretches), max(stretches, key=lambda s: s.seconds)
         if seconds < 0.005 * p.seconds:
             continue
-        first = _name(s.first) or "the start"
-        where = f"from {first} to {_name(s.last)}" if s.first != s.last else f"at {first}"
+        first = shortened(s.first) or "the start"
+        where = f"from {first} to {shortened(s.last)}" if s.first != s.last else f"at {first}"
         parts.append(f"{_PACE[held]} {seconds / p.seconds:.0%} of the time (longest {where})")
     return "; ".join(parts)
 
@@ -175,7 +175,7 @@ _PACE = {"stream": "kernels", "host": "the host", "copies": "copies"}
 def _gap(gap: Gap) -> str:
     if not gap.after:
         return f"{duration(gap.seconds)} at the end, until the host knows"
-    return f"{duration(gap.seconds)} before {_name(gap.after)} ({_WAITS[gap.held_by]})"
+    return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.held_by]})"
 
 
 _WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies"}
@@ -186,7 +186,7 @@ def _stretches(out: Console, p: Prediction) -> Table:
     names = ("stretch from", "to", "#kernels", "#time", "#idle", "!pace set by")
     rows = []
     for s in sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]:
-        first, last = (_name(kernel) or "(start)" for kernel in (s.first, s.last))
+        first, last = (shortened(kernel) or "(start)" for kernel in (s.first, s.last))
         rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.held_by))
     return tabulate(out, names, rows, spare=("idle",))
 
@@ -195,14 +195,15 @@ def _gaps(out: Console, p: Prediction) -> Table:
     """The gaps that cost most."""
     names = ("gap after", "before", "#time", "!waiting for")
     rows = [
-        (_name(g.before) or "(start)", _name(g.after) or "(end)", duration(g.seconds), g.held_by) for g in p.gaps[:GAPS]
+        (shortened(g.before) or "(start)", shortened(g.after) or "(end)", duration(g.seconds), g.held_by)
+        for g in p.gaps[:GAPS]
     ]
     return tabulate(out, names, rows)
 
 
-def _name(text: str) -> str:
-    """A kernel's or operator's name, safe to print and short enough for a table; its end says most."""
-    return printable(text if len(text) <= NAME else f"{text[:9]}...{text[12 - NAME :]}")
+def shortened(text: str, most: int = NAME) -> str:
+    """A name of a kernel or an operator, safe to print and short enough for a table; its end says most."""
+    return printable(text if len(text) <= most else f"{text[:9]}...{text[12 - most :]}")
 
 
 def _by_operator(out: Console, p: Prediction) -> Table:
@@ -228,7 +229,7 @@ def _by_operator(out: Console, p: Prediction) -> Table:
 
 def _short(op: str) -> str:
     """An operator's type without its domain."""
-    return _name(op.rpartition("::")[2])
+    return shortened(op.rpartition("::")[2])
 
 
 def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
@@ -240,7 +241,7 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         each, low, high = (duration(s / k.repeat) for s in (k.seconds, k.low_seconds, k.high_seconds))
         gflop = f"{k.flops / k.repeat / 1e9:.3g}" if k.flops else ""
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
-        named = (_name(k.name), _short(k.op), f"{times} x")
+        named = (shortened(k.name), _short(k.op), f"{times} x")
         rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 

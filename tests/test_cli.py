@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import gpu_specs
 import onnxperf
 from onnxperf import cli
+from onnxperf.arguments import parse_shape
 from onnxperf.report import duration
 
 ROOT = Path(__file__).parent.parent
@@ -234,16 +235,16 @@ def test_flags_reach_the_prediction(onnxperf_cli) -> None:
     ],
 )
 def test_shapes_are_read(text: str, shape: tuple[str, tuple[int, ...]]) -> None:
-    assert cli.parse_shape(text) == shape
+    assert parse_shape(text) == shape
 
 
 @pytest.mark.parametrize("text", ["x", ":1x2", "x:1x", "x:-1", "x:1.5", "x:" + "9" * 30, ""])
 def test_shapes_that_say_nothing(text: str) -> None:
     if text == "x:1x":
-        assert cli.parse_shape(text) == ("x", (1,))
+        assert parse_shape(text) == ("x", (1,))
         return
     with pytest.raises(onnxperf.UsageError):
-        cli.parse_shape(text)
+        parse_shape(text)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def _dense() -> Iterator[tuple[int, ...]]:
     yield from ((c, 224, k, t, 1, 3) for c, k, t in ((16, 3, 2), (32, 3, 2), (64, 7, 2), (32, 3, 1)))
     yield from ((c, s, 5, 1, 1, c // 2) for c, s in ((64, 28), (128, 14)))
     yield (512, 28, 1, 2, 1, 256)
+    yield from ((c, s, k) for (c, s), k in product(((18, 56), (30, 28), (50, 28), (90, 14)), (1, 3)))  # no whole blocks
 
 
 def _grouped() -> Iterator[tuple[int, ...]]:
@@ -119,6 +120,9 @@ def _grouped() -> Iterator[tuple[int, ...]]:
         yield (c, s, k, t, c)
     yield from ((c, s, 7, 1, c) for c, s in ((96, 56), (384, 14)))
     yield from ((c, 28, 3, 1, groups) for c, groups in ((128, 4), (256, 32)))
+    for (c, s), (k, t) in product(((18, 56), (30, 28), (50, 28), (90, 14)), ((3, 1), (5, 2))):  # no whole blocks
+        yield (c, s, k, t, c)
+    yield (18, 56, 7, 1, 18)
 
 
 def _elementwise() -> Iterator[Single]:
@@ -172,9 +176,10 @@ def _rows() -> Iterator[Single]:
     for shape in ((1, 1280, 7, 7), (1, 256, 28, 28), (1, 96, 112, 112)):
         yield _named("GlobalAveragePool", shape)
         yield _named("BatchNormalization", shape, weights=((shape[1],),) * 4)
-    for type, (shape, k, t) in product(
-        ("MaxPool", "AveragePool"), (((1, 64, 112, 112), 3, 2), ((1, 128, 28, 28), 2, 2), ((1, 192, 35, 35), 3, 1))
-    ):
+    pools: tuple[tuple[Shape, int, int], ...] = (
+        ((1, 64, 112, 112), 3, 2), ((1, 128, 28, 28), 2, 2), ((1, 192, 35, 35), 3, 1), ((1, 50, 28, 28), 3, 1),
+    )  # fmt: skip
+    for type, (shape, k, t) in (*product(("MaxPool",), pools), *product(("AveragePool",), pools[:3])):
         attrs = {"kernel_shape": [k] * 2, "strides": [t] * 2, "pads": [(k - 1) // 2] * 4}
         yield _named(type, shape, name=f"by {k}", attrs=attrs)
     yield _named("CumSum", (1, 512), types=("int64",), gives="int64", constants=((1,),))

@@ -110,8 +110,10 @@ def estimate(
 
 
 def effect_of(k: Kernel) -> str:
-    """What a device's `effects.operators` call a kernel: its type without domain, and how a convolution is grouped."""
-    groups, kind = getattr(k.work.size, "groups", 1), k.op.rpartition("::")[2]
+    """What a device's `effects.operators` call a kernel: its type, in ONNX Runtime's layout for processors or not, and
+    how a convolution is grouped.
+    """
+    groups, kind = getattr(k.work.size, "groups", 1), k.op.removeprefix("com.microsoft").lstrip(".:")
     return kind if groups <= 1 else f"{kind} {'depthwise' if groups == getattr(k.work.size, 'cin', 0) else 'grouped'}"
 
 

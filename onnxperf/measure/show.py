@@ -23,12 +23,11 @@ from onnxperf.measure.record import Measurement, OperatorTime, Reading, Throughp
 from onnxperf.measure.run import Progress, measure
 from onnxperf.measure.series import Series
 from onnxperf.output import check_target, write_file
-from onnxperf.report import FOLDED, console, duration, row, size, tabulate
+from onnxperf.report import FOLDED, console, duration, row, shortened, size, tabulate
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up
 STREAK_S = 5.0  # of the long run at the best batch, where no duration is given
-NAME = 48  # characters of a name that are shown
 
 
 def run(
@@ -221,7 +220,7 @@ def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
     ranked = sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0]))
     rest = [s for _, times in ranked[TYPES:] for s in times]
     lines = [*ranked[:TYPES], *([("(others)", rest)] if rest else [])]
-    rows = [(_name(t), f"{len(times):,}", duration(sum(times)), _share(sum(times), total)) for t, times in lines]
+    rows = [(shortened(t), f"{len(times):,}", duration(sum(times)), _share(sum(times), total)) for t, times in lines]
     return tabulate(out, ("operator", "#nodes", "#time", "#share"), rows)
 
 
@@ -230,7 +229,7 @@ def _slowest(out: Console, operators: Sequence[OperatorTime]) -> Table:
     ranked = sorted(operators, key=lambda o: -seconds(o))[:SLOWEST]
     rows = [
         (
-            _name(o.name), _name(short(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
+            shortened(o.name), shortened(short(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
             duration(o.least_s), duration(o.median_s), _share(seconds(o), total),
         )
         for o in ranked
@@ -243,11 +242,6 @@ def _share(part: float, total: float) -> str:
     return f"{part / total:.1%}" if total else ""
 
 
-def _name(text: str) -> str:
-    """A name, safe to print and short enough for a table; its end says most."""
-    return printable(text if len(text) <= NAME else f"{text[:9]}...{text[12 - NAME :]}")
-
-
 def _notes(notes: Iterable[Note]) -> Text:
     text = Text()
     for note in notes:
@@ -255,7 +249,7 @@ def _notes(notes: Iterable[Note]) -> Text:
         text.append(printable(note.message))
         if note.nodes:
             more = f", and {len(note.nodes) - 3} more" if len(note.nodes) > 3 else ""
-            text.append(f" ({', '.join(map(_name, note.nodes[:3]))}{more})", style="dim")
+            text.append(f" ({', '.join(map(shortened, note.nodes[:3]))}{more})", style="dim")
         text.append("\n")
     text.rstrip()
     return text

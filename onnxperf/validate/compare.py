@@ -10,12 +10,11 @@ from rich.text import Text
 
 from onnxperf.errors import printable
 from onnxperf.measure.profile import Joined, by_class, worst
-from onnxperf.report import duration, tabulate
+from onnxperf.report import duration, shortened, tabulate
 from onnxperf.validate.here import MOST_WRONG, NOMINAL, Comparison
 from onnxperf.validate.taken import NAME, Taken
 
 NOTHING = "-"
-LONGEST = 36  # characters of a name in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,16 @@ def _basis(c: Comparison) -> str:
 
 def types(c: Comparison) -> Sheet:
     """Sums by operator type."""
-    lines = [(_name(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_class(c.rows)]
+    lines = [(shortened(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_class(c.rows)]
     return Sheet("By operator type", ("!operator", *FIGURES), tuple(lines))
 
 
 def operators(c: Comparison) -> Sheet:
     """The operators whose times are most wrong."""
-    lines = [(_name(x.name), _name(x.type), *_figures(x.measured_s, x.predicted_s)) for x in worst(c.rows, MOST_WRONG)]
+    lines = [
+        (shortened(x.name), shortened(x.type), *_figures(x.measured_s, x.predicted_s))
+        for x in worst(c.rows, MOST_WRONG)
+    ]
     title = f"The {len(lines)} operators that are most wrong"
     return Sheet(title, ("operator", "!type", *FIGURES), tuple(lines), ("type",))
 
@@ -113,7 +115,7 @@ def _lonely(rows: tuple[Joined, ...], side: str) -> str:
     """How much time stands on one side alone, and in what most of all."""
     if not rows:
         return f"nothing that was {side}"
-    most = ", ".join(_name(r.name) for r in rows[:3])
+    most = ", ".join(shortened(r.name) for r in rows[:3])
     what = f"{len(rows)} operator{'s' * (len(rows) > 1)}"
     return f"{duration(sum(abs(r.error_s) for r in rows))} {side} in {what} ({most})"
 
@@ -122,7 +124,7 @@ def files(t: Taken) -> list[Sheet]:
     """The user's own measurements: each file, all of a device together, and the files that can't be used."""
     lines = [
         (
-            *map(_name, (r.file, r.model, r.device, r.precision)), str(r.batch),
+            *map(shortened, (r.file, r.model, r.device, r.precision)), str(r.batch),
             *map(duration, (r.measured_seconds, r.predicted_seconds)), f"{r.error:+.1%}", "yes" if r.in_range else "no",
         )
         for r in t.rows
@@ -131,13 +133,13 @@ def files(t: Taken) -> list[Sheet]:
     known = {r.device: r.figures for r in t.rows}
     means = [
         (
-            _name(s.name), _name(known[s.name]), str(s.count), f"{s.mape:.1%}", f"{s.bias:+.1%}", f"{s.coverage:.0%}",
-            f"±{s.half_width:.0%}",
+            *map(shortened, (s.name, known[s.name])), str(s.count), f"{s.mape:.1%}", f"{s.bias:+.1%}",
+            f"{s.coverage:.0%}", f"±{s.half_width:.0%}",
         )
         for s in t.scores
     ]  # fmt: skip
     names = ("device", "figures from", "#files", "#MAPE", "#bias", "#in range", "#range")
-    unused = [(_name(name), printable(why)) for name, why in t.rejected]
+    unused = [(shortened(name), printable(why)) for name, why in t.rejected]
     return [
         Sheet(NAME.capitalize(), heads, tuple(lines), ("file",)),
         Sheet(f"{NAME.capitalize()} by device", names, tuple(means)),
@@ -160,8 +162,3 @@ def remarks(t: Taken) -> list[str]:
             "writes takes their place when it lies beside the measurements."
         )
     return found
-
-
-def _name(text: str) -> str:
-    """A name, safe to print and short enough for a table; its end says most."""
-    return printable(text if len(text) <= LONGEST else f"{text[:9]}...{text[12 - LONGEST :]}")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,16 @@ def test_a_process_that_dies_leaves_its_samples(name: str) -> None:
     assert m is not None and not m.complete and m.device.samples and m.profiled is None
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT interrupts, as in a shell: who starts tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @posix
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_what_was_measured() -> None:
     def interrupt(stage: str, done: int, of: int) -> None:
         if done:
@@ -173,6 +182,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
 
 
 @posix
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_anything_was_measured() -> None:
     def interrupt(stage: str, done: int, of: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,79 @@
+"""The command line. stdout is data, stderr is for people; exit codes are on the exception classes."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+import click
+
+from onnxperf import __version__
+from onnxperf.arguments import debug
+from onnxperf.cli import here, predictions
+from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.output import prepare_streams, settle_streams
+
+BUG = 70
+INTERRUPTED = 130
+REPORT_TO = "the project's issue tracker"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="onnxperf")
+@debug
+def cli() -> None:
+    """Predict how long an ONNX model takes on a GPU that is not there.
+
+    \b
+    Example:
+      onnxperf predict model.onnx --gpu l4
+    """
+
+
+for _command in (
+    predictions.predict, predictions.explain, predictions.gpus, here.measure, here.validate, here.calibrate,
+):  # fmt: skip
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code that design and help promise."""
+    with suppress(OSError):  # stderr itself may be full
+        code = BUG
+        code, sentence = _run()
+        if sentence:
+            click.echo(sentence, err=True)
+    settle_streams()
+    sys.exit(code)
+
+
+def _run() -> tuple[int, str]:
+    """The exit code, and the sentence for people."""
+    try:
+        prepare_streams()
+        cli.main(standalone_mode=False)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # whoever reads has enough; click and rich then exit by themselves
+        return 0, ""
+    except click.ClickException as e:
+        text = io.StringIO()
+        e.show(text)
+        return UsageError.exit_code, text.getvalue().rstrip()
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    except Error as e:
+        return e.exit_code, f"onnxperf: {printable(str(e))}"
+    except MemoryError:
+        return EnvironmentFailure.exit_code, "onnxperf: not enough memory for this model"
+    except OSError as e:
+        what = f"can't use {e.filename}" if e.filename else "can't write the answer"
+        return EnvironmentFailure.exit_code, f"onnxperf: {printable(f'{what}: {e.strerror or e}')}"
+    except Exception as e:
+        if "--debug" in sys.argv:
+            return BUG, traceback.format_exc().rstrip()
+        what = printable(f"{type(e).__name__}: {str(e)[:200]}")
+        return BUG, f"onnxperf: this is a bug of ours ({what}); please report it to {REPORT_TO}, with --debug"
+    return 0, ""
