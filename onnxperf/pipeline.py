@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError, printable
+from onnxperf.export import source
 from onnxperf.graph import Graph, Note, load
 from onnxperf.latency import METHODS, Constants, estimate, shipped
 from onnxperf.lower import Kernels, lower
@@ -28,7 +29,7 @@ SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}
 
 
 def predict(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: Any,
     example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
     gpu: str | os.PathLike[str] | Device,
@@ -52,8 +53,9 @@ def predict(
 ) -> Prediction:
     """Predict one run of `model` on a GPU that need not be there.
 
-    model: a path, the bytes of a file, or an onnx.ModelProto (left as it is).
-    example_inputs: arrays or tensors, by name or in the order of the inputs; only their shapes are read.
+    model: a path, the bytes of a file or an onnx.ModelProto; a torch.nn.Module, ExportedProgram or ONNXProgram; a Keras
+    model or its file, a tf.function or the folder of a SavedModel. It is left as it is, and its weights are not needed.
+    example_inputs: arrays or tensors, by name or in the order of the inputs; only shapes and types are read.
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file, which
     can be a processor's.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
@@ -68,6 +70,9 @@ def predict(
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
+    if not isinstance(fit, bool):
+        raise UsageError(f"fit must be True or False, not {fit!r}")
+    model, example_inputs = source(model, example_inputs, open_batch=fit or batch is not None)
     request = Request(
         model, gpu, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=example_inputs,
         terms={
@@ -76,8 +81,6 @@ def predict(
             "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip
-    if not isinstance(fit, bool):
-        raise UsageError(f"fit must be True or False, not {fit!r}")
     return answer(*(largest(request) if fit else prepare(request)))
 
 

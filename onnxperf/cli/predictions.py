@@ -82,6 +82,7 @@ def _prepared(
     batch: int | None, fit: bool, trips: tuple[str, ...], clock: float | None, **terms: Any,
 ) -> tuple[Graph, Device, Scenario]:  # fmt: skip
     """The model, the card and the scenario that SCENARIO's options ask for."""
+    from onnxperf.export import source
     from onnxperf.pipeline import Request, largest, prepare
 
     if not model:
@@ -89,7 +90,7 @@ def _prepared(
     if json_to not in (None, "-"):
         check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
     request = Request(
-        model,
+        source(model, open_batch=fit or batch is not None)[0],
         gpu,
         shapes=unique(shapes, parse_shape, "--shapes"),
         dims=unique(dims, parse_dim, "--dim"),
