@@ -10,7 +10,7 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from onnxperf.errors import EnvironmentFailure, UsageError
 
@@ -43,51 +43,57 @@ def settle_streams() -> None:
 
 
 def check_target(target: str, *sources: str) -> None:
-    """Refuse, before any work is done, to write without a name or over what is read."""
+    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read."""
     if not target:
         raise UsageError("--json needs the name of a file, or - for stdout")
+    if not os.path.isdir(folder := os.path.dirname(target) or "."):
+        raise UsageError(f"can't write {target}: there is no folder {folder}")
     for source in sources:
         with suppress(OSError):
             if os.path.samefile(target, source):
                 raise UsageError(f"--json {target} would overwrite {source}, which is read: name another file")
 
 
-def write_file(target: str, text: str) -> None:
-    """Write a file aside and rename it, so that it is never half there; a stream or device is written to directly."""
+def write_file(target: str, content: str | bytes) -> None:
+    """Write a file aside and rename it, so that it is never half there; a stream or device is written to directly.
+
+    Text is written as UTF-8.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         if opened := _stream(target):
             with opened as f:
-                f.write(text)
+                f.write(data)
         else:
-            _write_aside(Path(os.path.realpath(target)), text)
+            _write_aside(Path(os.path.realpath(target)), data)
     except OSError as e:
         kind = UsageError if e.errno in MISNAMED else EnvironmentFailure
         raise kind(f"can't write {target}: {e.strerror or e}") from e
 
 
-def _stream(target: str) -> TextIO | None:
+def _stream(target: str) -> BinaryIO | None:
     """What a target is opened as if it is no regular file, or names one of our own streams."""
     if named := STREAM.fullmatch(target):
         number = int(named[1] or ("stdin", "stdout", "stderr").index(target.rpartition("/")[2]))
         sys.stdout.flush()
-        return os.fdopen(os.dup(number), "w", encoding="utf-8")  # shares its place in the file with the stream
+        return os.fdopen(os.dup(number), "wb")  # shares its place in the file with the stream
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if target.endswith(("/", os.sep)):
             raise
         return None
-    return None if stat.S_ISREG(mode) else open(target, "w", encoding="utf-8")
+    return None if stat.S_ISREG(mode) else open(target, "wb")
 
 
-def _write_aside(path: Path, text: str) -> None:
+def _write_aside(path: Path, data: bytes) -> None:
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     if mode is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     aside = path.with_name(f".onnxperf-{os.urandom(8).hex()}")
     try:
-        with open(aside, "x", encoding="utf-8") as f:
-            f.write(text)
+        with open(aside, "xb") as f:
+            f.write(data)
         if mode is not None:
             os.chmod(aside, mode)
         os.replace(aside, path)

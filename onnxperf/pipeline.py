@@ -255,6 +255,8 @@ def _check(s: Scenario, device: Device) -> Runtime:
     if device.kind == "cpu":
         if RUNTIMES[s.runtime].kind != "cpu":
             raise UsageError(f"{device.id} is a processor: the runtime is ort-cpu there, not {s.runtime}")
+        if s.precision in ("tf32", "fp8"):
+            raise UsageError(f"a processor has no {s.precision.upper()}: take another precision")
         if s.streams > 1 or s.cuda_graph or s.include_transfers:
             raise UsageError("a processor has no streams, no CUDA graph and no copies to it: leave these options out")
     return RUNTIMES[s.runtime]

@@ -25,8 +25,8 @@ ROOMS = (
 )  # fmt: skip
 #: What a prediction does not walk through: measuring, measurements, fits to them, scores, and the view of one kernel.
 WORKSHOP = ("measure", "measurements", "calibrate", "validate", "explain")
-#: Before and after a prediction: exporters of frameworks, and what follows from the answer.
-DOORS = ("export", "decide", "testing")
+#: Before and after a prediction: exporters of frameworks, what follows from the answer, the command line.
+DOORS = ("export", "decide", "testing", "arguments", "cli")
 BENCH = ("onnxperf/graph/build.py", "onnxperf/graph/skeleton.py")  # models for measuring, where onnx may be imported
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.
@@ -112,8 +112,8 @@ def test_the_house_stays_small() -> None:
     total = {file: code(path) for file, path in FILES.items()}
     workshop = {file: n for file, n in total.items() if room(file) in WORKSHOP or file in BENCH}
     doors = {file: n for file, n in total.items() if room(file) in DOORS}
-    assert sum(total.values()) - sum(workshop.values()) - sum(doors.values()) < 8_250
-    assert sum(doors.values()) < 1_000
+    assert sum(total.values()) - sum(workshop.values()) - sum(doors.values()) < 7_850
+    assert sum(doors.values()) < 1_500
     assert sum(n for file, n in workshop.items() if room(file) == "measure") < 2_050
     assert sum(workshop.values()) < 6_150
     assert sum(n for file, n in lines.items() if file.startswith("op_models")) < 2_000

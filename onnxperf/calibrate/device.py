@@ -63,8 +63,6 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
         raise UsageError("--from DIR reads what was measured before: --provider and --keep don't go with it")
     if json_to not in (None, "-"):
         check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
-        if not Path(json_to).parent.is_dir():  # better known now than when all is measured
-            raise UsageError(f"can't write {json_to}: there is no folder {Path(json_to).parent}")
     unread = list[Dropped]()
     measurements = recorded(folder, unread) if folder is not None else ()
     base = base_of(measurements[0].place if measurements else _place(provider or usable_provider()))

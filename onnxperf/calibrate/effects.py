@@ -88,6 +88,8 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     runs = []
     for m in measurements:
         try:
+            if not m.complete:
+                raise UsageError("it was interrupted before it was complete")
             runs.append(lowered_run(m, base, dropped))
         except Error as e:
             dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +45,6 @@ def run(
         raise UsageError("--throughput looks for the best batch, --batches says which to try: give one of them")
     if json_to not in (None, "-"):
         check_target(json_to, model, *([str(terms["inputs"])] if terms.get("inputs") else []))
-        if not os.path.isdir(folder := os.path.dirname(json_to) or "."):  # better known now than when all is measured
-            raise UsageError(f"can't write {json_to}: there is no folder {folder}")
     job = Job(model, provider or usable_provider(), **terms)  # type: ignore[arg-type]
     measured = None
     try:

@@ -40,7 +40,8 @@ Say = Callable[..., None]
 
 def main(plan: Plan, connection: Connection, folder: str) -> None:
     """Open the session of `plan`, then do what is asked for over the connection, until that is None."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent decides
+        signal.signal(ending, signal.SIG_IGN)
     os.environ |= variables(plan)
     with suppress(OSError):  # a full disk will be heard of
         log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

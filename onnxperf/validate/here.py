@@ -30,6 +30,7 @@ NOT_CALIBRATED = Note(
     "not-calibrated",
     "this processor's figures are nominal or assumed: --gpu takes the device file that `onnxperf calibrate` writes",
 )
+INCOMPLETE = Note("interrupted", "the measurement was interrupted: it holds what was measured until then")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...]
         notes = (*notes, NOT_CALIBRATED)
     kernels = _with_overhead(prediction) if m.place.kind == "cpu" else prediction
     rows = joined(m.operators, kernels) if m.operators else ()
-    return Comparison(m, device, source, prediction, rows, (*notes, *m.warnings))
+    return Comparison(m, device, source, prediction, rows, (*notes, *([] if m.complete else [INCOMPLETE]), *m.warnings))
 
 
 def _with_overhead(p: Prediction) -> Prediction:

@@ -152,7 +152,7 @@ def read(data: Path, own: Taken) -> tuple[list[Table], list[Measured], dict[str,
     rows.sort(key=lambda row: (row.sample, row.batch, row.sequence))  # each is loaded once
     tables = [t for t in tables if t.family in CLASSES]
     if not any((t.seconds > t.least_s).any() for t in tables) and not rows and not own.rows:
-        wanted = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
-        also = "".join(f"; {name}: {reason}" for name, reason in own.rejected[:1])
-        raise UsageError(f"{data} holds no measurements to score: no rows that could be taken are in {wanted}{also}")
+        known = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in own.rejected[:3]) or f"nothing that fits in {known}"
+        raise UsageError(f"{data} holds no measurements to score: {reasons}")
     return tables, rows, dropped

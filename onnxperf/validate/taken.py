@@ -80,6 +80,8 @@ def taken(folder: Path, progress: Progress) -> Taken:
             if not path.is_file():
                 raise UsageError("it is no regular file")
             m = read(path)
+            if not m.complete:
+                raise UsageError("it was interrupted before it was complete")
             rows.append(_row(path.name, compare(m, *device_of(m.place, devices))))
         except Error as e:
             rejected.append((path.name, str(e).removeprefix(f"{path}: ")))

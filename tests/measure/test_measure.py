@@ -224,6 +224,22 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     assert not list(own.iterdir())
 
 
+@posix
+def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small("(float[64,64] x) => (float[64,64] y) { y=Relu(x) }").SerializeToString())
+    own = tmp_path / "own"
+    own.mkdir()
+    command = [sys.executable, "-m", "onnxperf", "measure", str(tmp_path / "m.onnx"), "--provider", "cpu"]
+    command += ["--iterations", "1000000"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(own)}, start_new_session=True) as measuring:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not list(own.iterdir()):
+            time.sleep(0.05)
+        os.killpg(measuring.pid, signal.SIGTERM)
+        assert measuring.wait(60) == 130
+    assert not list(own.iterdir())
+
+
 def test_the_surroundings_are_left_as_they_were() -> None:
     before = dict(os.environ)
     measure(job(iterations=1))

@@ -311,6 +311,22 @@ def test_a_folder_of_unusable_files_says_why(run: Run, tmp_path: Path) -> None:
     assert (code, out) == (2, "") and "holds no measurements" in err and "later.json: schema_version is 2" in err
 
 
+def test_interrupted_measurements_are_told_apart(run: Run, small: Path, tmp_path: Path) -> None:
+    path = put(tmp_path / "half.json", made_up(small, 1.1, complete=False))
+    assert "interrupted" in run("validate", path)[1]
+    for command in (("validate", "--data", tmp_path), ("calibrate", "--from", tmp_path, "-o", tmp_path / "l4.toml")):
+        code, _, err = run(*command)
+        assert code == 2 and "interrupted before it was complete" in err
+    assert not (tmp_path / "l4.toml").exists()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp8"])
+def test_a_processor_has_no_tensor_types(small: Path, tmp_path: Path, precision: str) -> None:
+    (tmp_path / "cpu.toml").write_text(PROCESSOR.format("mine"), encoding="utf-8")
+    with pytest.raises(UsageError, match=precision.upper()):
+        onnxperf.predict(small, gpu=tmp_path / "cpu.toml", batch=8, precision=precision)
+
+
 def golden(name: str, text: str) -> None:
     """Printed tables are compared with a file; run with ACCEPT=1 in the environment to accept a new form."""
     lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
