@@ -25,6 +25,7 @@ PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
 METHODS = ("tile-wave", "sum", "roofline")
 LEVELS = ("disabled", "basic", "extended", "all")
+EXAMPLES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
@@ -80,6 +81,15 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not colon or not name or not all(re.fullmatch(r"[0-9]{1,18}", p) for p in parts):
         raise UsageError(f"--shapes {text!r} is not understood: write NAME:1x3x224x224")
     return name, tuple(map(int, parts))
+
+
+def parse_input(text: str) -> tuple[str, tuple[int, ...], str]:
+    """[NAME:]1x3x224x224[:int64]: the name, "" where there is none; the shape; the type, float32 if none is given."""
+    match = re.fullmatch(r"(?:(.+):)?([0-9]{1,9}(?:x[0-9]{1,9}){0,31})(?::([a-z0-9]+))?", text.strip())
+    if not match or (match[3] or "float32") not in EXAMPLES:
+        types = f"float32 or TYPE, which is one of {', '.join(EXAMPLES[1:])}"
+        raise UsageError(f"--input {text!r} is not understood: write [NAME:]1x3x224x224[:TYPE]; it is {types}")
+    return match[1] or "", tuple(map(int, match[2].split("x"))), match[3] or "float32"
 
 
 def parse_product(text: str) -> tuple[int, ...]:
@@ -211,6 +221,16 @@ SCORED = (
 )
 
 
+#: What a framework's model is exported with.
+EXPORTED = (
+    click.option(
+        "--input", "inputs", multiple=True, metavar="[NAME:]1x3x224x224[:int64]", help="An example input; repeatable."
+    ),
+    click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write."),
+    click.option("--weightless", is_flag=True, help="Leave the weights out: the file predicts the same."),
+)
+
+
 def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """What gives a command these options."""
 
@@ -223,6 +243,7 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 
 of_a_run, counted_here, scored_here = _options(*SCENARIO), _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
+of_an_export = _options(*EXPORTED)
 
 
 def of_a_job(terms: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,16 @@ import errno
 import io
 import os
 import re
+import shutil
 import stat
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from onnxperf.errors import EnvironmentFailure, UsageError
+from onnxperf.errors import EnvironmentFailure, Error, UsageError
 
 #: Where the name is at fault, not the system.
 MISNAMED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -67,8 +70,30 @@ def write_file(target: str, content: str | bytes) -> None:
         else:
             _write_aside(Path(os.path.realpath(target)), data)
     except OSError as e:
-        kind = UsageError if e.errno in MISNAMED else EnvironmentFailure
-        raise kind(f"can't write {target}: {e.strerror or e}") from e
+        raise _unwritten(target, e) from e
+
+
+@contextmanager
+def aside(target: str) -> Iterator[Path]:
+    """A path in a folder beside a file: what is written there takes its place in the end, and what lies beside that."""
+    place = Path(os.path.realpath(target))
+    if place.exists() and not place.is_file():
+        raise UsageError(f"can't write {target}: it is no regular file")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".onnxperf-", dir=place.parent))
+    except OSError as e:
+        raise _unwritten(target, e) from e
+    try:
+        yield folder / place.name
+        for file in sorted(folder.iterdir(), key=lambda f: f.name == place.name):  # itself after what it refers to
+            os.replace(file, place.with_name(file.name))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unwritten(target: str, e: OSError) -> Error:
+    kind = UsageError if e.errno in MISNAMED else EnvironmentFailure
+    return kind(f"can't write {target}: {e.strerror or e}")
 
 
 def _stream(target: str) -> BinaryIO | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -12,7 +13,7 @@ import click
 
 from onnxperf import __version__
 from onnxperf.arguments import debug
-from onnxperf.cli import here, predictions
+from onnxperf.cli import here, models, predictions
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.output import prepare_streams, settle_streams
 
@@ -34,7 +35,8 @@ def cli() -> None:
 
 
 for _command in (
-    predictions.predict, predictions.explain, predictions.gpus, here.measure, here.validate, here.calibrate,
+    predictions.predict, predictions.check, predictions.diff, predictions.explain, predictions.gpus,
+    models.export, models.strip, here.measure, here.validate, here.calibrate,
 ):  # fmt: skip
     cli.add_command(_command)
 
@@ -53,6 +55,7 @@ def main() -> NoReturn:
 def _run() -> tuple[int, str]:
     """The exit code, and the sentence for people."""
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: what was measured is kept
         prepare_streams()
         cli.main(standalone_mode=False)
         sys.stdout.flush()

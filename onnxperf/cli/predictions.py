@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +13,7 @@ from onnxperf.arguments import (
     SIZE_UNITS,
     TIME_UNITS,
     Quantity,
+    Share,
     debug,
     of_a_run,
     parse_count,
@@ -19,13 +22,21 @@ from onnxperf.arguments import (
     parse_shape,
     unique,
 )
-from onnxperf.errors import UsageError
+from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, write_file
 
 if TYPE_CHECKING:
     from gpu_specs import Device
     from onnxperf.graph import Graph
+    from onnxperf.pipeline import Request
     from onnxperf.prediction import Scenario
+
+max_latency_option = click.option(
+    "--max-latency", type=Quantity("duration", TIME_UNITS), metavar="8ms", help="Exit 1 when slower."
+)
+max_memory_option = click.option(
+    "--max-memory", type=Quantity("size", SIZE_UNITS), metavar="2GB", help="Exit 1 when larger."
+)
 
 
 @click.command()
@@ -34,8 +45,8 @@ if TYPE_CHECKING:
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
 @click.option("--detail", is_flag=True, help="List every kernel, every note.")
-@click.option("--max-latency", type=Quantity("duration", TIME_UNITS), metavar="8ms", help="Exit 1 when slower.")
-@click.option("--max-memory", type=Quantity("size", SIZE_UNITS), metavar="2GB", help="Exit 1 when larger.")
+@max_latency_option
+@max_memory_option
 @debug
 def predict(
     model: str,
@@ -77,19 +88,117 @@ def predict(
     keep(prediction, max_latency, max_memory)
 
 
+@click.command()
+@click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
+@of_a_run
+@max_latency_option
+@max_memory_option
+@debug
+def check(models: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any) -> None:
+    """Predict one run of every MODEL and hold it to a limit; print a line for each.
+
+    A line is ok, over or error; the time; the memory; the file; and why, where it is not ok. Exits with 1 where a
+    model is over a limit, with 2 or 3 where one can't be used, after telling of all.
+
+    \b
+    Examples:
+      onnxperf check model.onnx --gpu t4 --max-latency 8ms
+      onnxperf check exported/*.onnx --gpu l4 --precision fp16 --max-latency 8ms --max-memory 2GB
+    """
+    from onnxperf.decide.budget import keep
+    from onnxperf.pipeline import answer, find
+    from onnxperf.report import duration, size
+
+    if max_latency is None and max_memory is None:
+        raise UsageError("check takes --max-latency, --max-memory or both")
+    find(terms["gpu"])  # an unknown card is told of once, not for every model
+    over = 0
+    unusable: list[Error] = []
+    for model in models:
+        says, time, memory, why = "ok", "-", "-", ""
+        try:
+            p = answer(*_prepared(model, None, **terms))
+            time, memory = duration(p.seconds), size(p.memory.total_bytes)
+            keep(p, max_latency, max_memory)
+        except BudgetExceeded as e:
+            says, why, over = "over", f": {e}", over + 1
+        except Error as e:
+            says, why = "error", f": {e}"
+            unusable.append(e)
+        with suppress(BrokenPipeError):  # whoever reads has enough: the limits hold all the same
+            click.echo(printable(f"{says:5}  {time:>8}  {memory:>8}  {model}{why}"))
+    if unusable:
+        raise type(unusable[0])(f"{len(unusable)} of {len(models)} models can't be used, {over} over the limit")
+    if over:
+        raise LimitExceeded(f"{over} of {len(models)} models over the limit")
+
+
+@click.command()
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@of_a_run
+@click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
+@click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
+@click.option("--fail-above", type=Share(), metavar="5%", help="Exit 1 where B is slower than A by more.")
+@debug
+def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
+    """Predict models A and B under the same terms, and say what differs and what that costs.
+
+    Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A dimension or
+    shape that only one model has a name for is given to that one.
+
+    \b
+    Examples:
+      onnxperf diff torch-resnet50.onnx keras-resnet50.onnx --gpu t4
+      onnxperf diff yesterday.onnx today.onnx --gpu l4 --batch 8 --fail-above 5%
+      onnxperf diff a.onnx b.onnx --gpu a100 --dim sequence=128 --json -
+    """
+    if terms["fit"]:
+        raise UsageError("--fit could take another batch for each model: give both the same with --batch")
+    from onnxperf.decide.both import compare, keep
+    from onnxperf.pipeline import find
+
+    found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms))
+    limit = math.inf if fail_above is None else fail_above
+    try:
+        if json_to == "-":
+            click.echo(found.to_json())
+        else:
+            from onnxperf.decide.show import show
+            from onnxperf.report import console
+
+            if json_to:
+                write_file(json_to, found.to_json() + "\n")
+            show(console(), found, find(terms["gpu"])[0], top=top)
+    except (BrokenPipeError, SystemExit):  # whoever reads has enough: the limit holds all the same
+        keep(found, limit)
+        raise
+    keep(found, limit)
+
+
 def _prepared(
-    model: str | Graph, json_to: str | None, *, gpu: str, shapes: tuple[str, ...], dims: tuple[str, ...],
-    batch: int | None, fit: bool, trips: tuple[str, ...], clock: float | None, **terms: Any,
+    model: str | Graph, json_to: str | None, *, fit: bool, **terms: Any
 ) -> tuple[Graph, Device, Scenario]:  # fmt: skip
     """The model, the card and the scenario that SCENARIO's options ask for."""
+    from onnxperf.pipeline import largest, prepare
+
+    request = _request(model, json_to, fit=fit, **terms)
+    return largest(request) if fit else prepare(request)
+
+
+def _request(
+    model: str | Graph, json_to: str | None, *, gpu: str, shapes: tuple[str, ...], dims: tuple[str, ...],
+    batch: int | None, fit: bool, trips: tuple[str, ...], clock: float | None, **terms: Any,
+) -> Request:  # fmt: skip
+    """What SCENARIO's options ask for of a model."""
     from onnxperf.export import source
-    from onnxperf.pipeline import Request, largest, prepare
+    from onnxperf.pipeline import Request
 
     if not model:
         raise UsageError("the path of MODEL is empty")
     if json_to not in (None, "-"):
         check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
-    request = Request(
+    return Request(
         source(model, open_batch=fit or batch is not None)[0],
         gpu,
         shapes=unique(shapes, parse_shape, "--shapes"),
@@ -98,7 +207,6 @@ def _prepared(
         trip_counts=unique(trips, parse_count, "--trip-count"),
         terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
     )
-    return largest(request) if fit else prepare(request)
 
 
 @click.command()

@@ -1,0 +1,82 @@
+"""Commands that write models: out of a framework, and without their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxperf.arguments import debug, of_an_export, parse_input
+from onnxperf.errors import printable
+
+
+@click.group()
+@debug
+def export() -> None:
+    """Write a framework's model as an ONNX file, by the framework's own exporter.
+
+    \b
+    Examples:
+      onnxperf export torch mymodels:build --input 1x3x224x224 -o model.onnx
+      onnxperf export keras model.keras -o model.onnx --weightless
+    """
+
+
+@export.command("torch")
+@click.argument("model", metavar="MODULE:FACTORY")
+@of_an_export
+@debug
+def export_torch(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
+    """Write a PyTorch model. MODULE is imported, which runs its code.
+
+    MODULE is a module found from the working directory, or a file (*.py); FACTORY in it is called without arguments,
+    or is a torch.nn.Module.
+
+    \b
+    Examples:
+      onnxperf export torch mymodels:build --input 1x3x224x224 -o model.onnx
+      onnxperf export torch train/bert.py:model --input input_ids:1x128:int64 -o bert.onnx --weightless
+    """
+    from onnxperf.export import command
+
+    command.run(model, "torch", [parse_input(text) for text in inputs], **terms)
+
+
+@export.command("keras")
+@click.argument("model", type=click.Path(), metavar="MODEL")
+@of_an_export
+@debug
+def export_keras(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
+    """Write a Keras model: a file (*.keras, *.h5), or the folder of a SavedModel.
+
+    --input gives sizes that MODEL leaves open. Code in a file of Keras is never run; a SavedModel is loaded, which can
+    run parts of it, unless --weightless.
+
+    \b
+    Example:
+      onnxperf export keras model.keras -o model.onnx
+    """
+    from onnxperf.export import command
+
+    command.run(model, "tf", [parse_input(text) for text in inputs], **terms)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@debug
+def strip(model: str, out: str) -> None:
+    """Write MODEL without its weights: a small file that predicts the same.
+
+    The graph, names, shapes and small constants stay; texts of its author don't. What was left out is noted in the
+    file's metadata (onnxperf.stripped).
+
+    \b
+    Example:
+      onnxperf strip model.onnx -o skeleton.onnx
+    """
+    from onnxperf.export import command
+    from onnxperf.report import size
+
+    before, after, left_out = command.strip(model, out)
+    click.echo(printable(f"{model} {size(before)}, {out} {size(after)}: {left_out} left out"), err=True)

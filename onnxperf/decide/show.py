@@ -1,0 +1,118 @@
+"""A difference on the terminal: both totals, what differs by operator, and the kernels that it is most of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import fsum
+
+from rich.console import Console
+from rich.text import Text
+
+from gpu_specs import Device
+from onnxperf.decide.diff import Change, Difference, total
+from onnxperf.errors import printable
+from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.report import QUIET, duration, shortened, tabulate
+
+SAYS = {
+    "slower": "same work, slower in B",
+    "faster": "same work, faster in B",
+    "changed": "other work in B",
+    "added": "only in B",
+    "removed": "only in A",
+}
+GROUPS = 12  # lines by operator before the rest is summed up
+ROUNDED = 1e-12  # seconds
+NOTHING = "-"
+
+
+def show(out: Console, d: Difference, device: Device, *, top: int = 8) -> None:
+    """Print a difference. `top` is how many kernels to list, those that cost or save most first."""
+    s = d.a.scenario
+    for side, p in (("A", d.a), ("B", d.b)):
+        out.print(Text(printable(f"{side}: {p.scenario.model}"), style="bold"))
+    batch = f"batch {s.batch}" + (f" in A, {d.b.scenario.batch} in B" if d.b.scenario.batch != s.batch else "")
+    terms = f"on {device.name} ({s.gpu}): {s.runtime}, {s.precision} precision, {batch}, {s.method}"
+    out.print(Text(printable(terms), style="dim"))
+    out.print()
+    out.print(Text(verdict(d), style="bold green"))
+    out.print()
+    runs = ("!", "#time", f"#{d.a.interval:.0%} between", "#kernels", "#added up")
+    out.print(tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)))
+    out.print()
+    heads = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
+    out.print(tabulate(out, heads, _lines(d), spare=("in A", "in B")))
+    differing = d.of(*SAYS)[:top]
+    if differing:
+        out.print()
+        names = ("kernel in A", "in B", "operator", "what", "#difference")
+        rows = [(_name(c.a), _name(c.b), shortened(c.operator), _what(c), signed(c.seconds)) for c in differing]
+        out.print(tabulate(out, names, rows, spare=("operator",)))
+    if notes := _notes(d):
+        out.print()
+        out.print(Text("\n".join(notes), style="dim"))
+
+
+def verdict(d: Difference) -> str:
+    """The answer in a sentence."""
+    if d.a.seconds == d.b.seconds:
+        return f"A and B take the same time, {duration(d.a.seconds)}"
+    than = "slower" if d.seconds > 0 else "faster"
+    return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
+
+
+def blame(d: Difference, count: int = 3) -> str:
+    """What B takes longer for, for a message: the groups that cost most, and what no kernel accounts for."""
+    costs = [
+        (x, f"{len(c)} {shortened(o)} ({SAYS[cause]})") for (o, cause), c in d.groups.items() if (x := total(c)) > 0
+    ]
+    costs.append((d.launch_and_gaps_seconds, "launches and gaps"))
+    most = sorted(((x, what) for x, what in costs if x > 0), reverse=True)[:count]
+    return ", ".join(f"{what} {signed(x)}" for x, what in most)
+
+
+def signed(seconds: float) -> str:
+    """A difference with its sign; what sums leave behind when they are rounded is none."""
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}" if abs(seconds) >= ROUNDED else "0"
+
+
+def _run(name: str, p: Prediction) -> tuple[str, ...]:
+    between = f"{duration(p.low_seconds)} - {duration(p.high_seconds)}"
+    return name, duration(p.seconds), between, str(len(p.kernels)), duration(p.sum_seconds)
+
+
+def _lines(d: Difference) -> list[tuple[str, ...]]:
+    """A line for each operator and cause, then what adds up to the whole with them."""
+    groups = [(o, cause, changes) for (o, cause), changes in d.groups.items()]
+    lines = [_line(shortened(o), SAYS[cause], changes) for o, cause, changes in groups[:GROUPS]]
+    if rest := [c for *_, changes in groups[GROUPS:] for c in changes]:
+        lines.append(_line("(others)", "", rest))
+    if same := d.of("same"):
+        lines.append(_line("(all)", "same work and time", same))
+    beside = [signed(p.seconds - p.sum_seconds).lstrip("+") for p in (d.a, d.b)]  # below 0 where kernels overlap
+    lines.append(("(none)", "launches and gaps", "", *beside, signed(d.launch_and_gaps_seconds)))
+    return [*lines, ("together", "", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
+
+
+def _line(name: str, what: str, changes: Iterable[Change]) -> tuple[str, ...]:
+    sides = [[k.seconds for c in changes if (k := getattr(c, side))] for side in ("a", "b")]
+    times = (duration(fsum(x)) if x else NOTHING for x in sides)
+    return name, what, str(max(map(len, sides))), *times, signed(total(changes))
+
+
+def _name(k: KernelPrediction | None) -> str:
+    return shortened(k.name, 30) if k else NOTHING
+
+
+def _what(c: Change) -> str:
+    says = SAYS[c.cause]
+    return printable(c.what if c.cause == "changed" else f"{says}: {c.what}" if c.what else says)
+
+
+def _notes(d: Difference) -> list[str]:
+    """What was remarked of one model alone."""
+    found = []
+    for name, p, other in (("A", d.a, d.b), ("B", d.b, d.a)):
+        known = QUIET | {n.code for n in other.warnings}
+        found += [f"{name}: {n.code}  {printable(n.message)}" for n in p.warnings if n.code not in known]
+    return found

@@ -1,0 +1,193 @@
+"""What the commands `export` and `strip` do: a file out of a framework's model, and one without its weights."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+from onnx import ModelProto, TensorProto
+
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.export import framework, source
+from onnxperf.graph.skeleton import skeleton
+from onnxperf.graph.values import first_line
+from onnxperf.output import aside, write_file
+
+OPSET = 18  # of Keras models: the newest that tf2onnx writes
+MAX_ELEMENTS = 1 << 28  # of an example input: it is made
+STRIPPED = "onnxperf.stripped"
+Input = tuple[str, tuple[int, ...], str]  # its name or "", its shape, its type
+
+
+def _module(text: str) -> Any:
+    """The PyTorch model that MODULE:FACTORY names; the module is imported, which runs its code.
+
+    Raises UsageError where there is none, or where that code fails.
+    """
+    where, _, name = text.rpartition(":")
+    if not (where and name):
+        raise UsageError(f"{text!r} names no model: write MODULE:FACTORY, such as mymodels:build")
+    with _of_the_user(f"{where} can't be imported"):
+        found = _imported(where)
+    if not hasattr(found, name):
+        raise UsageError(f"{where} has no {name!r}: write MODULE:FACTORY, such as mymodels:build")
+    model = getattr(found, name)
+    if framework(model) is None and callable(model):
+        with _of_the_user(f"{text} failed"):
+            model = model()
+    if framework(model) != "torch":
+        raise UsageError(f"{text} is a {type(model).__name__}, no torch.nn.Module")
+    return model
+
+
+def _imported(where: str) -> ModuleType:
+    """A module by its name, looked for in the working directory first, or by the path of its file."""
+    path = Path(where)
+    if path.suffix != ".py":
+        sys.path.insert(0, os.getcwd())
+        return import_module(where)
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script: what lies beside it is found
+    name = f"onnxperf_export_{path.stem}"  # no name that another module has
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # it ends with .py
+    sys.modules[name] = made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@contextmanager
+def _of_the_user(failed: str) -> Iterator[None]:
+    """Run a user's code: whatever it raises is told in one sentence, also where it wants to exit."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as e:
+        raise UsageError(f"{failed}: {type(e).__name__}: {first_line(e)}") from None
+
+
+def _keras_file(path: str) -> str:
+    """The path of a Keras file or of a SavedModel's folder, which is loaded later."""
+    if not os.path.exists(path):
+        raise UsageError(f"no such file: {path}")
+    if framework(path) != "tf":
+        raise UsageError(f"{path} is no file of Keras (*.keras, *.h5) and no folder of a SavedModel")
+    return path
+
+
+def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: bool) -> None:
+    """Write the model that MODULE:FACTORY or a path names as the ONNX file `out`; large weights lie beside it.
+
+    Raises UsageError, ModelError or EnvironmentFailure, as `onnxperf.export.source` does.
+    """
+    _check_target(out)
+    model = _module(named) if extra == "torch" else _keras_file(named)
+    examples = _examples(extra, inputs)
+    if weightless:
+        write_file(out, source(model, examples)[0].SerializeToString(deterministic=True))
+        return
+    with aside(out) as path:
+        try:
+            with import_module(f"onnxperf.export.from_{extra}")._quiet():
+                (_write_torch if extra == "torch" else _write_tf)(model, examples, path)
+        except Exception as e:  # exporters raise whatever they meet
+            source(model, examples)  # says in a sentence what is in the way
+            if isinstance(e, OSError):  # a full disk
+                raise
+            raise ModelError(f"{out} can't be written with weights, only --weightless: {first_line(e)}") from None
+
+
+def _check_target(out: str, *sources: str) -> None:
+    if Path(out).suffix != ".onnx":
+        raise UsageError(f"-o {out}: the name of an ONNX file ends with .onnx")
+    if os.path.exists(out) and any(os.path.samefile(out, s) for s in sources if os.path.exists(s)):
+        raise UsageError(f"-o {out} would overwrite the model: name another file")
+
+
+def _examples(extra: str, inputs: Sequence[Input]) -> Any:
+    """Inputs full of zeros, tensors for PyTorch and arrays for TensorFlow: by name if they have names, or in order."""
+    if not inputs:
+        return None
+    for name, shape, _ in inputs:
+        if prod(shape) > MAX_ELEMENTS:
+            raise UsageError(f"--input {name or 'x'.join(map(str, shape))} has more than {MAX_ELEMENTS:,} elements")
+    names = [name for name, _, _ in inputs]
+    if any(names) and len({*names, ""}) != len(names) + 1:
+        raise UsageError("--input names an input twice, or only some of them: name every one once, or none")
+    if extra == "torch":
+        torch = import_module("torch")
+        made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for _, shape, dtype in inputs]
+    else:
+        made = [np.broadcast_to(np.zeros((), dtype), shape) for _, shape, dtype in inputs]
+    return dict(zip(names, made, strict=True)) if any(names) else made
+
+
+def _write_torch(model: Any, examples: Any, path: Path) -> None:
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        model = model.cpu().eval()
+    if not isinstance(model, torch.onnx.ONNXProgram):
+        args, kwargs = ((), examples) if isinstance(examples, dict) else (tuple(examples or ()), None)
+        model = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, verbose=False)
+    model.save(path)  # large weights lie beside it
+
+
+def _write_tf(model: str, examples: Any, path: Path) -> None:
+    import keras
+    import tensorflow as tf
+    import tf2onnx
+
+    if os.path.isdir(model):
+        loaded = tf.saved_model.load(model)
+        served = loaded.signatures["serving_default"]
+        own = served.structured_input_signature[1]
+    else:
+        loaded = keras.saving.load_model(model, compile=False, safe_mode=True)
+        own = {x.name: x for x in loaded.inputs}
+
+    def run(*values: Any) -> Any:
+        if os.path.isdir(model):
+            return served(**dict(zip(own, values, strict=True)))
+        return loaded(list(values) if len(values) > 1 else values[0], training=False)
+
+    given = examples if isinstance(examples, dict) else dict(zip(own, examples or own.values(), strict=True))
+    specs = [tf.TensorSpec((given[n].shape[0] or 1, *given[n].shape[1:]), x.dtype, n) for n, x in own.items()]
+    if len(given) != len(own) or not all(spec.shape.is_fully_defined() for spec in specs):
+        raise ValueError("the inputs do not fit")
+    tf2onnx.convert.from_function(tf.function(run, autograph=False), specs, opset=OPSET, output_path=str(path))
+
+
+def strip(model: str, out: str) -> tuple[int, int, str]:
+    """Write a model without its weights, and a note of what it lacks in its metadata.
+
+    Returns the bytes of both files, and that note. Raises UsageError, ModelError or EnvironmentFailure.
+    """
+    _check_target(out, model)
+    proto = ModelProto.FromString(skeleton(model))
+    gone = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
+    nbytes = sum(int(e.value) for t in gone for e in t.external_data if e.key == "length")
+    note = f"{len(gone)} tensors, {nbytes / 1e6:.1f} MB"
+    proto.metadata_props.add(key=STRIPPED, value=note)
+    data = proto.SerializeToString(deterministic=True)
+    write_file(out, data)
+    return os.stat(model).st_size, len(data), note
+
+
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """All stored tensors of a model, wherever they are."""
+    if isinstance(message, TensorProto):
+        yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if hasattr(value, "__len__") else (value,):
+                yield from _tensors(inner)

@@ -1,0 +1,415 @@
+"""What models of Keras and TensorFlow become: the same model without weights, and they are as they were."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxperf
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.export import source
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+tf2onnx = pytest.importorskip("tf2onnx")
+layers = keras.layers
+SAMPLES = Path(onnxperf.__file__).parents[1] / "samples"
+X = np.zeros((2, 8), np.float32)
+APPLICATIONS = {
+    "keras-resnet50": "ResNet50",
+    "keras-mobilenetv2": "MobileNetV2",
+    "keras-efficientnetb0": "EfficientNetB0",
+    "keras-densenet121": "DenseNet121",
+    "keras-inceptionv3": "InceptionV3",
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Names count on from model to model; TensorFlow's own warnings are not ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        keras.backend.clear_session()
+        yield
+
+
+def proto(model: Any, examples: Any = None, open_batch: bool = False) -> onnx.ModelProto:
+    found, rest = source(model, examples, open_batch)
+    assert isinstance(found, onnx.ModelProto)
+    assert rest is None
+    return found
+
+
+def inputs(model: onnx.ModelProto) -> dict[str, list[Any]]:
+    shapes = {i.name: i.type.tensor_type.shape.dim for i in model.graph.input}
+    return {name: [d.dim_param or d.dim_value for d in dims] for name, dims in shapes.items()}
+
+
+def kernels(model: Any, gpu: str = "l4") -> list[tuple[Any, ...]]:
+    return sorted((k.op, k.flops, k.bytes_read, k.seconds) for k in onnxperf.predict(model, gpu=gpu).kernels)
+
+
+def mlp(*more: Any) -> Any:
+    return keras.Sequential(
+        [keras.Input((8,), name="x"), layers.Dense(600, "relu"), layers.Dense(4), *more], name="mlp"
+    )
+
+
+class Branches(keras.Model):
+    """A subclassed model with two inputs, one of which it can do without, and a layer that training changes."""
+
+    def __init__(self) -> None:
+        super().__init__(name="branches")
+        self.dense, self.norm = layers.Dense(16), layers.BatchNormalization()
+
+    def call(self, x: Any, y: Any = None, training: bool = False) -> Any:
+        if training:
+            raise RuntimeError("called for training")
+        x = self.norm(self.dense(x), training=training)
+        return x if y is None else {"sum": x + self.dense(y)}
+
+
+@tf.function
+def product(q: Any, table: Any = None) -> Any:
+    return tf.nn.softmax(q @ tf.ones((8, 8)))
+
+
+class Table(tf.Module):
+    def __init__(self) -> None:
+        super().__init__(name="table")
+        self.w = tf.Variable(np.ones((128, 256), np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 128), name="q")])
+    def __call__(self, q: Any) -> Any:
+        return {"scores": q @ self.w}
+
+
+# the same prediction as with weights
+
+
+@pytest.mark.parametrize("sample", APPLICATIONS)
+def test_the_kernels_are_those_of_a_model_with_weights(sample: str) -> None:
+    found = proto(getattr(keras.applications, APPLICATIONS[sample])(weights=None))
+    written = SAMPLES / f"{sample}.onnx"  # tf2onnx wrote it with all weights in it
+    for gpu in ("t4", "l4"):
+        assert kernels(found, gpu) == kernels(written, gpu)
+        ours, theirs = (onnxperf.predict(m, gpu=gpu).seconds for m in (found, written))
+        # The exporter goes through sets of names: it is by chance whether it leaves in a Reshape that does nothing.
+        assert ours == pytest.approx(theirs, rel=0.003)
+
+
+def test_mobilenet_has_the_products_of_pytorchs() -> None:
+    works = [
+        onnxperf.predict(m, gpu="t4").work["matrix_flops"]
+        for m in (keras.applications.MobileNetV2(weights=None), SAMPLES / "mobilenetv2.onnx")
+    ]
+    assert works[0] == works[1]
+    assert works[0] / 2e9 == pytest.approx(0.3008, abs=1e-4)
+
+
+def test_small_models_with_weights_of_all_sizes() -> None:
+    image = keras.Input((16, 16, 3))
+    x = layers.Conv2D(8, 3)(image)  # small: a constant for the exporter
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.BatchNormalization()(layers.SeparableConv2D(700, 3)(x))
+    x = layers.Conv2DTranspose(32, 2, 2)(layers.Conv2D(64, 3, use_bias=False)(x))
+    model = keras.Model(image, layers.Dense(10)(layers.Flatten()(x)))
+    for i, parameter in enumerate(model.weights):
+        parameter.assign(np.full(parameter.shape, (1024 + i) / 65536, np.float32))
+    spec = [tf.TensorSpec((1, 16, 16, 3), tf.float32, name="image")]
+    written, _ = tf2onnx.convert.from_keras(model, input_signature=spec, opset=18)
+    assert kernels(proto(model)) == kernels(written)
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
+def test_recurrent_layers(layer: Any) -> None:
+    model = keras.Sequential([keras.Input((16, 32)), layer(64), layers.Dense(3)])
+    found = proto(model)
+    whole = tf.function(lambda x: model(x, training=False))
+    written, _ = tf2onnx.convert.from_function(whole, input_signature=[tf.TensorSpec((1, 16, 32))], opset=18)
+    assert kernels(found) == kernels(written)
+    assert not any(t.raw_data for t in found.graph.initializer if np.prod(t.dims) > 4096)
+
+
+def test_mixed_precision_computes_in_half() -> None:
+    policy = keras.mixed_precision.DTypePolicy("mixed_float16")
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(128, dtype=policy), layers.Dense(128, dtype=policy)])
+    found = onnxperf.predict(model, gpu="l4")
+    assert sum(k.op in ("Gemm", "MatMul") for k in found.kernels) == 2
+    types = {o.type.tensor_type.elem_type for o in proto(model).graph.output}
+    assert types == {onnx.TensorProto.FLOAT16}
+
+
+MEMORY = """
+import threading, time
+from pathlib import Path
+import keras
+from onnxperf.export import source
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def watch():
+    while most[0] >= 0:
+        most[0] = max(most[0], resident())
+        most[1] = max(most)
+        time.sleep(0.001)
+
+layers = [keras.layers.Dense(n, kernel_initializer="zeros") for n in (4096, 4096, 1000)]
+source(keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)]))
+model = keras.Sequential([keras.Input((7, 7, 512)), keras.layers.Flatten(), *layers])
+before, most = resident(), [0, 0]
+thread = threading.Thread(target=watch)
+thread.start()
+proto, _ = source(model)
+most[0] = -1
+thread.join()
+print(most[1] - before, sum(4 * w.numpy().size for w in model.weights), proto.ByteSize())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_weights_are_not_copied() -> None:
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=env)
+    growth, weights, size = map(int, done.stdout.split())
+    assert weights > 450e6
+    assert growth < 100e6  # the largest of them is 411 MB
+    assert size < 1e6
+
+
+# every kind of model
+
+
+def test_keras_models_keep_their_names_and_nothing_else_changes() -> None:
+    model = mlp(layers.Dropout(0.5))
+    model.compile("sgd", "mse")
+    model.layers[0].trainable = False
+    before = [w.numpy().copy() for w in model.weights]
+    found = proto(model)
+    assert found.graph.name == "mlp"
+    assert inputs(found) == {"x": [1, 8]}
+    assert [n.op_type for n in found.graph.node] == ["Gemm", "Relu", "Gemm"]
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.weights, strict=True))
+    assert not model.layers[0].trainable
+    assert model.compiled
+    assert model.optimizer.iterations == 0
+
+
+@pytest.mark.parametrize("examples", [X, [X], (X,), {"x": X}, tf.zeros((2, 8)), X.astype(np.float64)])
+def test_example_inputs_set_the_batch(examples: Any) -> None:
+    assert inputs(proto(mlp(), examples)) == {"x": [2, 8]}
+
+
+@pytest.mark.parametrize("examples", [None, X])
+def test_an_open_batch(examples: Any) -> None:
+    found = proto(mlp(), examples, open_batch=True)
+    assert inputs(found) == {"x": ["batch", 8]}
+    static, opened = (onnxperf.predict(m, gpu="l4", batch=b) for m, b in ((proto(mlp(), X), None), (found, 2)))
+    assert opened.seconds == static.seconds
+    assert onnxperf.predict(mlp(), gpu="l4", batch=32).throughput_per_second > static.throughput_per_second
+
+
+def test_several_inputs_and_outputs() -> None:
+    a, b = keras.Input((3,), name="a"), keras.Input((4,), name="b")
+    joined = layers.concatenate([a, b])
+    named = keras.Model({"a": a, "b": b}, {"out": joined})
+    examples = {"b": np.zeros((5, 4)), "a": np.zeros((5, 3))}
+    found = proto(named, examples)
+    assert inputs(found) == {"a": [5, 3], "b": [5, 4]}
+    assert [o.name for o in found.graph.output] == ["out"]
+    listed = keras.Model([a, b], [joined, joined + 1])
+    found = proto(listed, [examples["a"], examples["b"]], open_batch=True)
+    assert inputs(found) == {"a": ["batch", 3], "b": ["batch", 4]}
+    assert len(found.graph.output) == 2
+    with pytest.raises(UsageError, match=r"\['b'\], but the model takes 2: \['a', 'b'\]"):
+        proto(named, {"b": examples["b"]})
+
+
+def test_a_subclassed_model_runs_for_inference() -> None:
+    model = Branches()
+    with pytest.raises(UsageError, match="call it once"):
+        proto(model, X)
+    assert not model.built
+    model(X)
+    with pytest.raises(UsageError, match="give example_inputs"):
+        proto(model)
+    assert inputs(proto(model, X)) == {"x": [2, 8]}
+    found = proto(model, {"x": X, "y": X}, open_batch=True)
+    assert inputs(found) == {"x": ["batch", 8], "y": ["batch", 8]}
+    assert [o.name for o in found.graph.output] == ["sum"]
+
+
+def test_functions() -> None:
+    assert inputs(proto(product, X)) == {"q": [2, 8]}
+    assert inputs(proto(product, {"q": X}, open_batch=True)) == {"q": ["batch", 8]}
+    with pytest.raises(UsageError, match="'product' are not declared: give example_inputs"):
+        proto(product)
+    found = proto(Table())
+    assert (found.graph.name, inputs(found)) == ("table", {"q": [1, 128]})
+    assert [(o.name, n.op_type) for o, n in zip(found.graph.output, found.graph.node, strict=True)] == [
+        ("scores", "MatMul")
+    ]
+    found = proto(product.get_concrete_function(tf.TensorSpec((None, 8))))
+    assert (found.graph.name, inputs(found)) == ("product", {"q": [1, 8]})
+
+
+def test_a_saved_model_is_read_without_its_weights(tmp_path: Path) -> None:
+    tf.saved_model.save(Table(), str(tmp_path / "table"))
+    loaded = tf.saved_model.load(str(tmp_path / "table"))
+    assert inputs(proto(loaded.signatures["serving_default"])) == {"q": [1, 128]}
+    shutil.rmtree(tmp_path / "table" / "variables")
+    found = proto(tmp_path / "table", open_batch=True)
+    assert (found.graph.name, inputs(found)) == ("table", {"q": ["batch", 128]})
+    assert [o.name for o in found.graph.output] == ["scores"]
+    assert kernels(proto(str(tmp_path / "table"))) == kernels(Table())
+
+
+def test_what_keras_exports_is_the_same_model(tmp_path: Path) -> None:
+    model = mlp()
+    model.export(str(tmp_path / "served"), verbose=False)
+    assert kernels(tmp_path / "served") == kernels(model)
+
+
+def test_a_keras_file_is_read_without_its_weights(tmp_path: Path) -> None:
+    model = mlp()
+    model.save(tmp_path / "whole.keras")
+    model.save(tmp_path / "old.h5")
+    with zipfile.ZipFile(tmp_path / "whole.keras") as whole, zipfile.ZipFile(tmp_path / "bare.keras", "w") as bare:
+        bare.writestr("config.json", whole.read("config.json"))
+    for name in ("whole.keras", "bare.keras", "old.h5"):
+        assert kernels(tmp_path / name) == kernels(model), name
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("examples", "says"),
+    [
+        (np.zeros((2, 3, 8)), r"x\[2x3x8\].*shape=\(2, 3, 8\)"),
+        (np.zeros((2, 7)), r"x\[2x7\].*expected axis -1"),
+        ([X, X], r"are 2, but the model takes 1: \['x'\]"),
+        ({"image": X}, r"\['image'\], but the model takes 1: \['x'\]"),
+        (3, "'x' is of type int: give an array"),
+    ],
+)
+def test_inputs_that_do_not_fit(examples: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        proto(mlp(), examples)
+    assert "\n" not in str(caught.value)
+
+
+def test_sizes_that_the_model_leaves_open() -> None:
+    model = keras.Sequential([keras.Input((None, None, 3), name="image"), layers.Conv2D(4, 3)])
+    with pytest.raises(UsageError, match=r"'image' takes the shape \?x\?x\?x3: give example_inputs"):
+        proto(model)
+    assert inputs(proto(model, np.zeros((1, 9, 8, 3)))) == {"image": [1, 9, 8, 3]}
+
+
+def test_what_onnx_does_not_have() -> None:
+    @tf.function(input_signature=[tf.TensorSpec((4,), name="x")])
+    def special(x: Any) -> Any:
+        return tf.math.bessel_i0(x) + tf.math.lgamma(x)
+
+    with pytest.raises(ModelError, match=r"'special' can't be exported.*BesselI0, Lgamma"):
+        proto(special)
+    lookup = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), -1)
+    words = tf.function(lambda x: lookup.lookup(x), input_signature=[tf.TensorSpec((4,), tf.string)])
+    with pytest.raises(ModelError, match="lookup tables"):
+        proto(words)
+    ragged = tf.function(lambda x: x * 2, input_signature=[tf.RaggedTensorSpec((None, None), tf.float32)])
+    with pytest.raises(ModelError, match="takes a RaggedTensorSpec"):
+        proto(ragged)
+    with pytest.raises(ModelError, match="nothing to export"):
+        proto(tf.Module())
+
+
+def test_a_model_that_reads_files(tmp_path: Path) -> None:
+    class Reads(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((1,), name="x")])
+        def __call__(self, x: Any) -> Any:
+            return x + tf.io.decode_raw(tf.io.read_file(str(tmp_path / "secret")), tf.float32)
+
+    (tmp_path / "secret").write_bytes(b"\0\0\0\0")
+    tf.saved_model.save(Reads(), str(tmp_path / "reads"))
+    with pytest.raises(ModelError, match="ReadFile"):
+        proto(tmp_path / "reads")
+
+
+def test_files_that_are_broken_or_hostile(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        proto(tmp_path / "none.keras")
+    for name in ("broken.keras", "broken.h5"):
+        (tmp_path / name).write_bytes(b"PK\3\4 and no more")
+        with pytest.raises(ModelError, match=f"{name} can't be used"):
+            proto(tmp_path / name)
+    for text in ("{", "[]", "{}", "[" * 100_000, '{"class_name": "system", "module": "os", "config": {}}'):
+        with zipfile.ZipFile(tmp_path / "config.keras", "w") as archive:
+            archive.writestr("config.json", text)
+        with pytest.raises(ModelError, match=r"config.keras can't be used"):
+            proto(tmp_path / "config.keras")
+    (tmp_path / "saved").mkdir()
+    for data in (b"", b"garbage"):
+        (tmp_path / "saved" / "saved_model.pb").write_bytes(data)
+        with pytest.raises(ModelError, match="saved"):
+            proto(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("name", ["lambda.keras", "lambda.h5"])
+def test_code_in_a_file_is_not_run(tmp_path: Path, name: str) -> None:
+    model = mlp(layers.Lambda(lambda t: t * 2))
+    model.save(tmp_path / name)
+    with pytest.raises(ModelError, match=r"brings Python code.*load the model, and give that"):
+        proto(tmp_path / name)
+    assert inputs(proto(model)) == {"x": [1, 8]}
+
+
+def test_a_bomb_in_a_zip_is_not_unpacked(tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("config.json", "w") as file,
+    ):
+        for _ in range(80):
+            file.write(b" " * (1 << 20))
+    with pytest.raises(ModelError, match=r"bomb\.keras can't be used"):
+        proto(tmp_path / "bomb.keras")
+
+
+def test_nothing_is_printed_and_nothing_stays_changed(capfd: pytest.CaptureFixture[str]) -> None:
+    levels = {name: logging.getLogger(name).level for name in (None, "absl", "tensorflow", "tf2onnx")}
+    before = dict(os.environ), logging.root.manager.disable, warnings.filters[:]
+    proto(mlp())
+    with pytest.raises(UsageError):
+        proto(mlp(), 3)
+    assert capfd.readouterr() == ("", "")
+    assert before == (dict(os.environ), logging.root.manager.disable, warnings.filters)
+    assert levels == {name: logging.getLogger(name).level for name in levels}
+    print("seen", file=sys.stderr)
+    assert capfd.readouterr().err == "seen\n"
+
+
+def test_another_backend_of_keras(tmp_path: Path) -> None:
+    mlp().save(tmp_path / "m.keras")
+    code = (
+        "import sys; from onnxperf.export import source; from onnxperf.errors import Error\n"
+        "try: source(sys.argv[1])\nexcept Error as e: print(e)"
+    )
+    env = {**os.environ, "KERAS_BACKEND": "numpy", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", code, str(tmp_path / "m.keras")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert "Keras runs on numpy here" in done.stdout
+    assert "KERAS_BACKEND=tensorflow" in done.stdout
+    assert done.stderr == ""

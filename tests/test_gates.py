@@ -1,0 +1,193 @@
+"""Limits inside a pipeline: `onnxperf check`, the hook of pre-commit, the GitHub Action."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onnxperf
+from onnxperf import cli
+from onnxperf.cli import cli as commands
+from onnxperf.report import duration
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[1]
+RESNET, MOBILENET = (str(ROOT / "samples" / f"{name}.onnx") for name in ("resnet50", "mobilenetv2"))
+OPEN = str(ROOT / "samples" / "gpt2-dynamic.onnx")
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Exit code, lines of stdout and stderr of `onnxperf check`."""
+
+    def run(*arguments: str) -> tuple[int, list[str], str]:
+        monkeypatch.setattr(sys, "argv", ["onnxperf", "check", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out.splitlines(), err
+
+    return run
+
+
+def test_a_line_for_every_model(check) -> None:
+    code, lines, err = check(RESNET, MOBILENET, "--gpu", "t4", "--max-latency", "2ms", "--max-memory", "1GB")
+    assert code == 1
+    over, ok = lines
+    slowest = max(onnxperf.predict(RESNET, gpu="t4").kernels, key=lambda k: k.seconds)
+    assert over.startswith("over ") and RESNET in over and "over the limit of 2 ms" in over and slowest.name in over
+    assert ok.startswith("ok ") and ok.endswith(f"  {MOBILENET}")
+    assert err == "onnxperf: 1 of 2 models over the limit\n"
+
+
+def test_limits_that_hold(check) -> None:
+    assert check(RESNET, "--gpu", "t4", "--max-latency", "1s")[0::2] == (0, "")
+    assert check(RESNET, "--gpu", "t4", "--max-memory", "10GB")[0::2] == (0, "")
+    assert check(RESNET, "--gpu", "t4", "--max-memory", "10MB")[0] == 1
+
+
+def test_the_options_of_predict_count(check) -> None:
+    limits = ("--gpu", "t4", "--max-latency", "3500us")
+    assert check(RESNET, *limits)[0] == 1
+    assert check(RESNET, *limits, "--precision", "fp16")[0] == 0
+    code, (line,), _ = check(OPEN, "--gpu", "t4", "--max-latency", "1s", "--dim", "sequence=8", "--batch", "2")
+    assert code == 0
+    assert duration(onnxperf.predict(OPEN, gpu="t4", dims={"sequence": 8}, batch=2).seconds) in line
+
+
+def test_what_can_not_be_used_is_told_after_the_others(check, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"none")
+    code, lines, err = check(str(broken), OPEN, RESNET, "--gpu", "t4", "--max-latency", "2ms")
+    assert code == 3
+    assert [line.split()[0] for line in lines] == ["error", "error", "over"]
+    assert "is not an ONNX model" in lines[0] and "--dim sequence=128" in lines[1]
+    assert err == "onnxperf: 2 of 3 models can't be used, 1 over the limit\n"
+    assert check(RESNET, str(tmp_path / "none.onnx"), "--gpu", "t4", "--max-latency", "1s")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ((RESNET, "--gpu", "t4"), "--max-latency, --max-memory or both"),
+        (("--gpu", "t4", "--max-latency", "8ms"), "Missing argument 'MODEL...'"),
+        ((RESNET, MOBILENET, "--gpu", "t5", "--max-latency", "8ms"), "unknown gpu 't5'"),
+        ((RESNET, "--gpu", "t4", "--max-latency", "8"), "write a number and a unit"),
+        ((RESNET, "--max-latency", "8ms"), "--gpu"),
+    ],
+)
+def test_a_request_that_is_wrong_is_told_once(check, arguments: tuple[str, ...], says: str) -> None:
+    code, lines, err = check(*arguments)
+    assert (code, lines) == (2, [])
+    assert err.count(says) == 1
+
+
+def test_limits_hold_though_nobody_reads(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    arguments = ["check", RESNET, RESNET, "--gpu", "t4", "--max-latency", "2ms"]
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxperf", *arguments], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "onnxperf: 2 of 2 models over the limit\n")
+
+
+def test_names_of_files_cannot_make_lines(check, tmp_path: Path) -> None:
+    path = tmp_path / "a\n::error::b\x1b[2J.onnx"
+    shutil.copy(MOBILENET, path)
+    _, lines, _ = check(str(path), "--gpu", "t4", "--max-latency", "1s")
+    assert len(lines) == 1 and "\x1b" not in lines[0] and not lines[0].startswith("::")
+
+
+def test_the_hook_names_a_command_that_is_there() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    program, command = hook["entry"].split()
+    assert program == "onnxperf" and command in commands.commands
+    assert (hook["id"], hook["language"], hook["files"]) == ("onnxperf-check", "python", r"\.onnx$")
+
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+def run_action(folder: Path, **inputs: str) -> tuple[int, str, str]:
+    """Exit code, output and summary of the action's last step, run as a runner does: in `folder`, under its bash."""
+    given = {name: inputs.get(name.replace("-", "_"), about.get("default")) for name, about in ACTION["inputs"].items()}
+    assert None not in given.values(), "what is required is given"
+    step = ACTION["runs"]["steps"][-1]
+    env = {name: given[text.removeprefix("${{ inputs.").removesuffix(" }}")] for name, text in step["env"].items()}
+    script, summary = folder / "script.sh", folder / "summary.md"
+    script.write_text(step["run"], encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+        env={**os.environ, **env, "ONNXPERF": shutil.which("onnxperf") or "", "GITHUB_STEP_SUMMARY": str(summary)},
+        capture_output=True, text=True, cwd=folder, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr, summary.read_text(encoding="utf-8") if summary.exists() else ""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with models, some of them with odd names."""
+    deep = tmp_path / "exported" / "deep er"
+    deep.mkdir(parents=True)
+    shutil.copy(RESNET, tmp_path / "exported" / "a model.onnx")
+    shutil.copy(MOBILENET, deep / "$(touch hacked).onnx")
+    shutil.copy(MOBILENET, tmp_path / "--help.onnx")
+    return tmp_path
+
+
+needs_bash = pytest.mark.skipif(
+    os.name != "posix" or not shutil.which("bash") or not shutil.which("onnxperf"), reason="needs bash and the command"
+)
+
+
+@needs_bash
+def test_the_action_passes_and_tells_of_every_model(checkout: Path) -> None:
+    models, arguments = "exported/**/*.onnx\n*.onnx\n", "--precision fp16\n --cuda-graph\n"
+    code, out, summary = run_action(checkout, models=models, gpu="t4", max_latency="1s", arguments=arguments)
+    assert code == 0, out
+    shown = [line for line in summary.splitlines() if line.startswith("ok ")]
+    assert [line.split("  ")[-1] for line in shown] == [
+        "exported/a model.onnx", "exported/deep er/$(touch hacked).onnx", "--help.onnx"
+    ]  # fmt: skip
+    assert all(line in out for line in shown)
+    assert summary.startswith("```\n") and summary.endswith("\n```\n")
+
+
+@needs_bash
+def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
+    code, out, summary = run_action(checkout, models="exported/a model.onnx", gpu="t4", max_memory="1MB")
+    assert code == 1
+    assert "over the limit of 1 MB" in summary and "over the limit of 1 MB" in out
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "inputs, says",
+    [
+        ({"models": "none/*.onnx", "gpu": "t4", "max_latency": "1s"}, "no file matches none/*.onnx"),
+        ({"models": "--help.onnx", "gpu": "t4"}, "--max-latency, --max-memory or both"),
+        ({"models": "none.onnx", "gpu": "t4", "max_latency": "1s"}, "no such file: none.onnx"),
+        ({"models": "*.onnx", "gpu": "$(touch hacked)", "max_latency": "1s"}, "unknown gpu '$(touch hacked)'"),
+        ({"models": "*.onnx\n$(touch hacked)", "gpu": "t4", "max_latency": "`touch hacked`"}, "is no duration"),
+        ({"models": "*.onnx", "gpu": "t4", "max_latency": "1s", "arguments": "; touch hacked"}, "no such"),
+    ],
+)
+def test_inputs_of_the_action_are_data(checkout: Path, inputs: dict[str, str], says: str) -> None:
+    code, out, _ = run_action(checkout, **inputs)
+    assert code == 2
+    assert says in out
+    assert not [p for p in checkout.rglob("*") if p.name == "hacked"]
+
+
+def test_no_input_of_the_action_stands_in_a_script() -> None:
+    steps: list[dict[str, Any]] = ACTION["runs"]["steps"]
+    assert ACTION["runs"]["using"] == "composite"
+    assert all("${{" not in step["run"] and step["shell"] == "bash" for step in steps)
+    used = {text for step in steps for text in step.get("env", {}).values()}
+    assert used == {f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"]}
