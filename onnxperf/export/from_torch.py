@@ -1,0 +1,300 @@
+"""Modules of PyTorch as ONNX, by PyTorch's own exporter: in memory, without weights, the module left as it was."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from itertools import count
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx import ModelProto
+from onnx_ir.passes import common
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map
+
+from onnxperf.errors import Error, ModelError, UsageError
+from onnxperf.graph.bind import declared_dims
+from onnxperf.graph.proto import times
+from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
+from onnxperf.graph.values import MAX_VALUE, first_line
+
+MAX_REASON = 200  # characters of the framework's own words
+NOISE = re.compile("\N{REPLACEMENT CHARACTER}\\[[0-9;]*m")  # what is left of colours
+BRANCH = "which branch it takes depends on the values of a tensor, which torch.cond could express"
+TRY = "change that, or predict the model without it"
+
+Args = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> ModelProto:
+    """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, whose weights lie nowhere.
+
+    example_inputs, which a module needs: a mapping of keyword arguments, a tuple or list of positional ones, or the
+    only one; nested as forward takes them. Of tensors and arrays only shapes and types are read. A module is exported
+    as it runs in eval mode. open_batch: the leading dimension of its inputs becomes the open dimension `batch`, where
+    it is as long as the first one's. Programs keep the shapes that they were exported with.
+
+    Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
+    """
+    with _quiet():
+        if isinstance(model, torch.nn.Module):
+            module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+            name = type(module).__name__
+            return _stripped(_exported(module, name, _arguments(example_inputs, name), open_batch), name)
+        name = type(model).__name__
+        if isinstance(model, torch.export.ExportedProgram):
+            found = _converted(model, name)
+            program: Any = model
+        else:
+            found, program = model.model.clone(), model.exported_program
+        result = _stripped(found, _root(program) or name)
+    _check_fit(result, example_inputs, name)
+    return result
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing is printed, warned or logged inside, tensors are made on the processor, and gradients are off."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            with torch.no_grad(), torch.device("cpu"):
+                yield
+        finally:
+            logging.disable(disabled)
+
+
+def _arguments(examples: Any, name: str) -> Args:
+    """Example inputs as positional and keyword arguments, of tensors without values."""
+    if examples is None:
+        raise UsageError(f"{name} needs example inputs, whose shapes and types it is predicted at: give example_inputs")
+    if isinstance(examples, Mapping):
+        return (), tree_map(_example, dict(examples))
+    if isinstance(examples, torch.Tensor) or hasattr(examples, "__array__"):
+        examples = (examples,)
+    if isinstance(examples, (tuple, list)):
+        return tree_map(_example, tuple(examples)), {}
+    kind = type(examples).__name__
+    raise UsageError(f"example_inputs can't be of type {kind}: give tensors, by name or in the order of forward")
+
+
+def _example(x: Any) -> Any:
+    """For a tensor or an array one that is never filled, as only its shape and type are read; all else as it is."""
+    if isinstance(x, torch.Tensor):
+        return torch.empty(tuple(x.shape), dtype=x.dtype)
+    if not hasattr(x, "__array__"):
+        return x
+    array = np.asarray(x)
+    try:
+        return torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
+    except TypeError:
+        raise UsageError(f"PyTorch has no tensors of {array.dtype}, the type of an example input") from None
+
+
+def _exported(module: torch.nn.Module, name: str, arguments: Args, open_batch: bool) -> ir.Model:
+    """The module as an ONNX model, on stand-ins for its weights."""
+    light = _copied(module, name)
+    try:
+        (args, kwargs), dynamic = _opened(light, arguments) if open_batch else (arguments, None)
+        found: ir.Model = _onnx(light, (*args, kwargs), dynamic).model
+    except Exception as e:  # the exporter raises whatever it meets
+        error = _cause(e)
+        if why := _refusal(light, arguments, error):
+            raise UsageError(f"{name} does not run on these example inputs: {why}") from None
+        if not open_batch:
+            raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
+        _exported(module, name, arguments, False)  # says so where the batch is not what is in the way
+        raise _fixed_batch(name, _reason(error)) from None
+    if open_batch and _batch(arguments) is not None and not any(_is_open(value) for value in found.graph.inputs):
+        raise _fixed_batch(name, "it only runs at the batch of the example inputs")
+    return found
+
+
+def _fixed_batch(name: str, why: str) -> UsageError:
+    says = f"PyTorch can't export {name} with an open batch: {why}"
+    return UsageError(f"{says}; give example inputs of the batch that you want, and leave batch and fit out")
+
+
+def _is_open(value: ir.Value) -> bool:
+    shape = value.shape
+    return shape is not None and len(shape) > 0 and isinstance(shape[0], ir.SymbolicDim)
+
+
+def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
+    """The arguments as they show that the batch is open, and which of their dimensions are."""
+    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    first, batch = _batch(arguments), torch.export.Dim("batch")
+
+    def leading(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.ndim or x.shape[0] != first:
+            return x
+        # A batch of one tells nothing: a size of one is broadcast, and left out of loops.
+        x = x.new_empty(2, *x.shape[1:]) if first == 1 else x
+        shapes[x] = {0: batch}
+        return x
+
+    args, kwargs = tree_map(leading, arguments)
+    return (args, kwargs), shapes.dynamic_shapes(module, args, kwargs)
+
+
+def _batch(arguments: Args) -> int | None:
+    """The leading size of the first tensor that has one."""
+    return next((x.shape[0] for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and x.ndim), None)
+
+
+def _onnx(model: Any, args: tuple[Any, ...], dynamic: Any = None, optimize: bool = True) -> Any:
+    """PyTorch's exporter, to an ONNXProgram: `args` ends with the keyword arguments."""
+    return torch.onnx.export(
+        model, args, dynamo=True, verbose=False, external_data=False, dynamic_shapes=dynamic, optimize=optimize
+    )
+
+
+def _converted(program: torch.export.ExportedProgram, name: str) -> ir.Model:
+    """The program as an ONNX model; stand-ins take the place of its weights, wherever they are, before any is read."""
+    numbers = count()
+    try:
+        found = _onnx(program, (), optimize=False)
+        for value in found.model.graph.initializers.values():
+            tensor = getattr(value.const_value, "raw", None)
+            if isinstance(tensor, torch.Tensor) and _plain(tensor):
+                value.const_value = ir.tensor_adapters.TorchTensor(_stand_in(tensor, numbers), value.name)
+        found.optimize()
+    except Exception as e:
+        raise ModelError(f"PyTorch can't export this {name} to ONNX: {_reason(_cause(e))}; {TRY}") from None
+    model: ir.Model = found.model
+    return model
+
+
+def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
+    """A copy in eval mode, on stand-ins for the tensors of the module."""
+    numbers, memo = count(), {}
+    try:
+        for part in module.modules():
+            for own in (part._parameters, part._buffers, vars(part)):
+                for tensor in own.values():
+                    if isinstance(tensor, torch.Tensor) and id(tensor) not in memo and _plain(tensor):
+                        memo[id(tensor)] = _stand_in(tensor, numbers)
+        light = copy.deepcopy(module, memo).eval()
+    except Exception as e:  # of code that is not ours
+        says = f"{name} can't be copied, which is done to leave it as it is: {_reason(e)}"
+        raise ModelError(f"{says}; export it with torch.export.export and give the ExportedProgram") from None
+    light.register_forward_hook(lambda _, __, outputs: tree_map(_output, outputs))
+    return light
+
+
+def _output(x: Any) -> Any:
+    """An output as the exporter takes it: a tensor, or the tensors that an object such as a cache holds."""
+    if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return x
+    return (
+        tree_map(_output, dict(vars(x)))
+        if hasattr(x, "__dict__") and not isinstance(x, (type, torch.nn.Module))
+        else None
+    )
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Not of parts, as quantised ones are, and not without a shape yet."""
+    return not is_traceable_wrapper_subclass(tensor) and not torch.nn.parameter.is_lazy(tensor)
+
+
+def _stand_in(tensor: torch.Tensor, numbers: Iterator[int]) -> torch.Tensor:
+    """A tensor of the same shape and type that holds next to nothing, or shares what the other holds.
+
+    A parameter becomes one number seen through strides of zero: another number each, exact in its type and of middling
+    size, or the exporter would take equal ones for the same. Others keep their values, as sizes may depend on them;
+    where there are none they are zero.
+    """
+    if isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point():
+        step, k = torch.finfo(tensor.dtype).eps, next(numbers)
+        steps = round(1 / step)
+        number = (1 + k % steps * step) * 2.0 ** (k // steps % 14 - 6)
+        value = torch.tensor(number, dtype=tensor.dtype).expand(tensor.shape)
+    elif tensor.is_meta or isinstance(tensor, FakeTensor):
+        value = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    else:
+        value = tensor.detach().cpu()
+    return torch.nn.Parameter(value, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else value
+
+
+def _stripped(model: ir.Model, name: str) -> ModelProto:
+    """The model as a message whose weights lie in a file that does not exist, without functions and metadata."""
+    common.InlinePass()(model)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > INSIDE_BYTES and _is_weight(tensor):
+                shape = ir.Shape(tensor.shape.numpy())
+                value.const_value = ir.ExternalTensor(
+                    WEIGHTS, 0, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
+                )
+    model.graph.name = name
+    result = ModelProto()
+    result.ParseFromString(skeleton(ir.to_proto(model)))
+    return result
+
+
+def _is_weight(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype.is_floating_point() or tensor.size > MAX_VALUE
+
+
+def _root(program: torch.export.ExportedProgram | None) -> str:
+    """The class of the module that a program was exported from, where one of its nodes remembers it."""
+    for node in program.graph.nodes if program is not None else ():
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
+    return ""
+
+
+def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
+    """Refuse examples of other shapes than a program is made for: it is predicted at its own."""
+    if examples is None:
+        return
+    given = sorted(times(x.shape) for x in tree_leaves(examples) if hasattr(x, "shape"))
+    own = sorted(times(declared_dims(i) or ()) for i in model.graph.input)
+    if given != own:
+        says = f"this {name} is made for inputs of {', '.join(own)}, not of {', '.join(given)}"
+        raise UsageError(f"{says}; leave example_inputs out, and give open dimensions as dims, batch or shapes")
+
+
+def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> str:
+    """Why the module itself fails on such inputs, in its own words; "" where it does not, as far as can be told."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            args, kwargs = tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, arguments)
+            module(*args, **kwargs)
+    except Exception as e:
+        return _reason(e) if type(e) is type(error) and not type(e).__module__.startswith("torch.") else ""
+    return ""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong below the exporter's own report of it."""
+    while isinstance(error, torch.onnx.errors.OnnxExporterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of an error, or the start of it."""
+    if isinstance(error, Error):
+        return str(error)
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return BRANCH
+    line = NOISE.sub("", first_line(error)).partition(". ")[0].rstrip(".")
+    return line[:MAX_REASON] + "..." * (len(line) > MAX_REASON)
+
+
+__all__ = ["proto"]
