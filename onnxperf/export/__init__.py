@@ -23,7 +23,7 @@ CLASSES = {
     ("tensorflow", "GenericFunction"): "tf",
     ("tensorflow", "Function"): "tf",
     ("tensorflow", "ConcreteFunction"): "tf",
-    ("tensorflow", "Module"): "tf",
+    ("tensorflow", "AutoTrackable"): "tf",
 }
 NEEDS = {"torch": ("torch", "onnxscript"), "tf": ("tensorflow", "tf2onnx")}
 SUFFIXES = (".keras", ".h5")  # files of whole Keras models

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import framework, source
+from onnxperf.export.quiet import quiet
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import first_line
 from onnxperf.output import aside, write_file
@@ -97,7 +98,7 @@ def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: b
         return
     with aside(out) as path:
         try:
-            with import_module(f"onnxperf.export.from_{extra}")._quiet():
+            with quiet():
                 (_write_torch if extra == "torch" else _write_tf)(model, examples, path)
         except Exception as e:  # exporters raise whatever they meet
             source(model, examples)  # says in a sentence what is in the way

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import copy
-import io
-import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from itertools import count
 from typing import Any
 
@@ -23,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
 from onnxperf.errors import Error, ModelError, UsageError
+from onnxperf.export.quiet import quiet
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.proto import times
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
@@ -46,7 +43,7 @@ def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> M
 
     Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
     """
-    with _quiet():
+    with quiet(), torch.no_grad(), torch.device("cpu"):
         if isinstance(model, torch.nn.Module):
             module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
             name = type(module).__name__
@@ -60,20 +57,6 @@ def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> M
         result = _stripped(found, _root(program) or name)
     _check_fit(result, example_inputs, name)
     return result
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing is printed, warned or logged inside, tensors are made on the processor, and gradients are off."""
-    disabled = logging.root.manager.disable
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            with torch.no_grad(), torch.device("cpu"):
-                yield
-        finally:
-            logging.disable(disabled)
 
 
 def _arguments(examples: Any, name: str) -> Args:

@@ -57,8 +57,16 @@ def inputs(model: onnx.ModelProto) -> dict[str, list[Any]]:
     return {name: [d.dim_param or d.dim_value for d in dims] for name, dims in shapes.items()}
 
 
-def kernels(model: Any, gpu: str = "l4") -> list[tuple[Any, ...]]:
-    return sorted((k.op, k.flops, k.bytes_read, k.seconds) for k in onnxperf.predict(model, gpu=gpu).kernels)
+def kernels(model: Any) -> list[tuple[Any, ...]]:
+    found = model if isinstance(model, onnxperf.Prediction) else onnxperf.predict(model, gpu="l4")
+    return sorted((k.op, k.flops, k.bytes_read, k.seconds) for k in found.kernels)
+
+
+def distinct(model: Any) -> None:
+    """Fill every weight with a number of its own: the exporter leaves out biases of zeros, and merges equal tensors."""
+    for i, parameter in enumerate(model.weights):
+        if parameter.dtype == "float32":
+            parameter.assign(np.full(parameter.shape, (1024 + i) / 65536, np.float32))
 
 
 def mlp(*more: Any) -> Any:
@@ -104,10 +112,10 @@ def test_the_kernels_are_those_of_a_model_with_weights(sample: str) -> None:
     found = proto(getattr(keras.applications, APPLICATIONS[sample])(weights=None))
     written = SAMPLES / f"{sample}.onnx"  # tf2onnx wrote it with all weights in it
     for gpu in ("t4", "l4"):
-        assert kernels(found, gpu) == kernels(written, gpu)
-        ours, theirs = (onnxperf.predict(m, gpu=gpu).seconds for m in (found, written))
+        ours, theirs = (onnxperf.predict(m, gpu=gpu) for m in (found, written))
+        assert kernels(ours) == kernels(theirs)
         # The exporter goes through sets of names: it is by chance whether it leaves in a Reshape that does nothing.
-        assert ours == pytest.approx(theirs, rel=0.003)
+        assert ours.seconds == pytest.approx(theirs.seconds, rel=0.003)
 
 
 def test_mobilenet_has_the_products_of_pytorchs() -> None:
@@ -126,17 +134,24 @@ def test_small_models_with_weights_of_all_sizes() -> None:
     x = layers.BatchNormalization()(layers.SeparableConv2D(700, 3)(x))
     x = layers.Conv2DTranspose(32, 2, 2)(layers.Conv2D(64, 3, use_bias=False)(x))
     model = keras.Model(image, layers.Dense(10)(layers.Flatten()(x)))
-    for i, parameter in enumerate(model.weights):
-        parameter.assign(np.full(parameter.shape, (1024 + i) / 65536, np.float32))
+    distinct(model)
     spec = [tf.TensorSpec((1, 16, 16, 3), tf.float32, name="image")]
     written, _ = tf2onnx.convert.from_keras(model, input_signature=spec, opset=18)
     assert kernels(proto(model)) == kernels(written)
+
+
+def test_functions_that_are_compiled_are_opened() -> None:
+    w = tf.Variable(tf.ones((8, 600)))
+    inner = tf.function(lambda x: tf.nn.relu(x @ w), jit_compile=True)
+    outer = tf.function(lambda x: inner(x) + 1, input_signature=[tf.TensorSpec((None, 8), name="x")])
+    assert [n.op_type for n in proto(outer).graph.node] == ["MatMul", "Relu", "Add"]
 
 
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_recurrent_layers(layer: Any) -> None:
     model = keras.Sequential([keras.Input((16, 32)), layer(64), layers.Dense(3)])
     found = proto(model)
+    distinct(model)
     whole = tf.function(lambda x: model(x, training=False))
     written, _ = tf2onnx.convert.from_function(whole, input_signature=[tf.TensorSpec((1, 16, 32))], opset=18)
     assert kernels(found) == kernels(written)
@@ -153,7 +168,7 @@ def test_mixed_precision_computes_in_half() -> None:
 
 
 MEMORY = """
-import threading, time
+import threading
 from pathlib import Path
 import keras
 from onnxperf.export import source
@@ -162,28 +177,27 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def watch():
-    while most[0] >= 0:
-        most[0] = max(most[0], resident())
-        most[1] = max(most)
-        time.sleep(0.001)
+    while not done.wait(0.001):
+        seen.append(resident())
 
-layers = [keras.layers.Dense(n, kernel_initializer="zeros") for n in (4096, 4096, 1000)]
 source(keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)]))
-model = keras.Sequential([keras.Input((7, 7, 512)), keras.layers.Flatten(), *layers])
-before, most = resident(), [0, 0]
+model = keras.applications.VGG16(weights=None)
+seen, done = [resident()], threading.Event()
 thread = threading.Thread(target=watch)
 thread.start()
 proto, _ = source(model)
-most[0] = -1
+done.set()
 thread.join()
-print(most[1] - before, sum(4 * w.numpy().size for w in model.weights), proto.ByteSize())
+print(max(seen) - seen[0], 4 * model.count_params(), proto.ByteSize())
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_weights_are_not_copied() -> None:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=env, timeout=300
+    )
     growth, weights, size = map(int, done.stdout.split())
     assert weights > 450e6
     assert growth < 100e6  # the largest of them is 411 MB
@@ -364,7 +378,7 @@ def test_files_that_are_broken_or_hostile(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     for data in (b"", b"garbage"):
         (tmp_path / "saved" / "saved_model.pb").write_bytes(data)
-        with pytest.raises(ModelError, match="saved"):
+        with pytest.raises(ModelError, match=r"saved can't be used|no signature"):
             proto(tmp_path / "saved")
 
 
@@ -402,14 +416,15 @@ def test_nothing_is_printed_and_nothing_stays_changed(capfd: pytest.CaptureFixtu
 
 
 def test_another_backend_of_keras(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     mlp().save(tmp_path / "m.keras")
     code = (
         "import sys; from onnxperf.export import source; from onnxperf.errors import Error\n"
         "try: source(sys.argv[1])\nexcept Error as e: print(e)"
     )
-    env = {**os.environ, "KERAS_BACKEND": "numpy", "CUDA_VISIBLE_DEVICES": ""}
+    env = {**os.environ, "KERAS_BACKEND": "torch", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", code, str(tmp_path / "m.keras")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    assert "Keras runs on numpy here" in done.stdout
+    assert "Keras runs on torch here" in done.stdout
     assert "KERAS_BACKEND=tensorflow" in done.stdout
     assert done.stderr == ""
