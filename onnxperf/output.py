@@ -45,16 +45,16 @@ def settle_streams() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_target(target: str, *sources: str) -> None:
+def check_target(target: str, *sources: str, option: str = "--json") -> None:
     """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read."""
     if not target:
-        raise UsageError("--json needs the name of a file, or - for stdout")
+        raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
     if not os.path.isdir(folder := os.path.dirname(target) or "."):
         raise UsageError(f"can't write {target}: there is no folder {folder}")
     for source in sources:
         with suppress(OSError):
             if os.path.samefile(target, source):
-                raise UsageError(f"--json {target} would overwrite {source}, which is read: name another file")
+                raise UsageError(f"{option} {target} would overwrite {source}, which is read: name another file")
 
 
 def write_file(target: str, content: str | bytes) -> None:
@@ -80,6 +80,7 @@ def aside(target: str) -> Iterator[Path]:
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
     try:
+        _check_writable(place)
         folder = Path(tempfile.mkdtemp(prefix=".onnxperf-", dir=place.parent))
     except OSError as e:
         raise _unwritten(target, e) from e
@@ -89,6 +90,12 @@ def aside(target: str) -> Iterator[Path]:
             os.replace(file, place.with_name(file.name))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_writable(path: Path) -> None:
+    """A file that may not be written is not replaced either."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _unwritten(target: str, e: OSError) -> Error:
@@ -113,8 +120,7 @@ def _stream(target: str) -> BinaryIO | None:
 
 def _write_aside(path: Path, data: bytes) -> None:
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-    if mode is not None and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    _check_writable(path)
     aside = path.with_name(f".onnxperf-{os.urandom(8).hex()}")
     try:
         with open(aside, "xb") as f:

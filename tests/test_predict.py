@@ -24,12 +24,11 @@ import gpu_specs
 import onnxperf
 from onnxperf import Prediction, predict
 from onnxperf.latency import METHODS, shipped
-from onnxperf.measurements import ort
-from onnxperf.measurements.models import SAMPLES as MEASURED
 from onnxperf.passes import PRECISIONS
 from onnxperf.pipeline import costed
 from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
+from tests.zoo import PLAIN, sizes
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "samples"
@@ -49,9 +48,8 @@ KEYS = (
 
 def cases() -> Iterator[Any]:
     """Every sample with every runtime and method; every precision, level and term with some; every light model."""
-    measured = {*MEASURED.values(), *ort.SAMPLES.values()}
-    for path in sorted(p for p in SAMPLES.glob("*.onnx") if p.stem not in measured):
-        dims = OPEN if "dynamic" in path.stem else None
+    for path in PLAIN:
+        dims = OPEN if "dynamic" in path.stem else sizes(path)
         for runtime in RUNTIMES:
             for method in METHODS:
                 yield path, {"runtime": runtime, "method": method, "dims": dims}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +16,9 @@ from onnxperf.latency import estimate
 from onnxperf.lower import Kernels, lower
 from onnxperf.measurements.models import COLUMNS, SAMPLES, Measured, models
 from onnxperf.runtimes import RUNTIMES, run_graph
+from tests.zoo import zoo
+
+__all__ = ["zoo"]  # a fixture
 
 FOLDER = Path(__file__).parents[1] / "samples"
 EAGER = RUNTIMES["torch-eager"]
@@ -86,22 +87,9 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def make() -> ModuleType:
-    """samples/make.py, which builds the models in torch."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("onnxscript")
-    spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make"] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("sample", ["bert-large", "gpt2-large", "opt-1.3b"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_torch_launches_the_same_kernels(make: ModuleType, sample: str, batch: int) -> None:
+def test_torch_launches_the_same_kernels(zoo: ModuleType, sample: str, batch: int) -> None:
     """One kernel an operator that torch dispatches, of those that make something as large as a hidden state."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -121,8 +109,8 @@ def test_torch_launches_the_same_kernels(make: ModuleType, sample: str, batch: i
             return out
 
     with FakeTensorMode(), no_init_weights(), torch.no_grad():
-        model = make.SAMPLES[sample].build().eval()
-        inputs = {name: torch.ones((batch, 64), dtype=torch.int64) for name in make.SAMPLES[sample].inputs}
+        model = zoo.SAMPLES[sample].build().eval()
+        inputs = {name: torch.ones((batch, 64), dtype=torch.int64) for name in zoo.SAMPLES[sample].inputs}
         with Launches():
             model(**inputs)
     del counted[""]

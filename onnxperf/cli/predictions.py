@@ -199,7 +199,7 @@ def _request(
     if json_to not in (None, "-"):
         check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
     return Request(
-        source(model, open_batch=fit or batch is not None)[0],
+        source(model, batch=batch, open_batch=fit)[0],
         gpu,
         shapes=unique(shapes, parse_shape, "--shapes"),
         dims=unique(dims, parse_dim, "--dim"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from gpu_specs import Device
@@ -12,6 +12,8 @@ from onnxperf.errors import BudgetExceeded, UsageError, printable
 from onnxperf.pipeline import predict
 from onnxperf.prediction import Prediction
 from onnxperf.report import blame, duration, size
+
+MOST = 1e15  # milliseconds or GB
 
 
 def check(
@@ -31,11 +33,11 @@ def check(
     if max_ms is None and max_gb is None:
         raise UsageError("a budget is max_ms, max_gb or both")
     for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (number and 0 < value < math.inf):
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value < MOST):
             raise UsageError(f"{what} must be a positive number, not {value!r}")
     prediction = predict(model, example_inputs, gpu=gpu, **terms)
-    keep(prediction, max_ms and max_ms * 1e-3, max_gb and max_gb * 1e9)
+    keep(prediction, max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
     return prediction
 
 

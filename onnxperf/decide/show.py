@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import fsum
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 from gpu_specs import Device
 from onnxperf.decide.diff import Change, Difference, total
 from onnxperf.errors import printable
+from onnxperf.graph import Note
 from onnxperf.prediction import KernelPrediction, Prediction
 from onnxperf.report import QUIET, duration, shortened, tabulate
 
@@ -24,6 +25,8 @@ SAYS = {
 GROUPS = 12  # lines by operator before the rest is summed up
 ROUNDED = 1e-12  # seconds
 NOTHING = "-"
+#: Remarks that say how many kernels they are about.
+COUNTING = frozenset({"assumed-constants", "outside-calibration"})
 
 
 def show(out: Console, d: Difference, device: Device, *, top: int = 8) -> None:
@@ -94,10 +97,10 @@ def _lines(d: Difference) -> list[tuple[str, ...]]:
     return [*lines, ("together", "", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
 
 
-def _line(name: str, what: str, changes: Iterable[Change]) -> tuple[str, ...]:
+def _line(name: str, what: str, changes: Sequence[Change]) -> tuple[str, ...]:
     sides = [[k.seconds for c in changes if (k := getattr(c, side))] for side in ("a", "b")]
     times = (duration(fsum(x)) if x else NOTHING for x in sides)
-    return name, what, str(max(map(len, sides))), *times, signed(total(changes))
+    return name, what, str(len(changes)), *times, signed(total(changes))
 
 
 def _name(k: KernelPrediction | None) -> str:
@@ -113,6 +116,12 @@ def _notes(d: Difference) -> list[str]:
     """What was remarked of one model alone."""
     found = []
     for name, p, other in (("A", d.a, d.b), ("B", d.b, d.a)):
-        known = QUIET | {n.code for n in other.warnings}
-        found += [f"{name}: {n.code}  {printable(n.message)}" for n in p.warnings if n.code not in known]
+        known = {_remark(n) for n in other.warnings}
+        alone = (n for n in p.warnings if n.code not in QUIET and _remark(n) not in known)
+        found += [f"{name}: {n.code}  {printable(n.message)}" for n in alone]
     return found
+
+
+def _remark(n: Note) -> tuple[str, str]:
+    """What tells two remarks apart: of those about kernels as a whole, which count them, only their code."""
+    return n.code, "" if n.code in COUNTING else n.message

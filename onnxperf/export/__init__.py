@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from threading import RLock
 from typing import Any
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.errors import EnvironmentFailure, ModelError
 
 #: Classes whose objects are models, by the package that defines them and their name: a model's class derives from one.
 CLASSES = {
@@ -26,14 +26,16 @@ CLASSES = {
     ("tensorflow", "AutoTrackable"): "tf",
 }
 NEEDS = {"torch": ("torch", "onnxscript"), "tf": ("tensorflow", "tf2onnx")}
+EXPORTING = RLock()  # exporters, and the silence around them, are one to a process
 SUFFIXES = (".keras", ".h5")  # files of whole Keras models
 
 
 def framework(model: object) -> str | None:
     """The extra that a model belongs to, torch or tf; None where it is no framework's: a file, bytes, a ModelProto."""
     if isinstance(model, (str, os.PathLike)):
-        path = Path(os.fspath(model))
-        return "tf" if path.suffix in SUFFIXES or (path / "saved_model.pb").is_file() else None
+        path = os.fspath(model)
+        saved = os.path.isfile(os.path.join(path, "saved_model.pb"))
+        return "tf" if path.endswith(SUFFIXES) or saved else None
     for c in type(model).__mro__:
         if found := CLASSES.get((c.__module__.partition(".")[0], c.__name__)):
             return found
@@ -41,13 +43,17 @@ def framework(model: object) -> str | None:
 
 
 def source(
-    model: object, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, open_batch: bool = False
+    model: object,
+    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    batch: int | None = None,
+    open_batch: bool = False,
 ) -> tuple[Any, Mapping[str, Any] | Sequence[Any] | None]:
     """What a graph is read from, and the examples that are still to be bound there.
 
-    A framework's model becomes an onnx.ModelProto without weights, at the shapes of the examples; with `open_batch`
-    its leading dimensions stay open. Anything else is given back as it is. Raises EnvironmentFailure where the
-    framework or its exporter is missing, UsageError where the inputs do not fit, ModelError where it can't be exported.
+    A framework's model becomes an onnx.ModelProto without weights, at the shapes of the examples; its leading dimension
+    is `batch` where that is given, and stays open with `open_batch`. Anything else is given back as it is. Raises
+    EnvironmentFailure where the framework or its exporter is missing, UsageError where the inputs do not fit,
+    ModelError where it can't be exported.
     """
     extra = framework(model)
     if extra is None:
@@ -56,7 +62,17 @@ def source(
         raise EnvironmentFailure(
             f"a model of {NEEDS[extra][0]} is exported with {' and '.join(missing)}: pip install 'onnxperf[{extra}]'"
         )
-    return import_module(f"onnxperf.export.from_{extra}").proto(model, example_inputs, open_batch=open_batch), None
+    try:
+        with EXPORTING:
+            proto = import_module(f"onnxperf.export.from_{extra}").proto
+            return proto(model, example_inputs, batch if _counts(batch) else None, open_batch), None
+    except SystemExit:
+        raise ModelError("the model's own code asked to exit while it was exported") from None
+
+
+def _counts(batch: Any) -> bool:
+    """Whether a batch is one; what is none is refused where it is bound."""
+    return isinstance(batch, int) and not isinstance(batch, bool) and 0 < batch < 1 << 31
 
 
 __all__ = ["framework", "source"]

@@ -19,12 +19,10 @@ from onnx import ModelProto, TensorProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import framework, source
-from onnxperf.export.quiet import quiet
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import first_line
-from onnxperf.output import aside, write_file
+from onnxperf.output import aside, check_target, write_file
 
-OPSET = 18  # of Keras models: the newest that tf2onnx writes
 MAX_ELEMENTS = 1 << 28  # of an example input: it is made
 STRIPPED = "onnxperf.stripped"
 Input = tuple[str, tuple[int, ...], str]  # its name or "", its shape, its type
@@ -40,9 +38,10 @@ def _module(text: str) -> Any:
         raise UsageError(f"{text!r} names no model: write MODULE:FACTORY, such as mymodels:build")
     with _of_the_user(f"{where} can't be imported"):
         found = _imported(where)
-    if not hasattr(found, name):
+    with _of_the_user(f"{where} can't give {name!r}"):
+        model = getattr(found, name, None)
+    if model is None:
         raise UsageError(f"{where} has no {name!r}: write MODULE:FACTORY, such as mymodels:build")
-    model = getattr(found, name)
     if framework(model) is None and callable(model):
         with _of_the_user(f"{text} failed"):
             model = model()
@@ -92,15 +91,20 @@ def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: b
     """
     _check_target(out)
     model = _module(named) if extra == "torch" else _keras_file(named)
-    examples = _examples(extra, inputs)
+    try:
+        _write(model, extra, _examples(extra, inputs), out, weightless)
+    except UsageError as e:
+        raise UsageError(str(e).replace("example_inputs", "--input")) from None
+
+
+def _write(model: Any, extra: str, examples: Any, out: str, weightless: bool) -> None:
     if weightless:
         write_file(out, source(model, examples)[0].SerializeToString(deterministic=True))
         return
     with aside(out) as path:
         try:
-            with quiet():
-                (_write_torch if extra == "torch" else _write_tf)(model, examples, path)
-        except Exception as e:  # exporters raise whatever they meet
+            import_module(f"onnxperf.export.from_{extra}").write(model, examples, path)
+        except (Exception, SystemExit) as e:  # exporters raise whatever they meet
             source(model, examples)  # says in a sentence what is in the way
             if isinstance(e, OSError):  # a full disk
                 raise
@@ -110,8 +114,7 @@ def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: b
 def _check_target(out: str, *sources: str) -> None:
     if Path(out).suffix != ".onnx":
         raise UsageError(f"-o {out}: the name of an ONNX file ends with .onnx")
-    if os.path.exists(out) and any(os.path.samefile(out, s) for s in sources if os.path.exists(s)):
-        raise UsageError(f"-o {out} would overwrite the model: name another file")
+    check_target(out, *sources, option="-o")
 
 
 def _examples(extra: str, inputs: Sequence[Input]) -> Any:
@@ -130,42 +133,6 @@ def _examples(extra: str, inputs: Sequence[Input]) -> Any:
     else:
         made = [np.broadcast_to(np.zeros((), dtype), shape) for _, shape, dtype in inputs]
     return dict(zip(names, made, strict=True)) if any(names) else made
-
-
-def _write_torch(model: Any, examples: Any, path: Path) -> None:
-    import torch
-
-    if isinstance(model, torch.nn.Module):
-        model = model.cpu().eval()
-    if not isinstance(model, torch.onnx.ONNXProgram):
-        args, kwargs = ((), examples) if isinstance(examples, dict) else (tuple(examples or ()), None)
-        model = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, verbose=False)
-    model.save(path)  # large weights lie beside it
-
-
-def _write_tf(model: str, examples: Any, path: Path) -> None:
-    import keras
-    import tensorflow as tf
-    import tf2onnx
-
-    if os.path.isdir(model):
-        loaded = tf.saved_model.load(model)
-        served = loaded.signatures["serving_default"]
-        own = served.structured_input_signature[1]
-    else:
-        loaded = keras.saving.load_model(model, compile=False, safe_mode=True)
-        own = {x.name: x for x in loaded.inputs}
-
-    def run(*values: Any) -> Any:
-        if os.path.isdir(model):
-            return served(**dict(zip(own, values, strict=True)))
-        return loaded(list(values) if len(values) > 1 else values[0], training=False)
-
-    given = examples if isinstance(examples, dict) else dict(zip(own, examples or own.values(), strict=True))
-    specs = [tf.TensorSpec((given[n].shape[0] or 1, *given[n].shape[1:]), x.dtype, n) for n, x in own.items()]
-    if len(given) != len(own) or not all(spec.shape.is_fully_defined() for spec in specs):
-        raise ValueError("the inputs do not fit")
-    tf2onnx.convert.from_function(tf.function(run, autograph=False), specs, opset=OPSET, output_path=str(path))
 
 
 def strip(model: str, out: str) -> tuple[int, int, str]:

@@ -57,24 +57,34 @@ class Callee:
     parameters: Sequence[str] = ()
 
 
-def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> ModelProto:
+def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False) -> ModelProto:
     """A model of Keras or TensorFlow as an onnx.ModelProto without weights; the model stays as it is.
 
     model: a Keras model or layer, a tf.function, a ConcreteFunction, an object with signatures or a call, or the path
     of a SavedModel's folder, of a .keras or an .h5 file; no code that a file brings is run.
     example_inputs: arrays or tensors, by name or in the order of the inputs, read for their shapes and types (an array
     of float64, NumPy's default, counts as float32); without them, the model's own inputs at batch 1.
-    open_batch: leave the leading dimension of the inputs open, under the name "batch".
+    batch: the leading dimension of the inputs where it is open; open_batch: that stays open, under the name "batch".
 
     Raises UsageError where the inputs do not fit or must be given, ModelError where the model can't be exported.
     """
     with quiet(), tf.device("CPU"):
         callee = _file(Path(model)) if isinstance(model, (str, os.PathLike)) else _callee(model)
-        specs = _specs(callee, example_inputs, open_batch)
+        specs = _specs(callee, example_inputs, batch, open_batch)
         return _exported(callee.name, _traced(callee, specs), [s.name for s in tf.nest.flatten(specs)])
 
 
-# what runs
+def write(model: str, example_inputs: Any, path: Path) -> None:
+    """Write the ONNX file of a Keras file or of a SavedModel's folder with its weights. A SavedModel is loaded, which
+    can run parts of it. Raises what `proto` does, and whatever the exporter raises.
+    """
+    load = partial(keras.saving.load_model, compile=False, safe_mode=True)
+    with quiet(), tf.device("CPU"):
+        loaded = (tf.saved_model.load if os.path.isdir(model) else load)(model)  # holds the variables
+        callee = _callee(loaded)
+        specs = _specs(callee, example_inputs)
+        run = tf.function(_flat(callee, specs), autograph=False)
+        tf2onnx.convert.from_function(run, tf.nest.flatten(specs), opset=OPSET, output_path=str(path), **HANDLERS)
 
 
 def _callee(model: Any) -> Callee:
@@ -168,10 +178,7 @@ def _chosen(signatures: Mapping[str, Any]) -> Any:
     return signatures[name]
 
 
-# its inputs
-
-
-def _specs(callee: Callee, examples: Any, open_batch: bool) -> Any:
+def _specs(callee: Callee, examples: Any, batch: int | None = None, open_batch: bool = False) -> Any:
     """The TensorSpecs that the model is traced with, in the structure (args, kwargs), each with a name of its own."""
     structure = _arguments(callee, examples) if callee.inputs is None else callee.inputs
     own = given = tf.nest.flatten(structure)
@@ -194,8 +201,9 @@ def _specs(callee: Callee, examples: Any, open_batch: bool) -> Any:
         if its.shape.rank is None or None in its.shape[1:].as_list():
             shape = "any shape" if its.shape.rank is None else f"the shape {times(its.shape.as_list())}"
             raise UsageError(f"input {name!r} takes {shape}: give example_inputs")
-        opened = open_batch and (mine.shape.rank is None or mine.shape[:1] == [lead])
-        dims = [None if opened else its.shape[0] or 1, *its.shape[1:]] if its.shape.rank else []
+        opened = mine.shape.rank is None or mine.shape[:1] == [lead]
+        size = (opened and batch) or (its.shape.rank and its.shape[0]) or 1
+        dims = [None if opened and open_batch else size, *its.shape[1:]] if its.shape.rank else []
         specs.append(tf.TensorSpec(dims, mine.dtype, name))
     return tf.nest.pack_sequence_as(structure, specs)
 
@@ -220,22 +228,25 @@ def _spec(x: Any, name: str | None = None) -> Any:
     return tf.TensorSpec(x.shape, "float32" if usual else dtype, name or x.name)
 
 
-# its graph
-
-
 def _traced(callee: Callee, specs: Any) -> Any:
     """The ConcreteFunction that runs the model on inputs of these specs, its leaves one by one."""
+
+    flat = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(specs)]
+    try:
+        return tf.function(_flat(callee, specs), input_signature=flat).get_concrete_function()
+    except Exception as e:  # whatever the model's own code raises
+        shown = ", ".join(f"{s.name}[{times(s.shape.as_list())}]" for s in tf.nest.flatten(specs))
+        raise UsageError(f"{callee.name!r} does not run on {shown}: {_reason(e)}") from None
+
+
+def _flat(callee: Callee, specs: Any) -> Callable[..., Any]:
+    """A function of the leaves of `specs` that runs the model."""
 
     def run(*leaves: Any) -> Any:
         args, kwargs = tf.nest.pack_sequence_as(specs, leaves)
         return callee.call(*args, **kwargs)
 
-    flat = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(specs)]
-    try:
-        return tf.function(run, input_signature=flat).get_concrete_function()
-    except Exception as e:  # whatever the model's own code raises
-        shown = ", ".join(f"{s.name}[{times(s.shape.as_list())}]" for s in tf.nest.flatten(specs))
-        raise UsageError(f"{callee.name!r} does not run on {shown}: {_reason(e)}") from None
+    return run
 
 
 def _exported(name: str, function: Any, inputs: Sequence[str]) -> ModelProto:
@@ -246,8 +257,8 @@ def _exported(name: str, function: Any, inputs: Sequence[str]) -> ModelProto:
     new = dict(zip([*reads, *makes], [*inputs, *outputs], strict=False))
     try:
         graph, weights = _frozen(name, function)
-        more = {"tensors_to_rename": new, "custom_op_handlers": {"Erfc": (_erfc, [])}}
-        model, _ = tf2onnx.convert.from_graph_def(graph, name, [*reads, *weights], makes, opset=OPSET, **more)
+        convert = partial(tf2onnx.convert.from_graph_def, opset=OPSET, tensors_to_rename=new, **HANDLERS)
+        model, _ = convert(graph, name, [*reads, *weights], makes)
     except Error:
         raise
     except Exception as e:  # of whatever kind
@@ -273,6 +284,9 @@ def _erfc(graph: Any, node: Any, *_: Any) -> None:
     graph.remove_node(node.name)
     both = [one.output[0], erf.output[0]]
     graph.make_node("Sub", both, name=node.name, outputs=node.output, dtypes=[dtype], shapes=[shape])
+
+
+HANDLERS: dict[str, Any] = {"custom_op_handlers": {"Erfc": (_erfc, [])}}
 
 
 def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:

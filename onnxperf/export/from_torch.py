@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,21 +35,22 @@ TRY = "change that, or predict the model without it"
 Args = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> ModelProto:
+def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False) -> ModelProto:
     """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, whose weights lie nowhere.
 
     example_inputs, which a module needs: a mapping of keyword arguments, a tuple or list of positional ones, or the
     only one; nested as forward takes them. Of tensors and arrays only shapes and types are read. A module is exported
-    as it runs in eval mode. open_batch: the leading dimension of its inputs becomes the open dimension `batch`, where
-    it is as long as the first one's. Programs keep the shapes that they were exported with.
+    as it runs in eval mode. batch: the leading dimension of its inputs, where it is as long as the first one's;
+    open_batch: that becomes the open dimension `batch`. Programs keep the shapes that they were exported with.
 
     Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
     """
-    with quiet(), torch.no_grad(), torch.device("cpu"):
+    with _apart():
         if isinstance(model, torch.nn.Module):
             module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
             name = type(module).__name__
-            return _stripped(_exported(module, name, _arguments(example_inputs, name), open_batch), name)
+            arguments = _arguments(example_inputs, name)
+            return _stripped(_exported(module, name, arguments, batch, open_batch), name)
         name = type(model).__name__
         if isinstance(model, torch.export.ExportedProgram):
             found = _converted(model, name)
@@ -57,6 +60,31 @@ def proto(model: Any, example_inputs: Any = None, open_batch: bool = False) -> M
         result = _stripped(found, _root(program) or name)
     _check_fit(result, example_inputs, name)
     return result
+
+
+def write(model: Any, example_inputs: Any, path: Path) -> None:
+    """Write the ONNX file of a model with its weights, large ones beside it; a module is put into eval mode for that.
+
+    Raises what `proto` does, and whatever the exporter raises.
+    """
+    if not isinstance(model, torch.nn.Module):
+        proto(model, example_inputs)  # refuses inputs that do not fit
+    with _apart():
+        if isinstance(model, torch.nn.Module):
+            args, kwargs = _arguments(example_inputs, type(model).__name__)
+            model.cpu().eval().register_forward_hook(_as_tensors)
+            model = _onnx(model, (*args, kwargs))
+        elif isinstance(model, torch.export.ExportedProgram):
+            model = _onnx(model, ())
+        model.save(path)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """In silence, on the processor, without gradients, other types or a trace in the random numbers of the caller."""
+    own = torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=())
+    with quiet(), torch.no_grad(), torch.device("cpu"), own[0], own[1]:
+        yield
 
 
 def _arguments(examples: Any, name: str) -> Args:
@@ -74,20 +102,47 @@ def _arguments(examples: Any, name: str) -> Args:
 
 
 def _example(x: Any) -> Any:
-    """For a tensor or an array one that is never filled, as only its shape and type are read; all else as it is."""
+    """For a tensor or an array one that is never filled, as only its shape and type are read; all else as it is.
+
+    An array of float64, NumPy's default, counts as PyTorch's own default.
+    """
     if isinstance(x, torch.Tensor):
-        return torch.empty(tuple(x.shape), dtype=x.dtype)
+        return _empty(None if x.is_nested else x.shape, x.dtype)
     if not hasattr(x, "__array__"):
         return x
     array = np.asarray(x)
+    if array.dtype == np.float64:
+        return _empty(array.shape, torch.get_default_dtype())
     try:
-        return torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        return _empty(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
     except TypeError:
         raise UsageError(f"PyTorch has no tensors of {array.dtype}, the type of an example input") from None
 
 
-def _exported(module: torch.nn.Module, name: str, arguments: Args, open_batch: bool) -> ir.Model:
+def _empty(shape: Sequence[int] | None, dtype: torch.dtype) -> torch.Tensor:
+    if shape is None:
+        raise UsageError("an example input is a nested tensor, which has no shape: give one that is padded")
+    try:
+        return torch.empty(tuple(shape), dtype=dtype)
+    except RuntimeError:
+        raise UsageError(f"an example input of shape {times(shape)} can't be made: it is too large") from None
+
+
+def _leading(arguments: Args, change: Callable[[torch.Tensor], torch.Tensor]) -> Args:
+    """The arguments with a change to the tensors whose leading dimension is as long as the first one's."""
+    first = _batch(arguments)
+
+    def changed(x: Any) -> Any:
+        return change(x) if isinstance(x, torch.Tensor) and x.ndim and x.shape[0] == first else x
+
+    found: Args = tree_map(changed, arguments)
+    return found
+
+
+def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool) -> ir.Model:
     """The module as an ONNX model, on stand-ins for its weights."""
+    if batch is not None:
+        arguments = _leading(arguments, lambda x: _empty((batch, *x.shape[1:]), x.dtype))
     light = _copied(module, name)
     try:
         (args, kwargs), dynamic = _opened(light, arguments) if open_batch else (arguments, None)
@@ -95,10 +150,11 @@ def _exported(module: torch.nn.Module, name: str, arguments: Args, open_batch: b
     except Exception as e:  # the exporter raises whatever it meets
         error = _cause(e)
         if why := _refusal(light, arguments, error):
-            raise UsageError(f"{name} does not run on these example inputs: {why}") from None
+            at = "" if batch is None else f" at batch {batch}"
+            raise UsageError(f"{name} does not run on these example inputs{at}: {why}") from None
         if not open_batch:
             raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
-        _exported(module, name, arguments, False)  # says so where the batch is not what is in the way
+        _exported(module, name, arguments, None, False)  # says so where the batch is not what is in the way
         raise _fixed_batch(name, _reason(error)) from None
     if open_batch and _batch(arguments) is not None and not any(_is_open(value) for value in found.graph.inputs):
         raise _fixed_batch(name, "it only runs at the batch of the example inputs")
@@ -118,17 +174,15 @@ def _is_open(value: ir.Value) -> bool:
 def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
     """The arguments as they show that the batch is open, and which of their dimensions are."""
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    first, batch = _batch(arguments), torch.export.Dim("batch")
+    batch = torch.export.Dim("batch")
 
-    def leading(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not x.ndim or x.shape[0] != first:
-            return x
+    def opened(x: torch.Tensor) -> torch.Tensor:
         # A batch of one tells nothing: a size of one is broadcast, and left out of loops.
-        x = x.new_empty(2, *x.shape[1:]) if first == 1 else x
+        x = x.new_empty(2, *x.shape[1:]) if x.shape[0] == 1 else x
         shapes[x] = {0: batch}
         return x
 
-    args, kwargs = tree_map(leading, arguments)
+    args, kwargs = _leading(arguments, opened)
     return (args, kwargs), shapes.dynamic_shapes(module, args, kwargs)
 
 
@@ -170,22 +224,23 @@ def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
                     if isinstance(tensor, torch.Tensor) and id(tensor) not in memo and _plain(tensor):
                         memo[id(tensor)] = _stand_in(tensor, numbers)
         light = copy.deepcopy(module, memo).eval()
+        light.register_forward_hook(_as_tensors)
     except Exception as e:  # of code that is not ours
         says = f"{name} can't be copied, which is done to leave it as it is: {_reason(e)}"
         raise ModelError(f"{says}; export it with torch.export.export and give the ExportedProgram") from None
-    light.register_forward_hook(lambda _, __, outputs: tree_map(_output, outputs))
     return light
 
 
-def _output(x: Any) -> Any:
-    """An output as the exporter takes it: a tensor, or the tensors that an object such as a cache holds."""
-    if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return x
-    return (
-        tree_map(_output, dict(vars(x)))
-        if hasattr(x, "__dict__") and not isinstance(x, (type, torch.nn.Module))
-        else None
-    )
+def _as_tensors(_: torch.nn.Module, __: Any, outputs: Any) -> Any:
+    """Outputs as the exporter takes them: tensors, and those that an object such as a cache holds."""
+
+    def held(x: Any) -> Any:
+        if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return x
+        inside = hasattr(x, "__dict__") and not isinstance(x, (type, torch.nn.Module))
+        return tree_map(held, dict(vars(x))) if inside else None
+
+    return tree_map(held, outputs)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -254,6 +309,7 @@ def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
 
 def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> str:
     """Why the module itself fails on such inputs, in its own words; "" where it does not, as far as can be told."""
+    module = copy.deepcopy(module)  # forward may write to buffers, which the stand-ins share with the user's own
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             args, kwargs = tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, arguments)
@@ -280,4 +336,4 @@ def _reason(error: BaseException) -> str:
     return line[:MAX_REASON] + "..." * (len(line) > MAX_REASON)
 
 
-__all__ = ["proto"]
+__all__ = ["proto", "write"]

@@ -41,7 +41,8 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
         path = Path(model)
         proto, name, folder = _parse(_bytes(path), str(path)), path.name, path.parent
     else:
-        raise UsageError(f"can't predict a {type(model).__name__}: give a path, bytes or an onnx.ModelProto")
+        kinds = "a path, bytes, an onnx.ModelProto, or a model (no class) of PyTorch, Keras or TensorFlow"
+        raise UsageError(f"can't predict what is of type {type(model).__name__}: give {kinds}")
     _check_versions(proto, name)
     if not all(isinstance(text, str) for text in _texts(proto)):
         raise ModelError(f"{name}: {DAMAGED}")

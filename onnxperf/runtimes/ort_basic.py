@@ -134,15 +134,15 @@ def gemm_sum(g: Rewriter, total: Operator) -> Fused | None:
 
 @fusion("Gemm + Transpose", anchor="Gemm")
 def gemm_transpose(g: Rewriter, gemm: Operator) -> Fused | None:
-    """A transposed operand, or result, becomes a flag of the product."""
+    """A transposed matrix, operand or result, becomes a flag of the product; a stack has a Reshape between."""
     flags = ("transA", "transB")
     for side, flag in enumerate(flags):
         before = g.made_by(gemm.inputs[side], "Transpose")
-        if before is not None and g.only_user(before.out):
+        if before is not None and before.out.rank == 2 and g.only_user(before.out):
             inputs = tuple(before.present[0] if i == side else t for i, t in enumerate(gemm.inputs))
             return fused("Gemm", gemm, (before, gemm), inputs, {**gemm.attrs, flag: 1 - gemm.attrs.get(flag, 0)})
     after = next_op(g, gemm, "Transpose")
-    if after is None or len(gemm.present) != 2:
+    if after is None or len(gemm.present) != 2 or after.out.rank != 2:
         return None
     turned = {flag: 1 - gemm.attrs.get(other, 0) for flag, other in zip(flags, flags[::-1], strict=True)}
     return fused("Gemm", after, (gemm, after), gemm.present[::-1], {**gemm.attrs, **turned})

@@ -46,7 +46,7 @@ def fresh() -> Iterator[None]:
 
 
 def proto(model: Any, examples: Any = None, open_batch: bool = False) -> onnx.ModelProto:
-    found, rest = source(model, examples, open_batch)
+    found, rest = source(model, examples, open_batch=open_batch)
     assert isinstance(found, onnx.ModelProto)
     assert rest is None
     return found

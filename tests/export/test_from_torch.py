@@ -7,6 +7,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -100,7 +102,7 @@ class Closed(nn.Linear):
 
 
 def model_of(model: Any, inputs: Any = None, open_batch: bool = False) -> Any:
-    found, left = source(model, inputs, open_batch)
+    found, left = source(model, inputs, open_batch=open_batch)
     assert left is None
     return found
 
@@ -327,6 +329,8 @@ def test_only_inputs_as_long_as_the_first_have_the_batch() -> None:
 
 def test_a_module_of_one_batch_says_what_to_give() -> None:
     with pytest.raises(UsageError, match=r"Fixed with an open batch: .*give example inputs of the batch that you want"):
+        onnxperf.predict(Fixed(), torch.ones(3, 4), gpu="l4", fit=True)
+    with pytest.raises(UsageError, match="Fixed does not run on these example inputs at batch 6"):
         onnxperf.predict(Fixed(), torch.ones(3, 4), gpu="l4", batch=6)
     assert len(onnxperf.predict(Fixed(), torch.ones(3, 4), gpu="l4").kernels) == 1
 
@@ -414,3 +418,84 @@ print(sum(p.nbytes for p in model.parameters()) // 2**20, (peak() - before) // 1
     assert weights_MiB > 4000
     assert grown_MiB < 500
     assert nbytes < 1_000_000
+
+
+class Counts(nn.Module):
+    """Writes to a buffer whenever it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("runs", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 5)])
+def test_a_buffer_stays_as_it_was_also_where_the_export_fails(shape: tuple[int, ...]) -> None:
+    module = Counts()
+    with suppress(onnxperf.Error):
+        onnxperf.predict(module, torch.ones(shape), gpu="l4")
+    assert module.runs.item() == 0
+
+
+def test_exports_side_by_side_leave_the_streams() -> None:
+    before = sys.stdout, sys.stderr, logging.root.manager.disable
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(lambda n: onnxperf.predict(nn.Linear(n, n), torch.ones(2, n), gpu="l4"), (8, 16))]
+    assert len(found) == 2
+    assert (sys.stdout, sys.stderr, logging.root.manager.disable) == before
+
+
+def test_code_that_wants_to_exit() -> None:
+    class Exits(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sys.exit(0)
+
+    with pytest.raises(onnxperf.ModelError, match="exit"):
+        onnxperf.predict(Exits(), torch.ones(2), gpu="l4")
+
+
+def test_a_batch_is_exported_as_examples_of_that_batch_are() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0]
+
+    given = onnxperf.predict(Recurrent(), torch.ones(4, 6, 8), gpu="l4")
+    asked = onnxperf.predict(Recurrent(), torch.ones(1, 6, 8), gpu="l4", batch=4)
+    assert [(k.op, k.seconds) for k in asked.kernels] == [(k.op, k.seconds) for k in given.kernels]
+    assert asked.scenario.batch == given.scenario.batch == 4
+
+
+def test_the_surroundings_of_a_training_loop() -> None:
+    model, wrong = (
+        nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)),
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(5)),
+    )
+    alone, state = onnxperf.predict(model, np.zeros((2, 8)), gpu="l4"), torch.random.get_rng_state()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = onnxperf.predict(model, torch.zeros(2, 8), gpu="l4")
+    assert inside.seconds == alone.seconds
+    with pytest.raises(UsageError):
+        onnxperf.predict(wrong, torch.zeros(1, 3, 8, 8), gpu="l4")
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_scripted_module_is_told_in_a_sentence() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(nn.Linear(8, 8))
+    with pytest.raises(ModelError):
+        onnxperf.predict(scripted, torch.zeros(2, 8), gpu="l4")
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2_000_000, 2_000_000)])
+def test_inputs_that_no_memory_holds(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="too large"):
+        onnxperf.predict(nn.ReLU(), torch.zeros(shape, device="meta"), gpu="l4")

@@ -12,21 +12,20 @@ import pytest
 from onnx import ModelProto, helper
 
 from onnxperf.graph import Graph, load
-from onnxperf.measurements.models import SAMPLES as MEASURED
-from onnxperf.measurements.ort import SAMPLES as PUBLISHED
+from tests.zoo import PLAIN, sizes
 
-SAMPLES = Path(__file__).parents[2] / "samples"
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 BIG = 4096  # elements: tables that shape arithmetic may read stay where they are
 SIZES = {
     "gpt2-dynamic": ({"batch": 1, "sequence": 1}, {"batch": 1, "sequence": 128}, {"batch": 3, "sequence": 17}),
     "distilbert-dynamic": ({"batch": 1, "sequence": 128}, {"batch": 2, "sequence": 384}),
+    "keras-vgg16": ({"batch": 1},),
 }
 
 
 def cases() -> Iterator[object]:
-    for path in sorted(p for p in SAMPLES.glob("*.onnx") if p.stem not in {*MEASURED.values(), *PUBLISHED.values()}):
-        for dims in SIZES.get(path.stem, ({},)):
+    for path in PLAIN:
+        for dims in SIZES.get(path.stem, (sizes(path) or {},)):
             at = "-".join(map(str, dims.values()))
             yield pytest.param(path, dims, id=f"{path.stem}-{at}" if at else path.stem)
     for path in sorted(LIGHT.glob("*.onnx")):
@@ -43,8 +42,10 @@ def bound(model: ModelProto, dims: Mapping[str, int]) -> ModelProto:
             del node.output[1:]
     for info in (*model.graph.input, *model.graph.output):
         for d in info.type.tensor_type.shape.dim:
-            if d.dim_param:
+            if d.dim_param in dims:
                 d.dim_value = dims[d.dim_param]
+            else:
+                d.ClearField("dim_param")  # a sum, say: it is inferred
     del model.graph.value_info[:]
     weights = list(model.graph.initializer)
     known = {i.name for i in model.graph.input}

@@ -31,7 +31,7 @@ def test_path_bytes_and_message_are_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [3, None, ["x"], object()])
 def test_other_things_are_no_model(model: Any) -> None:
-    with pytest.raises(UsageError, match=r"give a path, bytes or an onnx.ModelProto"):
+    with pytest.raises(UsageError, match=r"give a path, bytes, an onnx.ModelProto, or a model"):
         load(model)
 
 

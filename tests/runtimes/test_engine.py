@@ -9,20 +9,14 @@ import onnx
 import pytest
 
 from onnxperf.graph import Graph, load
-from onnxperf.measurements.models import SAMPLES as MEASURED
-from onnxperf.measurements.ort import SAMPLES as PUBLISHED
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from onnxperf.runtimes.engine import BASIC, EXTENDED, UNKNOWN_FORM, Fused, Rewriter, fused, fusion, optimise
 from op_models import Operator, Tensor
+from tests.zoo import PLAIN, sizes
 
-SAMPLES = Path(__file__).parents[2] / "samples"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-FILES = [
-    p
-    for p in (*sorted(SAMPLES.glob("*.onnx")), *sorted(LIGHT.glob("*.onnx")))
-    if p.stem not in {*MEASURED.values(), *PUBLISHED.values()}
-]
+FILES = [*PLAIN, *sorted(LIGHT.glob("*.onnx"))]
 
 
 def whole(graph: Graph, before: Graph) -> None:
@@ -44,7 +38,7 @@ def whole(graph: Graph, before: Graph) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_samples_stay_whole_at_every_level(path: Path) -> None:
-    dims = {"batch": 2, "sequence": 16} if "dynamic" in path.name else None
+    dims = {"batch": 2, "sequence": 16} if "dynamic" in path.name else sizes(path)
     graph = load(path, dims=dims)
     for stored in ("keep", "int8"):
         before = precision(graph, stored)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import onnx
 import pytest
 
@@ -20,9 +21,9 @@ from onnxperf.runtimes.ort_transformers import TRANSFORMERS
 from op_models import Attention, Operator, Tensor, work_of
 from tests.runtimes.test_engine import whole
 from tests.runtimes.test_oracle import count, offline
-from tests.test_flops import make
+from tests.zoo import zoo
 
-__all__ = ["make"]  # a fixture
+__all__ = ["zoo"]  # a fixture
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 CUDA, OLDER = RUNTIMES["ort-cuda"], RUNTIMES["ort-cuda-1.12"]
@@ -48,21 +49,21 @@ def minilm() -> Graph:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_optimizer_finds_attention_in_the_form_of_the_samples(
-    make: ModuleType,
+    zoo: ModuleType,
     tmp_path: Path,
     masked: bool,
 ) -> None:
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     names = ("input_ids", "attention_mask") if masked else ("input_ids",)
-    sample = make.Sample(
-        "small", lambda: make.before("BertModel", "BertConfig", vocab_size=96, **size),
-        dict.fromkeys(names, (1, 16)), ("hidden", "pooled"), (), "old",
+    sample = zoo.Sample(
+        "small", "", lambda: zoo.before.encoder("BertModel", "BertConfig", vocab_size=96, **size),
+        dict.fromkeys(names, (1, 16)), ("hidden", "pooled"), "old",
     )  # fmt: skip
-    model, _ = make.export(sample)
+    model, _ = zoo.export.export(sample)
     for t in model.graph.initializer:
         if t.data_location == onnx.TensorProto.EXTERNAL:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(t.data_type)
-            t.CopyFrom(onnx.numpy_helper.from_array(make.np.full(tuple(t.dims), 0.01, dtype), t.name))
+            t.CopyFrom(onnx.numpy_helper.from_array(np.full(tuple(t.dims), 0.01, dtype), t.name))
     onnx.save(model, tmp_path / "m.onnx")
     found = count(model, TRANSFORMERS)
     assert found == offline(tmp_path / "m.onnx", "bert", num_heads=4, hidden_size=32)
