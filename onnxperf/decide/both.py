@@ -9,7 +9,7 @@ from typing import Any
 from onnxperf.decide.diff import Difference, Side, difference
 from onnxperf.decide.show import blame
 from onnxperf.errors import LimitExceeded, UsageError
-from onnxperf.graph import Graph, load
+from onnxperf.graph import Graph
 from onnxperf.pipeline import Request, answer, find, lowered, prepare
 
 
@@ -33,12 +33,9 @@ def keep(d: Difference, share: float) -> None:
 
 def _side(r: Request, name: str) -> Side:
     try:
-        graph = r.model if isinstance(r.model, Graph) else load(
-            r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts
-        )  # fmt: skip
+        graph, device, scenario = prepare(r)
     except UsageError as e:
         raise UsageError(f"model {name}: {e}") from None
-    graph, device, scenario = prepare(replace(r, model=graph))
     works = tuple(k.work for k in lowered(graph, device, scenario)[1].rows)
     return Side(answer(graph, device, scenario), works)
 

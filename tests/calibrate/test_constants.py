@@ -43,9 +43,11 @@ def test_a_slice_gives_constants_that_predict_the_die_left_out(
     assert np.median(np.abs(found["softmax"].miss)) < np.median(naive)
 
 
-def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(tables: list[Table]) -> None:
+def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
+    tables: list[Table], passes: dict[str, constants.Derived]
+) -> None:
     changed = [t.without(np.array([[g == "t4" for g in t.gpus]] * len(t.works)), "test") for t in tables]
-    assert derive(changed, "TU104").values == derive(tables, "TU104").values
+    assert derive(changed, "TU104").values == passes["TU104"].values
 
 
 def test_families_without_rows_of_the_die_are_not_fitted_again(
@@ -75,7 +77,7 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
 
 
 def test_the_same_data_make_the_same_files(tables: list[Table], passes: dict[str, constants.Derived]) -> None:
-    again = {left_out: derive(tables, left_out) for left_out in ("", "TU104")}
+    again = {**passes, "TU104": derive(tables, "TU104")}
     assert texts(SAMPLE, tables, again) == texts(SAMPLE, tables, passes)
 
 

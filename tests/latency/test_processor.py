@@ -147,11 +147,14 @@ def test_weights_come_from_the_cache_that_holds_them_all(core: gpu_specs.Device)
 def test_a_depthwise_convolution_is_no_product() -> None:
     image = {"images": 1, "cin": 128, "cout": 128, "out": 784, "taps": 9, "stride": 1}
     dense, depthwise = Conv(groups=1, **image), Conv(groups=128, **image)
-    names = [
-        effect_of(Kernel("k", "com.microsoft.nchwc::Conv", (), Work(size, "float32", "fp32", 1, 1, 0), 0.0))
-        for size in (dense, depthwise, dense._replace(groups=4))
-    ]
-    assert names == ["Conv", "Conv depthwise", "Conv grouped"]
+
+    def name(size: Conv, op: str = "Conv") -> str:
+        return effect_of(Kernel("k", op, (), Work(size, "float32", "fp32", 1, 1, 0), 0.0))
+
+    sizes = (dense, depthwise, dense._replace(groups=4))
+    assert [*map(name, sizes)] == ["Conv", "Conv depthwise", "Conv grouped"]
+    assert name(depthwise, "com.microsoft.nchwc::Conv") == "nchwc::Conv depthwise"
+    assert name(dense, "com.microsoft::FusedConv") == "FusedConv"
 
 
 def test_effects_scale_their_part(core: gpu_specs.Device) -> None:
