@@ -33,7 +33,7 @@ SUFFIXES = (".keras", ".h5")  # files of whole Keras models
 def framework(model: object) -> str | None:
     """The extra that a model belongs to, torch or tf; None where it is no framework's: a file, bytes, a ModelProto."""
     if isinstance(model, (str, os.PathLike)):
-        path = os.fspath(model)
+        path = os.fsdecode(model)  # a path may give bytes
         saved = os.path.isfile(os.path.join(path, "saved_model.pb"))
         return "tf" if path.endswith(SUFFIXES) or saved else None
     for c in type(model).__mro__:

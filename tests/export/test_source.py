@@ -47,6 +47,14 @@ def test_paths(tmp_path: Path) -> None:
     assert framework("m.onnx") is None
 
 
+def test_a_path_that_gives_bytes() -> None:
+    class Raw:
+        def __fspath__(self) -> bytes:
+            return b"m.onnx"
+
+    assert framework(Raw()) is None
+
+
 def test_a_name_that_no_file_can_have_is_the_readers_to_refuse() -> None:
     assert framework("a" * 300 + ".onnx") is None
     with pytest.raises(onnxperf.Error):
