@@ -1,0 +1,109 @@
+"""Whether two checkouts give the same answers: a digest of every prediction's JSON, written by one, compared by another.
+
+`python -m tests.answers write FILE` predicts every sample on every card under every runtime and method, and every
+option on some of them; `python -m tests.answers compare FILE` does so again and names what differs, the numbers apart
+from the sentences (scope and messages). `--every N` takes each Nth case only. `python -m tests.answers show CASE`
+prints one prediction, to be held against the other checkout's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gpu_specs
+import onnxperf
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+DIMS = {name: known["dims"] for name, known in json.loads((SAMPLES / "flops.json").read_text()).items()}
+RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
+METHODS = ("tile-wave", "sum", "roofline")
+CARDS = ("h100-sxm5-80gb", "l4", "p100-pcie-16gb", "rtx-4090", "t4")  # for the options
+OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"precision": p} for p in ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")),
+    *({"opt_level": level} for level in ("disabled", "basic", "extended")),
+    {"batch": 8}, {"streams": 4}, {"cuda_graph": True}, {"include_transfers": True}, {"host": "cloud"},
+    {"include_transfers": True, "pageable": True}, {"ort_transformers": True}, {"power_limit_W": 60.0},
+    {"ort_transformers": True, "precision": "fp16"}, {"clock_Hz": 1.2e9}, {"include_transfers": True, "streams": 3},
+)  # fmt: skip
+
+
+def cases() -> Iterator[dict[str, Any]]:
+    """Every case: the arguments of `predict`, with the sample's name as `model`."""
+    models = sorted(p.stem for p in SAMPLES.glob("*.onnx"))
+    for model in models:
+        for runtime in RUNTIMES:
+            for card in sorted(gpu_specs.ids()):
+                yield from ({"model": model, "gpu": card, "runtime": runtime, "method": m} for m in METHODS)
+            for card in CARDS:
+                yield from ({"model": model, "gpu": card, "runtime": runtime, **o} for o in OPTIONS)
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any] | str:
+    """The JSON of one case as data, or the class of the error."""
+    terms = dict(case)
+    model = terms.pop("model")
+    dims = dict(DIMS.get(model) or {})
+    if dims and "batch" in terms and "batch" in dims:
+        dims["batch"] = terms.pop("batch")
+    try:
+        return onnxperf.predict(SAMPLES / f"{model}.onnx", dims=dims or None, **terms).to_dict()
+    except onnxperf.Error as e:
+        return type(e).__name__
+
+
+def digests(case: dict[str, Any]) -> tuple[str, str]:
+    """Digests of an answer's numbers and of its sentences."""
+    found = answer(case)
+    if isinstance(found, str):
+        return found, ""
+    words = [found["latency"].pop("scope"), [w.pop("message") for w in found["warnings"]]]
+    return tuple(hashlib.sha256(json.dumps(x).encode()).hexdigest()[:16] for x in (found, words))  # type: ignore[return-value]
+
+
+def key(case: dict[str, Any]) -> str:
+    """The case as it stands in the file."""
+    return json.dumps(case, sort_keys=True)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("write", "compare", "show"))
+    parser.add_argument("file", help="where the digests are, gzipped; for show: a case, as compare prints it")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args()
+    if asked.what == "show":
+        print(json.dumps(answer(json.loads(asked.file)), indent=1))
+        return 0
+    chosen = list(cases())[:: asked.every]
+    with ProcessPoolExecutor(asked.processes) as pool:
+        done = dict(zip(map(key, chosen), map(list, pool.map(digests, chosen, chunksize=64)), strict=True))
+    if asked.what == "write":
+        Path(asked.file).write_bytes(gzip.compress(json.dumps(done).encode()))
+        print(f"{len(done):,} answers written")
+        return 0
+    before = json.loads(gzip.decompress(Path(asked.file).read_bytes()))
+    known = {k: v for k, v in done.items() if k in before}
+    numbers = [k for k, v in known.items() if v[0] != before[k][0]]
+    words = [k for k, v in known.items() if v[1] != before[k][1]]
+    for what, found in (("numbers", numbers), ("sentences", words)):
+        print(f"{what}: {len(known) - len(found):,} of {len(known):,} answers are the same")
+        for k in found[:: max(1, len(found) // 8)][:8]:
+            print("  ", k)
+        of = Counter((case["runtime"], case.get("method", "options")) for case in map(json.loads, found))
+        print(*(f"   {runtime} {method}: {n:,}\n" for (runtime, method), n in of.most_common()), sep="", end="")
+    return int(bool(numbers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
