@@ -1,9 +1,9 @@
-"""Whether two checkouts give the same answers: a digest of every prediction's JSON, written by one, compared by another.
+"""Whether two checkouts give the same answers: one writes a digest of every prediction's JSON, the other compares.
 
 `python -m tests.answers write FILE` predicts every sample on every card under every runtime and method, and every
-option on some of them; `python -m tests.answers compare FILE` does so again and names what differs, the numbers apart
-from the sentences (scope and messages). `--every N` takes each Nth case only. `python -m tests.answers show CASE`
-prints one prediction, to be held against the other checkout's.
+option on some of them; `python -m tests.answers compare FILE` does so again and names what differs: numbers, numbers
+rounded to eight digits, and sentences (scope and messages). `--every N` takes each Nth case only.
+`python -m tests.answers show CASE` prints one prediction, to be held against the other checkout's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import onnxperf
 SAMPLES = Path(__file__).parents[1] / "samples"
 DIMS = {name: known["dims"] for name, known in json.loads((SAMPLES / "flops.json").read_text()).items()}
 RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
+KINDS = ("numbers", "numbers to eight digits", "sentences")
 METHODS = ("tile-wave", "sum", "roofline")
 CARDS = ("h100-sxm5-80gb", "l4", "p100-pcie-16gb", "rtx-4090", "t4")  # for the options
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -60,13 +61,19 @@ def answer(case: dict[str, Any]) -> dict[str, Any] | str:
         return type(e).__name__
 
 
-def digests(case: dict[str, Any]) -> tuple[str, str]:
-    """Digests of an answer's numbers and of its sentences."""
+def digests(case: dict[str, Any]) -> list[str]:
+    """Digests of an answer's numbers, of the same rounded to eight digits, and of its sentences."""
     found = answer(case)
     if isinstance(found, str):
-        return found, ""
+        return [found, found, ""]
     words = [found["latency"].pop("scope"), [w.pop("message") for w in found["warnings"]]]
-    return tuple(hashlib.sha256(json.dumps(x).encode()).hexdigest()[:16] for x in (found, words))  # type: ignore[return-value]
+    return [hashlib.sha256(json.dumps(x).encode()).hexdigest()[:16] for x in (found, _rounded(found), words)]
+
+
+def _rounded(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _rounded(v) for k, v in x.items()}
+    return [_rounded(v) for v in x] if isinstance(x, list) else f"{x:.8g}" if isinstance(x, float) else x
 
 
 def key(case: dict[str, Any]) -> str:
@@ -87,22 +94,21 @@ def main() -> int:
         return 0
     chosen = list(cases())[:: asked.every]
     with ProcessPoolExecutor(asked.processes) as pool:
-        done = dict(zip(map(key, chosen), map(list, pool.map(digests, chosen, chunksize=64)), strict=True))
+        done = dict(zip(map(key, chosen), pool.map(digests, chosen, chunksize=64), strict=True))
     if asked.what == "write":
         Path(asked.file).write_bytes(gzip.compress(json.dumps(done).encode()))
         print(f"{len(done):,} answers written")
         return 0
     before = json.loads(gzip.decompress(Path(asked.file).read_bytes()))
     known = {k: v for k, v in done.items() if k in before}
-    numbers = [k for k, v in known.items() if v[0] != before[k][0]]
-    words = [k for k, v in known.items() if v[1] != before[k][1]]
-    for what, found in (("numbers", numbers), ("sentences", words)):
+    differ = {what: [k for k, v in known.items() if v[i] != before[k][i]] for i, what in enumerate(KINDS)}
+    for what, found in differ.items():
         print(f"{what}: {len(known) - len(found):,} of {len(known):,} answers are the same")
         for k in found[:: max(1, len(found) // 8)][:8]:
             print("  ", k)
         of = Counter((case["runtime"], case.get("method", "options")) for case in map(json.loads, found))
         print(*(f"   {runtime} {method}: {n:,}\n" for (runtime, method), n in of.most_common()), sep="", end="")
-    return int(bool(numbers))
+    return int(bool(differ[KINDS[0]]))
 
 
 if __name__ == "__main__":
