@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +25,7 @@ HOSTS = ("server", "desktop", "cloud", "jetson")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
-METHODS = ("tile-wave", "sum", "roofline")
+METHODS = tuple(sorted(m.name.replace("_", "-") for m in iter_modules([str(Path(__file__).with_name("methods"))])))
 LEVELS = ("disabled", "basic", "extended", "all")
 EXAMPLES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -2,127 +2,180 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from onnxperf.graph import Graph, fresh
-from onnxperf.runtimes import HOSTS, WITHIN, Host, Runtime, paced
+from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
 from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
 
 COMPUTE, COPY = "compute", "copy"
+TO_DEVICE, TO_HOST = "h2d", "d2h"
+SMALL = 1024  # elements: an operator on the host whose tensors are all this small takes a runtime's fixed time
+
+
+class HostNode(NamedTuple):
+    """A node for which the host launches nothing: a view, or an operator that the host itself computes.
+
+    `bytes` and `flops` are what the host moves and computes; both are 0 where the tensors are small.
+    """
+
+    repeat: int
+    computed: bool
+    bytes: int = 0
+    flops: int = 0
+
+    def seconds(self, costs: HostCosts, cpu: Host) -> float:
+        """Host time of one repeat, without visiting the node: 0 for a view."""
+        if not self.computed:
+            return 0.0
+        return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One device activity. It leads every microsecond back to ONNX nodes.
+    """One device activity, with the names of the ONNX nodes whose work it does.
 
-    repeat: how often it runs, one after the other; host_s: what the host spends until it has launched the last of
-    them, counted from the launch before; after: indices of the kernels whose results it reads; assumed: no rule knows
-    the operator; blocks: the host waits for the result.
+    after: indices of the kernels whose results it reads; stream: COMPUTE, or COPY between host and device; repeat:
+    how often it runs, one after the other; assumed: no rule knows the operator; blocks: the host waits for the result;
+    rank: the process, with a host thread and a card of its own, that launches it.
+    skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
+    node (it does not for the second and later kernels of one node).
     """
 
     name: str
     op: str
     nodes: tuple[str, ...]
     work: Work
-    host_s: float
     after: tuple[int, ...] = ()
     stream: str = COMPUTE
     assumed: bool = False
     blocks: bool = False
     repeat: int = 1
+    rank: int = 0
+    skipped: tuple[HostNode, ...] = ()
+    visited: bool = True
+
+    @property
+    def way(self) -> str:
+        """TO_DEVICE or TO_HOST for a copy between host and device, "" for a kernel."""
+        return self.work.size.way if isinstance(self.work.size, Transfer) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """All kernels of one run; `tail_s` is host time after the last launch.
+    """All kernels of one run; `tail` are the nodes that the host passes after the last launch.
 
     `stored_bytes` is how much of the weights a run reads, each weight once: rows of a table, not the table.
     """
 
     rows: tuple[Kernel, ...]
-    tail_s: float
-    stored_bytes: int
+    tail: tuple[HostNode, ...] = ()
+    stored_bytes: int = 0
+
+    def host_seconds(self, costs: HostCosts, cpu: Host) -> tuple[list[float], float]:
+        """What the host spends until it has launched each kernel, counted from the launch before, and after the last.
+
+        All repeats of a kernel are counted together.
+        """
+        launches = []
+        for k in self.rows:
+            own = costs.copy_s if k.way else (costs.node_s if k.visited else 0.0) + costs.launch_s
+            launches.append(_passing(k.skipped, costs, cpu) + k.repeat * own)
+        return launches, _passing(self.tail, costs, cpu)
+
+
+def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
+    return sum((n.repeat * (costs.node_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
 
 
 def lower(
-    graph: Graph,
-    runtime: Runtime,
-    *,
-    cpu: Host = HOSTS["server"],
-    tf32: bool | None = None,
-    include_transfers: bool = False,
-    pinned: bool = True,
+    graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_transfers: bool = False, pinned: bool = True
 ) -> Kernels:
     """The kernels of a placed graph.
 
-    cpu: the processor that launches them; tf32: True and False overrule the runtime's policy; include_transfers adds
-    the copies of inputs to the device and of outputs back, from and to pinned or pageable memory.
+    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device and
+    of outputs back, from and to pinned or pageable memory.
     """
-    host = paced(runtime.host, cpu)
-    rows: list[Kernel] = []
-    made: dict[str, tuple[int, ...]] = {}  # tensor -> the kernels it comes from
-    stored: dict[str, int] = {}  # weight -> the most of it that one kernel reads
-    waiting = 0.0
+    rows = _Rows()
     if include_transfers:
         for t in graph.inputs:
-            made[t.name] = (len(rows),)
-            rows.append(_transfer(f"{t.name}.h2d", t, "h2d", pinned, (), host.copy_s))
+            rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
     for o in graph.operators:
-        after = tuple(sorted({k for t in o.present for k in made.get(t.name, ())}))
+        after = rows.makers(o.present)
         if o.place in ("free", "host"):
-            waiting += o.repeat * (host.node_s + (on_host(o, host.host_op_s, cpu) if o.place == "host" else 0.0))
-            for t in o.outputs:
-                made[t.name] = after
-            continue
-        if o.type in ("MemcpyFromHost", "MemcpyToHost"):
-            way = "h2d" if o.type == "MemcpyFromHost" else "d2h"
-            host_s = waiting + o.repeat * host.copy_s
-            row = replace(_transfer(o.name, o.out, way, True, after, host_s, o), blocks=way == "d2h")
+            rows.skip(o, after)
+        elif o.type in ("MemcpyFromHost", "MemcpyToHost"):
+            way = TO_DEVICE if o.type == "MemcpyFromHost" else TO_HOST
+            copy = _transfer(o.name, o.out, way, True)
+            copy = replace(copy, op=o.type, nodes=o.nodes, repeat=o.repeat, after=after, blocks=way == TO_HOST)
+            rows.add(copy, o.present, o.outputs)
         else:
             w, assumed = _work(o, runtime, tf32)
-            walked = 0.0 if WITHIN in o.attrs else host.node_s
-            host_s = waiting + o.repeat * (walked + host.launch_s)
-            own = runtime.kind == "cpu"  # the host computes it, before it goes on
-            row = Kernel(o.name, o.type, o.nodes, w, host_s, after, assumed=assumed, blocks=own, repeat=o.repeat)
-        for t in o.outputs:
-            made[t.name] = (len(rows),)
-        for t in o.present:
-            if t.stored:
-                stored[t.name] = max(stored.get(t.name, 0), min(t.bytes, row.work.weight_bytes))
-        rows.append(row)
-        waiting = 0.0
+            row = Kernel(
+                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat
+            )
+            rows.add(replace(row, visited=WITHIN not in o.attrs), o.present, o.outputs)
     if include_transfers:
-        at_home = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
+        on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
         for t in graph.outputs:
-            if t.name in at_home:
-                continue
-            rows.append(_transfer(f"{t.name}.d2h", t, "d2h", pinned, made.get(t.name, ()), host.copy_s + waiting))
-            waiting = 0.0
-    # Names are keys for whoever reads the answer: what a room inserted may be called like a node of the file.
-    taken: set[str] = set()
-    return Kernels(tuple(replace(r, name=fresh(r.name, taken)) for r in rows), waiting, sum(stored.values()))
+            if t.name not in on_host:
+                rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
+    return rows.kernels()
 
 
-def on_host(o: Operator, least: float, cpu: Host) -> float:
-    """Seconds of an operator that the processor computes itself: its bytes, its FLOPs, or the least any takes."""
-    if all(t.size <= 1024 for t in (*o.present, *o.outputs)):
-        return least
+@dataclass(slots=True)
+class _Rows:
+    """The kernels found so far, which of them make each tensor, and the nodes passed since the last launch."""
+
+    found: list[Kernel] = field(default_factory=list)
+    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)  # weight -> the most bytes of it that one kernel reads
+    skipped: list[HostNode] = field(default_factory=list)
+
+    def makers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        """The kernels that make any of these tensors."""
+        return tuple(sorted({k for t in tensors for k in self.made.get(t.name, ())}))
+
+    def skip(self, o: Operator, after: tuple[int, ...]) -> None:
+        """Pass a node without a launch; who reads its outputs waits for what it reads itself."""
+        self.skipped.append(host_node(o))
+        self.made.update((t.name, after) for t in o.outputs)
+
+    def add(self, kernel: Kernel, read: Sequence[Tensor] = (), made: Sequence[Tensor] = ()) -> None:
+        """Launch a kernel that makes these tensors."""
+        self.made.update((t.name, (len(self.found),)) for t in made)
+        for t in read:
+            if t.stored:
+                self.stored[t.name] = max(self.stored.get(t.name, 0), min(t.bytes, kernel.work.weight_bytes))
+        self.found.append(replace(kernel, skipped=tuple(self.skipped)))
+        self.skipped.clear()
+
+    def kernels(self) -> Kernels:
+        """All rows under names of their own: what a pass inserted may be called like a node of the file."""
+        taken: set[str] = set()
+        rows = tuple(replace(k, name=fresh(k.name, taken)) for k in self.found)
+        return Kernels(rows, tuple(self.skipped), sum(self.stored.values()))
+
+
+def host_node(o: Operator) -> HostNode:
+    """What the host does for an operator that is a view (place "free") or that it computes itself ("host")."""
+    if o.place != "host" or all(t.size <= SMALL for t in (*o.present, *o.outputs)):
+        return HostNode(o.repeat, o.place == "host")
     w = work_or_bytes(o)[0]
-    return max(least, w.bytes / cpu.bandwidth_Bps, w.flops / cpu.flops)
+    return HostNode(o.repeat, True, w.bytes, w.flops)
 
 
-def _transfer(
-    name: str, t: Tensor, way: str, pinned: bool, after: tuple[int, ...], host_s: float, o: Operator | None = None
-) -> Kernel:
+def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
-    size = Transfer(t.bytes, way, pinned)
-    w = Work(size, t.dtype, "fp32", t.bytes if way == "d2h" else 0, t.bytes if way == "h2d" else 0, 0)
-    type, nodes, repeat = (o.type, o.nodes, o.repeat) if o else ("Transfer", (), 1)
-    return Kernel(name, type, nodes, w, host_s, after, COPY, blocks=not pinned, repeat=repeat)
+    read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
+    w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
+    return Kernel(name, "Transfer", (), w, stream=COPY, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
-    """The work of a kernel on the pipe that the runtime's policy picks for products."""
+    """The work of a kernel on the pipe that the runtime's policy picks for products, and whether it is assumed."""
     if o.type == "Contiguous":
         return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
     w, assumed = work_or_bytes(o)

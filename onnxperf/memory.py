@@ -16,7 +16,6 @@ from op_models import Tensor
 
 ALIGNMENT = 256  # what CUDA allocators round to
 MB = 1 << 20
-CONTEXT = 400_000_000  # assumed: CUDA's context with the kernels of cuDNN and cuBLAS that a process has loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Memory:
     capacity_bytes: int
     reserved_bytes: int
     host_bytes: int
-    context_bytes: int = CONTEXT
+    context_bytes: int
 
     @property
     def total_bytes(self) -> int:
@@ -93,14 +92,21 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def memory(
-    graph: Graph, workspace_bytes: int, capacity_bytes: int, arena: str = "exact", context_bytes: int = CONTEXT
-) -> Memory:
-    """The memory of a placed graph: tensors live from the operator that makes them to the last that reads them.
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a placed graph holds in bytes, whatever the card: each weight, the most activations that are alive at once
+    (inputs and outputs among them), and the tensors of operators and copies on the host.
+    """
 
-    Views share the memory of what they view; inputs and outputs stay for the whole run. `arena` is one of ARENAS.
-    Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well, which plans
-    nothing.
+    weights: tuple[int, ...]
+    activations_bytes: int
+    host_bytes: int
+
+
+def footprint(graph: Graph) -> Footprint:
+    """The footprint of a placed graph: tensors live from the operator that makes them to the last that reads them.
+
+    Views share the memory of what they view; inputs and outputs stay for the whole run.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
@@ -136,13 +142,22 @@ def memory(
         alive += sum(size[name] for name in new)
         peak = max(peak, alive)
         alive -= sum(size[name] for name in dying.get(i, ()) if name not in kept)
-    weights = [_rounded(t.bytes, ALIGNMENT) for t in graph.stored()]
-    at_home = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
-    at_home |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
+    weights = tuple(_rounded(t.bytes, ALIGNMENT) for t in graph.stored())
+    on_host = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
+    on_host |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
+    return Footprint(weights, peak, sum(on_host.values()))
+
+
+def memory(held: Footprint, workspace_bytes: int, capacity_bytes: int, arena: str, context_bytes: int) -> Memory:
+    """The memory of a run on a card of that capacity; `arena`, of ARENAS, is how the runtime's allocator takes it.
+
+    Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well, which plans
+    nothing.
+    """
+    weights, peak = held.weights, held.activations_bytes
     needed = sum(weights) + peak + workspace_bytes + context_bytes
     planned = arena == "powers of two"  # ONNX Runtime reserves one exact block for all weights, outside the regions
     blocks = [peak, workspace_bytes] if planned else [*weights, peak, workspace_bytes]
     reserved = ARENAS[arena](blocks) + (sum(weights) if planned else 0) + context_bytes
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
-    at_home_bytes = sum(at_home.values())
-    return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, at_home_bytes, context_bytes)
+    return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, held.host_bytes, context_bytes)

@@ -17,14 +17,15 @@ from rich.text import Text
 from gpu_specs import Device
 from onnxperf.errors import printable
 from onnxperf.graph import Note
-from onnxperf.prediction import Gap, KernelPrediction, Prediction, Stretch
+from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
+from onnxperf.scenario import PLATFORMS
 
 BAR = 24
 WIDTH = 110
 GAP = 2  # between columns
 FOLDED = 20  # characters that a column of text keeps where lines are short
 NAME = 36  # characters of a name in a table
-GAPS = 10  # stretches and gaps listed
+GAPS = 10  # phases and gaps listed
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 
@@ -74,8 +75,8 @@ def show(
     ]
     if detail:
         parts.append(_kernels(out, [[k] for k in p.kernels]))
-        if p.scenario.method == "tile-wave":
-            parts += [_stretches(out, p), _gaps(out, p)]
+        if p.run.method.scheduled:
+            parts += [_phases(out, p), _gaps(out, p)]
     else:
         alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
         for k in p.kernels:
@@ -108,7 +109,7 @@ def _headline(p: Prediction, device: Device) -> Text:
 def _shares(out: Console, p: Prediction, device: Device) -> Table:
     full = "#" if out.options.ascii_only else "█"
     ranked = sorted(p.bound_by.items(), key=lambda x: -x[1])
-    means = {**_MEANING, **(_ON_A_CORE if device.kind == "cpu" else {})}
+    means = {**_MEANING, **({} if PLATFORMS[device.kind].launches else _ON_A_CORE)}
     rows = [(n, f"{s:.0%}", full * max(1, round(s * BAR)), means[n]) for n, s in ranked if s >= 0.005]
     return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
@@ -144,7 +145,7 @@ def _facts(p: Prediction, device: Device) -> Table:
     context = " and CUDA's context" if m.context_bytes else ""
     beyond = f"its allocator's surplus{context} included"
     row(table, "", f"the process holds {size(m.reserved_bytes)}, {beyond}{home}")
-    if p.kernels and p.scenario.method == "tile-wave" and device.kind == "gpu":
+    if p.kernels and p.run.method.scheduled and PLATFORMS[device.kind].launches:
         row(table, "paced by", _pace(p))
         idle = sum(gap.seconds for gap in p.gaps)
         row(table, "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)}; the longest {_gap(p.gaps[0])}")
@@ -155,12 +156,12 @@ def _facts(p: Prediction, device: Device) -> Table:
 
 def _pace(p: Prediction) -> str:
     """What sets the pace for how much of the run, and where that holds longest."""
-    held_by: dict[str, list[Stretch]] = {}
-    for s in p.stretches:
-        held_by.setdefault(s.held_by, []).append(s)
+    stalled_on: dict[str, list[Phase]] = {}
+    for s in p.phases:
+        stalled_on.setdefault(s.stalled_on, []).append(s)
     parts = []
-    for held, stretches in sorted(held_by.items(), key=lambda x: -sum(s.seconds for s in x[1])):
-        seconds, s = sum(s.seconds for s in stretches), max(stretches, key=lambda s: s.seconds)
+    for held, phases in sorted(stalled_on.items(), key=lambda x: -sum(s.seconds for s in x[1])):
+        seconds, s = sum(s.seconds for s in phases), max(phases, key=lambda s: s.seconds)
         if seconds < 0.005 * p.seconds:
             continue
         first = shortened(s.first) or "the start"
@@ -175,19 +176,19 @@ _PACE = {"stream": "kernels", "host": "the host", "copies": "copies"}
 def _gap(gap: Gap) -> str:
     if not gap.after:
         return f"{duration(gap.seconds)} at the end, until the host knows"
-    return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.held_by]})"
+    return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.stalled_on]})"
 
 
 _WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies"}
 
 
-def _stretches(out: Console, p: Prediction) -> Table:
-    """The stretches of the run that take longest, with what sets their pace."""
-    names = ("stretch from", "to", "#kernels", "#time", "#idle", "!pace set by")
+def _phases(out: Console, p: Prediction) -> Table:
+    """The phases of the run that take longest, with what sets their pace."""
+    names = ("phase from", "to", "#kernels", "#time", "#idle", "!pace set by")
     rows = []
-    for s in sorted(p.stretches, key=lambda s: -s.seconds)[:GAPS]:
+    for s in sorted(p.phases, key=lambda s: -s.seconds)[:GAPS]:
         first, last = (shortened(kernel) or "(start)" for kernel in (s.first, s.last))
-        rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.held_by))
+        rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.stalled_on))
     return tabulate(out, names, rows, spare=("idle",))
 
 
@@ -195,7 +196,7 @@ def _gaps(out: Console, p: Prediction) -> Table:
     """The gaps that cost most."""
     names = ("gap after", "before", "#time", "!waiting for")
     rows = [
-        (shortened(g.before) or "(start)", shortened(g.after) or "(end)", duration(g.seconds), g.held_by)
+        (shortened(g.before) or "(start)", shortened(g.after) or "(end)", duration(g.seconds), g.stalled_on)
         for g in p.gaps[:GAPS]
     ]
     return tabulate(out, names, rows)

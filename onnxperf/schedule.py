@@ -1,31 +1,31 @@
-"""When everything happens: a host thread that launches, streams that execute, and the paths through the DAG."""
+"""When everything happens: a host thread that launches kernels, and the streams and copy engines that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from onnxperf.latency import Estimates
-from onnxperf.latency.bounds import Array
-from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
-from onnxperf.runtimes import HostCosts
-from op_models import Transfer
+from onnxperf.latency.terms import Array
+from onnxperf.lower import COMPUTE, COPY, TO_HOST, Kernels
+from onnxperf.runtimes import Host, HostCosts
 
-#: What held a kernel back to its start: the stream (kernels before it, or results it reads), the host that had not
-#: launched it yet, or copies between host and device.
+#: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,
+#: the host that had not launched it yet, or copies between host and device.
 STREAM, HOST, COPIES = range(3)
-HELD_BY = ("stream", "host", "copies")
+STALLS = ("stream", "host", "copies")
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Start and end of every kernel [n, g], and for the run [g]: its length, the longest path with unlimited
-    streams, and that path at physical peak. `streams` names each kernel's stream on each device, `held` [n, g] says
-    what held it back, an index into HELD_BY.
+    """Start and end of every kernel [n, g], and for the run [g]: its length, the critical path (the longest path
+    through the kernels' DAG, with unlimited streams), and that path at speed-of-light bounds.
 
-    All times are seconds from the moment the host enters the run.
+    `streams` [n, g] names each kernel's stream on each device; `stalled_on` [n, g] says what each kernel waited for
+    last, an index into STALLS. All times are seconds from the moment at which the host enters the run.
     """
 
     start_s: Array
@@ -34,116 +34,196 @@ class Timeline:
     critical_path_s: Array
     lower_bound_s: Array
     streams: Array
-    held: Array
+    stalled_on: Array
 
 
 def schedule(
     kernels: Kernels,
     estimates: Estimates,
-    host: HostCosts,
+    costs: Sequence[HostCosts],
+    cpu: Host,
     *,
-    method: str,
     streams: int = 1,
     cuda_graph: bool = False,
 ) -> Timeline:
-    """Lay the kernels out in time.
+    """Lay the kernels out in time on every device.
 
-    The host launches in order, and waits where it reads a result itself; a kernel starts when it has been launched,
-    its stream is free and what it reads is there. With one stream that is a recurrence. With several, kernels run
-    side by side as far as their shares of the card add up to one, and copies of each direction have an engine of
-    their own. A kernel in a loop's body stands for all its repeats in a row. A CUDA graph is launched once. Methods
-    without a schedule add kernels up.
+    costs: of the host of each device [g], on the processor `cpu`. streams: how many kernels may run at once. A CUDA
+    graph is launched as a whole: no kernel waits for the host.
     """
+    n, g = estimates.seconds.shape
+    start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
+    names = np.full((n, g), COMPUTE, dtype="<U16")
+    for j in range(g):
+        tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
+        placed = run_tasks(tasks, host, streams)
+        names[:, j] = [p.stream for p in placed.tasks]
+        start[:, j] = [p.start_s for p in placed.tasks]
+        stalled_on[:, j] = [p.stalled_on for p in placed.tasks]
+        total[j] = placed.end_s
+    critical, bound = _paths(kernels, estimates)
+    return Timeline(start, start + estimates.seconds, total, critical, bound, names, stalled_on)
+
+
+def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
+    """All kernels one after the other without gaps, launches or host: the timeline of methods that lay nothing out."""
     seconds = estimates.seconds
     n, g = seconds.shape
-    after = [k.after for k in kernels.rows]
-    critical, least = _longest(after, seconds), _longest(after, estimates.floor_s)
+    end = np.cumsum(seconds, axis=0)
+    total = end[-1] if n else np.array([c.run_s for c in costs])
     names = np.array([[k.stream] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
-    if method != "tile-wave":
-        end = np.cumsum(seconds, axis=0)
-        total = end[-1] if n else np.full(g, host.run_s)
-        return Timeline(end - seconds, end, total, critical, least, names, np.full((n, g), STREAM))
-    rows = kernels.rows
-    if cuda_graph:  # launched at once, and no kernel of it can make the host wait
-        rows = tuple(replace(k, host_s=0.0) for k in rows)
-        first, tail, gap = host.replay_s, 0.0, host.replay_gap_s
-    else:
-        first, tail, gap = host.run_s, kernels.tail_s, host.gap_s
-    start, held, done = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
-    now = np.full(g, first)  # the host's clock
-    if streams == 1:
-        free = np.zeros(g)
-        for i, k in enumerate(rows):
-            launched, now = now + k.host_s / k.repeat, now + k.host_s
-            held[i] = np.where(launched > free, HOST, COPIES if i and rows[i - 1].stream == COPY else STREAM)
-            if i and rows[i - 1].blocks and rows[i - 1].stream == COPY:  # the host was late because it waited for it
-                held[i] = COPIES
-            start[i] = np.maximum(free, launched)
-            free = np.maximum(start[i] + seconds[i] + k.repeat * gap, now + seconds[i] / k.repeat + gap)
-            if k.blocks:
-                now = free - gap + k.repeat * host.sync_s
-        done = free - gap
-    else:
-        for j in range(g):
-            start[:, j], held[:, j], chosen, now[j], done[j] = _side_by_side(
-                rows, seconds[:, j], estimates.share[:, j], first, host.sync_s, gap, streams
-            )
-            for i, stream in enumerate(chosen):
-                if 0 < stream < streams:
-                    names[i, j] = f"{COMPUTE}-{stream + 1}"
-                elif stream > streams:
-                    names[i, j] = f"{COPY}-2"
-    end = start + seconds
-    total = np.maximum(done, now + tail) + host.sync_s  # of repeated kernels, gaps and launches lie inside
-    return Timeline(start, end, total, critical, least, names, held)
+    return Timeline(end - seconds, end, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
 
 
-def _longest(after: list[tuple[int, ...]], seconds: Array) -> Array:
-    """Length of the longest path through the kernels' DAG, [g]; rows come after what they wait for."""
+def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
+    """The longest path through the kernels' DAG [g], by the estimates and by the speed-of-light bounds."""
+    seconds = np.stack([estimates.seconds, estimates.floor_s])
     finish = np.zeros_like(seconds)
-    for i, waits in enumerate(after):
-        ready = finish[list(waits)].max(axis=0) if waits else 0.0
-        finish[i] = ready + seconds[i]
-    return finish.max(axis=0) if len(after) else np.zeros(seconds.shape[1])
+    for i, k in enumerate(kernels.rows):  # rows come after what they wait for
+        ready = finish[:, list(k.after)].max(axis=1) if k.after else 0.0
+        finish[:, i] = ready + seconds[:, i]
+    longest, bound = finish.max(axis=1, initial=0.0)
+    return longest, bound
 
 
-def _side_by_side(
-    rows: Sequence[Kernel], seconds: Array, share: Array, now: float, sync: float, gap: float, streams: int
-) -> tuple[Array, Array, list[int], float, float]:
-    """Start times on one device, what held each kernel back, its stream, the host's clock at the end, and the
-    last kernel's end.
-
-    In launch order, on the stream free first; behind the streams of kernels there is one for copies to the device
-    and one for copies back. No kernel starts before the one launched before it, and none while the running ones leave
-    it no room.
+class HostThread(NamedTuple):
+    """Seconds the host spends outside launches: at the start of a run, after the last launch, and in every wait for
+    the device. `gap_s` passes on a stream between two kernels.
     """
-    free, busy = [0.0] * (streams + 2), [0.0] * (streams + 2)
-    start, held = np.zeros(len(rows)), np.full(len(rows), STREAM)
-    ends: list[float] = []
-    chosen: list[int] = []
-    last = 0.0
-    blocked = False
-    for i, k in enumerate(rows):
-        launched, now = now + k.host_s / k.repeat, now + k.host_s
-        stream = min(range(streams), key=lambda s: free[s])
-        if isinstance(k.work.size, Transfer):
-            stream = streams + (k.work.size.way == "d2h")
-        needed = max((ends[j] + gap for j in k.after), default=0.0)
-        t = max(last, launched, free[stream], needed)
-        while True:
-            running = [s for s in range(streams + 2) if free[s] - gap > t]
-            if not running or sum(busy[s] for s in running) + share[i] <= 1 + 1e-9:
-                break
-            t = min(free[s] - gap for s in running)
-        start[i] = last = t
-        if t == launched:
-            held[i] = COPIES if blocked else HOST
-        elif stream >= streams or (t == needed and any(rows[j].stream == COPY and ends[j] + gap == t for j in k.after)):
-            held[i] = COPIES
-        ends.append(max(t + float(seconds[i]) + (k.repeat - 1) * gap, now + float(seconds[i]) / k.repeat))
-        free[stream], busy[stream] = ends[i] + gap, float(share[i])
-        chosen.append(stream)
-        blocked = k.blocks and k.stream == COPY
-        if k.blocks:
-            now = ends[i] + k.repeat * sync
-    return start, held, chosen, now, max(ends, default=0.0)
+
+    start_s: float
+    tail_s: float
+    sync_s: float
+    gap_s: float
+
+
+class Task(NamedTuple):
+    """A kernel on one device: host seconds until all its repeats are launched, seconds of all its repeats, and the
+    share of the device that one occupies. after: indices of earlier tasks; way: the direction of a copy, or "".
+    """
+
+    launch_s: float
+    seconds: float
+    occupancy: float
+    after: tuple[int, ...] = ()
+    way: str = ""
+    repeat: int = 1
+    blocks: bool = False
+    rank: int = 0
+
+
+class Placed(NamedTuple):
+    """Where and when a task runs, and what it waited for last, of STALLS."""
+
+    stream: str
+    start_s: float
+    stalled_on: int
+
+
+class Layout(NamedTuple):
+    """All tasks in time, and when the host knows that the last one has ended."""
+
+    tasks: tuple[Placed, ...]
+    end_s: float
+
+
+def _tasks(
+    kernels: Kernels, e: Estimates, j: int, costs: HostCosts, cpu: Host, cuda_graph: bool
+) -> tuple[list[Task], HostThread]:
+    """The kernels as tasks of device j, and its host."""
+    if cuda_graph:  # launched at once, and no kernel of it can make the host wait
+        launches, tail = [0.0] * len(kernels.rows), 0.0
+        host = HostThread(costs.replay_s, tail, costs.sync_s, costs.replay_gap_s)
+    else:
+        launches, tail = kernels.host_seconds(costs, cpu)
+        host = HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
+    columns = zip(kernels.rows, launches, e.seconds[:, j].tolist(), e.occupancy[:, j].tolist(), strict=True)
+    return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns], host
+
+
+class _Queue:
+    """A stream or a copy engine: what it is given runs in order.
+
+    free_s: when it can start another task (the gap after its last one included); occupancy: of that last one.
+    """
+
+    __slots__ = ("free_s", "last", "name", "occupancy")
+
+    def __init__(self, name: str):
+        self.name, self.free_s, self.occupancy = name, 0.0, 0.0
+        self.last: Task | None = None
+
+
+class _Rank:
+    """One process: its host thread's clock, its streams, and its copy engines (one stream takes copies as well)."""
+
+    def __init__(self, host: HostThread, streams: int):
+        self.clock_s = host.start_s
+        self.streams = [_Queue(COMPUTE if i == 0 else f"{COMPUTE}-{i + 1}") for i in range(streams)]
+        self.engines = {} if streams == 1 else {way: _Queue(name) for way, name in _ENGINES.items()}
+        self.last_start_s = 0.0
+        self.last: Task | None = None  # the last one launched
+
+    def queues(self) -> Iterable[_Queue]:
+        """Everything that can be busy at once."""
+        return (*self.streams, *self.engines.values())
+
+    def queue_of(self, task: Task) -> _Queue:
+        """The copy engine of a copy's direction, or the stream that is free first."""
+        return self.engines.get(task.way) or min(self.streams, key=lambda q: q.free_s)
+
+
+_ENGINES = {"h2d": COPY, TO_HOST: f"{COPY}-2"}
+
+
+def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layout:
+    """Start every task when it is launched, its queue is free, what it reads is there, and the device has room.
+
+    The host of each rank launches in order, and waits behind a task that blocks. With one stream, copies and kernels
+    run in order on it. With several, each direction of copies has an engine of its own, tasks start in the order in
+    which they were launched, and they overlap as far as their occupancies add up to one. A task that stands for
+    repeats starts when the first of them is launched, and ends no sooner than one repeat after the last launch.
+    """
+    ranks: dict[int, _Rank] = {}
+    ready: list[float] = []  # when what each task makes can be read, the gap behind it included
+    placed: list[Placed] = []
+    gap = host.gap_s
+    for task in tasks:
+        rank = ranks.setdefault(task.rank, _Rank(host, streams))
+        launched = rank.clock_s + task.launch_s / task.repeat
+        rank.clock_s += task.launch_s
+        queue = rank.queue_of(task)
+        needed = max((ready[i] for i in task.after), default=0.0)
+        start = max(launched, queue.free_s, needed, rank.last_start_s)
+        if streams > 1:
+            start = _with_room(start, task.occupancy, rank.queues(), gap)
+        copied = any(tasks[i].way and ready[i] == start for i in task.after)
+        copied |= queue.last is not None and queue.last.way != "" and start == queue.free_s
+        stalled_on = _stall(task, start == launched, copied, rank)
+        end = max(start + task.seconds + task.repeat * gap, rank.clock_s + task.seconds / task.repeat + gap)
+        queue.free_s, queue.occupancy, queue.last = end, task.occupancy, task
+        if task.blocks:
+            rank.clock_s = end - gap + task.repeat * host.sync_s
+        rank.last_start_s, rank.last = start, task
+        ready.append(end)
+        placed.append(Placed(COPY if task.way and not rank.engines else queue.name, start, stalled_on))
+    last = max((q.free_s - gap for r in ranks.values() for q in r.queues()), default=0.0)
+    clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
+    return Layout(tuple(placed), max(last, clock + host.tail_s) + host.sync_s)
+
+
+def _with_room(start: float, occupancy: float, queues: Iterable[_Queue], gap: float) -> float:
+    """The first moment from `start` on at which the tasks that still run leave this one room."""
+    queues = tuple(queues)
+    while True:
+        running = [q for q in queues if q.free_s - gap > start]
+        if not running or sum(q.occupancy for q in running) + occupancy <= 1 + 1e-9:
+            return start
+        start = min(q.free_s - gap for q in running)
+
+
+def _stall(task: Task, just_launched: bool, after_copy: bool, rank: _Rank) -> int:
+    """What a task waited for last, of STALLS; the host itself may have been late because it waited for a copy."""
+    if just_launched:
+        return COPIES if rank.last is not None and rank.last.blocks and rank.last.way else HOST
+    return COPIES if after_copy or (task.way and rank.engines) else STREAM

@@ -2,8 +2,9 @@
 
 `python -m tests.answers write FILE` predicts every sample on every card under every runtime and method, and every
 option on some of them; `python -m tests.answers compare FILE` does so again and names what differs: numbers, numbers
-rounded to eight digits, and sentences (scope and messages). `--every N` takes each Nth case only.
-`python -m tests.answers show CASE` prints one prediction, to be held against the other checkout's.
+rounded to eight digits, ranges (low and high seconds), and sentences (scope and messages). `--every N` takes each Nth
+case only. `python -m tests.answers show CASE` prints one prediction, to be held
+against the other checkout's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import onnxperf
 SAMPLES = Path(__file__).parents[1] / "samples"
 DIMS = {name: known["dims"] for name, known in json.loads((SAMPLES / "flops.json").read_text()).items()}
 RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
-KINDS = ("numbers", "numbers to eight digits", "sentences")
+KINDS = ("numbers", "numbers to eight digits", "ranges", "sentences")
+RANGES = ("low_seconds", "high_seconds")
 METHODS = ("tile-wave", "sum", "roofline")
 CARDS = ("h100-sxm5-80gb", "l4", "p100-pcie-16gb", "rtx-4090", "t4")  # for the options
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -62,12 +64,14 @@ def answer(case: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def digests(case: dict[str, Any]) -> list[str]:
-    """Digests of an answer's numbers, of the same rounded to eight digits, and of its sentences."""
+    """Digests of an answer's numbers, of the same rounded to eight digits, of its ranges, and of its sentences."""
     found = answer(case)
     if isinstance(found, str):
-        return [found, found, ""]
+        return [found, found, "", ""]
     words = [found["latency"].pop("scope"), [w.pop("message") for w in found["warnings"]]]
-    return [hashlib.sha256(json.dumps(x).encode()).hexdigest()[:16] for x in (found, _rounded(found), words)]
+    ranges = [[part.pop(name) for name in RANGES] for part in (found["latency"], *found["kernels"])]
+    parts = (found, _rounded(found), ranges, words)
+    return [hashlib.sha256(json.dumps(x).encode()).hexdigest()[:16] for x in parts]
 
 
 def _rounded(x: Any) -> Any:

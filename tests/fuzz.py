@@ -45,8 +45,9 @@ from onnx.parser import parse_model
 import gpu_specs
 import onnxperf
 import op_models.core
-from onnxperf import latency, passes, runtimes
+from onnxperf import passes, runtimes
 from onnxperf.graph.proto import dtype_of
+from onnxperf.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 CPU_SECONDS = 5.0  # that a case may take
@@ -623,7 +624,7 @@ def changed(r: Random, data: bytes, family: str, other: bytes) -> bytes:
 
 
 CHOICES: dict[str, Sequence[Any]] = {
-    "runtime": tuple(runtimes.RUNTIMES), "precision": passes.PRECISIONS, "method": latency.METHODS,
+    "runtime": tuple(runtimes.RUNTIMES), "precision": passes.PRECISIONS, "method": tuple(METHODS),
     "opt_level": tuple(runtimes.LEVELS), "host": tuple(runtimes.HOSTS), "batch": (1, 1, 2, 3, 8, 64, 65536, 0),
     "streams": (1, 2, 4, 64, 0), "cuda_graph": (True,), "include_transfers": (True,), "pageable": (True,),
     "ort_transformers": (True,), "power_limit_W": (50, 100.0, -1, float("nan")), "clock_Hz": (1e9, 300e6, 0),

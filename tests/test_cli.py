@@ -318,7 +318,7 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom\x1b[31m")
 
-    monkeypatch.setattr("onnxperf.pipeline.answer", broken)
+    monkeypatch.setattr("onnxperf.summary.summarise", broken)
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4")
     assert code == 70
     assert "bug" in err and "\x1b" not in err and "Traceback" not in err
@@ -337,7 +337,7 @@ def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onnxperf.pipeline.answer", interrupted)
+    monkeypatch.setattr("onnxperf.summary.summarise", interrupted)
     assert onnxperf_cli("predict", RESNET, "--gpu", "l4")[0] == 130
 
 

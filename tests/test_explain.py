@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from onnxperf.explain.trace import origins
 from onnxperf.graph import Graph
 from onnxperf.latency import shipped
 from onnxperf.latency.constants import Constants
-from onnxperf.pipeline import Request, answer, prepare
-from onnxperf.prediction import Scenario
+from onnxperf.pipeline import Request, run_of
+from onnxperf.run import Run
+from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 from tests.test_cli import SAMPLES, golden, run
 
@@ -31,8 +33,8 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return lambda *arguments: run(capsys, monkeypatch, "explain", *arguments)
 
 
-def of_product(sizes: tuple[int, ...], gpu: str, **terms: str) -> tuple[Graph, gpu_specs.Device, Scenario]:
-    return prepare(Request(explain.product_graph(sizes), gpu, terms=terms))
+def of_product(sizes: tuple[int, ...], gpu: str, **terms: str) -> Run:
+    return run_of(Request(explain.product_graph(sizes), terms=terms), gpu)
 
 
 def check(e: explain.Explanation) -> None:
@@ -68,12 +70,10 @@ def test_every_explanation_looks_as_it_did(cli: Cli, name: str, arguments: tuple
 @pytest.mark.parametrize("model, gpu", [("bert-base", "l4"), ("mobilenetv2", "p4"), ("resnet50", "h100-sxm")])
 @pytest.mark.parametrize("terms", [{}, {"precision": "fp32"}, {"method": "roofline"}, {"method": "sum"}, HALF])
 def test_the_numbers_are_those_of_predict(model: str, gpu: str, terms: dict[str, str]) -> None:
-    graph, device, scenario = prepare(
-        Request(str(SAMPLES / f"{model}.onnx"), gpu, terms={**terms, "include_transfers": True})
-    )
-    prediction = answer(graph, device, scenario)
-    for kernel in {(k.op, k.choice): k for k in prediction.kernels}.values():
-        e = explain.explain(graph, device, scenario, kernel.name)
+    run = run_of(Request(str(SAMPLES / f"{model}.onnx"), terms={**terms, "include_transfers": True}), gpu)
+    prediction = summarise(run)
+    for kernel in {(k.op, k.variant): k for k in prediction.kernels}.values():
+        e = explain.explain(run, kernel.name)
         assert e.seconds == kernel.seconds / kernel.repeat
         assert (e.kernel, e.bound_by) == (kernel.name, kernel.bound_by)
         check(e)
@@ -87,7 +87,7 @@ def test_layers_and_operators_that_no_sample_has() -> None:
     weights = (tensor("w", 1, 2048, 512), tensor("r", 1, 2048, 512))
     for type, inputs in (("LSTM", (x, *weights)), ("custom::Thing", (x,))):
         one = Operator("one", type, inputs, (y,), {"hidden_size": 512}, 14, ("node",))
-        e = explain.explain(*prepare(Request(Graph("model", (one,), (x,), (y,)), "t4")), "node")
+        e = explain.explain(run_of(Request(Graph("model", (one,), (x,), (y,))), "t4"), "node")
         assert e.kernel == "one"
         check(e)
     assert "no rule fits custom::Thing" in e.remark
@@ -102,13 +102,13 @@ def test_layers_and_operators_that_no_sample_has() -> None:
 def test_factors_multiply_to_the_rate(sizes: list[int], gpu: str, precision: str) -> None:
     if len(sizes) == 4:
         sizes[0] = 1 + sizes[0] % 64
-    e = explain.explain(*of_product(tuple(sizes), gpu, precision=precision))
+    e = explain.explain(of_product(tuple(sizes), gpu, precision=precision))
     check(e)
     assert e.steps[0].rate == e.peak
 
 
 def test_details_belong_to_the_chosen_tile() -> None:
-    e = explain.explain(*of_product((1000, 3000, 512), "a100", precision="fp16"))
+    e = explain.explain(of_product((1000, 3000, 512), "a100", precision="fp16"))
     lines = {line.name: line.value for section in e.sections for line in section.lines}
     rows, columns, splits = (float(lines[n]) for n in ("tile rows", "tile columns", "splits"))
     assert str(lines["form"]).startswith(f"{rows:.0f}x{columns:.0f}")
@@ -116,18 +116,16 @@ def test_details_belong_to_the_chosen_tile() -> None:
     assert lines["waves"] == pytest.approx(float(lines["blocks"]) / gpu_specs.load("a100").sms)
 
 
-def test_only_constants_that_were_read_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = of_product((512, 768, 1024), "t4", precision="fp32")
-    before = explain.explain(*request)
+def test_only_constants_that_were_read_matter() -> None:
+    run = of_product((512, 768, 1024), "t4", precision="fp32")
+    before = explain.explain(run)
     [read] = (section.lines for section in before.sections if section.title == "constants read")
     named = {line.name: line.formula for line in read}
     assert "kernel_s" in named["launch"]
     assert not {"transfer", "attention", "rows", "convolution"} & named.keys()
     spoiled = {"transfer.start_s": 1.0, "attention.efficiency": 1e-9, "rows.floor_s": 1.0}
     other = shipped().having(spoiled)
-    for where in ("onnxperf.explain.pick.shipped", "onnxperf.latency.shipped"):
-        monkeypatch.setattr(where, lambda: other)
-    after = explain.explain(*request)
+    after = explain.explain(replace(run, constants=other))
     assert (after.seconds, after.steps) == (before.seconds, before.steps)
 
 

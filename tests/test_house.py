@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from onnxperf import arguments, latency, passes, runtimes
+from onnxperf import arguments, methods, passes, runtimes
 
 ROOT = Path(__file__).parents[1]
 BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "output", "graph", "export", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction",
-    "remarks", "pipeline", "report", "decide", "testing", "measure", "measurements", "calibrate", "explain", "gpus",
-    "validate", "arguments", "cli", "__main__",
+    "errors", "output", "graph", "export", "passes", "runtimes", "lower", "latency", "methods", "scenario", "schedule",
+    "memory", "run", "notes", "prediction", "summary", "pipeline", "report", "decide", "testing", "measure",
+    "measurements", "calibrate", "explain", "gpus", "validate", "arguments", "cli", "__main__",
 )  # fmt: skip
 #: What a prediction does not walk through: measuring, measurements, fits to them, scores, and the view of one kernel.
 WORKSHOP = ("measure", "measurements", "calibrate", "validate", "explain")
@@ -132,4 +132,4 @@ def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.HOSTS) == arguments.HOSTS
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
-    assert arguments.METHODS == latency.METHODS
+    assert tuple(sorted(methods.METHODS)) == arguments.METHODS

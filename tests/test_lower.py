@@ -6,7 +6,7 @@ import pytest
 
 from onnxperf.graph import Graph
 from onnxperf.lower import COPY, lower
-from onnxperf.runtimes import RUNTIMES
+from onnxperf.runtimes import HOSTS, RUNTIMES
 from op_models import Operator, Tensor
 
 ORT = RUNTIMES["ort-cuda"]
@@ -55,20 +55,22 @@ def test_host_time_is_spent_before_the_launch_that_follows() -> None:
         ),
         ORT,
     )
-    a, b = kernels.rows
-    assert a.host_s == pytest.approx(HOST.node_s + ONE)
-    assert b.host_s == pytest.approx(HOST.node_s + HOST.host_op_s + ONE)
-    assert kernels.tail_s == pytest.approx(HOST.node_s)
+    assert [k.name for k in kernels.rows] == ["a", "b"]
+    launches, tail = kernels.host_seconds(HOST, HOSTS["server"])
+    assert launches == pytest.approx([HOST.node_s + ONE, HOST.node_s + HOST.host_op_s + ONE])
+    assert tail == pytest.approx(HOST.node_s)
 
 
 def test_a_copy_to_the_host_makes_the_host_wait() -> None:
     to, back = op("t", "MemcpyToHost", "x", "t", "copy"), op("f", "MemcpyFromHost", "h", "f", "copy")
-    rows = lower(graph(to, op("h", "Abs", "t", "h", "host"), back, op("a", "Relu", "f", "y")), ORT).rows
+    kernels = lower(graph(to, op("h", "Abs", "t", "h", "host"), back, op("a", "Relu", "f", "y")), ORT)
+    rows = kernels.rows
     assert [(k.name, k.blocks, k.stream == COPY, k.after) for k in rows] == [
         ("t", True, True, ()), ("f", False, True, (0,)), ("a", False, False, (1,)),
     ]  # fmt: skip
     assert [k.work.size.way for k in rows[:2]] == ["d2h", "h2d"]  # type: ignore[union-attr]
-    assert rows[1].host_s == pytest.approx(HOST.node_s + HOST.host_op_s + HOST.copy_s)
+    launches, _ = kernels.host_seconds(HOST, HOSTS["server"])
+    assert launches[1] == pytest.approx(HOST.node_s + HOST.host_op_s + HOST.copy_s)
 
 
 def test_transfers_of_inputs_and_outputs() -> None:
@@ -81,7 +83,8 @@ def test_transfers_of_inputs_and_outputs() -> None:
     assert len(lower(graph(*operators), ORT).rows) == 1
     view = op("v", "Reshape", "a", "y", "free")
     late = lower(graph(op("a", "Relu", "x", "a"), view), ORT, include_transfers=True)
-    assert (late.tail_s, late.rows[-1].host_s) == (0, pytest.approx(HOST.node_s + HOST.copy_s))
+    launches, tail = late.host_seconds(HOST, HOSTS["server"])
+    assert (tail, launches[-1]) == (0, pytest.approx(HOST.node_s + HOST.copy_s))
 
 
 def test_names_stay_apart() -> None:

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxperf.graph import Graph, load
-from onnxperf.memory import ALIGNMENT, ARENAS, CONTEXT, MB, memory
+from onnxperf.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
 from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.scenario import PLATFORMS
 from op_models import Operator, Tensor
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PAGE = ALIGNMENT // 4  # floats
+CONTEXT = PLATFORMS["gpu"].context_bytes
 
 
 def tensor(name: str, pages: int = 1) -> Tensor:
@@ -27,10 +29,14 @@ def op(inputs: str, outputs: str, place: str = "gpu", pages: int = 1, type: str 
     return Operator(outputs, type, ins, outs, nodes=(outputs,), place=place)
 
 
+def needed(g: Graph, workspace: int = 0, capacity: int = 0, arena: str = "exact") -> Memory:
+    return memory(footprint(g), workspace, capacity, arena, CONTEXT)
+
+
 def peak(*operators: Operator, outputs: str = "y") -> float:
     """Most pages alive at once."""
     g = Graph("g", operators, (tensor("x"),), tuple(map(tensor, outputs.split())))
-    return memory(g, 0, 1 << 40).activations_bytes / ALIGNMENT
+    return footprint(g).activations_bytes / ALIGNMENT
 
 
 @pytest.mark.parametrize(
@@ -69,10 +75,10 @@ def test_weights_once_and_rounded_up() -> None:
     o = Operator("o", "Add", (tensor("x"), small), (tensor("y"),))
     p = Operator("p", "Add", (tensor("x"), small, tensor("w2", 3)), (tensor("z"),))
     g = Graph("g", (o, p), (tensor("x"),), (tensor("y"), tensor("z")))
-    found = memory(g, 1000, CONTEXT + 2792)
+    found = needed(g, 1000, CONTEXT + 2792)
     assert (found.weights_bytes, found.activations_bytes, found.workspace_bytes) == (4 * 256, 3 * 256, 1000)
     assert (found.total_bytes, found.capacity_bytes, found.fits) == (2792, CONTEXT + 2792, True)
-    assert not memory(g, 1000, CONTEXT + 2791).fits
+    assert not needed(g, 1000, CONTEXT + 2791).fits
 
 
 @pytest.mark.parametrize(
@@ -112,16 +118,16 @@ def test_allocators_take_no_less_than_they_give(arena: str, sizes: list[int]) ->
 def test_a_process_holds_more_than_its_tensors_fill_and_never_more_than_the_card() -> None:
     run = run_graph(load(SAMPLES / "resnet50.onnx"), RUNTIMES["ort-cuda"])
     for arena in ARENAS:
-        found = memory(run, 1000, 24 * 10**9, arena)
+        found = needed(run, 1000, 24 * 10**9, arena)
         assert found.total_bytes + CONTEXT <= found.reserved_bytes <= 2 * found.total_bytes + CONTEXT
-        tight = memory(run, 1000, found.total_bytes + CONTEXT, arena)
+        tight = needed(run, 1000, found.total_bytes + CONTEXT, arena)
         assert tight.fits and tight.reserved_bytes == tight.capacity_bytes
 
 
 def test_what_lies_on_the_host() -> None:
     to = op("x", "s", "copy", type="MemcpyToHost", pages=2)
     g = Graph("g", (to, op("s", "t", "host", pages=3), op("x", "y")), (tensor("x"),), (tensor("y"),))
-    assert memory(g, 0, 0).host_bytes == 5 * ALIGNMENT
+    assert needed(g).host_bytes == 5 * ALIGNMENT
 
 
 @st.composite
@@ -160,10 +166,10 @@ def brute_force(g: Graph) -> int:
 
 @given(graphs())
 def test_the_peak_is_the_most_that_is_alive(g: Graph) -> None:
-    assert memory(g, 0, 0).activations_bytes == brute_force(g)
+    assert footprint(g).activations_bytes == brute_force(g)
 
 
 @pytest.mark.parametrize(("sample", "parameters"), [("resnet50", 25.6e6), ("bert-base", 109.5e6)])
 def test_weights_of_samples(sample: str, parameters: float) -> None:
     run = run_graph(load(SAMPLES / f"{sample}.onnx"), RUNTIMES["ort-cuda"])
-    assert memory(run, 0, 0).weights_bytes == pytest.approx(4 * parameters, rel=0.01)
+    assert needed(run).weights_bytes == pytest.approx(4 * parameters, rel=0.01)

@@ -23,11 +23,10 @@ from onnx import parser
 import gpu_specs
 import onnxperf
 from onnxperf import Prediction, predict
-from onnxperf.latency import METHODS, shipped
+from onnxperf.methods import METHODS
 from onnxperf.passes import PRECISIONS
-from onnxperf.pipeline import costed
-from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
+from onnxperf.summary import _busy, _shares
 from tests.zoo import PLAIN, sizes
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +57,7 @@ def cases() -> Iterator[Any]:
         for runtime in RUNTIMES:
             gpu = gpu_specs.ids()[i]
             yield dynamic, {"precision": name, "runtime": runtime, "dims": OPEN, "gpu": gpu}
-            yield image, {"precision": name, "runtime": runtime, "method": METHODS[i % 3], "gpu": gpu}
+            yield image, {"precision": name, "runtime": runtime, "method": list(METHODS)[i % 3], "gpu": gpu}
     for level in LEVELS:
         yield dynamic, {"opt_level": level, "dims": OPEN, "include_transfers": True}
         yield image, {"opt_level": level, "streams": 3}
@@ -261,7 +260,7 @@ def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: typ
 )
 def test_where_nothing_is_left_to_run_the_host_still_takes_its_time(text: str, runtime: str) -> None:
     p = predict(parser.parse_model(SMALL + text), gpu="l4", runtime=runtime)
-    host = costed(RUNTIMES[runtime], gpu_specs.load("l4"), shipped()).host
+    host = p.run.host_costs[0]
     seconds = host.run_s + host.sync_s
     jsonschema.validate(p.to_dict(), SCHEMA)
     assert (p.seconds, p.kernels, p.sum_seconds) == (pytest.approx(seconds), (), 0)
@@ -326,16 +325,16 @@ def test_terms_cost_or_save_what_they_are_named_for() -> None:
 
 
 @pytest.mark.parametrize("terms", [{}, {"runtime": "torch-eager"}, {"streams": 3}, {"cuda_graph": True}])
-def test_the_critical_path_and_the_stretches_that_wait_for_the_host(terms: Any) -> None:
+def test_the_critical_path_and_the_phases_that_wait_for_the_host(terms: Any) -> None:
     p = predict(SAMPLES / "bert-base.onnx", gpu="h100-sxm", **terms)
     seconds = {k.name: k.seconds for k in p.kernels}
     path = p.critical_path
     assert sum(seconds[name] for name in path) == pytest.approx(p.critical_path_seconds)
     assert all(p.graph.has_edge(a, b) for a, b in pairwise(path))
     late = p.launch_bound
-    assert sum(s.kernels for s in late) <= sum(k.held_by == "host" for k in p.kernels)
-    assert sum(s.seconds for s in p.stretches) == pytest.approx(p.seconds)
-    assert sum(s.kernels for s in p.stretches) == len(p.kernels)
+    assert sum(s.kernels for s in late) <= sum(k.stalled_on == "host" for k in p.kernels)
+    assert sum(s.seconds for s in p.phases) == pytest.approx(p.seconds)
+    assert sum(s.kernels for s in p.phases) == len(p.kernels)
     assert sum(g.seconds for g in p.gaps) + _busy(p.kernels) == pytest.approx(p.seconds), "kernels and gaps are all"
     assert [g.seconds for g in p.gaps] == sorted((g.seconds for g in p.gaps), reverse=True)
     assert sum(s.idle_seconds for s in late) < p.seconds

@@ -10,24 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxperf.latency import Estimates
-from onnxperf.lower import COMPUTE, COPY, Kernel, Kernels
-from onnxperf.runtimes import RUNTIMES
-from onnxperf.schedule import HELD_BY, Timeline, schedule
+from onnxperf.lower import COMPUTE, COPY, HostNode, Kernel, Kernels
+from onnxperf.runtimes import RUNTIMES, Host
+from onnxperf.schedule import STALLS, HostThread, Task, Timeline, added_up, run_tasks, schedule
 from op_models import Pointwise, Transfer, Work
 
 HOST = replace(
-    RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5
-)  # whole seconds read more easily
+    RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5, node_s=0.0,
+    launch_s=0.0, copy_s=0.0, host_op_s=0.0,
+)  # fmt: skip  # whole seconds read more easily
+CPU = Host("test", "", 1.0, 1.0, 1.0)  # moves a byte a second
 WORK = Work(Pointwise(1), "float32", "fp32", 4, 4, 0)
 COPIES = {way: Work(Transfer(4, way), "float32", "fp32", 4, 4, 0) for way in ("h2d", "d2h")}
+
+
+def host(seconds: float) -> tuple[HostNode, ...]:
+    """Work of the host that takes so long."""
+    return (HostNode(1, True, seconds),)  # type: ignore[arg-type]
 
 
 def kernels(
     n: int, host_s: float = 4.0, tail_s: float = 2.0, after: dict[int, tuple[int, ...]] | None = None, **rows: Kernel
 ) -> Kernels:
     after = after or {}
-    made = [Kernel(f"k{i}", "Relu", (), WORK, host_s, after.get(i, ())) for i in range(n)]
-    return Kernels(tuple(made), tail_s, 0)
+    made = [Kernel(f"k{i}", "Relu", (), WORK, after.get(i, ()), skipped=host(host_s)) for i in range(n)]
+    return Kernels(tuple(made), host(tail_s))
 
 
 def estimates(seconds: list[float], share: list[float] | None = None, floor: float = 0.5) -> Estimates:
@@ -35,14 +42,14 @@ def estimates(seconds: list[float], share: list[float] | None = None, floor: flo
     one = np.ones_like(s)
     part = np.array(share, dtype=float).reshape(s.shape) if share else one
     return Estimates(
-        seconds=s, floor_s=floor * s, half_width=0.1 * one,
-            run_half_width=np.full(1, 0.1), joules=one, workspace=0 * one, launches=one, kind=one,
-        choice=one.astype(str), share=part, transfer=one[:, 0] < 0, factor=one[:1, 0], source=("analytic",) * len(s),
+        seconds=s, floor_s=floor * s, half_width=0.1 * one, run_half_width=np.full(1, 0.1), joules=one,
+        workspace=0 * one, launches=one, bound=one, variant=one.astype(str), occupancy=part, transfer=one[:, 0] < 0,
+        power_factor=one[:1, 0], source=("analytic",) * len(s),
     )  # fmt: skip
 
 
-def lay(rows: Kernels, e: Estimates, method: str = "tile-wave", **terms: int) -> tuple[list[float], float]:
-    t = schedule(rows, e, HOST, method=method, **terms)  # type: ignore[arg-type]
+def lay(rows: Kernels, e: Estimates, **terms: int) -> tuple[list[float], float]:
+    t = schedule(rows, e, [HOST], CPU, **terms)  # type: ignore[arg-type]
     return t.start_s[:, 0].tolist(), float(t.total_s[0])
 
 
@@ -68,7 +75,7 @@ def test_the_host_waits_for_what_it_reads() -> None:
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_last_kernel_of_a_loop_ends_behind_its_gaps(streams: int) -> None:
     (one,) = kernels(1, 6.0).rows
-    looped = Kernels((replace(one, repeat=3),), 2.0, 0)
+    looped = Kernels((replace(one, repeat=3),), host(2.0))
     assert lay(looped, estimates([150]), streams=streams) == ([12], 12 + 3 * 50 + 2 * 1 + 5)
 
 
@@ -80,12 +87,12 @@ def test_no_kernels_cost_what_the_host_does() -> None:
     assert lay(kernels(0), estimates([])) == ([], 10 + 2 + 5)
     assert lay(kernels(0), estimates([]), streams=3) == ([], 10 + 2 + 5)
     assert lay(kernels(0), estimates([]), cuda_graph=True) == ([], 12 + 5)
-    assert lay(kernels(0), estimates([]), method="sum") == ([], 10)
+    assert added_up(kernels(0), estimates([]), [HOST]).total_s.tolist() == [10]
 
 
-@pytest.mark.parametrize("method", ["sum", "roofline"])
-def test_methods_without_a_schedule_add_up(method: str) -> None:
-    assert lay(kernels(3), estimates([1, 2, 3]), method=method) == ([0, 1, 3], 6)
+def test_methods_without_a_schedule_add_up() -> None:
+    t = added_up(kernels(3), estimates([1, 2, 3]), [HOST])
+    assert (t.start_s[:, 0].tolist(), float(t.total_s[0])) == ([0, 1, 3], 6)
 
 
 def test_streams_share_the_card() -> None:
@@ -106,14 +113,14 @@ def test_copies_have_a_stream_of_their_own_each_way() -> None:
     e = estimates([5, 5, 5, 5], [0.1] * 4)
     for k1, start, name in (("h2d", 16, COPY), ("d2h", 10, f"{COPY}-2")):
         rows = copies(kernels(4, 0.0), k0="h2d", k1=k1)
-        t = schedule(rows, e, HOST, method="tile-wave", streams=2)
+        t = schedule(rows, e, [HOST], CPU, streams=2)
         assert t.streams[:, 0].tolist() == [COPY, name, COMPUTE, f"{COMPUTE}-2"]
         assert t.start_s[:, 0].tolist() == [10, start, start, start]
 
 
 def held(rows: Kernels, seconds: list[float], **terms: int) -> list[str]:
-    t = schedule(rows, estimates(seconds, [0.5] * len(seconds)), HOST, method="tile-wave", **terms)  # type: ignore[arg-type]
-    return [HELD_BY[i] for i in t.held[:, 0]]
+    t = schedule(rows, estimates(seconds, [0.5] * len(seconds)), [HOST], CPU, **terms)  # type: ignore[arg-type]
+    return [STALLS[i] for i in t.stalled_on[:, 0]]
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -135,7 +142,7 @@ def test_what_holds_a_kernel_back(streams: int) -> None:
 def test_repeats_run_one_after_the_other(streams: int) -> None:
     """Ten launches of 4 s each, of kernels that take 2 s or 9 s with a gap of 1 s, and one kernel behind them."""
     rows = kernels(2, after={1: (0,)})
-    rows = replace(rows, rows=(replace(rows.rows[0], repeat=10, host_s=40.0), rows.rows[1]))
+    rows = replace(rows, rows=(replace(rows.rows[0], repeat=10, skipped=host(40.0)), rows.rows[1]))
     assert lay(rows, estimates([20, 1]), streams=streams)[0] == [14, 10 + 40 + 4]
     assert lay(rows, estimates([90, 1]), streams=streams)[0] == [14, 14 + 90 + 10]
     blocking = replace(rows, rows=(replace(rows.rows[0], blocks=True), rows.rows[1]))
@@ -149,16 +156,17 @@ def cases(draw: st.DrawFn) -> tuple[Kernels, Estimates]:
     number = st.floats(0.01, 20)
     rows = tuple(
         Kernel(
-            f"k{i}", "Relu", (), WORK, draw(st.floats(0, 10)),
+            f"k{i}", "Relu", (), WORK,
             tuple(sorted(draw(st.sets(st.integers(0, i - 1), max_size=3)))) if i else (),
-            blocks=draw(st.integers(0, 5)) == 0, repeat=draw(st.sampled_from([1, 1, 3])),
+            skipped=host(draw(st.floats(0, 10))), blocks=draw(st.integers(0, 5)) == 0,
+            repeat=draw(st.sampled_from([1, 1, 3])),
         )
         for i in range(n)
     )  # fmt: skip
     ways = draw(st.dictionaries(st.sampled_from([k.name for k in rows]), st.sampled_from(["h2d", "d2h"]), max_size=4))
-    rows = copies(Kernels(rows, 0.0, 0), **ways).rows
+    rows = copies(Kernels(rows), **ways).rows
     shares = draw(st.lists(st.floats(0.01, 1), min_size=n, max_size=n))
-    return Kernels(rows, draw(st.floats(0, 5)), 0), estimates(draw(st.lists(number, min_size=n, max_size=n)), shares)
+    return Kernels(rows, host(draw(st.floats(0, 5)))), estimates(draw(st.lists(number, min_size=n, max_size=n)), shares)
 
 
 def longest(rows: Kernels, seconds: list[float]) -> float:
@@ -174,25 +182,25 @@ def longest(rows: Kernels, seconds: list[float]) -> float:
 def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -> None:
     rows, e = case
     seconds = e.seconds[:, 0].tolist()
-    t: Timeline = schedule(rows, e, HOST, method="tile-wave", streams=streams)
+    t: Timeline = schedule(rows, e, [HOST], CPU, streams=streams)
     start, end, total = t.start_s[:, 0].tolist(), t.end_s[:, 0].tolist(), float(t.total_s[0])
     near = 1e-9
     assert float(t.critical_path_s[0]) == pytest.approx(longest(rows, seconds))
     assert float(t.lower_bound_s[0]) == pytest.approx(longest(rows, [s / 2 for s in seconds]))
     assert float(t.lower_bound_s[0]) <= float(t.critical_path_s[0]) <= total
-    host = HOST.run_s
+    now, launches = HOST.run_s, rows.host_seconds(HOST, CPU)[0]
     for i, k in enumerate(rows.rows):
         assert end[i] == pytest.approx(start[i] + seconds[i])
-        assert start[i] >= host + k.host_s / k.repeat - near, "not before it is launched"
-        host += k.host_s
+        assert start[i] >= now + launches[i] / k.repeat - near, "not before it is launched"
+        now += launches[i]
         assert all(start[i] >= end[j] + HOST.gap_s - near for j in k.after) or streams == 1
         assert all(start[i] >= end[j] - near for j in k.after), "not before what it reads is there"
         assert i == 0 or start[i] >= start[i - 1] - near, "in launch order"
-        host = max(host, end[i] + HOST.sync_s) if k.blocks else host
+        now = max(now, end[i] + HOST.sync_s) if k.blocks else now
     for moment in start:
         running = [i for i in range(len(start)) if start[i] <= moment + near < end[i] - near]
         if len(running) > 1:
-            assert sum(e.share[i, 0] for i in running) <= 1 + 1e-6
+            assert sum(e.occupancy[i, 0] for i in running) <= 1 + 1e-6
         names = [t.streams[i, 0] for i in running]
         assert len(set(names)) == len(names) <= (1 if streams == 1 else streams + 2)
     if streams == 1:
@@ -205,7 +213,7 @@ def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -
 @given(cases())
 def test_more_streams_never_change_the_bounds(case: tuple[Kernels, Estimates]) -> None:
     rows, e = case
-    one, many = (schedule(rows, e, HOST, method="tile-wave", streams=s) for s in (1, 4))
+    one, many = (schedule(rows, e, [HOST], CPU, streams=s) for s in (1, 4))
     assert one.critical_path_s.tolist() == many.critical_path_s.tolist()
     assert one.lower_bound_s.tolist() == many.lower_bound_s.tolist()
 
@@ -216,11 +224,19 @@ def test_devices_are_columns() -> None:
     a, b = estimates([1, 50, 3]), estimates([60, 2, 1])
     both = replace(
         a, seconds=np.hstack([a.seconds, b.seconds]), floor_s=np.hstack([a.floor_s, b.floor_s]),
-        share=np.hstack([a.share, b.share]),
+        occupancy=np.hstack([a.occupancy, b.occupancy]),
     )  # fmt: skip
     for streams in (1, 2):
-        t = schedule(rows, both, HOST, method="tile-wave", streams=streams)
+        t = schedule(rows, both, [HOST, HOST], CPU, streams=streams)
         for j, e in enumerate((a, b)):
             starts, total = lay(rows, e, streams=streams)
             assert t.start_s[:, j].tolist() == starts
             assert float(t.total_s[j]) == total
+
+
+def test_ranks_have_hosts_and_streams_of_their_own() -> None:
+    """Two processes, each with its own host and card: the second waits for a result of the first, not for its host."""
+    tasks = [Task(4, 50, 1.0), Task(4, 10, 1.0, after=(0,), rank=1), Task(4, 10, 1.0, rank=1)]
+    found = run_tasks(tasks, HostThread(10, 2, 5, 1))
+    assert [p.start_s for p in found.tasks] == [14, 65, 76]
+    assert found.end_s == 76 + 10 + 5

@@ -12,10 +12,10 @@ import pytest
 import gpu_specs
 from onnxperf.errors import UsageError
 from onnxperf.graph import load
-from onnxperf.latency import estimate
 from onnxperf.lower import Kernels, lower
 from onnxperf.measurements.models import COLUMNS, SAMPLES, Measured, models
 from onnxperf.runtimes import RUNTIMES, run_graph
+from tests.estimating import estimate
 from tests.zoo import zoo
 
 __all__ = ["zoo"]  # a fixture

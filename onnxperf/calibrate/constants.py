@@ -25,9 +25,9 @@ from onnxperf.calibrate.fit import Family, Fit, fit, thinned, unfitted
 from onnxperf.calibrate.intervals import Misses, intervals
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.latency import Constants
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.constants import assumed
 from onnxperf.latency.intervals import amount, class_on
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import DIES, Table, files, ort, read, torch_fp32
 from onnxperf.output import write_file
 

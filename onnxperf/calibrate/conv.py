@@ -10,7 +10,7 @@ from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
 from onnxperf.calibrate.tiles import Sizes, by_path, seen
 from onnxperf.latency import Constants, alone
-from onnxperf.latency.bounds import Array
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import Table
 from op_models import Work
 

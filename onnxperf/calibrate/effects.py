@@ -17,10 +17,10 @@ import numpy as np
 
 from gpu_specs import Device, Effects, Rates
 from onnxperf.calibrate.fit import SOFT
-from onnxperf.calibrate.rows import WHOLE, Dropped, Run, lowered_run
+from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredRun, lowered_run
 from onnxperf.errors import EnvironmentFailure, Error, UsageError
-from onnxperf.latency import Estimates, effect_of, estimate
-from onnxperf.latency.bounds import Array
+from onnxperf.latency import Estimates, correction_name, estimate
+from onnxperf.latency.terms import Array
 from onnxperf.measure.record import Measurement
 from onnxperf.runtimes import slower
 from onnxperf.schedule import schedule
@@ -129,20 +129,20 @@ def _clocked(d: Device, factor: float) -> Device:
     return replace(d, boost_hz=d.boost_hz * factor, tensor_hz=d.tensor_hz * factor, dense_flops=rates)
 
 
-def _raised(runs: Sequence[Run], base: Device) -> Device:
+def _raised(runs: Sequence[MeasuredRun], base: Device) -> Device:
     """A processor whose clock is at least what its fastest rows show."""
     ratios = sorted(floor_s / p.seconds for r in runs for p, floor_s in zip(r.parts, _floors(r, base), strict=True))
     shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
     return _clocked(base, max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0))
 
 
-def _floors(run: Run, base: Device) -> list[float]:
+def _floors(run: MeasuredRun, base: Device) -> list[float]:
     """The physical bound of each row, in seconds."""
-    floor_s = estimate(run.kernels, [base]).floor_s[:, 0]
+    floor_s = _estimates(run, [base]).floor_s[:, 0]
     return [float(floor_s[list(p.kernels)].sum()) for p in run.parts]
 
 
-def _physical(run: Run, base: Device, dropped: list[Dropped]) -> Run:
+def _physical(run: MeasuredRun, base: Device, dropped: list[Dropped]) -> MeasuredRun:
     """The run without rows that are faster than physics allows."""
     kept = []
     for part, floor_s in zip(run.parts, _floors(run, base), strict=True):
@@ -156,7 +156,7 @@ def _physical(run: Run, base: Device, dropped: list[Dropped]) -> Run:
 class _Model:
     """All rows as functions of the device."""
 
-    def __init__(self, runs: Sequence[Run], base: Device):
+    def __init__(self, runs: Sequence[MeasuredRun], base: Device):
         self.runs, self.base = runs, base
         self.names = tuple(n for n in PRIORS[base.kind] if n != "L3" or base.l3_bytes)
         self.sd = np.array([PRIORS[base.kind][n] for n in self.names])
@@ -184,38 +184,41 @@ class _Model:
         ]
         return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
 
-    def _each(self, run: Run, devices: Sequence[Device]) -> tuple[Array, Array]:
+    def _each(self, run: MeasuredRun, devices: Sequence[Device]) -> tuple[Array, Array]:
         """Each row by itself, with what the host spends on its operators."""
-        e, host = estimate(run.kernels, devices), np.array([d.effects.host for d in devices])
+        e, host = _estimates(run, devices), np.array([d.effects.host for d in devices])
         kernel = np.array([e.seconds[list(p.kernels)].sum(axis=0) for p in run.parts])
-        nodes = np.array([[sum(run.kernels.rows[i].repeat for i in p.kernels)] for p in run.parts])
-        total = kernel + nodes * run.host.node_s * host
+        nodes = np.array([[sum(run.run.kernels.rows[i].repeat for i in p.kernels)] for p in run.parts])
+        total = kernel + nodes * run.run.host_costs[0].node_s * host
         return total, kernel / total
 
-    def _whole(self, run: Run, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
-        e = estimate(run.kernels, devices)
+    def _whole(self, run: MeasuredRun, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
+        e = _estimates(run, devices)
         total = np.array([[_scheduled(run, e, j, d.effects.host) for j, d in enumerate(devices)]])
-        mine = np.array([effect_of(k) == type for k in run.kernels.rows], dtype=bool)
+        mine = np.array([correction_name(k) == type for k in run.run.kernels.rows], dtype=bool)
         return total, e.seconds[mine].sum(axis=0, keepdims=True) / total
 
-    def _types(self, run: Run) -> list[str]:
+    def _types(self, run: MeasuredRun) -> list[str]:
         """The operator type of each row, "" where a run is of no single one."""
-        names = [effect_of(k) for k in run.kernels.rows]
+        names = [correction_name(k) for k in run.run.kernels.rows]
         if not run.whole:
             return [names[p.kernels[0]] for p in run.parts]
-        e, sums = estimate(run.kernels, [self.base]), defaultdict[str, float](float)
+        e, sums = _estimates(run, [self.base]), defaultdict[str, float](float)
         for name, seconds in zip(names, e.seconds[:, 0], strict=True):
             sums[name] += float(seconds)
         most = max(sums, key=lambda t: sums[t], default="")
         return [most if sums[most] > MOST * _scheduled(run, e, 0, 1.0) else ""]
 
 
-def _scheduled(run: Run, e: Estimates, j: int, host: float) -> float:
+def _estimates(run: MeasuredRun, devices: Sequence[Device]) -> Estimates:
+    return estimate(run.run.kernels, devices, run.run.method, run.run.constants)
+
+
+def _scheduled(run: MeasuredRun, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
-    own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]])
-    rows = tuple(replace(k, host_s=k.host_s * host) for k in run.kernels.rows)
-    kernels = replace(run.kernels, rows=rows, tail_s=run.kernels.tail_s * host)
-    return float(schedule(kernels, own, slower(run.host, host), method="tile-wave").total_s[0])
+    own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], occupancy=e.occupancy[:, [j]])
+    costs = slower(run.run.host_costs[0], host)
+    return float(schedule(run.run.kernels, own, [costs], run.run.cpu).total_s[0])
 
 
 def _effects(model: _Model, x: Array, factors: Mapping[str, float]) -> Array:

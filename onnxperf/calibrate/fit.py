@@ -18,7 +18,7 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.latency import Constants
-from onnxperf.latency.bounds import Array
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import Table
 
 SOFT = 0.10  # what a good row is off by; misfits well above count by their size, not by its square

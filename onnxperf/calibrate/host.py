@@ -16,14 +16,14 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.calibrate.fit import SOFT, Parameter
-from onnxperf.latency import Constants, estimate
-from onnxperf.latency.bounds import Array
+from onnxperf.latency import Constants
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.lower import lower
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import ort
 from onnxperf.measurements.models import Measured
-from onnxperf.pipeline import lowered
-from onnxperf.runtimes import RUNTIMES
+from onnxperf.run import Run
+from onnxperf.runtimes import HostCosts
+from onnxperf.schedule import schedule
 
 #: By dotted path. Priors: what profilers show of the runtime and of a driver's launch, in whole microseconds.
 PARAMETERS = (
@@ -36,54 +36,40 @@ USUAL = {p.path: p.prior for p in PARAMETERS}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A measured run as its kernels [n]: the host's seconds for each, apart from those for a unit of each parameter
-    [n, 1 + parameters], and the device's; half_width: of their sum.
-    """
+class MeasuredRun:
+    """A measured run and its prediction's stages, whose kernels' times don't change in the fit."""
 
     measured: Measured
-    host_s: Array
-    kernels_s: Array
-    half_width: float
-    gap_s: float
-    sync_s: float
+    run: Run
 
-    def launched(self, values: Mapping[str, float]) -> Array:
-        """When each kernel has been launched [n]."""
-        costs = [1.0, *(values[p.path] for p in PARAMETERS)]
-        return np.asarray(values["host.ort.run_s"] + np.cumsum(self.host_s @ costs))
+    def costs(self, values: Mapping[str, float]) -> HostCosts:
+        """The runtime's host costs with the parameters at these values."""
+        own: dict[str, Any] = {path.rpartition(".")[2]: v for path, v in values.items()}
+        return replace(self.run.runtime.host, **own)
+
+    @property
+    def kernels_s(self) -> float:
+        """Seconds of all kernels added up."""
+        return float(self.run.estimates.seconds[:, 0].sum())
 
     @property
     def waits(self) -> bool:
         """Whether kernels take less than launching them usually does: then the run tells of the host."""
-        return bool(self.kernels_s.sum() < self.launched(USUAL)[-1])
+        costs = self.costs(USUAL)
+        return self.kernels_s < costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpu)[0])
 
     def seconds(self, values: Mapping[str, float]) -> float:
-        """The run on one stream, as `schedule` lays it out: the most that a launch and all kernels from it on take."""
-        behind = np.cumsum((self.kernels_s + self.gap_s)[::-1])[::-1]
-        return float(np.max(self.launched(values) + behind)) - self.gap_s + self.sync_s
+        """The length of the run."""
+        run = self.run
+        return float(schedule(run.kernels, run.estimates, [self.costs(values)], run.cpu).total_s[0])
 
 
-def runs(rows: Sequence[Measured], constants: Constants) -> list[Run]:
-    """Each row as kernels on its card, whose times are those of the constants."""
-    found = []
-    fields = [p.path.rpartition(".")[2] for p in PARAMETERS]
-    for row in rows:
-        runtime, device = RUNTIMES[row.runtime], gpu_specs.load(row.gpu)
-        graph, kernels = lowered(row.graph, device, row.scenario, constants)
-        units: list[dict[str, Any]] = [{f: float(f == one) for f in fields} for one in ("", *fields)]
-        each = [replace(runtime, host=replace(runtime.host, **unit)) for unit in units]
-        copies = row.scenario.include_transfers
-        host = np.transpose([[k.host_s for k in lower(graph, r, include_transfers=copies).rows] for r in each])
-        host[:, 1:] -= host[:, :1]
-        e = estimate(kernels, [device], constants=constants)
-        found.append(
-            Run(row, host, e.seconds[:, 0], float(e.run_half_width[0]), runtime.host.gap_s, runtime.host.sync_s)
-        )
-    return found
+def runs(rows: Sequence[Measured], constants: Constants) -> list[MeasuredRun]:
+    """Each row on its card, whose kernels' times are those of the constants."""
+    return [MeasuredRun(r, Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)) for r in rows]
 
 
-def fit(runs: Sequence[Run], without: str = "") -> dict[str, float]:
+def fit(runs: Sequence[MeasuredRun], without: str = "") -> dict[str, float]:
     """The host's costs by dotted path, from all runs but those of the group `without`."""
     from scipy.optimize import least_squares
 
@@ -119,8 +105,8 @@ def derive(data: Path, constants: Constants) -> dict[str, dict[str, float]]:
     whole = np.array([r.seconds(found[r.measured.group]) for r in made])
     off = np.abs(np.log([r.measured.seconds for r in made] / whole))
     host = float(np.quantile(off[[r.waits for r in made]], COVERAGE))
-    busy = np.minimum([r.kernels_s.sum() for r in made], whole) / whole
-    known = np.hypot(busy * [r.half_width for r in made], (1 - busy) * host)
+    busy = np.minimum([r.kernels_s for r in made], whole) / whole
+    known = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in made], (1 - busy) * host)
     run = float(np.quantile(np.sqrt(np.maximum(off**2 - known**2, 0)), COVERAGE))
     found[""] |= {"interval.host": host, "interval.run.other": run}
     return found

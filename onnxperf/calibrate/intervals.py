@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.intervals import COVERAGE, DISTANCES
+from onnxperf.latency.terms import Array
 
 THIRDS = (1 / 3, 2 / 3)
 

@@ -18,9 +18,10 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
 from onnxperf.latency import Constants
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.power import energy, stretch
+from onnxperf.latency.power import energy
+from onnxperf.latency.power import slowdown as stretch
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import Table, deepbench
 from op_models import Work
 

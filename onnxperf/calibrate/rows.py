@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from gpu_specs import Device
 from onnxperf.graph.build import is_frame
-from onnxperf.latency import effect_of, shipped
+from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
 from onnxperf.measure.profile import Joined, joined
 from onnxperf.measure.record import Measurement
-from onnxperf.pipeline import Request, answer, costed, lowered, prepare
-from onnxperf.runtimes import HOSTS, RUNTIMES, HostCosts, paced
+from onnxperf.pipeline import Request, run_of
+from onnxperf.run import Run
+from onnxperf.summary import summarise
 
 WHOLE = "the whole run"
 
@@ -40,12 +41,11 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A measured model, lowered for the device without effects, and its rows. host: the runtime's costs there."""
+class MeasuredRun:
+    """A measured model, its run on the device without effects, and its rows."""
 
     model: str
-    kernels: Kernels
-    host: HostCosts
+    run: Run
     parts: tuple[Part, ...]
 
     @property
@@ -54,17 +54,15 @@ class Run:
         return self.parts[0].name == WHOLE
 
 
-def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
+def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredRun:
     """A measurement's kernels for the device as it is, and its rows."""
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    graph, device, scenario = prepare(Request(m.subject.skeleton, base, shapes=dict(s.inputs), terms=terms))
-    kernels = lowered(graph, device, scenario)[1]
-    host = paced(costed(RUNTIMES[s.runtime], base, shipped()).host, HOSTS[scenario.host])
+    run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), base)
     one_by_one = base.kind == "cpu" and bool(m.operators)
-    rows = joined(m.operators, answer(graph, device, scenario)) if one_by_one else ()
-    parts = _operators(m, kernels, rows, dropped) if one_by_one else _whole_run(m, kernels, dropped)
-    return Run(m.subject.name, kernels, host, parts)
+    rows = joined(m.operators, summarise(run)) if one_by_one else ()
+    parts = _operators(m, run.kernels, rows, dropped) if one_by_one else _whole_run(m, run.kernels, dropped)
+    return MeasuredRun(m.subject.name, run, parts)
 
 
 def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tuple[Part, ...]:
@@ -90,9 +88,9 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
         part = Part(j.name, (index[j.name],), j.measured_s or 0.0)
         k = kernels.rows[index[j.name]]
         if all(re.fullmatch(rf"{re.escape(j.type)}(_token_\d+)?", o) for o in j.operators):
-            nameless[effect_of(k)].append(part)
+            nameless[correction_name(k)].append(part)
         else:
-            equal[k.work, effect_of(k)].append(part)
+            equal[k.work, correction_name(k)].append(part)
     merged = [at[0]._replace(seconds=median(p.seconds for p in at)) for at in equal.values()]
     for type, at in nameless.items():
         merged.append(Part(f"all {type}", tuple(i for p in at for i in p.kernels), sum(p.seconds for p in at)))

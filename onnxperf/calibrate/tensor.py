@@ -12,9 +12,9 @@ import numpy as np
 from gpu_specs import Device
 from onnxperf.calibrate.fit import Family, Parameter
 from onnxperf.latency import Constants, alone
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.tensor import BY_THREADS
+from onnxperf.latency.tensor_cores import BY_THREADS
+from onnxperf.latency.terms import Array
 from onnxperf.measurements import Table, deepbench
 from onnxperf.measurements.core import GRAPH
 from op_models import BITS, Gemm, Pointwise, Work

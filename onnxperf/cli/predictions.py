@@ -26,10 +26,9 @@ from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, pr
 from onnxperf.output import check_target, write_file
 
 if TYPE_CHECKING:
-    from gpu_specs import Device
     from onnxperf.graph import Graph
     from onnxperf.pipeline import Request
-    from onnxperf.prediction import Scenario
+    from onnxperf.run import Run
 
 max_latency_option = click.option(
     "--max-latency", type=Quantity("duration", TIME_UNITS), metavar="8ms", help="Exit 1 when slower."
@@ -68,10 +67,10 @@ def predict(
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
-    from onnxperf.pipeline import answer
+    from onnxperf.summary import summarise
 
-    graph, device, scenario = _prepared(model, json_to, **terms)
-    prediction = answer(graph, device, scenario)
+    run = _run(model, json_to, **terms)
+    prediction = summarise(run)
     try:
         if json_to == "-":
             click.echo(prediction.to_json())
@@ -80,8 +79,8 @@ def predict(
 
             if json_to:
                 write_file(json_to, prediction.to_json() + "\n")
-            better = changes(graph, device, scenario, prediction)
-            show(console(), prediction, device, top=top, detail=detail, changes=better)
+            better = changes(prediction)
+            show(console(), prediction, run.devices[0], top=top, detail=detail, changes=better)
     except (BrokenPipeError, SystemExit):  # whoever reads has enough: the limits hold all the same
         keep(prediction, max_latency, max_memory)
         raise
@@ -106,8 +105,9 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
       onnxperf check exported/*.onnx --gpu l4 --precision fp16 --max-latency 8ms --max-memory 2GB
     """
     from onnxperf.decide.budget import keep
-    from onnxperf.pipeline import answer, find
+    from onnxperf.pipeline import find
     from onnxperf.report import duration, size
+    from onnxperf.summary import summarise
 
     if max_latency is None and max_memory is None:
         raise UsageError("check takes --max-latency, --max-memory or both")
@@ -117,7 +117,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
     for model in models:
         says, time, memory, why = "ok", "-", "-", ""
         try:
-            p = answer(*_prepared(model, None, **terms))
+            p = summarise(_run(model, None, **terms))
             time, memory = duration(p.seconds), size(p.memory.total_bytes)
             keep(p, max_latency, max_memory)
         except BudgetExceeded as e:
@@ -155,10 +155,10 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     """
     if terms["fit"]:
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
-    from onnxperf.decide.both import compare, keep
+    from onnxperf.decide.two_models import compare, keep
     from onnxperf.pipeline import find
 
-    found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms))
+    found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
     limit = math.inf if fail_above is None else fail_above
     try:
         if json_to == "-":
@@ -176,14 +176,12 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     keep(found, limit)
 
 
-def _prepared(
-    model: str | Graph, json_to: str | None, *, fit: bool, **terms: Any
-) -> tuple[Graph, Device, Scenario]:  # fmt: skip
-    """The model, the card and the scenario that SCENARIO's options ask for."""
-    from onnxperf.pipeline import largest, prepare
+def _run(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Run:
+    """The run that SCENARIO's options ask for."""
+    from onnxperf.pipeline import largest, run_of
 
-    request = _request(model, json_to, fit=fit, **terms)
-    return largest(request) if fit else prepare(request)
+    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
+    return largest(request, gpu) if fit else run_of(request, gpu)
 
 
 def _request(
@@ -200,7 +198,6 @@ def _request(
         check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
     return Request(
         source(model, batch=batch, open_batch=fit)[0],
-        gpu,
         shapes=unique(shapes, parse_shape, "--shapes"),
         dims=unique(dims, parse_dim, "--dim"),
         batch=batch,
@@ -231,10 +228,8 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     from onnxperf import explain as room
     from onnxperf.report import console
 
-    graph, device, scenario = _prepared(
-        room.product_graph(parse_product(gemm)) if gemm is not None else model or "", json_to, **terms
-    )
-    explanation = room.explain(graph, device, scenario, room.PRODUCT if node is None else node)
+    subject = room.product_graph(parse_product(gemm)) if gemm is not None else model or ""
+    explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
     if json_to == "-":
         click.echo(explanation.to_json())
         return

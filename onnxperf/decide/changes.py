@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from gpu_specs import Device
 from onnxperf.errors import Error
-from onnxperf.graph import Graph
-from onnxperf.pipeline import answer
-from onnxperf.prediction import Prediction, Scenario
+from onnxperf.prediction import Prediction
+from onnxperf.scenario import PLATFORMS
+from onnxperf.summary import summarise
 
 WORTH = 0.97  # of the time: less is not named
 
 
-def changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) -> list[tuple[str, Prediction]]:
+def changes(now: Prediction) -> list[tuple[str, Prediction]]:
     """The same run under other terms, where they help: half precision, a CUDA graph, both."""
-    if scenario.method != "tile-wave" or device.kind == "cpu":
+    run, s = now.run, now.scenario
+    if not run.method.scheduled or not PLATFORMS[run.devices[now.column].kind].launches:
         return []
-    half = {"precision": "fp16"} if scenario.precision in ("keep", "fp32", "tf32") else {}
-    replay = {"cuda_graph": True} if not scenario.cuda_graph and scenario.streams == 1 else {}
+    half = {"precision": "fp16"} if s.precision in ("keep", "fp32", "tf32") else {}
+    replay = {"cuda_graph": True} if not s.cuda_graph and s.streams == 1 else {}
     found = []
     for what, terms in (
         ("--precision fp16", half),
@@ -28,7 +26,7 @@ def changes(graph: Graph, device: Device, scenario: Scenario, now: Prediction) -
         if not terms:
             continue
         try:
-            then = answer(graph, device, replace(scenario, **terms))
+            then = summarise(run.under(**terms), now.column)
         except Error:
             continue
         if then.seconds < WORTH * now.seconds:

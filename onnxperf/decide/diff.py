@@ -16,32 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from onnxperf.latency import family_of
 from onnxperf.prediction import KernelPrediction, Prediction
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Transfer, Work
+from op_models import Move, Pointwise, Transfer
 
 CAUSES = ("same", "slower", "faster", "changed", "added", "removed")
 ALIKE = 1e-2  # of its time: kernels with the same work that differ by less take the same
 CELLS = 1 << 25  # of the table that alignment fills, two bytes each
-LAYER = {  # what stays of a product where images, sequences or strides differ
-    Conv: ("cin", "cout", "taps", "groups", "direction"),
-    Gemm: ("n", "k"),
-    Attention: ("heads", "dim"),
-    Recurrent: ("input", "hidden", "directions", "gates"),
-}
 LAYOUT = ("last", "ta", "tb")  # how an operand lies in memory is no other work
 FUSED = re.compile("^(Fused|Bias|Skip|Fast|Quick)(?=[A-Z])")  # before the name of an operator that does a little more
 LABELS = {"cin": "channels in", "cout": "channels out", "out": "output positions", "stride": "strides' product"}
 
 Key = tuple[Hashable, ...]
 Pairs = list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two: its prediction, and the work of each of its kernels, in their order."""
-
-    prediction: Prediction
-    works: tuple[Work, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +130,7 @@ def total(changes: Iterable[Change]) -> float:
     return fsum([*(b.seconds for _, b in sides if b), *(-a.seconds for a, _ in sides if a)])
 
 
-def difference(a: Side, b: Side) -> Difference:
+def difference(a: Prediction, b: Prediction) -> Difference:
     """Match the kernels of two runs, and say what every one that differs costs.
 
     First those with the same work, in the same order and then anywhere; then what is the same layer with another size;
@@ -158,7 +145,7 @@ def difference(a: Side, b: Side) -> Difference:
         rest_a = [(i, key(x, gap_a[i])) for i, x in enumerate(left) if i not in taken_a]
         rest_b = [(j, key(x, gap_b[j])) for j, x in enumerate(right) if j not in taken_b]
         pairs += anywhere(rest_a, rest_b)
-    return Difference(a.prediction, b.prediction, tuple(_changes(left, right, pairs)))
+    return Difference(a, b, tuple(_changes(left, right, pairs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +167,18 @@ class _Trait:
         return (self.operator, *self.amount)
 
 
-def _traits(side: Side) -> list[_Trait]:
-    factor = side.prediction.power_factor
-    return [_trait(k, w, factor) for k, w in zip(side.prediction.kernels, side.works, strict=True)]
+def _traits(p: Prediction) -> list[_Trait]:
+    return [_trait(k, p.power_factor) for k in p.kernels]
 
 
-def _trait(k: KernelPrediction, w: Work, factor: float) -> _Trait:
-    kind, sizes, type_ = type(w.size), w.size._asdict(), k.op.rpartition("::")[2]
-    name = kind.__name__ if kind in LAYER else FUSED.sub("", type_)
+def _trait(k: KernelPrediction, factor: float) -> _Trait:
+    w = k.work
+    kind, sizes, type_, fields = type(w.size), w.size._asdict(), k.op.rpartition("::")[2], family_of(w).layer
+    name = kind.__name__ if fields else FUSED.sub("", type_)
     does = (value for field, value in sizes.items() if field not in LAYOUT)
     # A bias in a product or a softmax, or a bound of a Clip, is no other work; a whole second operand of an Add is.
     reads = round(w.bytes_read / max(w.bytes_written, 1), 1) if kind in (Pointwise, Move) else 0.0
-    layer = (name, *(sizes[field] for field in LAYER[kind])) if kind in LAYER else None
+    layer = (name, *(sizes[field] for field in fields)) if fields else None
     facts = {"operator": type_, **sizes, "type": w.dtype, "pipe": w.pipe, "times": k.repeat, "bytes": w.bytes}
     nominal = k.seconds if kind is Transfer else k.seconds / factor
     return _Trait(k, name, (kind.__name__, *does, w.dtype, k.repeat, reads), layer, nominal, facts)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxperf.explain.case import Case, one
 from onnxperf.explain.core import Step
-from onnxperf.latency import effect_of
+from onnxperf.explain.facts import KernelFacts, one
+from onnxperf.latency import correction_name
 from op_models import Transfer
 
 #: Why arithmetic runs below its peak: details of an estimate whose names end in "efficiency".
@@ -28,7 +28,7 @@ EFFICIENCY = " efficiency"
 SAME = 1e-9
 
 
-def waterfall(x: Case) -> tuple[Step, ...]:
+def waterfall(x: KernelFacts) -> tuple[Step, ...]:
     """The steps, each a time that grows by what the step adds: factor = time before / time behind."""
     if not x.amount:
         return ()
@@ -41,9 +41,9 @@ def waterfall(x: Case) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _times(x: Case, now: float) -> Iterator[tuple[str, str, float]]:
+def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
     """How long the kernel would take with one loss more each time; the last time is the answer."""
-    b, w = x.bounds, x.kernel.work
+    b, w = x.terms, x.kernel.work
     compute, latency, memory, launch, seconds = map(one, (b.compute, b.latency, b.memory, b.launch, b.seconds))
     body = max(seconds - launch, compute, memory, latency)  # where a launch is a floor, it is not added
     body = min(body, seconds)
@@ -59,7 +59,8 @@ def _times(x: Case, now: float) -> Iterator[tuple[str, str, float]]:
             yield "efficiency", "the rate that this form of the kernel reaches", compute
         rest = "prologues" if known else "tiles and waves that are not full, prologues, chains"
         yield "latency", rest, min(compute + latency, body)
-        yield "memory", "bytes beside the arithmetic", body
+        yield "memory", "bytes take longer than the arithmetic", min(max(compute + latency, memory), body)
+        yield "overlap", "arithmetic and traffic overlap in part", body
     else:
         link = isinstance(w.size, Transfer)
         if not link and (dram := x.detail.get("DRAM bytes", 0.0) / x.peak) > now / 2:
@@ -70,8 +71,8 @@ def _times(x: Case, now: float) -> Iterator[tuple[str, str, float]]:
             yield "memory", "what the link achieves" if link else "bytes come from L2, at its own rate", memory
         yield "latency", "arithmetic and chains of dependent steps beside it", body
     yield "launch", "start and drain: added, or the least there is", seconds
-    floor = max(seconds, one(x.least.seconds))
+    floor = max(seconds, one(x.bound.seconds))
     yield "floor", "physics allows no less", floor
-    own = max(floor * x.device.effects.operators.get(effect_of(x.kernel), 1.0), one(x.least.seconds))
+    own = max(floor * x.device.effects.operators.get(correction_name(x.kernel), 1.0), one(x.bound.seconds))
     yield "calibration", "what operators of this type take on this very device", own
     yield "power", "the card's limit on the whole run", own * x.factor

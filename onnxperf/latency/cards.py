@@ -59,7 +59,11 @@ class Cards:
         def column(values: Sequence[float]) -> Array:
             return np.array(values, dtype=float)[None, :]
 
+        kinds = {d.kind for d in devices}
+        if len(kinds) > 1:
+            raise ValueError("cards and processors can't be columns of one estimate: their models differ")
         self.devices = tuple(devices)
+        self.kind = kinds.pop() if kinds else "gpu"
         self.sms = column([d.sms for d in devices])
         self.threads = column([d.threads_per_sm for d in devices])
         self.lanes = column([d.lanes for d in devices])

@@ -14,43 +14,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
+from onnxperf.latency.device_models import DEVICE_MODELS
+from onnxperf.latency.families import family_of
+from onnxperf.latency.terms import Array
+from op_models import Work
 
 COVERAGE = 0.8
 DISTANCES = ("measured", "known", "new")
 BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows' domain
-CLASSES = {Pointwise: "elementwise", Move: "movement", Attention: "attention", Recurrent: "recurrent"}
-PACKED_BITS = 12  # of a weight, less than which it is stored in fewer bits than it is multiplied in
-
-
-def operator_class(w: Work, tensor: bool = False) -> str:
-    """The class of a work whose errors are of one kind; on `tensor` cores it is one of their own."""
-    s = w.size
-    if tensor and isinstance(s, Gemm):
-        packed = w.weight_bytes * 8 < PACKED_BITS * s.n * s.k and w.pipe in ("tensor_fp16", "tensor_bf16")
-        half = w.pipe in ("tensor_fp16", "tensor_bf16", "tensor_tf32")
-        return "tensor_gemm" if half and not (packed and w.weight_bytes) else "tensor_gemm_quantised"
-    if tensor and isinstance(s, Conv):
-        return "tensor_convolution"
-    if tensor and isinstance(s, Attention):
-        return f"attention_{'decode' if s.queries == 1 else 'prefill' if s.causal else 'encoder'}"
-    if isinstance(s, Gemm):
-        return "linear" if s.batch == 1 else "bmm"
-    if isinstance(s, Conv):
-        return "convolution"
-    if isinstance(s, Rows):
-        return ("reduction", "normalisation", "softmax")[min(s.passes, 2)]
-    return "transfer" if isinstance(s, Transfer) else CLASSES.get(type(s), "unknown")
 
 
 def class_on(w: Work, device: Device) -> str:
-    """The class of a work on a card, or on a processor, which has one for all."""
-    if device.kind == "cpu":
-        return "processor"
-    return operator_class(w, pipe_on(device, w.pipe).startswith("tensor_"))
+    """The error class of a work on a device: a processor has one for all works."""
+    on_tensor = pipe_on(device, w.pipe).startswith("tensor_")
+    return DEVICE_MODELS[device.kind].error_class or family_of(w).error_class(w, on_tensor)
 
 
 def distance(device: Device, name: str, c: Constants) -> str:
@@ -94,7 +73,7 @@ def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
     widths = np.zeros(tensor.shape)
     for on_tensor in (False, True):
         if (tensor == on_tensor).any():
-            names = [operator_class(w, on_tensor) for w in works]
+            names = [family_of(w).error_class(w, on_tensor) for w in works]
             widths = np.where(tensor == on_tensor, _of_classes(works, names, d, c), widths)
     return widths
 

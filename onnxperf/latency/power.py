@@ -6,17 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.terms import Array
 from op_models import Transfer, Work
 
 
-def energy(works: Sequence[Work], d: Cards, c: Constants, cold: Array, effort: Array | float = 1.0) -> Array:
-    """Joules of one run of each work on each card, [n, g]; `effort` is the part of its matrix FLOPs that is executed.
+def energy(
+    works: Sequence[Work], d: Cards, c: Constants, dram_share: Array, executed_share: Array | float = 1.0
+) -> Array:
+    """Joules of one run of each work on each card, [n, g].
+
+    dram_share [n, g]: the part of the weights that comes from DRAM; executed_share: the part of its matrix FLOPs that
+    the algorithm executes.
 
     Vector FLOPs cost energy by process node; tensor FLOPs by node, size of the unit, clock and type; bytes cost where
-    they come from DRAM: a share `cold` [n, g] of the weights, and what L2 can't hold. Copies over the bus take no part.
+    they come from DRAM: that part of the weights, and what L2 can't hold. Copies over the bus take no part.
     Source: FP32 fitted to long products (`calibrate.power`), tensor cores to theirs (`calibrate.tensor`); bytes by kind
     of memory.
     """
@@ -29,8 +34,8 @@ def energy(works: Sequence[Work], d: Cards, c: Constants, cold: Array, effort: A
     kernel = np.array([not isinstance(w.size, Transfer) for w in works], dtype=bool)
     weights = column([w.weight_bytes for w in works])
     moving = column([w.bytes - w.weight_bytes for w in works])
-    in_dram = (cold * weights + np.where(moving > d.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = effort * _per_tensor_flop(works, d, c, available(d, c), per_flop)
+    in_dram = (dram_share * weights + np.where(moving > d.l2, moving, 0.0)) * kernel[:, None]
+    per_matrix_flop = executed_share * _per_tensor_flop(works, d, c, available(d, c), per_flop)
     arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
     per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in d.devices]
@@ -42,8 +47,11 @@ def available(d: Cards, c: Constants) -> Array:
     return np.asarray(d.tdp * (1 - c.power["static_share"]))
 
 
-def stretch(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
-    """The factor [n, g] that the budget puts on runs of `seconds` that spend `joules`: (t^6 + (E / P)^6)^(1/6) / t."""
+def slowdown(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
+    """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
+
+    (t^6 + (E / P)^6)^(1/6) / t, P the watts that are left for arithmetic and traffic.
+    """
     needed = joules / available(d, c)
     norm = c.power["norm"]
     ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onnxperf.graph import Graph, load
 from onnxperf.measurements.core import DIES, card, number, read, refusal, sizes
-from onnxperf.prediction import Scenario
+from onnxperf.scenario import Scenario
 
 #: The sample that has the graph of each measured model.
 SAMPLES = {

@@ -1,5 +1,5 @@
 """Changes that a request makes to a model before a runtime sees it: graph in, graph out."""
 
-from onnxperf.passes.precision import PRECISIONS, precision
+from onnxperf.passes.precision import PRECISIONS, lacks_unit, precision
 
-__all__ = ["PRECISIONS", "precision"]
+__all__ = ["PRECISIONS", "lacks_unit", "precision"]

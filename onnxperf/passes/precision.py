@@ -46,7 +46,7 @@ def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
     if name == "keep":
         return graph
     dtype = STORED.get(name) or QUANTISED[name]
-    lacks = device is not None and dtype in UNITS and UNITS[dtype] not in device.dense_flops
+    lacks = device is not None and lacks_unit(device, name)
     if name in STORED:
         result, moved = _retyped(graph, dtype, lacks)
         message = f"{dtype} unit: tensors are stored in it, products run in float32 between casts"
@@ -61,6 +61,12 @@ def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
         return result
     nodes = tuple(dict.fromkeys(n for o in moved for n in o.nodes))
     return replace(result, notes=(*result.notes, Note("no-dtype", f"{device.id} has no {message}", nodes)))
+
+
+def lacks_unit(device: Device, name: str) -> bool:
+    """True where a card has no unit that multiplies in a precision, so that its products run between casts."""
+    dtype = STORED.get(name) or QUANTISED.get(name, "")
+    return dtype in UNITS and UNITS[dtype] not in device.dense_flops
 
 
 def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operator]]:

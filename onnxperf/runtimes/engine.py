@@ -67,6 +67,11 @@ class Runtime:
     describe: str
     kind: str = "gpu"
 
+    @property
+    def synchronous(self) -> bool:
+        """True where the host computes each operator itself before it goes on to the next."""
+        return self.kind == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class Fused:

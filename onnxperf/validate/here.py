@@ -19,8 +19,9 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.profile import Joined, by_class, joined, worst
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
-from onnxperf.pipeline import Request, answer, find, prepare
+from onnxperf.pipeline import Request, find, run_of
 from onnxperf.prediction import Prediction
+from onnxperf.summary import summarise
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed
@@ -162,7 +163,7 @@ def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...]
         raise UsageError(f"{m.subject.name} can't have run under {m.setting.runtime} on {m.place.name}")
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    prediction = answer(*prepare(Request(m.subject.skeleton, device, shapes=dict(s.inputs), terms=terms)))
+    prediction = summarise(run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device))
     if source == NOMINAL:
         notes = (*notes, NOT_CALIBRATED)
     kernels = _with_overhead(prediction) if m.place.kind == "cpu" else prediction

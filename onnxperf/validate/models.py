@@ -14,7 +14,8 @@ from onnxperf.latency import Constants, shipped
 from onnxperf.measurements.core import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.measurements.models import METHODS as PUBLISHED
 from onnxperf.measurements.models import Measured
-from onnxperf.pipeline import answer
+from onnxperf.run import Run
+from onnxperf.summary import summarise
 from onnxperf.validate.score import LEFT_OUT, ROOFLINE, SHIPPED, Pairs
 
 #: Methods that are scored on models: ours, then those published with the measurements.
@@ -53,7 +54,7 @@ def model(row: Measured) -> Iterator[Pairs]:
     for method in OURS:
         constants = left_out(row) if method == LEFT_OUT else shipped()
         named = method if method in (SUM, ROOFLINE) else "tile-wave"
-        p = answer(graph, device, replace(row.scenario, method=named), constants)
+        p = summarise(Run(graph, (device,), replace(row.scenario, method=named), constants))
         if row.seconds < BEYOND_PHYSICS * p.lower_bound_seconds:
             raise UsageError(FASTER)
         if row.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):

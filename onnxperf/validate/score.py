@@ -12,13 +12,14 @@ import numpy as np
 import gpu_specs
 from onnxperf.calibrate import attention, conv, gemm, recurrent, tensor, tensor_conv, vector
 from onnxperf.latency import Constants, estimate, shipped
-from onnxperf.latency.bounds import Array
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
+from onnxperf.latency.terms import Array
 from onnxperf.lower import Kernel, Kernels
 from onnxperf.measurements import Table
 from onnxperf.measurements.rejected import OTHER_LIBRARY
 from onnxperf.measurements.torch_fp32 import ELEMENTWISE
+from onnxperf.methods import METHODS as METHODS_OF_PREDICTION
 
 #: Methods that are scored on kernels. The first takes constants that no row of the card's die had a part in.
 LEFT_OUT, SHIPPED, ROOFLINE = "tile-wave, left out", "tile-wave", "roofline"
@@ -203,8 +204,8 @@ def answers(table: Table, rows: Array, gpu: str, method: str, c: Constants) -> t
     """Seconds of some of a table's works [k] as its rig runs them on a card, and their half-widths, as logarithms."""
     works, device = [table.works[i] for i in rows], gpu_specs.load(gpu)
     if method == ROOFLINE:
-        kernels = Kernels(tuple(Kernel(str(i), "", (), w, 0.0) for i, w in enumerate(works)), 0.0, 0)
-        found = estimate(kernels, [device], "roofline", c)
+        kernels = Kernels(tuple(Kernel(str(i), "", (), w) for i, w in enumerate(works)))
+        found = estimate(kernels, [device], METHODS_OF_PREDICTION["roofline"], c)
         inside = vector.beside(works, c) if table.family in vector.NAMES else 0.0
         return found.seconds[:, 0] + inside, found.half_width[:, 0]
     family = FITTED.get(table.family, vector.FAMILY)

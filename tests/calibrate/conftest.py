@@ -11,12 +11,11 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.calibrate.nominal import Described, device
 from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
-from onnxperf.latency import shipped
 from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
-from onnxperf.pipeline import Request, answer, costed, prepare
+from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import Prediction
-from onnxperf.runtimes import RUNTIMES
+from onnxperf.summary import summarise
 
 NOISE = 0.03
 AVX2 = Described("AVX2", 32, 2.5e9, 2**20, 32 * 2**20)
@@ -30,12 +29,12 @@ def nominal_cpu() -> Device:
 
 def predicted(model: bytes | str, d: Device, precision: str = "keep") -> Prediction:
     terms = {"runtime": f"ort-{'cpu' if d.kind == 'cpu' else 'cuda'}", "precision": precision}
-    return answer(*prepare(Request(model, d, terms=terms)))
+    return summarise(run_of(Request(model, terms=terms), d))
 
 
 def times(d: Device, p: Prediction) -> tuple[OperatorTime, ...]:
     """What ONNX Runtime's profile would say on a processor: each operator with what the host spends on it."""
-    node_s = costed(RUNTIMES["ort-cpu"], d, shipped()).host.node_s
+    node_s = p.run.host_costs[p.column].node_s
     each = ((k.name, k.op.rpartition("::")[2], k.seconds + k.repeat * node_s) for k in p.kernels)
     by_profile = ((name, type, s + PROFILER_S) for name, type, s in each)
     return tuple(OperatorTime(name, type, "CPUExecutionProvider", 20, s, s) for name, type, s in by_profile)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import gpu_specs
-from onnxperf.calibrate.host import PARAMETERS, Run, derive, fit, runs
+from onnxperf.calibrate.host import PARAMETERS, MeasuredRun, derive, fit, runs
 from onnxperf.latency import shipped
 from onnxperf.measurements.models import Measured
 from onnxperf.measurements.ort import COLUMNS, FILE
-from onnxperf.pipeline import answer
+from onnxperf.run import Run
+from onnxperf.summary import summarise
 
 pytest.importorskip("scipy")
 
@@ -27,18 +28,18 @@ ROWS = [row(s, b, transformers=t) for s in ("minilm-l6-h384", "bert-base-cased")
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Run]:
+def made() -> list[MeasuredRun]:
     return runs(ROWS, shipped())
 
 
-def test_a_run_lasts_as_long_as_the_schedule_says(made: list[Run]) -> None:
+def test_a_run_lasts_as_long_as_the_schedule_says(made: list[MeasuredRun]) -> None:
     constants = shipped().having(COSTS)
     for r, run in zip(ROWS, made, strict=True):
-        p = answer(r.graph, gpu_specs.load(r.gpu), r.scenario, constants)
+        p = summarise(Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants))
         assert run.seconds(COSTS) == pytest.approx(p.seconds, rel=1e-9)
 
 
-def test_costs_are_found_again_without_the_rows_left_out(made: list[Run]) -> None:
+def test_costs_are_found_again_without_the_rows_left_out(made: list[MeasuredRun]) -> None:
     exact = [replace(r, measured=replace(r.measured, seconds=r.seconds(COSTS))) for r in made]
     found = fit(exact)
     assert list(found) == [p.path for p in PARAMETERS]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxperf.decide import diff
-from onnxperf.decide.both import compare
-from onnxperf.decide.diff import CAUSES, Change, Difference, Side, difference, in_order, total
+from onnxperf.decide.diff import CAUSES, Change, Difference, difference, in_order, total
+from onnxperf.decide.two_models import compare
 from onnxperf.errors import UsageError
 from onnxperf.pipeline import Request, predict
 from onnxperf.prediction import KernelPrediction, Prediction
@@ -42,17 +42,19 @@ def some_prediction() -> Prediction:
 
 def side(
     kernels: Sequence[tuple[str, Size, float]], prefix: str = "k", *, factor: float = 1.0, beside: float = 1e-5
-) -> Side:
+) -> Prediction:
     """A run of these kernels (operator type, size, seconds), with some time beside them."""
     like = some_prediction()
-    works = tuple(Work(size, "float32", "fp32", 800, 400, 0) for _, size, _ in kernels)
     rows = tuple(
-        replace(like.kernels[0], name=f"{prefix}{i}", op=op, seconds=seconds, repeat=1)
-        for i, (op, _, seconds) in enumerate(kernels)
+        replace(like.kernels[0], name=f"{prefix}{i}", op=op, seconds=seconds, repeat=1, work=_work(size))
+        for i, (op, size, seconds) in enumerate(kernels)
     )
     added = fsum(k.seconds for k in rows)
-    p = replace(like, kernels=rows, seconds=added + beside, sum_seconds=added, power_factor=factor)
-    return Side(p, works)
+    return replace(like, kernels=rows, seconds=added + beside, sum_seconds=added, power_factor=factor)
+
+
+def _work(size: Size) -> Work:
+    return Work(size, "float32", "fp32", 800, 400, 0)
 
 
 def counterparts(d: Difference) -> Counter[tuple[str | None, str | None, str]]:
@@ -82,8 +84,8 @@ factors = st.sampled_from((1.0, 1.25))
 def test_every_kernel_has_one_place_and_all_adds_up(a, b, factor) -> None:
     left, right = side(a, "a"), side(b, "b", factor=factor)
     d = difference(left, right)
-    assert Counter(c.a for c in d.changes if c.a) == Counter(left.prediction.kernels)
-    assert Counter(c.b for c in d.changes if c.b) == Counter(right.prediction.kernels)
+    assert Counter(c.a for c in d.changes if c.a) == Counter(left.kernels)
+    assert Counter(c.b for c in d.changes if c.b) == Counter(right.kernels)
     for c in d.changes:
         assert c.cause in CAUSES and (c.a is None) == (c.cause == "added") and (c.b is None) == (c.cause == "removed")
     own, other = ([k.seconds for k in s.prediction.kernels] for s in (left, right))
@@ -193,8 +195,8 @@ def test_an_inserted_layer_is_the_one_that_was_added() -> None:
     assert [c.b.name for c in difference(before, after).of("added") if c.b] == ["b3"]
 
 
-def requests(a: str | bytes, b: str | bytes, gpu: str = "t4", **given: object) -> tuple[Request, Request]:
-    return Request(a, gpu, **given), Request(b, gpu, **given)  # type: ignore[arg-type]
+def requests(a: str | bytes, b: str | bytes, gpu: str = "t4", **given: object) -> tuple[Request, Request, str]:
+    return Request(a, **given), Request(b, **given), gpu  # type: ignore[arg-type]
 
 
 def test_resnet_of_two_frameworks_differs_where_the_stride_stands() -> None:

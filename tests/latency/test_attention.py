@@ -67,8 +67,8 @@ def test_long_prompts_run_at_a_fair_share_of_the_rate() -> None:
 
 def test_few_queries_to_a_long_cache_are_split_along_the_keys() -> None:
     b = alone([attend(1, 8, 8, 1, 65536), attend(256, 32, 8, 1, 1024)], TENSOR, shipped())
-    assert all(" split " in name for name in b.choice[0]) and (b.launches[0] == 2).all() and (b.workspace[0] > 0).all()
-    assert not any(" split " in name for name in b.choice[1])
+    assert all(" split " in name for name in b.variant[0]) and (b.launches[0] == 2).all() and (b.workspace[0] > 0).all()
+    assert not any(" split " in name for name in b.variant[1])
 
 
 def test_a_projection_inside_is_a_product_beside() -> None:

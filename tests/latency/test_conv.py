@@ -10,9 +10,10 @@ import gpu_specs
 from onnxperf.calibrate import tensor_conv
 from onnxperf.calibrate.fit import fit
 from onnxperf.latency import alone, floors, shipped, single
-from onnxperf.latency.bounds import Bounds
 from onnxperf.latency.constants import assumed
+from onnxperf.latency.terms import KernelTerms
 from onnxperf.measurements import Table
+from onnxperf.methods import METHODS
 from op_models import Conv, Work
 
 V100, P100, A100, T4 = (gpu_specs.load(g) for g in ("v100-pcie-16gb", "p100-pcie-16gb", "a100-pcie-40gb", "t4"))
@@ -31,7 +32,7 @@ def layer(
     return Work(size, dtype, pipe, read, width * images * cout * positions, weights, flops)
 
 
-def timed(w: Work, device: gpu_specs.Device = V100, budget: bool = False) -> Bounds:
+def timed(w: Work, device: gpu_specs.Device = V100, budget: bool = False) -> KernelTerms:
     return alone([w], [device], shipped(), budget)
 
 
@@ -43,8 +44,8 @@ def seconds(w: Work, device: gpu_specs.Device = V100) -> float:
 def test_a_large_3x3_layer_goes_through_a_transform_and_beats_the_direct_peak(device: gpu_specs.Device) -> None:
     w = layer(32, 512, 512, (56, 56), (3, 3))
     b = timed(w, device)
-    assert b.choice[0, 0].startswith("winograd")
-    assert b.effort[0, 0] < 0.6  # fewer FLOPs, hence less energy
+    assert b.variant[0, 0].startswith("winograd")
+    assert b.executed_share[0, 0] < 0.6  # fewer FLOPs, hence less energy
     assert b.seconds[0, 0] < w.matrix_flops / device.dense_flops["fp32"]
     assert b.seconds[0, 0] > w.matrix_flops / 4 / device.dense_flops["fp32"]
     assert floors([w], [device])[0, 0] < b.seconds[0, 0]
@@ -65,16 +66,16 @@ def test_a_large_3x3_layer_goes_through_a_transform_and_beats_the_direct_peak(de
 def test_what_no_transform_is_open_to_stays_above_the_direct_peak(w: Work) -> None:
     for device in (V100, P100, A100, T4):
         b = timed(w, device)
-        assert b.choice[0, 0].startswith("128x")
+        assert b.variant[0, 0].startswith("128x")
         assert b.seconds[0, 0] >= w.matrix_flops / device.dense_flops["fp32"]
         assert b.workspace[0, 0] == 0
 
 
 def test_few_channels_are_gathered_and_many_are_transformed() -> None:
     first, deep = layer(16, 3, 64, (224, 224), (3, 3)), layer(64, 512, 512, (14, 14), (3, 3))
-    assert timed(first).choice[0, 0] == "128x64"  # VGG's first layer, as cuDNN runs it
+    assert timed(first).variant[0, 0] == "128x64"  # VGG's first layer, as cuDNN runs it
     b = timed(deep)
-    assert b.choice[0, 0] == "winograd 4x4"
+    assert b.variant[0, 0] == "winograd 4x4"
     assert b.launches[0, 0] == 4
     tiles = 64 * 4 * 4  # of 4x4 outputs; the borders of 14x14 are padded
     assert b.workspace[0, 0] == 4 * 36 * (tiles * 512 + 512 * 512 + tiles * 512)
@@ -88,7 +89,7 @@ def test_winograd_pays_for_borders_it_does_not_fill() -> None:
 def test_half_precision_and_tensor_cores_run_the_plain_product() -> None:
     w = layer(32, 256, 256, (56, 56), (3, 3), dtype="float16", pipe="tensor_fp16")
     b = timed(w, A100)
-    assert not b.choice[0, 0].startswith("winograd")
+    assert not b.variant[0, 0].startswith("winograd")
     assert b.seconds[0, 0] > w.matrix_flops / A100.dense_flops["tensor_fp16"]
 
 
@@ -130,7 +131,7 @@ def test_a_product_on_tensor_cores_is_never_faster_than_physics(cin: int, groups
     w = half(8, cin * groups, 24 * groups, (28, 28), (3, 3), groups=groups)
     cards = [d for d in map(gpu_specs.load, gpu_specs.ids()) if "tensor_fp16" in d.dense_flops]
     for device in cards:  # what the model says itself, before the floor is put under it
-        said, least = single(w, device, shipped(), "tile-wave", w.weight_bytes)
+        said, least = single(w, device, shipped(), METHODS["tile-wave"], w.weight_bytes)
         assert said.seconds[0, 0] >= least.seconds[0, 0], device.id
 
 
@@ -148,7 +149,7 @@ def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> 
 def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:
     small, large = (layer(32, 256, 256, (56, 56), (t, t), groups=256) for t in (3, 31))
     b = timed(small)
-    assert b.choice[0, 0] == "direct"
+    assert b.variant[0, 0] == "direct"
     assert b.memory[0, 0] > b.compute[0, 0]
     assert seconds(large) > 5 * seconds(small)
 

@@ -9,6 +9,7 @@ from onnxperf.calibrate import gemm as calibration
 from onnxperf.latency import alone, shipped, single
 from onnxperf.latency.constants import assumed
 from onnxperf.measurements import Row, tables
+from onnxperf.methods import METHODS
 from op_models import Gemm, Work
 
 A100, P100, P4, T4, V100 = (
@@ -23,7 +24,7 @@ def product(m: int, n: int, k: int, *, batch: int = 1, tb: bool = False, bias: b
 
 
 def chosen(w: Work, *devices: gpu_specs.Device) -> list[str]:
-    return [str(name) for name in alone([w], devices, shipped()).choice[0]]
+    return [str(name) for name in alone([w], devices, shipped()).variant[0]]
 
 
 def seconds(w: Work, device: gpu_specs.Device) -> float:
@@ -65,14 +66,14 @@ def test_long_rows_cost_old_cards_their_sharing() -> None:
 
 def test_details_multiply_to_the_rate_of_the_arithmetic() -> None:
     w = product(1000, 700, 900)
-    b, _ = single(w, A100, shipped(), "tile-wave", 0.0)
+    b, _ = single(w, A100, shipped(), METHODS["tile-wave"], 0.0)
     detail = {name: float(v[0, 0]) for name, v in b.detail.items()}
     shares = prod(v for name, v in detail.items() if name.endswith("efficiency"))
     prologues = detail["counted waves"] * detail["prologue seconds"]
     arithmetic = w.matrix_flops / A100.dense_flops["fp32"] / shares
     assert (b.compute + b.latency)[0, 0] == pytest.approx(arithmetic + prologues, rel=1e-9)
     assert 0 < b.compute[0, 0] < b.seconds[0, 0]
-    assert (b.workspace[0, 0] > 0) == (b.launches[0, 0] == 2) == ("split" in b.choice[0, 0])
+    assert (b.workspace[0, 0] > 0) == (b.launches[0, 0] == 2) == ("split" in b.variant[0, 0])
 
 
 def test_fits_see_training_rows_of_cards_at_full_clock_alone() -> None:

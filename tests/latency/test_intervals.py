@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpu_specs
-from onnxperf.latency import estimate, shipped
+from onnxperf.latency import family_of, shipped
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import (
     BEYOND,
@@ -18,10 +18,10 @@ from onnxperf.latency.intervals import (
     distance,
     half_widths,
     in_domain,
-    operator_class,
 )  # fmt: skip
 from onnxperf.lower import Kernel, Kernels
 from op_models import Attention, Gemm, Pointwise, Rows, Work
+from tests.estimating import estimate
 
 T4 = gpu_specs.load("t4")
 
@@ -72,10 +72,11 @@ def test_what_is_unlike_any_row_is_less_certain_than_a_new_card() -> None:
 def test_tensor_cores_have_classes_of_their_own() -> None:
     packed = Work(Gemm(1, 64, 64, 64), "bfloat16", "tensor_bf16", 8192 + 2048, 8192, 2048, 2 * 64**3)
     works = [product(64, "float16"), packed, replace(product(64, "float16"), dtype="int8", pipe="tensor_int8")]
-    assert [operator_class(w, True) for w in works] == ["tensor_gemm"] + ["tensor_gemm_quantised"] * 2
+    assert [family_of(w).error_class(w, True) for w in works] == ["tensor_gemm"] + ["tensor_gemm_quantised"] * 2
     assert class_on(works[0], gpu_specs.load("p4")) == "linear"  # the card has none
     attention = [Attention(1, 8, 8, q, 512, 64, 64, causal) for q, causal in ((1, True), (512, True), (512, False))]
-    phases = [operator_class(Work(size, "float16", "tensor_fp16", 64, 64, 0, 64), True) for size in attention]
+    fused = [Work(size, "float16", "tensor_fp16", 64, 64, 0, 64) for size in attention]
+    phases = [family_of(w).error_class(w, True) for w in fused]
     assert phases == ["attention_decode", "attention_prefill", "attention_encoder"]
     one = {"measured": 0.7, "known": 0.7, "new": 0.7, "within": 0.5}
     c = shipped().having({"interval.tensor_gemm": one, "interval.linear": {**one, "new": 0.2}})
@@ -85,8 +86,9 @@ def test_tensor_cores_have_classes_of_their_own() -> None:
 
 def test_every_size_has_a_class_with_a_range() -> None:
     for w in (product(8), product(8, batch=2), Work(Pointwise(9), "float32", "fp32", 36, 36, 0)):
-        assert operator_class(w) in shipped().interval
-    names = [operator_class(Work(Rows(4, 4, passes), "float32", "fp32", 64, 64, 0)) for passes in range(4)]
+        assert family_of(w).error_class(w, False) in shipped().interval
+    rows = [Work(Rows(4, 4, passes), "float32", "fp32", 64, 64, 0) for passes in range(4)]
+    names = [family_of(w).error_class(w, False) for w in rows]
     assert names == ["reduction", "normalisation", "softmax", "softmax"]
 
 
@@ -111,7 +113,7 @@ def test_the_same_work_errs_the_same_each_time() -> None:
 
 
 def test_estimates_carry_their_ranges() -> None:
-    rows = tuple(Kernel(f"k{i}", "MatMul", (), product(512), 1e-6) for i in range(3))
-    e = estimate(Kernels(rows, 0.0, 0), [T4])
+    rows = tuple(Kernel(f"k{i}", "MatMul", (), product(512)) for i in range(3))
+    e = estimate(Kernels(rows, (), 0), [T4])
     assert e.half_width.shape == (3, 1)
     assert e.run_half_width == pytest.approx(e.half_width[0])  # the same work three times

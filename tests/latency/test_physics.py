@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_specs
-from onnxperf.latency import KINDS, METHODS, estimate
+from onnxperf.latency import BOUNDS
 from onnxperf.lower import Kernel, Kernels
+from onnxperf.methods import METHODS
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
+from tests.estimating import estimate
 
 DEVICES = [gpu_specs.load(i) for i in gpu_specs.ids()]
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
@@ -24,8 +26,8 @@ few = st.integers(1, 64)
 
 
 def kernels(*works: Work, stored: int = 10**9) -> Kernels:
-    rows = tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w, 1e-6) for i, w in enumerate(works))
-    return Kernels(rows, 0.0, stored)
+    rows = tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w) for i, w in enumerate(works))
+    return Kernels(rows, (), stored)
 
 
 @st.composite
@@ -87,13 +89,13 @@ def executed(w: Work, d: gpu_specs.Device) -> float:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(works(), min_size=1, max_size=6), st.sampled_from(METHODS))
+@given(st.lists(works(), min_size=1, max_size=6), st.sampled_from(tuple(METHODS)))
 def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None:
     e = estimate(kernels(*found), DEVICES, method)
     assert np.isfinite(e.seconds).all()
     assert np.isfinite(e.joules).all() and (e.joules >= 0).all()
-    assert (e.factor >= 1).all()
-    assert ((e.share > 0) & (e.share <= 1)).all()
+    assert (e.power_factor >= 1).all()
+    assert ((e.occupancy > 0) & (e.occupancy <= 1)).all()
     for j, d in enumerate(DEVICES):
         for i, w in enumerate(found):
             instead = (d.dense_flops.get(p, 0) for p in ("fp32", "fp16", "tensor_fp16"))  # of a unit that is not there
@@ -111,9 +113,9 @@ def test_many_at_once_equal_one_by_one(found: list[Work]) -> None:
     for j, d in enumerate(DEVICES[::5]):
         for i, w in enumerate(found):
             alone = estimate(kernels(w), [d])
-            both = together.seconds[i, j * 5] / together.factor[j * 5]
-            assert both == pytest.approx(alone.seconds[0, 0] / alone.factor[0], rel=1e-12)
-            assert together.choice[i, j * 5] == alone.choice[0, 0]
+            both = together.seconds[i, j * 5] / together.power_factor[j * 5]
+            assert both == pytest.approx(alone.seconds[0, 0] / alone.power_factor[0], rel=1e-12)
+            assert together.variant[i, j * 5] == alone.variant[0, 0]
 
 
 def test_transfers_run_at_the_speed_of_the_link() -> None:
@@ -133,13 +135,13 @@ def test_roofline_is_the_larger_of_flops_and_bytes() -> None:
     e = estimate(kernels(w, thin), [l4], "roofline")
     assert e.seconds[0, 0] == pytest.approx(2 * 4096**3 / 121e12)
     assert e.seconds[1, 0] == pytest.approx(8e9 / 300.1e9)
-    assert [KINDS[i] for i in e.kind[:, 0]] == ["compute", "memory"]
+    assert [BOUNDS[i] for i in e.bound[:, 0]] == ["compute", "memory"]
 
 
 def test_no_kernels_take_no_time() -> None:
     e = estimate(kernels(), DEVICES)
     assert e.seconds.shape == (0, len(DEVICES))
-    assert (e.factor == 1).all()
+    assert (e.power_factor == 1).all()
 
 
 def test_a_recurrent_layer_takes_its_steps_one_by_one() -> None:

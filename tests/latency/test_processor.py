@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 import gpu_specs
 import onnxperf
 from onnxperf import predict
-from onnxperf.latency import METHODS, effect_of, estimate
+from onnxperf.latency import correction_name
 from onnxperf.lower import Kernel, Kernels
+from onnxperf.methods import METHODS
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Work
+from tests.estimating import estimate
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 CARD = """
@@ -53,7 +55,7 @@ def device(path: Path) -> gpu_specs.Device:
 
 
 def kernels(*works: Work, stored: int = 10**9) -> Kernels:
-    return Kernels(tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w, 1e-6) for i, w in enumerate(works)), 0.0, stored)
+    return Kernels(tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w) for i, w in enumerate(works)), (), stored)
 
 
 side, few = st.integers(1, 4096), st.integers(1, 64)
@@ -149,7 +151,7 @@ def test_a_depthwise_convolution_is_no_product() -> None:
     dense, depthwise = Conv(groups=1, **image), Conv(groups=128, **image)
 
     def name(size: Conv, op: str = "Conv") -> str:
-        return effect_of(Kernel("k", op, (), Work(size, "float32", "fp32", 1, 1, 0), 0.0))
+        return correction_name(Kernel("k", op, (), Work(size, "float32", "fp32", 1, 1, 0)))
 
     sizes = (dense, depthwise, dense._replace(groups=4))
     assert [*map(name, sizes)] == ["Conv", "Conv depthwise", "Conv grouped"]
@@ -204,7 +206,7 @@ def test_what_only_a_card_has_is_refused(core: gpu_specs.Device, terms: dict[str
 def test_an_elementwise_operator_pays_for_what_it_moves(core: gpu_specs.Device) -> None:
     def moved(n: int, flops: int = 1) -> float:
         w = Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0, 0, flops * n)
-        return float(estimate(Kernels((Kernel("k", "Add", ("n",), w, 0.0),), 0.0, 0), [core]).seconds[0, 0])
+        return float(estimate(Kernels((Kernel("k", "Add", ("n",), w),), (), 0), [core]).seconds[0, 0])
 
     assert moved(2**24) > 2 * 16 * moved(2**19)  # beyond the core's own cache
     assert moved(2**16, 30) > 2 * moved(2**16)

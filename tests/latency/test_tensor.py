@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import gpu_specs
 from onnxperf.latency import alone, floors, shipped, single
 from onnxperf.latency.cards import Cards
+from onnxperf.methods import METHODS
 from op_models import BITS, Gemm, Work
 
 DEVICES = [d for d in map(gpu_specs.load, gpu_specs.ids()) if "tensor_fp16" in d.dense_flops]
@@ -39,14 +40,14 @@ def test_no_product_beats_physics(m: int, n: int, k: int, batch: int, dtype: str
     assert np.isfinite(took).all()
     assert (took >= floors([w], DEVICES) * (1 - 1e-9)).all()
     for device in DEVICES:
-        said, least = single(w, device, shipped(), "tile-wave", w.weight_bytes)
+        said, least = single(w, device, shipped(), METHODS["tile-wave"], w.weight_bytes)
         assert said.seconds[0, 0] > 0.5 * least.seconds[0, 0], device.id
 
 
 def test_the_floor_is_hardly_ever_needed() -> None:
     sizes = np.exp2(np.random.default_rng(0).uniform(0, 14, (300, 3))).astype(int).tolist()
     said = [
-        single(w, device, shipped(), "tile-wave", w.weight_bytes)
+        single(w, device, shipped(), METHODS["tile-wave"], w.weight_bytes)
         for w in (product(m, n, k) for m, n, k in sizes)
         for device in map(gpu_specs.load, ("t4", "a100-sxm4-80gb", "l40s", "h100-sxm", "b200-sxm"))
     ]
@@ -135,7 +136,7 @@ def test_geforce_halves_the_peak_not_what_is_lost() -> None:
 @pytest.mark.parametrize("card", ["a100-sxm4-80gb", "h100-sxm", "rtx-3090"])
 def test_the_shares_multiply_to_the_rate_of_the_arithmetic(card: str) -> None:
     w = product(1000, 3000, 5000)
-    b, _ = single(w, gpu_specs.load(card), shipped(), "tile-wave", 0.0)
+    b, _ = single(w, gpu_specs.load(card), shipped(), METHODS["tile-wave"], 0.0)
     detail = {name: float(v[0, 0]) for name, v in b.detail.items()}
     shares = prod(v for name, v in detail.items() if name.endswith("efficiency"))
     peak = gpu_specs.load(card).dense_flops["tensor_fp16"]

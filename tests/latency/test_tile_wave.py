@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.latency import KINDS, estimate, pipe_on, shipped
+from onnxperf.latency import BOUNDS, pipe_on, shipped
 from onnxperf.latency.constants import unmeasured
 from onnxperf.lower import Kernel, Kernels
 from op_models import Attention, Conv, Gemm, Pointwise, Rows, Transfer, Work
+from tests.estimating import estimate
 
 A100 = gpu_specs.load("a100-sxm4-80gb")
 T4 = gpu_specs.load("t4")
@@ -24,8 +25,8 @@ def gemm(m: int, n: int, k: int, *, batch: int = 1, pipe: str = "tensor_fp16", d
 
 
 def seconds(w: Work, device: gpu_specs.Device = A100, *, stored: int = 10**10, copies: int = 1) -> float:
-    rows = tuple(Kernel(str(i), "MatMul", (), w, 0.0) for i in range(copies))
-    return float(estimate(Kernels(rows, 0.0, stored), [device]).seconds[0, 0])
+    rows = tuple(Kernel(str(i), "MatMul", (), w) for i in range(copies))
+    return float(estimate(Kernels(rows, (), stored), [device]).seconds[0, 0])
 
 
 def test_one_block_more_than_a_wave_costs_a_wave() -> None:
@@ -46,9 +47,9 @@ def test_products_with_few_rows_stream_the_matrix(device: gpu_specs.Device, rows
 
 
 def test_a_long_thin_product_is_split_along_k() -> None:
-    rows = (Kernel("k", "MatMul", (), gemm(16, 64, 65536), 0.0),)
-    e = estimate(Kernels(rows, 0.0, 10**10), [A100])
-    assert "split" in str(e.choice[0, 0])
+    rows = (Kernel("k", "MatMul", (), gemm(16, 64, 65536)),)
+    e = estimate(Kernels(rows, (), 10**10), [A100])
+    assert "split" in str(e.variant[0, 0])
     assert e.launches[0, 0] == 2
     assert e.workspace[0, 0] > 0
 
@@ -82,29 +83,27 @@ def test_pipes_fall_back_to_what_the_card_has() -> None:
 
 
 def test_a_small_card_is_slowed_by_its_power_limit() -> None:
-    rows = tuple(
-        Kernel(str(i), "MatMul", (), gemm(4096, 4096, 4096, pipe="fp32", dtype="float32"), 0.0) for i in range(9)
-    )
-    e = estimate(Kernels(rows, 0.0, 10**10), [T4, A100])
-    assert e.factor[0] > 1.3
-    assert e.factor[1] < 1.2
-    once = estimate(Kernels(rows, 0.0, 10**10), [T4], "sum")
-    assert np.allclose(e.seconds[:, 0], once.seconds[:, 0] * e.factor[0])
+    rows = tuple(Kernel(str(i), "MatMul", (), gemm(4096, 4096, 4096, pipe="fp32", dtype="float32")) for i in range(9))
+    e = estimate(Kernels(rows, (), 10**10), [T4, A100])
+    assert e.power_factor[0] > 1.3
+    assert e.power_factor[1] < 1.2
+    once = estimate(Kernels(rows, (), 10**10), [T4], "sum")
+    assert np.allclose(e.seconds[:, 0], once.seconds[:, 0] * e.power_factor[0])
 
 
 def test_depthwise_convolutions_do_not_use_tiles() -> None:
     width, positions = 4, 112 * 112
     nbytes = width * 32 * positions
     w = Work(Conv(1, 32, 32, positions, 9, 32, 1), "float32", "fp32", nbytes, nbytes, 4 * 288, 2 * 32 * positions * 9)
-    e = estimate(Kernels((Kernel("k", "Conv", (), w, 0.0),), 0.0, 10**10), [A100])
-    assert e.choice[0, 0] == "direct"
+    e = estimate(Kernels((Kernel("k", "Conv", (), w),), (), 10**10), [A100])
+    assert e.variant[0, 0] == "direct"
 
 
 def test_calibration_effects_scale_their_term() -> None:
     slow = replace(A100, effects=gpu_specs.Effects(compute=1.0, memory=2.0, launch=1.0, source="test"))
     n = 10**9
     copy = Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0)
-    one, two = estimate(Kernels((Kernel("k", "Copy", (), copy, 0.0),), 0.0, 0), [A100, slow], "sum").seconds[0]
+    one, two = estimate(Kernels((Kernel("k", "Copy", (), copy),), (), 0), [A100, slow], "sum").seconds[0]
     assert two == pytest.approx(2 * one, rel=1e-3)
     product = gemm(8192, 8192, 8192)
     assert seconds(product, slow) < 1.3 * seconds(product, A100)
@@ -149,25 +148,25 @@ def test_a_transposed_convolution_does_the_work_its_flops_say() -> None:
 
 
 def test_too_little_work_is_not_called_a_lack_of_arithmetic() -> None:
-    thin = Kernels((Kernel("k", "MatMul", (), gemm(64, 64, 4096), 0.0),), 0.0, 10**10)
-    full = Kernels((Kernel("k", "MatMul", (), gemm(8192, 8192, 8192), 0.0),), 0.0, 10**10)
-    assert KINDS[estimate(thin, [A100]).kind[0, 0]] != "compute"
-    assert KINDS[estimate(full, [A100]).kind[0, 0]] == "compute"
+    thin = Kernels((Kernel("k", "MatMul", (), gemm(64, 64, 4096)),), (), 10**10)
+    full = Kernels((Kernel("k", "MatMul", (), gemm(8192, 8192, 8192)),), (), 10**10)
+    assert BOUNDS[estimate(thin, [A100]).bound[0, 0]] != "compute"
+    assert BOUNDS[estimate(full, [A100]).bound[0, 0]] == "compute"
 
 
 def test_copies_over_the_bus_take_no_part_in_the_power_budget() -> None:
-    product = Kernel("p", "MatMul", (), gemm(4096, 4096, 4096, pipe="fp32", dtype="float32"), 0.0)
-    copy = Kernel("c", "Transfer", (), Work(Transfer(10**8, "h2d"), "float32", "fp32", 0, 10**8, 0), 0.0)
-    alone, together = (estimate(Kernels(r, 0.0, 10**10), [T4]) for r in ((product,), (product, copy)))
-    assert together.factor[0] == alone.factor[0] > 1.3
-    assert together.seconds[1, 0] == pytest.approx(estimate(Kernels((copy,), 0.0, 1), [T4]).seconds[0, 0])
+    product = Kernel("p", "MatMul", (), gemm(4096, 4096, 4096, pipe="fp32", dtype="float32"))
+    copy = Kernel("c", "Transfer", (), Work(Transfer(10**8, "h2d"), "float32", "fp32", 0, 10**8, 0))
+    alone, together = (estimate(Kernels(r, (), 10**10), [T4]) for r in ((product,), (product, copy)))
+    assert together.power_factor[0] == alone.power_factor[0] > 1.3
+    assert together.seconds[1, 0] == pytest.approx(estimate(Kernels((copy,), (), 1), [T4]).seconds[0, 0])
 
 
 def test_a_causal_kernel_skips_what_is_masked_and_no_more() -> None:
     def attention(queries: int, keys: int, causal: bool) -> tuple[float, float]:
         size = Attention(1, 16, 16, queries, keys, 64, 64, causal)
         w = Work(size, "float16", "tensor_fp16", 10**6, 10**6, 0, 4 * 16 * queries * keys * 64)
-        e = estimate(Kernels((Kernel("k", "Attention", (), w, 0.0),), 0.0, 0), [A100])
+        e = estimate(Kernels((Kernel("k", "Attention", (), w),), (), 0), [A100])
         return float(e.seconds[0, 0]), float(e.floor_s[0, 0])
 
     (whole, floor), (half, half_floor) = attention(8192, 8192, False), attention(8192, 8192, True)

@@ -10,10 +10,11 @@ import pytest
 import gpu_specs
 from onnxperf.calibrate import vector as calibrate
 from onnxperf.calibrate.fit import fit
-from onnxperf.latency import alone, shipped, vector
-from onnxperf.latency.bounds import Columns
+from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import assumed
+from onnxperf.latency.families.rows import rows as row_model
+from onnxperf.latency.works import Works
 from onnxperf.measurements import Table
 from op_models import Move, Pointwise, Rows, Work
 
@@ -53,9 +54,9 @@ def test_a_stream_that_is_still_in_l2_beats_dram() -> None:
 def test_normalisation_reads_rows_twice_where_those_in_flight_exceed_l2() -> None:
     """Three trips to DRAM in place of two: 4 MB of L2 hold 56 x 16 rows of 256 elements, and not of 8192."""
     d = Cards([P100, V100, A100], shipped())
-    wide, narrow = (Columns([rows(2**15, width, LAYER_NORM)], d) for width in (16384, 256))
-    assert (vector.rows(narrow, d, shipped()).detail["miss share"] < 0.02).all()
-    assert (vector.rows(wide, d, shipped()).detail["miss share"] > 0.98).all()
+    wide, narrow = (Works([rows(2**15, width, LAYER_NORM)], d) for width in (16384, 256))
+    assert (row_model(narrow, d, shipped(), np.zeros((1, 1))).detail["miss share"] < 0.02).all()
+    assert (row_model(wide, d, shipped(), np.zeros((1, 1))).detail["miss share"] > 0.98).all()
     for card in (P100, V100, A100):
         assert seconds(rows(2**15, 16384, LAYER_NORM), card) == pytest.approx(
             1.5 * seconds(elementwise(2**29), card), rel=0.12

@@ -1,4 +1,4 @@
-"""One kernel on one card: what is known of it, and what follows at once."""
+"""One kernel on one card: everything that its explanation is written from."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.latency import Constants, pipe_on
-from onnxperf.latency.bounds import Bounds, Columns
+from onnxperf.latency import Constants, KernelTerms, Method, pipe_on
 from onnxperf.latency.cards import Cards
+from onnxperf.latency.works import Works
 from onnxperf.lower import Kernel
-from onnxperf.prediction import KernelPrediction, Scenario
+from onnxperf.prediction import KernelPrediction
+from onnxperf.scenario import Scenario
 from op_models import Transfer
 
 
@@ -23,19 +24,21 @@ def one(term: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Case:
-    """All that is known of one kernel on one card; `seconds` and `joules` are those of one run of it.
+class KernelFacts:
+    """All that is known of one kernel on one card; `seconds` and `joules` are those of one repeat.
 
-    bounds, least: the terms of its estimate and of the physical floor, [1, 1]; read: the constants that went into them.
+    terms, bound: the terms of its estimate and of the speed-of-light bound, [1, 1]; factor: by how much the power limit
+    slows it; read: the constants that were read for them, by dotted path.
     """
 
     kernel: Kernel
-    found: KernelPrediction
+    predicted: KernelPrediction
     device: Device
     scenario: Scenario
+    method: Method
     constants: Constants
-    bounds: Bounds
-    least: Bounds
+    terms: KernelTerms
+    bound: KernelTerms
     seconds: float
     joules: float
     factor: float
@@ -43,18 +46,18 @@ class Case:
 
     @property
     def unit(self) -> str:
-        """What the waterfall counts."""
+        """The unit of the rates: of arithmetic, or of traffic where there are no products."""
         return "FLOP/s" if self.kernel.work.matrix_flops else "B/s"
 
     @property
     def amount(self) -> float:
-        """FLOPs of products, or bytes where there are none."""
+        """FLOPs of products, or bytes where there are none: what a rate is the quotient of."""
         w = self.kernel.work
         return float(w.matrix_flops or (w.size.bytes if isinstance(w.size, Transfer) else w.bytes))
 
     @property
     def peak(self) -> float:
-        """The datasheet's rate for that."""
+        """The datasheet's rate for it."""
         if self.kernel.work.matrix_flops:
             return float(self.device.dense_flops[self.pipe])
         return self.device.pcie_Bps if isinstance(self.kernel.work.size, Transfer) else self.device.bandwidth_Bps
@@ -67,16 +70,16 @@ class Case:
     @property
     def detail(self) -> dict[str, float]:
         """The estimate's details that this kernel's form has."""
-        values = {name: one(v) for name, v in self.bounds.detail.items()}
+        values = {name: one(v) for name, v in self.terms.detail.items()}
         return {name: v for name, v in values.items() if np.isfinite(v)}
 
     @property
     def executed(self) -> float:
         """Matrix FLOPs that are executed: masked tiles are skipped, transforms save products."""
         cards = Cards([self.device], self.constants)
-        return one(Columns([self.kernel.work], cards).executed) * self.detail.get("executed share", 1.0)
+        return one(Works([self.kernel.work], cards).executed) * self.detail.get("executed share", 1.0)
 
     @property
-    def form(self) -> str:
-        """The tile or algorithm that was chosen; "" where there is one form only."""
-        return str(np.broadcast_to(self.bounds.choice, (1, 1))[0, 0])
+    def variant(self) -> str:
+        """The tile or algorithm that was chosen; "" where there is one only."""
+        return str(np.broadcast_to(self.terms.variant, (1, 1))[0, 0])

@@ -7,22 +7,22 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from gpu_specs import Device
 from onnxperf.errors import UsageError, printable
-from onnxperf.explain.case import Case
 from onnxperf.explain.core import Explanation
-from onnxperf.explain.parts import sections
+from onnxperf.explain.facts import KernelFacts
+from onnxperf.explain.sections import sections
 from onnxperf.explain.trace import traced
 from onnxperf.explain.waterfall import waterfall
 from onnxperf.graph import Graph
-from onnxperf.latency import estimate, shipped, single
+from onnxperf.latency import single
 from onnxperf.lower import Kernel
-from onnxperf.pipeline import answer, lowered
-from onnxperf.prediction import KernelPrediction, Prediction, Scenario
+from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.run import Run
+from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"
-WARNINGS = frozenset({"other-device", "no-unit", "assumed-operator", "gpu-alias"})
+CONCERNING = frozenset({"other-device", "no-unit", "assumed-operator", "gpu-alias"})
 
 
 def product_graph(sizes: Sequence[int]) -> Graph:
@@ -36,55 +36,53 @@ def product_graph(sizes: Sequence[int]) -> Graph:
     return Graph(f"{PRODUCT} {'x'.join(map(str, sizes))}", (one,), inputs, (made,))
 
 
-def explain(graph: Graph, device: Device, scenario: Scenario, node: str = PRODUCT) -> Explanation:
-    """Explain the kernel called `node`, or the one that does the work of an ONNX node of that name.
+def explain(run: Run, node: str = PRODUCT) -> Explanation:
+    """Explain the kernel called `node`, or the one that does an ONNX node's work, on the run's first device.
 
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
     """
-    run, kernels = lowered(graph, device, scenario)
-    at = _find(node, graph, run, kernels.rows, scenario)
-    kernel = kernels.rows[at]
-    prediction = answer(graph, device, scenario)
-    estimates = estimate(kernels, [device], scenario.method)
-    found, c = prediction.kernels[at], shipped()
-    seen: dict[str, Any] = {}
-    bounds, least = single(kernel.work, device, traced(c, seen), scenario.method, kernels.stored_bytes)
+    rows, prediction, device = run.kernels.rows, summarise(run), run.devices[0]
+    at = _index(node, run)
+    kernel, predicted, scenario = rows[at], prediction.kernels[at], prediction.scenario
+    read: dict[str, Any] = {}
+    terms, bound = single(kernel.work, device, traced(run.constants, read), run.method, run.kernels.stored_bytes)
     times = kernel.repeat
-    case = Case(
-        kernel, found, device, scenario, c, bounds, least,
-        seconds=found.seconds / times, joules=float(estimates.joules[at, 0]) / times,
-        factor=1.0 if estimates.transfer[at] else prediction.power_factor, read=seen,
+    facts = KernelFacts(
+        kernel, predicted, device, scenario, run.method, run.constants, terms, bound,
+        seconds=predicted.seconds / times, joules=float(run.estimates.joules[at, 0]) / times,
+        factor=1.0 if kernel.way else prediction.power_factor, read=read,
     )  # fmt: skip
     return Explanation(
-        kernel=found.name,
-        op=found.op,
-        nodes=found.nodes,
+        kernel=predicted.name,
+        op=predicted.op,
+        nodes=predicted.nodes,
         gpu=device.id,
         card=device.name,
         terms=f"{scenario.model}; {scenario.runtime}, {scenario.precision} precision, {scenario.method}",
-        remark="; ".join((*_remarks(node, at, kernels.rows, case), *_told(prediction, found))),
-        seconds=case.seconds,
-        low_seconds=found.low_seconds / times,
-        high_seconds=found.high_seconds / times,
+        remark="; ".join((*_remarks(node, at, rows, facts), *_warnings(prediction, predicted))),
+        seconds=facts.seconds,
+        low_seconds=predicted.low_seconds / times,
+        high_seconds=predicted.high_seconds / times,
         interval=prediction.interval,
-        bound_by=found.bound_by,
-        unit=case.unit,
-        peak=case.peak,
-        achieved=case.amount / case.seconds if case.seconds else 0.0,
-        sections=sections(case),
-        steps=waterfall(case),
+        bound_by=predicted.bound_by,
+        unit=facts.unit,
+        peak=facts.peak,
+        achieved=facts.amount / facts.seconds if facts.seconds else 0.0,
+        sections=sections(facts),
+        steps=waterfall(facts),
     )
 
 
-def _find(name: str, graph: Graph, run: Graph, rows: Sequence[Kernel], s: Scenario) -> int:
+def _index(name: str, run: Run) -> int:
     """The index of the kernel of that name, or of the largest one that does work of the node."""
+    rows = run.kernels.rows
     found = [i for i, k in enumerate(rows) if name == k.name or name in k.nodes]
     if not found:
-        raise UsageError(_missing(name, graph, run, rows, s))
+        raise UsageError(_missing(name, run))
     return max(found, key=lambda i: (rows[i].name == name, rows[i].work.matrix_flops, rows[i].work.bytes))
 
 
-def _remarks(name: str, at: int, rows: Sequence[Kernel], x: Case) -> Iterator[str]:
+def _remarks(name: str, at: int, rows: Sequence[Kernel], x: KernelFacts) -> Iterator[str]:
     """What to say where the kernel is not simply the node's own."""
     k, runtime = rows[at], x.scenario.runtime
     if len(k.nodes) > 1:
@@ -98,29 +96,28 @@ def _remarks(name: str, at: int, rows: Sequence[Kernel], x: Case) -> Iterator[st
         yield f"one of {k.repeat} runs of this kernel"
 
 
-def _told(p: Prediction, k: KernelPrediction) -> Iterator[str]:
+def _warnings(p: Prediction, k: KernelPrediction) -> Iterator[str]:
     """What `predict` warns of that concerns this kernel: another device, a unit that is not there, no rule."""
     for note in p.warnings:
-        if note.code in WARNINGS and (not note.nodes or {*note.nodes} & {*k.nodes}):
+        if note.code in CONCERNING and (not note.nodes or {*note.nodes} & {*k.nodes}):
             yield printable(note.message)
 
 
-def _missing(name: str, graph: Graph, run: Graph, rows: Sequence[Kernel], s: Scenario) -> str:
-    shown = printable(name)
-    for o in run.operators:
+def _missing(name: str, run: Run) -> str:
+    """Why there is no kernel of that name: what became of the node, or which names are near."""
+    shown, runtime = printable(name), run.scenario.runtime
+    for o in run.run_graph.operators:
         if name == o.name or name in o.nodes:
             type = printable(o.type)
             if o.place == "host":
-                return f"{shown} ({type}) runs on the host under {s.runtime}: it has no kernel"
-            return (
-                f"{shown} ({type}) is free under {s.runtime}: a view of its input, or nothing at all; it has no kernel"
-            )
-    for o in graph.operators:
+                return f"{shown} ({type}) runs on the host under {runtime}: it has no kernel"
+            return f"{shown} ({type}) is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
+    for o in run.graph.operators:
         if name == o.name or name in o.nodes:
             return (
-                f"{shown} ({printable(o.type)}) has no kernel: {s.runtime} removes it, or makes it part of another node"
+                f"{shown} ({printable(o.type)}) has no kernel: {runtime} removes it, or makes it part of another node"
             )
-    names = [*dict.fromkeys(n for k in rows for n in (k.name, *k.nodes))]
+    names = [*dict.fromkeys(n for k in run.kernels.rows for n in (k.name, *k.nodes))]
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
     hint = f"did you mean {', '.join(map(printable, near))}?" if near else "predict --detail lists all kernels"
     return f"no kernel or node is called {shown!r} (what can be computed before the run is folded away): {hint}"

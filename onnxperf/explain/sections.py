@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import log
-from typing import Any
 
-from onnxperf.explain.case import Case, one
 from onnxperf.explain.core import Line, Section, amount
+from onnxperf.explain.facts import KernelFacts, one
 from onnxperf.explain.trace import origins
+from onnxperf.latency import family_of
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
-from op_models import Conv, Gemm, Transfer
+from onnxperf.scenario import PLATFORMS
+from op_models import Transfer
 
 UNITS = {"seconds": "s", "bytes": "B", "share": "share", "efficiency": "share"}
 #: How details come about, where their name does not say it: {names} are other details, replaced by name and value.
@@ -39,21 +40,21 @@ FAR = {
 }
 
 
-def sections(x: Case) -> tuple[Section, ...]:
+def sections(x: KernelFacts) -> tuple[Section, ...]:
     """Work, card, choice, bounds, power, interval, constants; in this order."""
     parts = (("work", work), ("card", card), ("choice", choice), ("bounds", bounds), ("power", power))
     more = (("interval", interval), ("constants read", constants))
     return tuple(Section(title, lines) for title, part in (*parts, *more) if (lines := tuple(part(x))))
 
 
-def work(x: Case) -> Iterator[Line]:
+def work(x: KernelFacts) -> Iterator[Line]:
     """FLOPs, bytes, and whether there are many or few FLOPs a byte."""
     w = x.kernel.work
     rule = f"op_models, {x.kernel.op.rpartition('::')[2]}"
     if x.kernel.assumed:
         rule = "assumed: no rule fits, bytes only"
     if w.matrix_flops:
-        yield Line("products", products(w.size), float(w.matrix_flops), "FLOP", rule)
+        yield Line("products", family_of(w).formula(w.size), float(w.matrix_flops), "FLOP", rule)
         if x.executed != w.matrix_flops:
             saved = f"{x.executed / w.matrix_flops:.4g} of them: tiles behind a mask, or products a transform saves"
             yield Line("executed", saved, x.executed, "FLOP", "latency")
@@ -74,18 +75,7 @@ def work(x: Case) -> Iterator[Line]:
         yield Line("ridge point", f"{rate} / {bandwidth}; {side} is the limit at peak rates", ridge, "FLOP/B")
 
 
-def products(s: Any) -> str:
-    """The FLOPs of a work's products, with its sizes put in."""
-    if isinstance(s, Gemm):
-        return f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}"
-    if isinstance(s, Conv):
-        each = f"{s.cin} / {s.groups}" if s.groups > 1 else str(s.cin)
-        sizes = f"2 x {s.images} x {s.out} x {s.cout} x {each} x {s.taps}"
-        return f"2 images positions channels-out channels-in taps = {sizes}"
-    return ", ".join(f"{name} {value}" for name, value in s._asdict().items())
-
-
-def card(x: Case) -> Iterator[Line]:
+def card(x: KernelFacts) -> Iterator[Line]:
     """The figures of the card that matter."""
     d, w = x.device, x.kernel.work
 
@@ -108,12 +98,12 @@ def card(x: Case) -> Iterator[Line]:
     yield Line("L2 rate", wide, l2, "B/s", origins().get("l2.bytes_per_clock", ""))
 
 
-def choice(x: Case) -> Iterator[Line]:
+def choice(x: KernelFacts) -> Iterator[Line]:
     """Tile or algorithm, grid, waves, occupancy: every detail that the latency model names."""
-    form = x.form
+    variant = x.variant
     where = f"latency, {type(x.kernel.work.size).__name__}"
-    if form:
-        yield Line("form", "tile and split of k, or algorithm", form, "", where)
+    if variant:
+        yield Line("form", "tile and split of k, or algorithm", variant, "", where)
     detail = {**x.detail, "SMs": float(x.device.sms)}
     if all(f in detail for f in FACTORS):
         text = " x ".join(amount(detail[f]) for f in FACTORS)
@@ -125,10 +115,10 @@ def choice(x: Case) -> Iterator[Line]:
         if (moved := detail.get(f"{name.removesuffix('seconds')}bytes")) and value and name.endswith("seconds"):
             formula = f"{amount(moved, 'B')} at {amount(moved / value, 'B/s')}"
         yield Line(name, formula, value, unit(name), where)
-    share = one(x.bounds.share)
+    share = one(x.terms.occupancy)
     if not isinstance(x.kernel.work.size, Transfer):
         yield Line("SMs occupied", "share that has a block, or a thread, to run", share, "share", where)
-    workspace = one(x.bounds.workspace)
+    workspace = one(x.terms.workspace)
     if workspace:
         yield Line("workspace", "partial results, or an algorithm's own", workspace, "B", where)
 
@@ -158,10 +148,10 @@ def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
     )
 
 
-def bounds(x: Case) -> Iterator[Line]:
+def bounds(x: KernelFacts) -> Iterator[Line]:
     """Every bound, what the model makes of them, the floor under it, and which wins."""
-    b, least, d = x.bounds, x.least, x.device
-    where = "the roofline" if x.scenario.method == "roofline" else f"latency, {type(x.kernel.work.size).__name__}"
+    b, least, d = x.terms, x.bound, x.device
+    where = x.method.own_form or f"latency, {type(x.kernel.work.size).__name__}"
     w = x.kernel.work
     flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
     for name, text in TERMS.items():
@@ -183,13 +173,13 @@ def bounds(x: Case) -> Iterator[Line]:
         says = f"{amount(float(w.bytes), 'B')} from DRAM, from L2 where all fit"
         yield Line("floor: bytes", says, one(least.memory), "s", "physics")
         yield Line("floor: launch", "no kernel is shorter", one(least.launch), "s", origins().get("launch.floor_s", ""))
-    wins = "the floor" if one(least.seconds) > one(b.seconds) else x.found.bound_by
+    wins = "the floor" if one(least.seconds) > one(b.seconds) else x.predicted.bound_by
     yield Line("wins", "the longest of them; what it costs is above", wins)
 
 
-def power(x: Case) -> Iterator[Line]:
+def power(x: KernelFacts) -> Iterator[Line]:
     """What the kernel draws, and what the budget of the whole run multiplies it by."""
-    if isinstance(x.kernel.work.size, Transfer) or x.scenario.method != "tile-wave" or x.device.kind == "cpu":
+    if isinstance(x.kernel.work.size, Transfer) or not x.method.power_limit or not PLATFORMS[x.device.kind].launches:
         return
     cards = Cards([x.device], x.constants)
     may = float(available(cards, x.constants)[0, 0])
@@ -215,17 +205,17 @@ def power(x: Case) -> Iterator[Line]:
     yield Line("time", f"{amount(before, 's')} x {x.factor:.4g}", x.seconds, "s")
 
 
-def interval(x: Case) -> Iterator[Line]:
+def interval(x: KernelFacts) -> Iterator[Line]:
     """Where the range comes from."""
     w, c = x.kernel.work, x.constants
-    known, width = x.device.effects, log(x.found.high_seconds / x.found.seconds)
-    if known.half_width is not None and not x.kernel.assumed:
+    known, width = x.device.effects, log(x.predicted.high_seconds / x.predicted.seconds)
+    if known.half_width is not None and not x.kernel.assumed and not x.method.error_class:
         yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
         return
     name = class_on(w, x.device)
     far = distance(x.device, name, c)
-    if x.kernel.assumed or x.scenario.method == "roofline":
-        name, far = ("unknown" if x.kernel.assumed else "roofline"), "new"
+    if x.kernel.assumed or x.method.error_class:
+        name, far = ("unknown" if x.kernel.assumed else x.method.error_class), "new"
     elif not in_domain([w], [name], c)[0]:
         says = "no row of about this size and type was measured: a multiple of the range on a new card"
         yield Line("domain", says, "outside")
@@ -241,7 +231,7 @@ def interval(x: Case) -> Iterator[Line]:
     yield Line("half-width", says, width, "", origins().get(path, ""))
 
 
-def constants(x: Case) -> Iterator[Line]:
+def constants(x: KernelFacts) -> Iterator[Line]:
     """The constants that the estimate read, a line a table."""
     groups: dict[tuple[str, str], list[str]] = {}
     for path, value in x.read.items():

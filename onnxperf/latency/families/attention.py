@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
-from onnxperf.latency.bounds import Array, Bounds, Columns, least, pnorm
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
-from op_models import BITS
+from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.processor import joined, moving
+from onnxperf.latency.terms import Array, KernelTerms, fastest, pnorm
+from onnxperf.latency.works import Works
+from op_models import BITS, Attention, Work
 
 STEP = 128  # keys that a block takes at once
 SHARED = 64  # query heads of one head of keys, at most, that a block takes together
@@ -21,7 +25,7 @@ FEW = 16  # queries, at most, to a cache at least 8 times as long: split along t
 Blocks = namedtuple("Blocks", "few causal tile together down number splits seen steps longest own open")
 
 
-def blocks(k: Columns, d: Cards, c: Constants, classes: list[str], narrow: Array) -> Blocks:
+def blocks(works: Works, d: Cards, c: Constants, classes: list[str], narrow: Array) -> Blocks:
     """Every tile [tile, n, g] of queries, or of queries and the heads that share their keys.
 
     Few queries take all heads of their keys into one block, and are split along the keys while SMs are idle; more do
@@ -30,15 +34,15 @@ def blocks(k: Columns, d: Cards, c: Constants, classes: list[str], narrow: Array
     caches of 8 bits.
     """
     a = c.attention
-    batch, heads, queries, keys, dim = (np.maximum(k[f], 1) for f in ("batch", "heads", "queries", "keys", "dim"))
-    group = heads / np.maximum(k["kv_heads"], 1)
+    batch, heads, queries, keys, dim = (np.maximum(works[f], 1) for f in ("batch", "heads", "queries", "keys", "dim"))
+    group = heads / np.maximum(works["kv_heads"], 1)
     wgmma, tcgen05 = (np.array([[x == name for x in classes]]) for name in ("wgmma", "tcgen05"))
     few = (queries == 1) | ((queries <= FEW) & (keys >= 8 * queries))
-    causal = k["causal"] * ~few
+    causal = works["causal"] * ~few
     tile = np.array(sorted({t for x in classes for t in a["tiles"][x]}), dtype=float)[:, None, None]
     has = np.array([[[t in a["tiles"][x] for x in classes]] for t in tile.ravel()])
     own = few & wgmma & narrow & (group <= 16)
-    thin = own | (few & (tcgen05 | (~narrow & (group == 1)) | ~d.tensor(k.pipes)))
+    thin = own | (few & (tcgen05 | (~narrow & (group == 1)) | ~d.tensor(works.pipes)))
     shared = np.where(few, (group <= SHARED) | (dim > 64), (group <= SHARED) & (dim > 64) & ~tcgen05)
     together = np.where(shared, group, 1)
     down = np.ceil(queries * together / tile)
@@ -52,7 +56,7 @@ def blocks(k: Columns, d: Cards, c: Constants, classes: list[str], narrow: Array
     return Blocks(few, causal, tile, together, down, whole * splits, splits, seen, steps, longest, own, there)
 
 
-def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
+def attention(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
     """Blocks of a tile of queries walk along the keys, in waves over the SMs; the fastest tile counts.
 
     step = pnorm(2 tile 128 (dim + dim_v) / rate of an SM, tile 128 (1/16 + `softmax_flops` / lanes) clocks): products
@@ -60,26 +64,26 @@ def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     step), the longest block by itself; 2.5); a causal kernel skips what is masked. memory = DRAM, or L2, from where
     every block reads its own keys and values. launch: `start` clocks of trips to memory one after the other, those of
     kernels that make 8 bits, and those of a second one that goes through the parts. A causal prompt also writes a
-    cache. What one holds beyond the queries is as `cold` as weights. A projection that runs inside is a product by
-    itself.
+    cache. Of what one holds beyond the queries, `dram_share` comes from DRAM, as of weights. A projection that runs
+    inside is a product by itself.
     Source: fitted on the fastest of the libraries' bf16 and fp8 kernels on A100, L40S, H200, B200; forms that were
     tried: calibrate/attention.md.
     """
     a, classes = c.attention, [x.partition("_")[0] for x in d.tensor_class()]  # all of mma.sync are one class
     mma, wgmma, tcgen05 = (np.array([[x == name for x in classes]]) for name in ("mma", "wgmma", "tcgen05"))
     pipe, softmax = (np.array([[a["class"][x][name] for x in classes]]) for name in ("pipe", "softmax"))
-    batch, heads, queries, keys = (np.maximum(k[f], 1) for f in ("batch", "heads", "queries", "keys"))
-    dim, both = np.maximum(k["dim"], 1), np.maximum(k["dim"] + k["dim_v"], 1)
-    group, out = heads / np.maximum(k["kv_heads"], 1), batch * heads * queries
-    width = np.array([[BITS[w.dtype] / 8] for w in k.works])
+    batch, heads, queries, keys = (np.maximum(works[f], 1) for f in ("batch", "heads", "queries", "keys"))
+    dim, both = np.maximum(works["dim"], 1), np.maximum(works["dim"] + works["dim_v"], 1)
+    group, out = heads / np.maximum(works["kv_heads"], 1), batch * heads * queries
+    width = np.array([[BITS[w.dtype] / 8] for w in works.each])
     elements = batch * heads / group * keys * both  # of K and V
-    kv_bytes = np.clip(k.read - k.weights - out * dim * width, elements / 2, 4 * elements)
+    kv_bytes = np.clip(works.read - works.weights - out * dim * width, elements / 2, 4 * elements)
     narrow, eight = kv_bytes < 1.5 * elements, (width < 2) & ~wgmma
     odd = tcgen05 & (dim > 128) & (dim % 128 != 0)  # a compiler's kernel: libraries have none
-    b = blocks(k, d, c, classes, narrow)
+    b = blocks(works, d, c, classes, narrow)
     p = {name: np.where(b.few, a["few"][name], a["many"][name]) for name in a["few"]}
 
-    peak = np.where(mma & (width < 2), np.minimum(k.rate, d.rate(["tensor_fp16"])), k.rate)
+    peak = np.where(mma & (width < 2), np.minimum(works.rate, d.rate(["tensor_fp16"])), works.rate)
     pipe = pipe * np.where(d.major < 8, a["early"], 1)
     padded = 32 * (np.ceil(dim / 32) + np.ceil((both - dim) / 32))
     wide = b.few & (b.tile > 16)  # some kernels multiply all of its rows, some those there are
@@ -96,9 +100,11 @@ def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     latency = rounds * a["latency"] / d.tensor_hz + ((rounds - 1) * b.steps + b.longest) * alone
     compute = pnorm(counted * block_s, latency, p=2.5) * d.compute
 
-    hot = 1 / (1 + (k.bytes / (a["hot"] * d.l2)) ** a["sharpness"])
-    dram_bytes = k.bytes - hot * (k.bytes - cold * (kv_bytes * np.maximum(1 - queries / keys, 0) + k.weights))
-    l2_bytes = kv_bytes * b.down * group / b.together * b.seen / keys + k.bytes - kv_bytes
+    hot = 1 / (1 + (works.bytes / (a["hot"] * d.l2)) ** a["sharpness"])
+    dram_bytes = works.bytes - hot * (
+        works.bytes - dram_share * (kv_bytes * np.maximum(1 - queries / keys, 0) + works.weights)
+    )
+    l2_bytes = kv_bytes * b.down * group / b.together * b.seen / keys + works.bytes - kv_bytes
     dram_Bps, l2_Bps = a["dram"] * d.bandwidth, a["l2"] * d.l2_Bps * d.l2_share
     dram, l2 = dram_bytes / dram_Bps * d.memory, l2_bytes / l2_Bps * d.memory
     new = b.causal * (2 * elements + kv_bytes + 3 * eight * out * dim) * np.minimum(queries / keys, 1)
@@ -108,11 +114,11 @@ def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
     start = start + p["quantise"] * ((mma & narrow) | eight) + (b.splits > 1) * (a["combine"] + a["each"] * b.splits)
     launch = (c.launch["kernel_s"] + start / d.hz) * d.launch
     scores = 2 * out * keys * both
-    projection = np.maximum(k.matrix - scores, 0) / (k.rate * a["projection"]) * d.compute
+    projection = np.maximum(works.matrix - scores, 0) / (works.rate * a["projection"]) * d.compute
     seconds = launch + cache + projection + pnorm(compute, np.maximum(dram, l2), p=p["norm"])
     seconds = np.where(b.open, seconds, np.inf)
-    _, at = least(seconds)
-    executed = np.minimum(k.executed, scores * b.seen / keys)
+    _, at = fastest(seconds)
+    executed = np.minimum(works.executed, scores * b.seen / keys)
     useful = at(np.minimum(executed / (peak * pipe * products / step_s) * d.compute, compute))
     parts, tile = at(b.splits), at(b.tile)
     found, where = np.unique(tile * 4096 + parts, return_inverse=True)
@@ -123,11 +129,30 @@ def attention(k: Columns, d: Cards, c: Constants, cold: Array) -> Bounds:
         "full tiles efficiency": executed / (2 * b.number * b.tile * b.steps * STEP * padded),
         "pipe efficiency": pipe, "softmax efficiency": products / step_s, "full waves efficiency": x / counted,
         "cache seconds": cache, "DRAM bytes": dram_bytes, "DRAM seconds": dram, "L2 bytes": l2_bytes, "L2 seconds": l2,
-    } if len(k.works) == 1 else {}  # fmt: skip
-    return Bounds(
+    } if len(works.each) == 1 else {}  # fmt: skip
+    return KernelTerms(
         useful + projection, at(np.maximum(dram, l2) + cache), at(compute) - useful, at(launch), at(seconds),
-        choice=np.array(names)[where.reshape(tile.shape)], launches=np.where(parts > 1, 2, 1),
-        workspace=np.where(parts > 1, 4 * parts * out * k["dim_v"], 0), share=np.minimum(at(x), 1),
-        effort=np.broadcast_to(a["energy"] * k.executed / np.maximum(k.matrix, 1), tile.shape),
+        variant=np.array(names)[where.reshape(tile.shape)], launches=np.where(parts > 1, 2, 1),
+        workspace=np.where(parts > 1, 4 * parts * out * works["dim_v"], 0), occupancy=np.minimum(at(x), 1),
+        executed_share=np.broadcast_to(a["energy"] * works.executed / np.maximum(works.matrix, 1), tile.shape),
         detail={name: at(v) for name, v in detail.items()},
     )  # fmt: skip
+
+
+def processor_attention(works: Works, d: Cards, c: Constants, fetch: Array) -> KernelTerms:
+    """Two products and a softmax of the scores, which go through the caches."""
+    scores = works["batch"] * works["heads"] * works["queries"] * works["keys"]
+    compute = works.executed / works.rate + 5 * scores / c.processor["vector_flops"] / (d.sms * d.hz)
+    return joined(works, d, compute, moving(works, d, c))
+
+
+def _error_class(w: Work, on_tensor: bool) -> str:
+    s: Any = w.size
+    return (
+        f"attention_{'decode' if s.queries == 1 else 'prefill' if s.causal else 'encoder'}"
+        if on_tensor
+        else "attention"
+    )
+
+
+FAMILY = KernelFamily(Attention, attention, processor_attention, _error_class, layer=("heads", "dim"))

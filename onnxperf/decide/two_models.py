@@ -6,22 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.decide.diff import Difference, Side, difference
+from onnxperf.decide.diff import Difference, difference
 from onnxperf.decide.show import blame
 from onnxperf.errors import LimitExceeded, UsageError
 from onnxperf.graph import Graph
-from onnxperf.pipeline import Request, answer, find, lowered, prepare
+from onnxperf.pipeline import Gpu, Request, find, run_of
+from onnxperf.prediction import Prediction
+from onnxperf.summary import summarise
 
 
-def compare(a: Request, b: Request) -> Difference:
-    """Predict both requests, which have the same terms and bindings, and say what the models differ in.
+def compare(a: Request, b: Request, gpu: Gpu) -> Difference:
+    """Predict both requests, which have the same terms and bindings, on a card, and say what the models differ in.
 
     A dimension, shape or trip count that one model alone has a name for is given to that one. Raises what `predict`
     raises; a UsageError says whose it is.
     """
-    find(a.gpu)  # an unknown card is no model's fault
+    find(gpu)  # an unknown card is no model's fault
     own, other = _names(a), _names(b)
-    return difference(_side(_narrowed(a, own, other), "A"), _side(_narrowed(b, other, own), "B"))
+    return difference(_side(_narrowed(a, own, other), gpu, "A"), _side(_narrowed(b, other, own), gpu, "B"))
 
 
 def keep(d: Difference, share: float) -> None:
@@ -31,13 +33,11 @@ def keep(d: Difference, share: float) -> None:
         raise LimitExceeded(f"{over}; most of it: {blame(d)}")
 
 
-def _side(r: Request, name: str) -> Side:
+def _side(r: Request, gpu: Gpu, name: str) -> Prediction:
     try:
-        graph, device, scenario = prepare(r)
+        return summarise(run_of(r, gpu))
     except UsageError as e:
         raise UsageError(f"model {name}: {e}") from None
-    works = tuple(k.work for k in lowered(graph, device, scenario)[1].rows)
-    return Side(answer(graph, device, scenario), works)
 
 
 def _names(r: Request) -> dict[str, set[str]]:

@@ -1,0 +1,201 @@
+"""Kernels and devices in, `Estimates` out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_specs import Device, Effects
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants, shipped
+from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
+from onnxperf.latency.families import family_of
+from onnxperf.latency.intervals import combined, half_widths
+from onnxperf.latency.method import Method, Times
+from onnxperf.latency.power import energy, slowdown
+from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.works import Works
+from onnxperf.lower import Kernel, Kernels
+from op_models import Transfer, Work
+
+CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
+
+    seconds: of all repeats together, after the power budget. floor_s: the speed-of-light bound. half_width: of the
+    range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
+    of all repeats. workspace: bytes. bound: index into BOUNDS. variant: tile or algorithm. occupancy: the share of the
+    device that a kernel occupies. transfer [n]: True for copies between host and device. power_factor [g]: by how much
+    the power limit slows every kernel. source [n]: analytic, calibrated or assumed.
+    """
+
+    seconds: Array
+    floor_s: Array
+    half_width: Array
+    run_half_width: Array
+    joules: Array
+    workspace: Array
+    launches: Array
+    bound: Array
+    variant: Array
+    occupancy: Array
+    transfer: Array
+    power_factor: Array
+    source: tuple[str, ...]
+
+
+def estimate(
+    kernels: Kernels, devices: Sequence[Device], method: Method, constants: Constants | None = None
+) -> Estimates:
+    """Estimate all kernels on all devices, with the shipped constants unless others are given.
+
+    Raises ValueError where cards and processors are mixed: their models differ.
+    """
+    c = constants or shipped()
+    cards = Cards(devices, c)
+    works = list(dict.fromkeys(k.work for k in kernels.rows))
+    index = {w: i for i, w in enumerate(works)}
+    rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
+    stored = np.full((len(works), 1), float(kernels.stored_bytes))
+    terms, floor_s = _estimated(works, cards, c, method.times, stored)
+    own = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
+    repeats = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
+    joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
+    transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
+    factor = np.ones((len(devices),))
+    if method.power_limit:
+        spent = (repeats * joules[rows])[~transfer].sum(axis=0)
+        factor = slowdown((repeats * own * terms.seconds[rows])[~transfer].sum(axis=0), spent, cards, c)[0]
+    found = "calibrated" if devices[0].effects != Effects() else "analytic"
+    bound = np.argmax(np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch), axis=0)
+    occupancy = np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))
+    seconds = repeats * np.maximum(own * terms.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
+    classes, widths = _ranges(kernels, works, rows, cards, c, method)
+    return Estimates(
+        seconds=seconds,
+        floor_s=repeats * floor_s[rows],
+        half_width=widths,
+        run_half_width=combined(classes, rows, seconds, widths, c),
+        joules=repeats * joules[rows],
+        workspace=terms.workspace[rows],
+        launches=terms.launches[rows],
+        bound=bound[rows],
+        variant=terms.variant[rows],
+        occupancy=occupancy[rows],
+        transfer=transfer,
+        power_factor=factor,
+        source=tuple("assumed" if k.assumed else found for k in kernels.rows),
+    )
+
+
+def _ranges(
+    kernels: Kernels, works: Sequence[Work], rows: Array, cards: Cards, c: Constants, method: Method
+) -> tuple[list[str], Array]:
+    """The error class of each kernel [n], and the half-width of its range on each device [n, g].
+
+    A calibrated device has one half-width for every kernel that a rule knows, a processor that was not calibrated the
+    one of its class.
+    """
+    on_tensor = cards.tensor([w.pipe for w in works])
+    names = [method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
+    classes = ["unknown" if k.assumed else names[i] for k, i in zip(kernels.rows, rows, strict=True)]
+    if method.error_class:
+        own = [c.interval[name]["new"] for name in classes]
+        return classes, np.repeat(np.array(own, dtype=float)[:, None], len(cards.devices), axis=1)
+    widths = half_widths(works, cards, c)[rows]
+    for j, device in enumerate(cards.devices):
+        of_all = DEVICE_MODELS[device.kind].error_class
+        known = device.effects.half_width or (c.interval[of_all]["new"] if of_all else None)
+        if known is not None:
+            widths[:, j] = known
+    widths[[k.assumed for k in kernels.rows]] = c.interval["unknown"]["new"]
+    return classes, widths
+
+
+def correction_name(k: Kernel) -> str:
+    """The name under which a device's corrections list a kernel's operator: its type, in ONNX Runtime's layout for
+    processors or not, and how a convolution is grouped.
+    """
+    groups, type = getattr(k.work.size, "groups", 1), k.op.removeprefix("com.microsoft").lstrip(".:")
+    return type if groups <= 1 else f"{type} {'depthwise' if groups == getattr(k.work.size, 'cin', 0) else 'grouped'}"
+
+
+def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
+    """The factors [n, g] that calibration found for operators of a type."""
+    names = [correction_name(k) for k in kernels.rows]
+    each = [[d.effects.operators.get(name, 1.0) for d in devices] for name in names]
+    return np.array(each, dtype=float).reshape(len(names), len(devices))
+
+
+def kernel_models(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+    """The terms of each kernel by its family's own latency model."""
+    models = DEVICE_MODELS[cards.kind]
+    return models.of(family_of(works.each[0]))(works, cards, c, models.weights(stored, cards, c))
+
+
+def alone(
+    works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True, copies: int = 1,
+    burst_s: float = 0.0,
+) -> KernelTerms:  # fmt: skip
+    """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
+
+    `budget`: seconds are what the power limit leaves of them; kernels of t seconds are held to it by t / (t + burst_s).
+    `copies`: of the weights that runs take in turn.
+    """
+    cards = Cards(devices, c)
+    stored = copies * np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
+    terms, _ = _estimated(works, cards, c, kernel_models, stored)
+    if budget:
+        joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
+        factor = slowdown(terms.seconds, joules, cards, c) - 1
+        terms = terms._replace(seconds=terms.seconds * (1 + factor * terms.seconds / (terms.seconds + burst_s)))
+    return terms
+
+
+def single(
+    w: Work, device: Device, c: Constants, method: Method, stored_bytes: float
+) -> tuple[KernelTerms, KernelTerms]:
+    """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's."""
+    cards = Cards([device], c)
+    return _terms(Works([w], cards), cards, c, method.times, np.array([[float(stored_bytes)]]))
+
+
+def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
+    """The speed-of-light bound of each work on each device, in seconds [n, g]."""
+    c = shipped()
+    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
+    return _estimated(works, Cards(devices, c), c, lambda works, cards, c, stored, bound: bound, stored)[1]
+
+
+def _terms(works: Works, cards: Cards, c: Constants, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
+    """What a method makes of works of one size type, with all details, and the terms of their bound."""
+    bound = DEVICE_MODELS[cards.kind].bound(works, cards, c, stored)
+    return times(works, cards, c, stored, bound), bound
+
+
+def _estimated(
+    works: Sequence[Work], cards: Cards, c: Constants, times: Times, stored: Array
+) -> tuple[KernelTerms, Array]:
+    """Terms and bounds of works [n, g]; `stored` [n, 1] is how many bytes of weights their run reads."""
+    n, g = len(works), len(cards.devices)
+    names = (f for f in KernelTerms._fields if f not in ("variant", "launches", "detail"))
+    variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
+    whole = KernelTerms(variant=variant, launches=launches, detail={}, **{f: np.zeros((n, g)) for f in names})
+    floor_s = np.zeros((n, g))
+    by_size: dict[type, list[int]] = {}
+    for i, w in enumerate(works):
+        by_size.setdefault(type(w.size), []).append(i)
+    for members in by_size.values():
+        for start in range(0, len(members), CHUNK):
+            at = members[start : start + CHUNK]
+            terms, bound = _terms(Works([works[i] for i in at], cards), cards, c, times, stored[at])
+            floor_s[at] = bound.seconds
+            for term, found in zip(whole[:-1], terms[:-1], strict=True):
+                term[at] = found
+            whole.seconds[at] = np.maximum(terms.seconds, bound.seconds)
+    return whole, floor_s

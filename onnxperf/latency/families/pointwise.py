@@ -1,0 +1,20 @@
+"""Elementwise kernels."""
+
+from __future__ import annotations
+
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.processor import streamed
+from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.traffic import elementwise
+from onnxperf.latency.works import Works
+from op_models import Pointwise
+
+
+def pointwise(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
+    """One thread for every four elements: traffic, or the instructions; the floor is no addition."""
+    return elementwise(works, d, c, works.bytes, 0.0)
+
+
+FAMILY = KernelFamily(Pointwise, pointwise, streamed, lambda w, on_tensor: "elementwise")

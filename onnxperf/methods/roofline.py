@@ -1,0 +1,28 @@
+"""roofline: max(FLOPs / peak, bytes / bandwidth, a launch), added up; to compare with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxperf.latency import Constants, KernelTerms, Method
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.terms import Array
+from onnxperf.latency.works import Works
+from op_models import Transfer
+
+
+def roofline(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+    """Datasheet figures, no cache (Williams, Waterman and Patterson, 2009)."""
+    link = isinstance(works.each[0].size, Transfer)
+    memory = np.broadcast_to(works.bytes / (cards.pcie if link else cards.bandwidth), bound.compute.shape)
+    compute = np.maximum(bound.compute, works.matrix / works.rate)  # masked tiles too, as FLOPs are counted
+    return bound._replace(compute=compute, memory=memory, seconds=np.maximum(compute, memory))
+
+
+METHOD = Method(
+    name="roofline",
+    describe="max(FLOPs / peak, bytes / bandwidth, a launch) of every kernel, added up",
+    times=roofline,
+    error_class="roofline",
+    own_form="the roofline",
+)

@@ -1,0 +1,192 @@
+"""`Run`: one model on some devices, every stage kept on the way from its graph to a timeline.
+
+    graph -> typed graph -> run graph -> kernels -> estimates -> timeline, memory
+
+A stage is a plain function of earlier stages and of those terms of the scenario that it is given. Its result is
+kept under these arguments, so that a run under another term, such as a method, redoes only what depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec, TypeVar
+
+from gpu_specs import Device
+from onnxperf.errors import UsageError, printable
+from onnxperf.graph import Graph, Note
+from onnxperf.latency import Constants, Estimates, Method, estimate, shipped
+from onnxperf.lower import Kernels, lower
+from onnxperf.memory import Footprint, Memory, footprint, memory
+from onnxperf.methods import METHODS
+from onnxperf.passes import lacks_unit, precision
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph, slower
+from onnxperf.scenario import PLATFORMS, Scenario, check
+from onnxperf.schedule import Timeline, added_up, schedule
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Kept:
+    """Results of stages by the function and its arguments: plain values count by value, everything else by identity."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def __call__(self, stage: Callable[P, T], *args: P.args, **terms: P.kwargs) -> T:
+        key = (stage, *map(_identity, args), *((name, _identity(value)) for name, value in terms.items()))
+        if key not in self._results:
+            self._results[key] = stage(*args, **terms), (args, terms)  # what is kept keeps its identity
+        result: T = self._results[key][0]
+        return result
+
+
+def _identity(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, type(None))) else id(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One model on the `devices` [g], all under the same scenario (its `gpu` is the first device).
+
+    Every stage is made when it is first asked for. Raises UsageError where terms don't go together or with a device.
+    Devices are columns of every stage from the estimates on, so they must be run in the same way: `columns` groups
+    them. `device_notes` says what there is to know of each device's name.
+    """
+
+    graph: Graph
+    devices: tuple[Device, ...]
+    scenario: Scenario
+    constants: Constants = field(default_factory=shipped)
+    kept: Kept = field(default_factory=Kept)
+    device_notes: tuple[tuple[Note, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        for device in self.devices:
+            check(self.scenario, device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self.graph, self.devices, self.scenario, self.constants, self.device_notes)
+
+    def under(self, **terms: Any) -> Run:
+        """The same run under other terms of the scenario; stages that don't depend on them are shared."""
+        return replace(self, scenario=replace(self.scenario, **terms))
+
+    def scenario_on(self, j: int) -> Scenario:
+        """The scenario of device j."""
+        return replace(self.scenario, gpu=self.devices[j].id)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, with the host costs that are usual for it."""
+        return RUNTIMES[self.scenario.runtime]
+
+    @property
+    def method(self) -> Method:
+        """The method of prediction."""
+        return METHODS[self.scenario.method]
+
+    @property
+    def cpu(self) -> Host:
+        """The processor that launches kernels."""
+        return HOSTS[self.scenario.host]
+
+    @property
+    def host_costs(self) -> tuple[HostCosts, ...]:
+        """What the host of each device spends."""
+        return self.kept(_host_costs, self.runtime, self.devices, self.cpu, self.constants)
+
+    @property
+    def typed_graph(self) -> Graph:
+        """The graph with every tensor in the type that it is stored in."""
+        first, name = self.devices[0], self.scenario.precision
+        return self.kept(precision, self.graph, name, first if lacks_unit(first, name) else None)
+
+    @property
+    def run_graph(self) -> Graph:
+        """The graph as it is really run: fused and placed, with copies inserted."""
+        s = self.scenario
+        run = self.kept(run_graph, self.typed_graph, self.runtime, LEVELS[s.opt_level], s.ort_transformers)
+        if s.cuda_graph:
+            _require_capturable(run)
+        return run
+
+    @property
+    def kernels(self) -> Kernels:
+        """One row for each device activity."""
+        s, tf32 = self.scenario, {"fp32": False, "tf32": True}.get(self.scenario.precision)
+        transfers, pinned = s.include_transfers, not s.pageable
+        return self.kept(lower, self.run_graph, self.runtime, tf32=tf32, include_transfers=transfers, pinned=pinned)
+
+    @property
+    def estimates(self) -> Estimates:
+        """How long each kernel takes on each device."""
+        return self.kept(estimate, self.kernels, self.devices, self.method, self.constants)
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each kernel runs on each device."""
+        kernels, estimates, s = self.kernels, self.estimates, self.scenario
+        if not self.method.scheduled:
+            return self.kept(added_up, kernels, estimates, self.host_costs)
+        costs = self.host_costs
+        return self.kept(schedule, kernels, estimates, costs, self.cpu, streams=s.streams, cuda_graph=s.cuda_graph)
+
+    @property
+    def footprint(self) -> Footprint:
+        """The memory of tensors, whatever the device."""
+        return self.kept(footprint, self.run_graph)
+
+    def memory(self, j: int) -> Memory:
+        """The memory on device j."""
+        device, workspace = self.devices[j], self.estimates.workspace[:, j]
+        most, context = int(workspace.max(initial=0)), PLATFORMS[device.kind].context_bytes
+        return self.kept(memory, self.footprint, most, device.capacity_bytes, self.runtime.policy.arena, context)
+
+
+def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
+    """The indices of devices that can be columns of one run: of one kind, launched by the same usual host, with units
+    for the precision (a device that lacks one stands alone, for its graph has casts of its own).
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for j, device in enumerate(devices):
+        alone = device.id if lacks_unit(device, precision) else ""
+        groups.setdefault((device.kind, usual_host(device), alone), []).append(j)
+    return list(groups.values())
+
+
+def usual_host(device: Device) -> str:
+    """The host that is assumed for a device: the module's own processor where memory is shared, else a server's."""
+    return "jetson" if device.memory_kind.startswith("LPDDR") else "server"
+
+
+def _made_again(
+    graph: Graph, devices: tuple[Device, ...], scenario: Scenario, c: Constants, notes: tuple[tuple[Note, ...], ...]
+) -> Run:
+    """A run from a pickle, which holds no stages."""
+    return Run(graph, devices, scenario, c, device_notes=notes)
+
+
+def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Constants) -> tuple[HostCosts, ...]:
+    """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to the
+    processor, and by what calibration found of the host that the device has.
+    """
+    own = c.host.get("ort" if runtime.name.startswith("ort-cuda") else runtime.name)
+    usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
+    return tuple(paced(slower(usual, d.effects.host), cpu) for d in devices)
+
+
+def _require_capturable(run: Graph) -> None:
+    """Raise UsageError where no CUDA graph can be captured of a run."""
+    flow = [n for o in run.operators if o.type in FLOW for n in o.nodes]
+    if flow:
+        nodes = printable(", ".join(flow)[:200])
+        raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")
+    copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
+    if copies:
+        nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
+        raise UsageError(
+            f"a CUDA graph can't be captured: {len(copies)} copies between host and device stand in the way"
+            f" (at {nodes}); export with fixed dimensions"
+        )

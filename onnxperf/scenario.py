@@ -1,0 +1,92 @@
+"""What is asked of a prediction: a `Scenario`, and which terms go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_specs import Device
+from onnxperf.errors import UsageError
+from onnxperf.methods import METHODS
+from onnxperf.passes import PRECISIONS
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES
+
+MAX_STREAMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
+
+    host: the processor that launches kernels, of HOSTS; power_limit_W, clock_Hz: None leaves the card's own; pageable:
+    inputs and outputs lie in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first.
+    """
+
+    model: str
+    gpu: str
+    runtime: str = "ort-cuda"
+    opt_level: str = "all"
+    precision: str = "keep"
+    method: str = "tile-wave"
+    batch: int = 1
+    streams: int = 1
+    cuda_graph: bool = False
+    include_transfers: bool = False
+    pageable: bool = False
+    ort_transformers: bool = False
+    host: str = "server"
+    power_limit_W: float | None = None
+    clock_Hz: float | None = None
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    trip_counts: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a kind of device is run with: its usual runtime, the bytes that the driver takes of its memory, the
+    precisions that it lacks, and whether it has streams, CUDA graphs and copies to it.
+    """
+
+    runtime: str
+    context_bytes: int
+    lacks: tuple[str, ...] = ()
+    launches: bool = True
+
+
+#: By `Device.kind`. CUDA's context with the kernels of cuDNN and cuBLAS that a process has loaded is assumed.
+PLATFORMS = {
+    "gpu": Platform("ort-cuda", context_bytes=400_000_000),
+    "cpu": Platform("ort-cpu", context_bytes=0, lacks=("tf32", "fp8"), launches=False),
+}
+
+
+def check(s: Scenario, device: Device) -> None:
+    """Raise UsageError where a term is unknown, or does not go with another one or with the device."""
+    for what, value, allowed in (
+        ("runtime", s.runtime, tuple(RUNTIMES)),
+        ("precision", s.precision, PRECISIONS),
+        ("method", s.method, tuple(METHODS)),
+        ("optimisation level", s.opt_level, tuple(LEVELS)),
+        ("host", s.host, tuple(HOSTS)),
+    ):
+        if value not in allowed:
+            raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
+    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
+        if not isinstance(given := getattr(s, flag), bool):
+            raise UsageError(f"{flag} must be True or False, not {given!r}")
+    if s.pageable and not s.include_transfers:
+        raise UsageError("pageable memory matters only to copies: include transfers as well")
+    if s.ort_transformers and not s.runtime.startswith("ort-"):
+        raise UsageError(f"onnxruntime.transformers' optimizer is ONNX Runtime's; the runtime is {s.runtime}")
+    if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:
+        raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
+    if s.cuda_graph and s.streams > 1:
+        raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
+    platform = PLATFORMS[device.kind]
+    if platform.launches:
+        return
+    if RUNTIMES[s.runtime].kind != device.kind:
+        raise UsageError(f"{device.id} is a processor: the runtime is {platform.runtime} there, not {s.runtime}")
+    if s.precision in platform.lacks:
+        raise UsageError(f"a processor has no {s.precision.upper()}: take another precision")
+    if s.streams > 1 or s.cuda_graph or s.include_transfers:
+        raise UsageError("a processor has no streams, no CUDA graph and no copies to it: leave these options out")

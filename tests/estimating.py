@@ -1,0 +1,18 @@
+"""Estimates by a method's name, as most tests ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_specs import Device
+from onnxperf import latency
+from onnxperf.latency import Constants, Estimates
+from onnxperf.lower import Kernels
+from onnxperf.methods import METHODS
+
+
+def estimate(
+    kernels: Kernels, devices: Sequence[Device], method: str = "tile-wave", constants: Constants | None = None
+) -> Estimates:
+    """All kernels on all devices."""
+    return latency.estimate(kernels, devices, METHODS[method], constants)
