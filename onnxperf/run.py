@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
 from gpu_specs import Device
@@ -92,18 +93,18 @@ class Run:
         """The processor that launches kernels."""
         return HOSTS[self.scenario.host]
 
-    @property
+    @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
         """What the host of each device spends."""
         return self.kept(_host_costs, self.runtime, self.devices, self.cpu, self.constants)
 
-    @property
+    @cached_property
     def typed_graph(self) -> Graph:
         """The graph with every tensor in the type that it is stored in."""
         first, name = self.devices[0], self.scenario.precision
         return self.kept(precision, self.graph, name, first if lacks_unit(first, name) else None)
 
-    @property
+    @cached_property
     def run_graph(self) -> Graph:
         """The graph as it is really run: fused and placed, with copies inserted."""
         s = self.scenario
@@ -112,19 +113,19 @@ class Run:
             _require_capturable(run)
         return run
 
-    @property
+    @cached_property
     def kernels(self) -> Kernels:
         """One row for each device activity."""
         s, tf32 = self.scenario, {"fp32": False, "tf32": True}.get(self.scenario.precision)
         transfers, pinned = s.include_transfers, not s.pageable
         return self.kept(lower, self.run_graph, self.runtime, tf32=tf32, include_transfers=transfers, pinned=pinned)
 
-    @property
+    @cached_property
     def estimates(self) -> Estimates:
         """How long each kernel takes on each device."""
         return self.kept(estimate, self.kernels, self.devices, self.method, self.constants)
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
         """When each kernel runs on each device."""
         kernels, estimates, s = self.kernels, self.estimates, self.scenario
@@ -133,7 +134,7 @@ class Run:
         costs = self.host_costs
         return self.kept(schedule, kernels, estimates, costs, self.cpu, streams=s.streams, cuda_graph=s.cuda_graph)
 
-    @property
+    @cached_property
     def footprint(self) -> Footprint:
         """The memory of tensors, whatever the device."""
         return self.kept(footprint, self.run_graph)
