@@ -11,9 +11,9 @@ from onnxperf.errors import ModelError, printable
 from op_models.core import BITS
 
 Shape = tuple[int, ...]
+Dims = Sequence[int | None]  # None where open
 
 MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
-MAX_RANK = 1000
 MAX_TEXT = 100
 MAX_DEPTH = 64  # graphs in graphs
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
@@ -133,34 +133,6 @@ def optional_output(schema: defs.OpSchema | None, index: int) -> bool:
     if schema is None or index >= len(schema.outputs):
         return False
     return schema.outputs[index].option == defs.OpSchema.FormalParameterOption.Optional
-
-
-def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
-    """What is wrong with a node's own form, or nothing.
-
-    onnx.shape_inference trusts these, and some (Split's parts, an axis beyond 32 bits) make it end the process.
-    """
-    if not schema.min_input <= len(node.input) <= schema.max_input:
-        return f"it has {len(node.input)} inputs"
-    if "" in node.input and node.op_type != "Resize":  # old Resizes come without a region, though it is not optional
-        for formal, name in zip(schema.inputs, node.input, strict=False):
-            if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
-                return f"its input {formal.name!r} is missing"
-    if not schema.min_output <= len(node.output) <= schema.max_output:
-        return f"it has {len(node.output)} outputs"
-    allowed: Mapping[str, Any] = schema.attributes if node.attribute else {}
-    for a in node.attribute:
-        if a.name in allowed and a.type != allowed[a.name].type.value:
-            return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
-        if a.name == "axis" and abs(a.i) > MAX_RANK:
-            return f"axis {a.i} is out of range"
-        if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:  # onnx's own inference would end the process
-            return f"batch_dims {a.i} is out of range"
-        if a.name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
-            return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
-        if a.name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
-            return f"it has {len(node.output)} outputs, but its {a.name} has {len(a.g.output)}"
-    return ""
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class TripCounts:
                 raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
         self.given = given
         self.own = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if given else Counter[str]()
-        self.met: dict[str, str] = {}  # node -> type
+        self.seen: dict[str, str] = {}  # node -> type
         self.used: set[str] = set()
 
     def of(self, label: str, node: NodeProto) -> int | None:
@@ -39,8 +39,8 @@ class TripCounts:
     def check_used(self) -> None:
         """Raise UsageError where a count is given for something else than a loop."""
         for name in self.given.keys() - self.used:
-            loops = [label for label, type in self.met.items() if type in LOOPS]
-            why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.met.get(name, ""))
+            loops = [label for label, type in self.seen.items() if type in LOOPS]
+            why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
             have = ", ".join(map(repr, loops)) or "none that runs"
             why = why or f"the model's loops: {have}{nearest(name, loops)}"
             raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")

@@ -1,0 +1,213 @@
+"""One node: the types of its outputs, their values where they are known before the run, and whether it runs at all.
+
+`onnx.shape_inference` infers a node from its inputs' types and known values, `onnx.reference` evaluates small
+arithmetic (see `values`). A node that depends on weights and constants alone is folded: it is executed once, ahead of
+time, and no operator of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from onnx import NodeProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
+from onnx.shape_inference import InferenceError, infer_node_outputs
+
+from onnxperf.errors import ModelError
+from onnxperf.graph.checks import contradiction, misuse
+from onnxperf.graph.contrib import contributed
+from onnxperf.graph.core import Note
+from onnxperf.graph.outputs import clash, resolve, upper_bound
+from onnxperf.graph.proto import (
+    attributes,
+    captured,
+    dims_of,
+    domain_of,
+    is_tensor,
+    optional_output,
+    plain,
+    static,
+    times,
+)
+from onnxperf.graph.state import State
+from onnxperf.graph.values import MAX_VALUE, Values, constant, evaluate, first_line, measure
+from op_models import Operator, Tensor, known
+
+#: Random operators; and DequantizeLinear, which runtimes keep, as weights stay small in memory.
+NEVER_FOLDED = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+    | {"DequantizeLinear"}
+)
+FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node with what is known about it before its outputs are inferred.
+
+    `type` is "Conv" or, outside ai.onnx, "domain::Type"; `captured` are the tensors that its subgraphs read;
+    `assumed` says that the shape of one of its inputs is an assumption.
+    """
+
+    proto: NodeProto
+    label: str
+    domain: str
+    type: str
+    schema: defs.OpSchema | None
+    attrs: dict[str, Any]
+    inputs: tuple[Tensor | None, ...]
+    captured: tuple[Tensor, ...]
+    assumed: bool
+
+
+def check_form(state: State, node: NodeProto, label: str) -> None:
+    """Raise ModelError for a node that its operator's definition forbids, such as one with too few inputs."""
+    schema = state.schema(node.op_type, domain_of(node))
+    if wrong := misuse(node, schema) if schema is not None else "":
+        raise ModelError(f"node {label!r} ({plain(node.op_type)}) is malformed: {wrong}")
+
+
+def infer_node(state: State, node: NodeProto, label: str) -> None:
+    """Define the outputs of a node and, where it is not folded, add its operator.
+
+    Raises ModelError, or UsageError where the request changed the sizes in the file, for a node that can't run.
+    """
+    domain = domain_of(node)
+    if node.op_type == "Constant" and not domain:
+        return _define_constant(state, node, label)
+    inputs = tuple(state.tensor(i, label) if i else None for i in node.input)
+    outer = tuple(state.tensor(c, label) for c in captured(node) if c not in node.input)
+    assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
+    type, schema = f"{domain}::{node.op_type}" if domain else node.op_type, state.schema(node.op_type, domain)
+    n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
+    types = _infer_types(state, n, schema) if schema is not None else contributed(node, n.attrs, inputs)
+    shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
+    if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
+        raise state.refusal(f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}")
+    folded = _is_folded(state, n)
+    outputs = tuple(_define_outputs(state, n, types, folded))
+    if not assumed:
+        _check_reshape(state, n, outputs)
+    elif not domain and not all(_fits(t, types.get(t.name)) for t in outputs):
+        type = f"ai.onnx::{node.op_type}"  # the operator's rule would not understand it: it counts as unknown
+    uncertain = any(t.name in state.assumed for t in outputs)
+    if schema is None and (uncertain or not known(type)):
+        operator = f"{plain(domain or 'ai.onnx')}::{plain(node.op_type)}"
+        says = f"{operator} is not defined in onnx; its shapes are {('as the file says', 'assumed')[uncertain]}"
+        state.notes.append(Note("unknown-operator", says, (label,)))
+    if not folded:
+        operands: tuple[Tensor | None, ...] = (*inputs, *outer)
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
+        version = state.opsets.get(domain, 0)
+        state.operators.append(Operator(label, type, operands, outputs, n.attrs, version, (label,)))
+
+
+def _define_constant(state: State, node: NodeProto, label: str) -> None:
+    """Define the output of a Constant node."""
+    found = constant(node, state.folder)
+    if found is None:
+        raise ModelError(f"node {label!r} (Constant) holds no value")
+    dtype, shape, value = found
+    state.define(node.output[0], dtype, shape, "weight" if prod(shape) > MAX_VALUE else "constant", value)
+
+
+def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
+    """The types of a node's outputs that `onnx.shape_inference` knows."""
+    node = n.proto
+    types = {i: state.types[i] for i in (*node.input, *(t.name for t in n.captured)) if i}
+    data = {
+        i: numpy_helper.from_array(value.reshape(()) if node.op_type == "Range" and value.size == 1 else value)
+        for i in node.input
+        if (value := state.values.get(i)) is not None and (value.dtype.kind in "iub" or node.op_type in FLOATS_READ)
+    }
+    try:
+        found: dict[str, TypeProto] = infer_node_outputs(
+            schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
+        )
+        is_open = any(dims_of(found.get(o)) is None for o in node.output if o)
+        if is_open and not schema.has_type_and_shape_inference_function:
+            return _infer_through_function(state, node, types)
+        return found
+    except InferenceError as e:
+        why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
+        message = f"node {n.label!r} ({node.op_type}) does not fit its inputs {_signature(state, node)}: {why}"
+    except Exception as e:  # malformed nodes make the C++ side raise whatever it likes
+        message = f"node {n.label!r} ({node.op_type}) is malformed: {first_line(e)}"
+    if n.assumed:
+        return {}
+    raise state.refusal(message)
+
+
+def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+    """Output types of an operator that onnx defines by a function, such as GreaterOrEqual before opset 16.
+
+    `infer_node_outputs` does not look into functions; inference of a whole model, here of one node, does.
+    """
+    inputs = [ValueInfoProto(name=name, type=type) for name, type in types.items()]
+    outputs = [ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "one", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=state.opset_imports, ir_version=state.ir_version)
+    return {o.name: o.type for o in shape_inference.infer_shapes(model).graph.output}
+
+
+def _is_folded(state: State, n: _Node) -> bool:
+    """Whether a node is executed ahead of the run, so that the graph has no operator for it."""
+    if n.schema is None or n.proto.op_type in NEVER_FOLDED:
+        return False
+    static_shape = n.type in ("Shape", "Size") and not state.binding.dynamic  # known when a session starts
+    return static_shape or all(t.stored for t in n.inputs if t)
+
+
+def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
+    """The values of a node's outputs that are known before the run."""
+    if n.type in ("Shape", "Size") and n.inputs and n.inputs[0] is not None:
+        return measure(n.proto, n.inputs[0].shape)
+    shapes = {o: static(types.get(o)) for o in n.proto.output}
+    return {} if n.domain else evaluate(n.proto, state.values, shapes, state.opsets)
+
+
+def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:
+    """Define the outputs of a node, but for optional ones that nothing reads, which a kernel does not write."""
+    values = _evaluate(state, n, types)
+    for index, out in enumerate(n.proto.output):
+        if not out or (out not in state.read and optional_output(n.schema, index)):
+            continue
+        type, value = types.get(out), values.get(out)
+        if type is not None and not is_tensor(type) and type.WhichOneof("value"):
+            if n.type == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:  # into an empty one
+                type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
+            yield state.define_opaque(out, type, "constant" if folded else "activation")
+            continue
+        first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
+        dtype, shape = resolve(state, out, n.label, first, type, value=value, assumed=n.assumed, at_most=at_most)
+        kind = "activation" if not folded else "weight" if prod(shape) > MAX_VALUE else "constant"
+        yield state.define(out, dtype, shape, kind, value)
+
+
+def _check_reshape(state: State, n: _Node, outputs: Sequence[Tensor]) -> None:
+    """Refuse a Reshape that changes the number of elements, or that moves a new batch into another axis."""
+    if n.type != "Reshape" or not n.inputs[0] or not outputs or n.inputs[0].dtype == "opaque":
+        return
+    data, out = n.inputs[0], outputs[0]
+    if data.size != out.size:
+        raise state.refusal(f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}")
+    target = state.values.get(n.inputs[1].name) if len(n.inputs) > 1 and n.inputs[1] else None
+    old, new = state.binding.old_batch, state.binding.batch
+    if old is None or target is None or target.size < 2 or not data.shape:
+        return
+    if data.shape[0] == new and target.flat[0] == old:
+        raise state.refusal(f"node {n.label!r} (Reshape) fixes the leading dimension at {old}")
+
+
+def _fits(tensor: Tensor, inferred: TypeProto | None) -> bool:
+    """Whether a tensor has the shape that was inferred for it."""
+    dims = dims_of(inferred)
+    return inferred is not None and (dims is None or not clash(tensor.shape, dims))
+
+
+def _signature(state: State, node: NodeProto) -> str:
+    """The inputs of a node as text: name[1x3x224x224], ..."""
+    return ", ".join(f"{plain(i)}[{times(state.tensors[i].shape)}]" for i in node.input if i) or "(none)"

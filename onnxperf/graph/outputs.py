@@ -1,0 +1,134 @@
+"""The dtype and the static shape of a tensor that a node makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnx import TypeProto, ValueInfoProto
+
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.bind import declared_dims
+from onnxperf.graph.core import Note
+from onnxperf.graph.proto import Dims, Shape, closed, dims_of, dtype_of, plain, static, times
+from onnxperf.graph.state import State
+from onnxperf.graph.values import Array
+from op_models import Tensor
+
+Inputs = Sequence[Any]  # tensors or None; at least one None at the end
+
+
+def _selected(output: int, inputs: Inputs, attrs: Mapping[str, Any]) -> Shape:
+    """Unique and Compress select at most all elements, or all slices along an axis; a mask no more than its length."""
+    x, mask, axis = inputs[0], inputs[1], attrs.get("axis")
+    if axis is None or output:
+        return (min(x.size if axis is None else x.shape[axis], mask.size if mask else x.size),)
+    at = axis % x.rank
+    return (*x.shape[:at], min(x.shape[at], mask.size if mask else x.size), *x.shape[at + 1 :])
+
+
+def _selected_boxes(output: int, inputs: Inputs, attrs: Mapping[str, Any]) -> Shape:
+    """NonMaxSuppression selects for each image and class as many boxes as its third input allows."""
+    boxes, scores, most = inputs[0].shape, inputs[1].shape, inputs[2]
+    each = 0 if most is None else int(most.value[0]) if most.value else boxes[1]
+    return (boxes[0] * scores[1] * max(min(each, boxes[1]), 0), 3)
+
+
+#: The largest shape of outputs whose shape depends on the data.
+UPPER_BOUNDS: dict[str, Callable[[int, Inputs, Mapping[str, Any]], Shape]] = {
+    "NonZero": lambda output, inputs, attrs: (inputs[0].rank, inputs[0].size),
+    "Unique": _selected,
+    "Compress": _selected,
+    "NonMaxSuppression": _selected_boxes,
+    "Slice": lambda output, inputs, attrs: inputs[0].shape,
+    "TopK": lambda output, inputs, attrs: inputs[0].shape,
+}
+
+
+def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any]) -> Shape | None:
+    """The largest shape of output number `output` where it depends on the data; None for operators without a bound."""
+    try:
+        return UPPER_BOUNDS[type](output, [*inputs, None], attrs) if type in UPPER_BOUNDS else None
+    except (ArithmeticError, AttributeError, IndexError, ValueError):  # inputs that the operator can't have
+        return None
+
+
+def resolve(
+    state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None, *, value: Array | None = None,
+    assumed: bool = False, at_most: Shape | None = None,
+) -> tuple[str, Shape]:  # fmt: skip
+    """The dtype and the static shape of the tensor `out`, which the node `label` makes.
+
+    The shape is the one that --shapes gives, else that of the known `value`, else the inferred one (`type`), else the
+    one that the file declares, else an assumption, which is noted: the upper bound `at_most`, or the shape of `like`,
+    the node's first input. Where the shapes of the inputs are `assumed`, the declared shape precedes the inferred one.
+    Raises UsageError where --shapes contradicts the inferred shape, ModelError where the file contradicts itself.
+    """
+    if like is not None and like.dtype == "opaque":  # a sequence: one element
+        like = replace(like, shape=static(state.types[like.name].sequence_type.elem_type) or ())
+    info = state.declared.get(out) or state.declared_in_bodies.get(out)
+    types = (type, info.type if info is not None else None)
+    number = next((n for t in types if t is not None and (n := t.tensor_type.elem_type)), 0)
+    dtype = dtype_of(number) if number else like.dtype if like else "float32"
+    inferred = tuple(value.shape) if value is not None else dims_of(type)
+    declared = state.binding.declared(info) if info is not None else None
+    given = state.given_shapes.get(out)
+    if given is not None:
+        if inferred is not None and not assumed and clash(given, inferred):
+            made = f"but node {label!r} makes it {times(inferred)}"
+            raise UsageError(f"--shapes gives {out!r} the shape {times(given)}, {made}")
+        return dtype, given
+    if assumed:
+        if (shape := closed(declared)) is not None:
+            return dtype, shape
+        state.assumed.add(out)
+    elif inferred is not None and info is not None and declared != inferred:
+        _check_declared(state, out, label, inferred, info)
+    dims = inferred if inferred is not None else declared
+    if inferred is not None and declared is not None and len(declared) == len(inferred):
+        dims = tuple(d if i is None else i for i, d in zip(inferred, declared, strict=True))
+    if (shape := closed(dims)) is not None:
+        return dtype, shape
+    shape = _assumed_shape(dims, like, at_most)
+    why, limit = ("can't be inferred", "") if at_most is None else ("depends on the data", ", its upper bound")
+    taken = f"taken as {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
+    state.assume(out, f"the shape of {out!r} {why}; {taken}", label)
+    return dtype, shape
+
+
+def _check_declared(state: State, out: str, label: str, inferred: Dims, info: ValueInfoProto) -> None:
+    """Refuse a file that declares another shape than is inferred; open dimensions contradict none.
+
+    Where sizes in the file can be out of date (a graph with open dimensions, the body of a loop) it is only noted.
+    """
+    claimed = declared_dims(info)
+    sizes = [d if isinstance(d, int) else None for d in claimed or ()]
+    if claimed is None or state.binding.refusal or not clash(sizes, inferred):
+        return
+    both = f"the file says {times(claimed)}, its inputs make it {times(inferred)}"
+    if not (state.binding.dynamic or out in state.declared_in_bodies):
+        raise ModelError(f"tensor {out!r}, made by node {label!r}, contradicts itself: {both}")
+    state.notes.append(Note("stale-shape", f"tensor {out!r}: {both}, which is taken", (label,)))
+
+
+def _assumed_shape(dims: Dims | None, like: Tensor | None, at_most: Shape | None) -> Shape:
+    """A shape with the known ones of `dims`, and otherwise those of its upper bound or of the node's first input.
+
+    Where that has another number of axes, all its elements lie along the first open axis.
+    """
+    if at_most is not None and (dims is None or len(dims) == len(at_most)):
+        return tuple(m if d is None else d for d, m in zip(dims or (None,) * len(at_most), at_most, strict=True))
+    shape = like.shape if like is not None else ()
+    if dims is None:
+        return shape
+    if len(dims) == len(shape):
+        return tuple(s if d is None else d for d, s in zip(dims, shape, strict=True))
+    size = like.size if like is not None else 1
+    first = dims.index(None)
+    return tuple((size if i == first else 1) if d is None else d for i, d in enumerate(dims))
+
+
+def clash(one: Dims, other: Dims) -> bool:
+    """Whether two shapes can't belong to the same tensor; an open dimension fits every size."""
+    return len(one) != len(other) or any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))

@@ -1,0 +1,103 @@
+"""What is known of a model while its graph is inferred: the tensors so far, and the operators that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, helper
+
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.bind import Binding
+from onnxperf.graph.core import Note
+from onnxperf.graph.order import read_names
+from onnxperf.graph.proto import NUMBERS, Shape, check_size, dtype_of, schema_of
+from onnxperf.graph.values import Array, Values, content, numbers
+from op_models import Operator, Tensor
+
+#: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.
+MAX_KEPT = 1 << 20
+SMALL = 64  # elements whose value takes little more than its node, and which are always kept
+
+
+class State:
+    """The tensors of a model by name, its operators in execution order, and the notes on what was assumed.
+
+    `tensors`, `types` and `values` grow as nodes are inferred: every tensor that is defined has a `Tensor` and an ONNX
+    type, a small one whose content is known before the run has a value, too. `assumed` names the tensors whose shape
+    rests on an assumption: a model is never refused because of those. `read` holds the names of all tensors that a
+    node reads or the graph returns, `labels` the names of nodes that are in use.
+    """
+
+    def __init__(self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None):
+        self.binding, self.folder = binding, folder
+        self.given_shapes = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
+        self.opset_imports, self.ir_version = list(model.opset_import), model.ir_version
+        self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+        self.schema = cache(partial(schema_of, opsets=self.opsets))
+        self.declared = {i.name: i for i in (*model.graph.value_info, *model.graph.output)}
+        self.declared_in_bodies: dict[str, ValueInfoProto] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.types: dict[str, TypeProto] = {}
+        self.values: Values = {}
+        self.room = MAX_KEPT  # elements of values that may still be kept
+        self.assumed: set[str] = set()
+        self.operators: list[Operator] = []
+        self.notes: list[Note] = list(binding.notes)
+        self.read = read_names(model.graph)
+        self.labels: set[str] = set()
+
+    def define_stored(self, graph: GraphProto, names: Mapping[str, str]) -> None:
+        """Define the initialisers of the graph or, under their names in the graph, those of a body."""
+        for tensor in graph.initializer:
+            name, shape = names.get(tensor.name, tensor.name), tuple(tensor.dims)
+            self.define(name, dtype_of(tensor.data_type), shape, "weight", content(tensor, self.folder))
+        for sparse in graph.sparse_initializer:
+            name = names.get(sparse.values.name, sparse.values.name)
+            self.define(name, dtype_of(sparse.values.data_type), tuple(sparse.dims), "weight")
+
+    def define(self, name: str, dtype: str, shape: Shape, kind: str, value: Array | None = None) -> Tensor:
+        """Define a tensor; ModelError where its name is defined already or its shape can't be."""
+        try:
+            check_size(name, shape)
+        except ModelError as e:
+            raise self.refusal(str(e)) from None
+        if value is not None and value.size > SMALL:
+            if self.room < (cost := 2 * value.size):  # as an array and as numbers
+                value = None
+            else:
+                self.room -= cost
+        tensor = Tensor(name, dtype, shape, kind, None if value is None else numbers(value))
+        self._enter(tensor, helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape))
+        if value is not None:
+            self.values[name] = value
+        return tensor
+
+    def define_opaque(self, name: str, type: TypeProto, kind: str = "activation") -> Tensor:
+        """Define a sequence, map or optional, which is passed along without cost."""
+        tensor = Tensor(name, "opaque", (), kind)
+        self._enter(tensor, type)
+        return tensor
+
+    def _enter(self, tensor: Tensor, type: TypeProto) -> None:
+        if tensor.name in self.tensors:
+            raise ModelError(f"tensor {tensor.name!r} is defined twice")
+        self.tensors[tensor.name] = tensor
+        self.types[tensor.name] = type
+
+    def tensor(self, name: str, label: str) -> Tensor:
+        """The tensor that the node `label` reads; ModelError where no node makes it."""
+        if name not in self.tensors:  # its maker leaves this output out
+            raise ModelError(f"node {label!r} reads {name!r}, which nothing makes")
+        return self.tensors[name]
+
+    def assume(self, name: str, message: str, label: str) -> None:
+        """Note that the shape of a tensor that the node `label` makes is assumed."""
+        self.assumed.add(name)
+        self.notes.append(Note("assumed-shape", message, (label,)))
+
+    def refusal(self, message: str) -> ModelError | UsageError:
+        """The error for a node that can't run: a UsageError where the request changed the sizes in the file."""
+        why = self.binding.refusal
+        return UsageError(f"{why}: {message}") if why else ModelError(message)
