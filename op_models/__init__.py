@@ -1,18 +1,37 @@
-"""How much work an operator is: FLOPs, bytes, and the size a latency model reads. One file a family.
+"""How much work an operator is: FLOPs, bytes, and the size a latency model reads. One file for each operator family.
 
-Standard library only; knows nothing of GPUs. `op` registers a rule, `work_of` applies it.
+Standard library only; knows nothing of GPUs. `op` registers a rule, `work_of` applies it. A file that is added to this
+folder is found by itself.
 """
 
-from op_models import (  # noqa: F401, I001  (imported for their rules; one name a line would fill the page)
-    attention, classic, conv, einsum, experts, matmul, move, normalize, pointwise, pool, recurrent, reduce,
-    signal, vision,
-)  # fmt: skip
+from importlib import import_module
+from pkgutil import iter_modules
+
 from op_models.core import (
-    BITS, FLOATS, ODD, Attention, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows, Size, Tensor,
-    Transfer, Work, bytes_only, known, op, work, work_of, work_or_bytes,
+    BITS,
+    FLOATS,
+    Attention,
+    Conv,
+    Gemm,
+    Move,
+    Operator,
+    OpModelError,
+    Pointwise,
+    Recurrent,
+    Rows,
+    Size,
+    Tensor,
+    Transfer,
+    Work,
+    work,
 )  # fmt: skip
+from op_models.rules import ODD, Like, Outputs, bytes_only, known, op, output_rule, work_of, work_or_bytes
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "BITS", "FLOATS", "ODD", "Attention", "Conv", "Gemm", "Move", "OpModelError", "Operator", "Pointwise", "Recurrent",
-    "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "known", "op", "work", "work_of", "work_or_bytes",
+    "BITS", "FLOATS", "ODD", "Attention", "Conv", "Gemm", "Like", "Move", "OpModelError", "Operator", "Outputs",
+    "Pointwise", "Recurrent", "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "known", "op", "output_rule",
+    "work", "work_of", "work_or_bytes",
 ]  # fmt: skip

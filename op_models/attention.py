@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, op, work
+from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
+from op_models.rules import Outputs, as_first, op
 
 ROTATE = 3  # x cos - y sin
 
@@ -60,8 +61,30 @@ def attention(
     return attend(op, size, masks=given(mask), softcap=softcap)
 
 
-@op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8))
-@op("com.microsoft::Attention", "com.microsoft::DecoderMaskedSelfAttention")
+def attention_outputs(
+    x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, *, num_heads: int,
+    qkv_hidden_sizes: tuple[int, ...] | None = None,
+) -> Outputs:  # fmt: skip
+    """Values [batch, length, hidden], and the keys and values [2, batch, heads, past + length, head size]."""
+    third = w.shape[1] // 3
+    _, keys, values = qkv_hidden_sizes or (third, third, third)
+    size = x.shape[1] + (past.shape[3] if past is not None else 0)
+    return [(x.dtype, (*x.shape[:2], values)), (x.dtype, (2, x.shape[0], num_heads, size, keys // num_heads))]
+
+
+def quantised_attention_outputs(
+    x: Tensor, w: Tensor, b: Maybe, scale: Maybe, *rest: Maybe, num_heads: int,
+    qkv_hidden_sizes: tuple[int, ...] | None = None,
+) -> Outputs:  # fmt: skip
+    """As those of com.microsoft::Attention, in the type of the first scale."""
+    past = rest[4] if len(rest) > 4 else None
+    real = replace(x, dtype=scale.dtype if scale is not None else "float32")
+    return attention_outputs(real, w, past=past, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
+
+
+@op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8), outputs=quantised_attention_outputs)
+@op("com.microsoft::Attention", outputs=attention_outputs)
+@op("com.microsoft::DecoderMaskedSelfAttention")
 def attention_ort(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
     *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0, qkv_hidden_sizes: tuple[int, ...] | None = None,
@@ -117,7 +140,7 @@ def packed_multi_head_attention(
     return multi_head_attention(op, evenly(q, offset), k, v, b, bias=bias, num_heads=num_heads)
 
 
-@op("com.microsoft::LongformerAttention", inputs=(0, 1, 4))
+@op("com.microsoft::LongformerAttention", inputs=(0, 1, 4), outputs=as_first)
 def longformer(op: Operator, x: Tensor, w: Tensor, w_global: Tensor, *, num_heads: int, window: int) -> Work:
     """Both projections 2 B S H (3H); a query sees `window` keys to each side. Global tokens are taken to be few."""
     heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
@@ -126,8 +149,17 @@ def longformer(op: Operator, x: Tensor, w: Tensor, w_global: Tensor, *, num_head
     return attend(op, size, masks=1, matrix=2 * x.size * columns, vector=batch * queries * columns)
 
 
+def multi_head_outputs(q: Tensor, k: Maybe = None, v: Maybe = None) -> Outputs:
+    """Values [batch, length, hidden]; not known where keys and values are packed together."""
+    if k is None and q.rank == 5:
+        return [(q.dtype, (*q.shape[:2], q.shape[2] * q.shape[4]))]
+    if k is None or v is None or q.rank != 3:
+        return []
+    return [(q.dtype, (*q.shape[:2], v.shape[2] if v.rank == 3 else v.shape[1] * v.shape[3]))]
+
+
 @op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5))
-@op("com.microsoft::MultiHeadAttention")
+@op("com.microsoft::MultiHeadAttention", outputs=multi_head_outputs)
 def multi_head_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None,
     bias: Maybe = None, past: Maybe = None, *, num_heads: int, unidirectional: int = 0,
@@ -142,7 +174,20 @@ def multi_head_attention(
     return attend(op, size, masks=given(mask, bias), vector=projected * given(b))
 
 
-@op("com.microsoft::GroupQueryAttention")
+def group_query_outputs(
+    q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None, *, num_heads: int,
+    kv_num_heads: int,
+) -> Outputs:  # fmt: skip
+    """Values [batch, length, hidden], then the caches: in the buffers that came in, or longer by the new positions."""
+    if k is None:
+        hidden = num_heads * (q.shape[2] // (num_heads + 2 * kv_num_heads))
+        return [(q.dtype, (*q.shape[:2], hidden))] if q.rank == 3 else []
+    caches = [t for t in (past, past_v) if t is not None]
+    grown = [(t.dtype, (*t.shape[:2], max(t.shape[2], q.shape[1]), t.shape[3])) for t in caches]
+    return [(q.dtype, q.shape), *grown]
+
+
+@op("com.microsoft::GroupQueryAttention", outputs=group_query_outputs)
 def group_query_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None,
     lengths: Maybe = None, total: Maybe = None, cos: Maybe = None, sin: Maybe = None, positions: Maybe = None,
@@ -223,7 +268,8 @@ def rotary_embedding(
     return rotate(op, x, {1: cos, 2: sin}, positions, num_heads, rotary_embedding_dim)
 
 
-@op("com.microsoft::RotaryEmbedding", "com.microsoft::MRotaryEmbedding")
+@op("com.microsoft::RotaryEmbedding", outputs=as_first)
+@op("com.microsoft::MRotaryEmbedding")
 def rotary_embedding_ort(
     op: Operator, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from op_models.core import Gemm, Operator, Pointwise, Tensor, Work, op, work
+from op_models.core import Gemm, Operator, Pointwise, Tensor, Work, work
 from op_models.pointwise import SPECIAL
+from op_models.rules import op
 
 
 @op("ai.onnx.ml::LinearClassifier", "ai.onnx.ml::LinearRegressor")

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
-from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, op, work
+from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import REQUANTISE, SIGMOID, activated
+from op_models.rules import Like, op
 
 INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
-@op("QLinearConv", "com.microsoft::QLinearConv", inputs=(0, 3, 8))
+@op("QLinearConv", inputs=(0, 3, 8))
+@op("com.microsoft::QLinearConv", inputs=(0, 3, 8), outputs=Like("Conv", (0, 3), dtype=7))
 @op("ConvInteger", inputs=(0, 1))
-@op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv")
-@op("Conv", "com.microsoft::FusedConv", "com.microsoft.nchwc::Conv")
+@op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv", outputs=Like("Conv", (0, 1), channels_last=True))
+@op("com.microsoft::FusedConv", outputs=Like("Conv", (0, 1)))
+@op("Conv", "com.microsoft.nchwc::Conv")
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0,

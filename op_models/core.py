@@ -1,13 +1,12 @@
-"""The nouns of the operators: tensors, operators, their work, and the decorator that teaches a rule.
+"""The nouns of the operators: tensors, operators, and their work.
 
-A rule turns one operator into `Work`: how many FLOPs the algorithm executes, how many bytes it touches, and
-a size whose type says which latency model reads it. Nothing here knows a GPU.
+`Work` is how many FLOPs an operator's algorithm executes, how many bytes it touches, and a size whose type says which
+latency model reads it. Nothing here knows a GPU.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ Scalar = int | float | bool
 
 
 class OpModelError(ValueError):
-    """A rule was registered twice or asked for something an operator does not have."""
+    """A rule was registered twice, or does not fit the operator it was applied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,66 +269,3 @@ def work(
 def given(*tensors: Tensor | None) -> int:
     """How many of these optional inputs are given."""
     return sum(t is not None for t in tensors)
-
-
-_RULES: dict[str, Callable[[Operator], Work]] = {}
-
-
-def op(*types: str, inputs: Sequence[int] = ()) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
-    """Register a rule for operator types ("Conv"; outside ai.onnx "domain::Type").
-
-    The rule is called with the operator, then its inputs in order (absent ones as their default), then, as
-    keywords, those attributes its signature names; defaults in the signature are ONNX's defaults. `inputs`
-    says which inputs the rule takes, where a type has them in other places.
-
-    Raises OpModelError where a type has a rule already.
-    """
-
-    def register(rule: Callable[..., Work]) -> Callable[..., Work]:
-        parameters = inspect.signature(rule).parameters.values()
-        keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        numbers = frozenset(p.name for p in parameters if p.annotation in ("int", "float", int, float))
-        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 1
-
-        def call(op: Operator) -> Work:
-            attrs = {k: v for k, v in op.attrs.items() if k in keywords}
-            if any(k in numbers and not isinstance(v, int | float) for k, v in attrs.items()):
-                raise OpModelError(f"operator {op.name} ({op.type}) has no number where one belongs")
-            taken = tuple(op.inputs[i] if i < len(op.inputs) else None for i in inputs) if inputs else op.inputs
-            return rule(op, *(taken if variadic else taken[:positional]), **attrs)
-
-        for name in types:
-            if name in _RULES:
-                raise OpModelError(f"operator {name} has a rule already; a second one would hide it")
-            _RULES[name] = call
-        return rule
-
-    return register
-
-
-def known(type: str) -> bool:
-    """True where a rule for this operator type is registered."""
-    return type in _RULES
-
-
-def bytes_only(op: Operator) -> Work:
-    """The work of an operator that no rule understands: its bytes, one pass over its outputs."""
-    return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
-
-
-#: What rules raise on forms of an operator that they do not know, as hostile files have them.
-ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-
-def work_or_bytes(op: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
-    try:
-        return work_of(op), not known(op.type)
-    except ODD:
-        return bytes_only(op), True
-
-
-def work_of(op: Operator) -> Work:
-    """The work of an operator; one that no rule knows costs its bytes."""
-    return _RULES.get(op.type, bytes_only)(op)

@@ -10,7 +10,8 @@ from collections.abc import Set
 from itertools import accumulate
 from math import prod
 
-from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, op, work
+from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.rules import op
 
 
 def labels(term: str, rank: int) -> tuple[str, ...]:

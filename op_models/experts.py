@@ -5,15 +5,16 @@ Tokens spread evenly: min(experts, tokens k) experts are read, and their product
 
 from __future__ import annotations
 
-from op_models.core import Gemm, Maybe, Operator, Tensor, Work, given, op, work
+from op_models.core import Gemm, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import GELU_TANH, SIGMOID
 from op_models.reduce import SOFTMAX
+from op_models.rules import as_first, op
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "gelu": GELU_TANH, "silu": SIGMOID + 1, "swiglu": SIGMOID + 3}
 
 
-@op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8))
-@op("com.microsoft::MoE", inputs=(0, 1, 2, 4, 6))
+@op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8), outputs=as_first)
+@op("com.microsoft::MoE", inputs=(0, 1, 2, 4, 6), outputs=as_first)
 def mixture(
     op: Operator, x: Tensor, router: Tensor, fc1: Tensor, fc2: Tensor, fc3: Maybe = None, *, k: int = 1,
     activation_type: str = "relu", expert_weight_bits: int = 4,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, op, work
+from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
+from op_models.rules import Like, Outputs, as_first, op
 
 #: Vector FLOPs of an output after the product: out of integers, or into them again.
 AFTER = {
@@ -38,9 +39,11 @@ def _stacked(shape: tuple[int, ...], behind: int) -> tuple[int, ...]:
 
 @op("QLinearMatMul", inputs=(0, 3))
 @op("com.microsoft::QOrderedMatMul", inputs=(0, 2, 5, 6))
-@op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6))
-@op("MatMulInteger", "com.microsoft::MatMulInteger16", "com.microsoft::TransposeMatMul", inputs=(0, 1))
-@op("MatMul", "com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation")
+@op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6), outputs=Like("MatMul", (0, 1), dtype=2))
+@op("com.microsoft::TransposeMatMul", inputs=(0, 1), outputs=Like("MatMul", (0, 1)))
+@op("com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation", outputs=Like("MatMul", (0, 1)))
+@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1))
+@op("MatMul")
 def matmul(
     op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
     transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, activation: str = "",
@@ -51,8 +54,10 @@ def matmul(
     return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * after)
 
 
-@op("com.microsoft::QGemm", inputs=(0, 3, 6))
-@op("Gemm", "com.microsoft::FusedGemm", "com.microsoft::GemmFloat8", "com.microsoft::GemmFastGelu")
+@op("com.microsoft::QGemm", inputs=(0, 3, 6), outputs=Like("Gemm", (0, 3), dtype=8))
+@op("com.microsoft::FusedGemm", outputs=Like("Gemm", (0, 1)))
+@op("com.microsoft::GemmFastGelu", outputs=Like("MatMul", (0, 1)))
+@op("Gemm", "com.microsoft::GemmFloat8")
 def gemm(
     op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
     transB: int = 0, activation: str = "",
@@ -64,7 +69,7 @@ def gemm(
     return work(op, size, matrix=2 * op.out.size * size.k, vector=bias + op.out.size * after)
 
 
-@op("com.microsoft::DynamicQuantizeMatMul", inputs=(0, 1, 4))
+@op("com.microsoft::DynamicQuantizeMatMul", inputs=(0, 1, 4), outputs=Like("MatMul", (0, 1)))
 def dynamic_matmul(op: Operator, a: Tensor, b: Tensor, bias: Maybe = None) -> Work:
     """2 batch m n k in integers; vector: A is quantised by its own extremes, the output scaled back."""
     plain = matmul(op, a, b, bias)
@@ -72,8 +77,15 @@ def dynamic_matmul(op: Operator, a: Tensor, b: Tensor, bias: Maybe = None) -> Wo
     return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + quantise, dtype=b.dtype)
 
 
-@op("com.microsoft::MatMulNBits", "com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5))
-@op("com.microsoft::MatMulBnb4", "com.microsoft::MatMulFpQ4", inputs=(0,))
+def packed_product(a: Tensor, *, N: int) -> Outputs:
+    """The first input's shape with N columns."""
+    return [(a.dtype, (*a.shape[:-1], N))]
+
+
+@op("com.microsoft::MatMulNBits", inputs=(0, 5), outputs=packed_product)
+@op("com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5))
+@op("com.microsoft::MatMulBnb4", inputs=(0,), outputs=packed_product)
+@op("com.microsoft::MatMulFpQ4", inputs=(0,))
 @op("com.microsoft::MatMulBlockQuantizedFp8Weight", inputs=(0, 4))
 def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K: int = 0) -> Work:
     """2 m N K in A's type, on weights that are stored in fewer bits and dequantised on the way: 2 a weight."""
@@ -82,7 +94,12 @@ def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K:
     return work(op, size, matrix=2 * size.m * n * k, vector=2 * n * k + size.m * n * given(bias))
 
 
-@op("com.microsoft::CDist")
+def pairs(a: Tensor, b: Tensor) -> Outputs:
+    """One element for each row of A and row of B."""
+    return [(a.dtype, (a.shape[0], b.shape[0]))]
+
+
+@op("com.microsoft::CDist", outputs=pairs)
 def distances(op: Operator, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Work:
     """2 m n k, the norms of both sides, and |a|^2 + |b|^2 - 2 a b, never below 0; a root where Euclidean."""
     size = product(a.shape, b.shape, False, True)
@@ -90,7 +107,8 @@ def distances(op: Operator, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean"
     return work(op, size, matrix=2 * op.out.size * size.k, vector=vector)
 
 
-@op("Det", "com.microsoft::Inverse")
+@op("com.microsoft::Inverse", outputs=as_first)
+@op("Det")
 def factorise(op: Operator, x: Tensor) -> Work:
     """LU: 2/3 n^3, and n multiplications of its diagonal; an inverse takes 2 n^3. A matrix is one block's."""
     n = x.shape[-1]

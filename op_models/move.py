@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from op_models.core import Maybe, Move, Operator, Tensor, Work, op, work
+from op_models.core import Maybe, Move, Operator, Tensor, Work, work
+from op_models.rules import Outputs, as_first, op
 
 
 def moved(
@@ -56,7 +57,8 @@ def range_(op: Operator) -> Work:
     return moved(op, op.out.size, vector=2 * op.out.size)
 
 
-@op("OneHot", "Trilu", "com.microsoft::Trilu")
+@op("com.microsoft::Trilu", outputs=as_first)
+@op("OneHot", "Trilu")
 def select(op: Operator) -> Work:
     """1 comparison an output: OneHot with the index, Trilu with the diagonal."""
     return moved(op, op.out.size, vector=op.out.size)
@@ -181,7 +183,13 @@ def pad(op: Operator, x: Tensor) -> Work:
     return moved(op, shared(x.shape, op.out.shape), read={0: kept})
 
 
-@op("com.microsoft::GatherBlockQuantized")
+def gathered_block(x: Tensor, indices: Tensor, scales: Tensor, *, gather_axis: int = 0, bits: int = 4) -> Outputs:
+    """The shape of a Gather, its last axis unpacked."""
+    shape = (*x.shape[:gather_axis], *indices.shape, *x.shape[gather_axis + 1 :])
+    return [(scales.dtype, (*shape[:-1], shape[-1] * (8 // bits if x.dtype == "uint8" else 1)))]
+
+
+@op("com.microsoft::GatherBlockQuantized", outputs=gathered_block)
 def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int = 128, gather_axis: int = 0) -> Work:
     """Reads only the packed elements it gathers and their blocks' scales; each output is dequantised."""
     packed = 8 // bits if x.dtype == "uint8" else 1

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, op, work
+from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
 from op_models.reduce import along, beyond
+from op_models.rules import Outputs, as_first, op
 
 ELEMENT, ROW = 5, 3 + SPECIAL
 RMS_ELEMENT, RMS_ROW = 3, 2 + SPECIAL  # square, sum and factor; one mean and epsilon: nothing is centred
@@ -32,13 +33,19 @@ def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, ax
     return standardise(op, *beyond(x.shape, 2 if op.type == "InstanceNormalization" else axis), given(scale, bias))
 
 
-@op("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
+@op("com.microsoft::SimplifiedLayerNormalization", outputs=as_first)
+@op("RMSNormalization", "SimplifiedLayerNormalization")
 def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
     """(3 + scale) an element and 6 a row."""
     return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
 
 
-@op("com.microsoft::SkipLayerNormalization")
+def normalised_and_sum(x: Tensor) -> Outputs:
+    """The normalised sum and, as output 3, the sum itself; between them stand statistics that inference lacks."""
+    return [(x.dtype, x.shape), None, None, (x.dtype, x.shape)]
+
+
+@op("com.microsoft::SkipLayerNormalization", outputs=normalised_and_sum)
 def skip_layer_norm(
     op: Operator, x: Tensor, skip: Tensor, scale: Tensor, beta: Maybe = None, bias: Maybe = None
 ) -> Work:
@@ -46,7 +53,7 @@ def skip_layer_norm(
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, beta, bias))
 
 
-@op("com.microsoft::SkipSimplifiedLayerNormalization")
+@op("com.microsoft::SkipSimplifiedLayerNormalization", outputs=normalised_and_sum)
 def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Maybe = None) -> Work:
     """RMSNormalization of x + skip + bias."""
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
@@ -58,8 +65,14 @@ def gated_rms_norm(op: Operator, x: Tensor, scale: Tensor, gate: Tensor) -> Work
     return standardise(op, *beyond(x.shape, -1), 3 + SIGMOID, rms=True)
 
 
+def embedded(ids: Tensor, segment_ids: Tensor | None, word: Tensor) -> Outputs:
+    """The normalised embedding [batch, length, hidden], the index of each mask, and the sum before it is normalised."""
+    hidden = (word.dtype, (*ids.shape, word.shape[1]))
+    return [hidden, ("int32", ids.shape[:1]), hidden]
+
+
 @op("com.microsoft::QEmbedLayerNormalization", inputs=range(7))
-@op("com.microsoft::EmbedLayerNormalization")
+@op("com.microsoft::EmbedLayerNormalization", outputs=embedded)
 def embed_layer_norm(
     op: Operator, ids: Tensor, segment_ids: Tensor | None, word: Tensor, position: Tensor, segment: Tensor | None,
     scale: Tensor, beta: Tensor, mask: Maybe = None, position_ids: Maybe = None,
@@ -77,7 +90,7 @@ def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_grou
     return standardise(op, *grouped(x, num_groups), given(scale, bias))
 
 
-@op("com.microsoft::GroupNorm", "com.microsoft::SkipGroupNorm")
+@op("com.microsoft::GroupNorm", "com.microsoft::SkipGroupNorm", outputs=as_first)
 def group_norm_ort(
     op: Operator, x: Tensor, scale: Tensor, beta: Tensor, skip: Maybe = None, bias: Maybe = None, *, groups: int,
     activation: int = 0,

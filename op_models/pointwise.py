@@ -13,7 +13,8 @@ Anything else is the sum over the formula ONNX defines it by.
 
 from __future__ import annotations
 
-from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, op, work
+from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.rules import Like, OutputRule, Outputs, as_first, op
 
 SPECIAL = 4
 
@@ -95,13 +96,46 @@ def costing(op: Operator, flops: int) -> Work:
     return work(op, Pointwise(op.out.size), vector=op.out.size * flops)
 
 
-@op(*FLOPS)
+def half(x: Tensor) -> Outputs:
+    """The first input's shape with half the columns: one half gates the other."""
+    return [(x.dtype, (*x.shape[:-1], x.shape[-1] // 2))]
+
+
+def dequantised(x: Tensor, scale: Tensor) -> Outputs:
+    """The first input's shape in the scale's type."""
+    return [(scale.dtype, x.shape)]
+
+
+def quantised(x: Tensor, scale: Tensor, zero: Maybe = None) -> Outputs:
+    """The first input's shape in the zero point's type."""
+    return [(zero.dtype if zero is not None else "uint8", x.shape)]
+
+
+#: Outputs of those operators of the table that onnx does not define.
+OUTPUTS: dict[str, OutputRule] = {
+    **dict.fromkeys((
+        "com.microsoft::BiasGelu", "com.microsoft::ComplexMul", "com.microsoft::ComplexMulConj",
+        "com.microsoft::GatedAdd", "com.microsoft::Gelu", "com.microsoft::QLinearLeakyRelu",
+        "com.microsoft::QLinearSigmoid", "com.microsoft::ScaledSiLU",
+    ), as_first),
+    "com.microsoft::BiasSplitGelu": half,
+    "com.microsoft::DequantizeLinear": dequantised,
+    "com.microsoft::QLinearAdd": Like("Add", (0, 3)),
+    "com.microsoft::QLinearConcat": Like("Concat", slice(2, None, 3), dtype=2),
+    "com.microsoft::QLinearMul": Like("Mul", (0, 3)),
+    "com.microsoft::QLinearWhere": Like("Where", (0, 1, 4), dtype=1),
+    "com.microsoft::QuantizeLinear": quantised,
+}  # fmt: skip
+
+
+@op(*FLOPS, outputs=OUTPUTS)
 def elementwise(op: Operator) -> Work:
     """The table's FLOPs an output element."""
     return costing(op, FLOPS[op.type])
 
 
-@op("Sum", "Max", "Min", "Mean", "com.microsoft::BiasAdd")
+@op("com.microsoft::BiasAdd", outputs=as_first)
+@op("Sum", "Max", "Min", "Mean")
 def fold(op: Operator) -> Work:
     """n - 1 an element for n operands, and 1 for the factor 1/n of a mean."""
     return costing(op, max(len(op.present) - (op.type != "Mean"), 0))
@@ -130,7 +164,7 @@ def gelu(op: Operator, x: Tensor, *, approximate: str = "none") -> Work:
     return costing(op, GELU_TANH if approximate == "tanh" else GELU)
 
 
-@op("com.microsoft::FastGelu")
+@op("com.microsoft::FastGelu", outputs=as_first)
 def fast_gelu(op: Operator, x: Tensor, bias: Maybe = None) -> Work:
     """The approximation of Gelu by tanh, after an optional bias."""
     return costing(op, GELU_TANH + (bias is not None))
@@ -142,7 +176,7 @@ def swish(op: Operator, x: Tensor, gated: Maybe = None, *, alpha: float = 1.0) -
     return costing(op, SIGMOID + 1 + (alpha != 1.0) + (gated is not None))
 
 
-@op("com.microsoft::QuickGelu")
+@op("com.microsoft::QuickGelu", outputs=as_first)
 def quick_gelu(op: Operator, x: Tensor, *, alpha: float = 1.702) -> Work:
     """x sigmoid(alpha x)."""
     return costing(op, SIGMOID + 1 + (alpha != 1.0))
@@ -154,13 +188,14 @@ def chain(op: Operator, *, flops_per_element: int = 1) -> Work:
     return costing(op, flops_per_element)
 
 
-@op("Dropout", "com.microsoft::BitmaskDropout")
+@op("com.microsoft::BitmaskDropout", outputs=as_first)
+@op("Dropout")
 def dropout(op: Operator) -> Work:
     """A copy: nothing is dropped in inference."""
     return costing(op, 0)
 
 
-@op("com.microsoft::BiasDropout", "com.microsoft::BitmaskBiasDropout")
+@op("com.microsoft::BiasDropout", "com.microsoft::BitmaskBiasDropout", outputs=as_first)
 def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Maybe = None) -> Work:
     """Bias and residual, 1 an element each; nothing is dropped in inference."""
     return costing(op, 1 + (residual is not None))

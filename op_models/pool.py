@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Operator, Pointwise, Rows, Tensor, Work, op, work
+from op_models.core import Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.pointwise import POW, REQUANTISE, SPECIAL
+from op_models.rules import Like, op
 
 
 def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
@@ -25,13 +26,15 @@ def lp(p: int) -> tuple[int, int]:
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
-@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft::NhwcMaxPool", "com.microsoft.nchwc::MaxPool")
+@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool")
+@op("com.microsoft::NhwcMaxPool", outputs=Like("MaxPool", channels_last=True))
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison a tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
-@op("AveragePool", "com.microsoft::QLinearAveragePool", "com.microsoft.nchwc::AveragePool")
+@op("AveragePool", "com.microsoft.nchwc::AveragePool")
+@op("com.microsoft::QLinearAveragePool", outputs=Like("AveragePool"))
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 addition a tap, and the factor 1/taps; where quantised, both scales and zeros join at the end."""
     return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * ("QLinear" in op.type))
@@ -55,7 +58,7 @@ def global_average_pool(op: Operator, x: Tensor) -> Work:
     return overall(op, x, 1, 1)
 
 
-@op("com.microsoft::QLinearGlobalAveragePool")
+@op("com.microsoft::QLinearGlobalAveragePool", outputs=Like("GlobalAveragePool"))
 def quantised_average(op: Operator, x: Tensor) -> Work:
     """1 addition an input element, then zero, factor and requantisation a channel."""
     rows = op.out.size

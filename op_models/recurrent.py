@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given, op, work
+from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given, work
 from op_models.pointwise import QUANTISE, SIGMOID, SPECIAL
+from op_models.rules import op
 
 #: Gates, and vector FLOPs of one unit in one step beside its gates' sums: activations, then the state's equations.
 CELLS = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import BITS, Maybe, Operator, Rows, Tensor, Work, given, op, work
+from op_models.core import BITS, Maybe, Operator, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
+from op_models.rules import Like, as_first, op
 
 #: Softmax of one element: maximum, difference, exp, sum, and the factor 1/sum (a division once a row).
 SOFTMAX = 4 + SPECIAL
@@ -46,7 +47,7 @@ def masked_softmax(op: Operator, x: Tensor, mask: Maybe = None) -> Work:
     return work(op, Rows(rows, width, 2, block), vector=x.size * (SOFTMAX + given(mask)) + rows * SPECIAL)
 
 
-@op("com.microsoft::QLinearSoftmax")
+@op("com.microsoft::QLinearSoftmax", outputs=as_first)
 def quantised_softmax(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
     """Softmax along one axis between a dequantisation and a requantisation."""
     rows, width = along(x.shape, axis)
@@ -72,7 +73,7 @@ def hardmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     return work(op, Rows(*softmax_rows(op, x, axis), 1), vector=x.size)
 
 
-@op("com.microsoft::BiasSoftmax")
+@op("com.microsoft::BiasSoftmax", outputs=as_first)
 def bias_softmax(op: Operator, x: Tensor, bias: Tensor, *, axis: int = 1) -> Work:
     """Softmax of x + bias; all axes from `axis` on are the row."""
     rows, width = beyond(x.shape, axis)
@@ -92,7 +93,7 @@ REDUCE: dict[str, tuple[int, int, int]] = {
 }
 
 
-@op(*REDUCE)
+@op(*REDUCE, outputs={"com.microsoft::QLinearReduceMean": Like("ReduceMean")})
 def reduce(op: Operator, x: Tensor) -> Work:
     """Every output is a row: axes from an attribute, an input or nowhere need no look, nor does keepdims."""
     element, result, passes = REDUCE[op.type]

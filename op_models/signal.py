@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, op, work
+from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import SPECIAL, costing
+from op_models.rules import op
 
 RANDOM = 25  # integer operations a number: ten rounds of Philox 4x32 make four with ten operations each
 NORMAL = 2 + 2 * SPECIAL  # sqrt(-2 log u) cos(2 pi v); a pair shares root and logarithm

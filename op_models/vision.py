@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import Operator, Pointwise, Tensor, Work, op, work
+from op_models.core import Operator, Pointwise, Tensor, Work, work
 from op_models.move import TAPS, moved
+from op_models.rules import op
 
 COORDINATE = 6  # scaled to pixels, rounded down, its distances, its bounds
 OVERLAP = 18 + 4  # two corners, sides and areas of two boxes, their union, a division and a comparison

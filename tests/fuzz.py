@@ -45,6 +45,7 @@ from onnx.parser import parse_model
 import gpu_specs
 import onnxperf
 import op_models.core
+import op_models.rules
 from onnxperf import passes, runtimes
 from onnxperf.graph.proto import dtype_of
 from onnxperf.methods import METHODS
@@ -64,7 +65,7 @@ NAMES = (
     "../..", "\u202etfel", "\u200b", "\u2028", "e\u0301", "\U0001f600", "-", " ", "x" * 3000,
 )  # fmt: skip
 SCHEMAS = {f"{s.domain}::{s.name}".removeprefix("::"): s for s in defs.get_all_schemas() if "training" not in s.domain}
-TYPES = ("", "NoSuchOperator", *sorted({*SCHEMAS, *op_models.core._RULES}))
+TYPES = ("", "NoSuchOperator", *sorted({*SCHEMAS, *op_models.rules._RULES}))
 ATTRIBUTES = [
     *sorted({name for s in SCHEMAS.values() for name in s.attributes}),
     "N", "K", "bits", "block_size", "do_rotary", "head_size", "k", "kv_num_heads", "local_window_size", "num_heads",

@@ -17,8 +17,8 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from onnxperf.errors import ModelError
 from onnxperf.graph.checks import contradiction, misuse
-from onnxperf.graph.contrib import contributed
 from onnxperf.graph.core import Note
+from onnxperf.graph.custom_operators import custom_types
 from onnxperf.graph.outputs import clash, resolve, upper_bound
 from onnxperf.graph.proto import (
     attributes,
@@ -82,7 +82,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
     type, schema = f"{domain}::{node.op_type}" if domain else node.op_type, state.schema(node.op_type, domain)
     n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
-    types = _infer_types(state, n, schema) if schema is not None else contributed(node, n.attrs, inputs)
+    types = _infer_types(state, n, schema) if schema is not None else custom_types(node, type, n.attrs, inputs)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
     if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
         raise state.refusal(f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}")

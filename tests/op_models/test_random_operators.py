@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from op_models import Move, Operator, Rows, Tensor, work_of
-from op_models.core import _RULES, BITS
+from op_models.core import BITS
 from op_models.move import CARRIERS, LOOKUPS
 from op_models.pointwise import FLOPS
 from op_models.reduce import REDUCE
+from op_models.rules import _RULES
 
 Shape = tuple[int, ...]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -676,7 +677,7 @@ def test_attributes_of_a_hostile_file_do_no_harm(name: str, data: st.DataObject)
     shapes = [None if data.draw(st.integers(0, 9)) == 0 else s for s in case.inputs]
     ins = tuple(None if s is None else Tensor(f"i{n}", "uint8", s) for n, s in enumerate(shapes))
     outs = tuple(Tensor(f"o{n}", "uint8", s) for n, s in enumerate(case.outputs))
-    rule = inspect.getclosurevars(_RULES[name]).nonlocals["rule"]
+    rule = inspect.unwrap(_RULES[name])
     keywords = [p.name for p in inspect.signature(rule).parameters.values() if p.kind is p.KEYWORD_ONLY]
     attrs = {**case.attrs, **{k: data.draw(HOSTILE) for k in keywords if data.draw(st.booleans())}}
     try:

@@ -1,0 +1,132 @@
+"""Rules: what an operator type's work is and, where onnx does not define the type, what its outputs are.
+
+`op` registers a rule for operator types, which `work_of` and `work_or_bytes` apply.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
+
+#: What rules raise on forms of an operator that they do not know, as hostile files have them.
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+Inputs = Sequence[Tensor | None]
+Attributes = Mapping[str, Any]
+Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The output has the shape that the operator `type` of ai.onnx gives it, with the same attributes.
+
+    inputs: which inputs that operator reads, in its order; dtype: the input whose dtype the output has;
+    channels_last: images are [N, H, W, C], in the first input and in the output.
+    """
+
+    type: str
+    inputs: tuple[int, ...] | slice = (0,)
+    dtype: int = 0
+    channels_last: bool = False
+
+
+def as_first(x: Tensor) -> Outputs:
+    """One output with the dtype and the shape of the first input."""
+    return [(x.dtype, x.shape)]
+
+
+OutputRule = Like | Callable[..., Outputs]
+_RULES: dict[str, Callable[[Operator], Work]] = {}
+_OUTPUTS: dict[str, OutputRule] = {}
+
+
+def op(
+    *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None
+) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
+    """Register a rule for operator types ("Conv"; outside ai.onnx "domain::Type").
+
+    The rule is called with the operator, then its inputs in order (absent ones as their default), then, as
+    keywords, those attributes its signature names; defaults in the signature are ONNX's defaults. `inputs`
+    says which inputs the rule takes, where a type has them in other places.
+
+    `outputs` is for types that onnx does not define. It is the operator of ai.onnx whose outputs theirs are like, or a
+    function that takes all inputs and attributes as the rule does, but not the operator, and returns `Outputs`; or a
+    mapping from types to these, where `types` differ in it. Without it the shapes that the file declares hold, else
+    the first input's.
+
+    Raises OpModelError where a type has a rule already.
+    """
+
+    def register(rule: Callable[..., Work]) -> Callable[..., Work]:
+        call = _caller(rule, 1)
+
+        @wraps(rule)
+        def work_by_rule(op: Operator) -> Work:
+            taken = [op.inputs[i] if i < len(op.inputs) else None for i in inputs] if inputs else op.inputs
+            found: Work = call(taken, op.attrs, op)
+            return found
+
+        for name in types:
+            if name in _RULES:
+                raise OpModelError(f"operator {name} has a rule already; a second one would hide it")
+            _RULES[name] = work_by_rule
+            own = outputs.get(name) if isinstance(outputs, Mapping) else outputs
+            if own is not None:
+                _OUTPUTS[name] = own if isinstance(own, Like) else _caller(own, 0)
+        return rule
+
+    return register
+
+
+def _caller(rule: Callable[..., Any], first: int) -> Callable[..., Any]:
+    """A function of inputs, attributes and `first` leading arguments that calls a rule with what its signature names.
+
+    It raises OpModelError where the signature says that an attribute is a number and it is none.
+    """
+    parameters = inspect.signature(rule).parameters.values()
+    keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    numbers = frozenset(p.name for p in parameters if p.annotation in ("int", "float", int, float))
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - first
+
+    def call(inputs: Inputs, attrs: Attributes, *leading: Any) -> Any:
+        named = {k: v for k, v in attrs.items() if k in keywords}
+        for k, v in named.items():
+            if k in numbers and not isinstance(v, int | float):
+                raise OpModelError(f"attribute {k} is {v!r:.40}, but {rule.__name__} needs a number")
+        return rule(*leading, *(inputs if variadic else inputs[:positional]), **named)
+
+    return call
+
+
+def known(type: str) -> bool:
+    """True where a rule for this operator type is registered."""
+    return type in _RULES
+
+
+def output_rule(type: str) -> OutputRule | None:
+    """What says which outputs an operator type has: a `Like`, or a function of its inputs and attributes, or None."""
+    return _OUTPUTS.get(type)
+
+
+def bytes_only(op: Operator) -> Work:
+    """The work of an operator that no rule understands: its bytes, one pass over its outputs."""
+    return work(op, Pointwise(max(sum(t.size for t in op.outputs), 1)))
+
+
+def work_of(op: Operator) -> Work:
+    """The work of an operator; one that no rule knows costs its bytes. Raises what rules raise (see `ODD`)."""
+    return _RULES.get(op.type, bytes_only)(op)
+
+
+def work_or_bytes(op: Operator) -> tuple[Work, bool]:
+    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
+    try:
+        return work_of(op), not known(op.type)
+    except ODD:
+        return bytes_only(op), True
