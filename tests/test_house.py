@@ -27,7 +27,7 @@ ROOMS = (
 WORKSHOP = ("measure", "measurements", "calibrate", "validate", "explain")
 #: Before and after a prediction: exporters of frameworks, what follows from the answer, the command line.
 DOORS = ("export", "decide", "testing", "arguments", "cli")
-BENCH = ("onnxperf/graph/build.py", "onnxperf/graph/skeleton.py")  # models for measuring, where onnx may be imported
+BENCH = ("onnxperf/graph/microbenchmarks.py", "onnxperf/graph/skeleton.py")  # models for measuring
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.
 EXTRA = {

@@ -15,7 +15,7 @@ import gpu_specs
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import PRECISIONS, precision
-from onnxperf.passes.precision import SINGLE
+from onnxperf.passes.precision import FLOAT32_ONLY
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from op_models import Operator, Tensor, work_of
 
@@ -241,7 +241,7 @@ def test_the_table_of_single_precision_follows_the_schemas() -> None:
         places = [(str(i), p) for i, p in enumerate(s.inputs)] + [(f"o{i}", p) for i, p in enumerate(s.outputs)]
         types = {where: allowed.get(p.type_str, {p.type_str}) for where, p in places}
         lacking = [where for where, t in types.items() if "tensor(float)" in t and "tensor(float16)" not in t]
-        assert lacking == SINGLE.get(name, "").split(), name
+        assert lacking == FLOAT32_ONLY.get(name, "").split(), name
 
 
 def test_a_tensor_is_cast_once() -> None:

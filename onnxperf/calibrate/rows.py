@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpu_specs import Device
-from onnxperf.graph.build import is_frame
+from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
 from onnxperf.measure.profile import Joined, joined
@@ -99,7 +99,7 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
     """Why an operator is no row, "" if it is."""
-    if is_frame(j.name):
+    if is_wrapper(j.name):
         return "it belongs to the frame around the operators"
     if j.measured_s is None:
         return "it was predicted, but is not in the profile"

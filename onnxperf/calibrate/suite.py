@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from gpu_specs import Device
-from onnxperf.graph.build import Single, in_a_row, side_by_side
+from onnxperf.graph.microbenchmarks import SingleOperator, chain_model, separate_model
 
 Shape = tuple[int, ...]
 
@@ -49,20 +49,20 @@ def cpu_suite() -> tuple[Case, ...]:
         "recurrent": [*_recurrent()],
     }  # fmt: skip
     tiny = (replace(c, one_by_one=False) for c in _tiny())
-    return (*tiny, *(Case(name, side_by_side(name, operators), 2.0) for name, operators in families.items()))
+    return (*tiny, *(Case(name, separate_model(name, operators), 2.0) for name, operators in families.items()))
 
 
-def _named(type: str, *shapes: tuple[int, ...], name: str = "", **rest: Any) -> Single:
+def _named(type: str, *shapes: tuple[int, ...], name: str = "", **rest: Any) -> SingleOperator:
     """An operator called after its type and the shapes of its inputs."""
     sizes = " ".join("x".join(map(str, s)) for s in shapes)
-    return Single(" ".join(filter(None, (type.rpartition("::")[2], sizes, name))), type, shapes, **rest)
+    return SingleOperator(" ".join(filter(None, (type.rpartition("::")[2], sizes, name))), type, shapes, **rest)
 
 
-def _gemm(m: int, n: int, k: int) -> Single:
+def _gemm(m: int, n: int, k: int) -> SingleOperator:
     return _named("Gemm", (m, k), name=f"to {n}", weights=((k, n), (n,)))
 
 
-def _products() -> Iterator[Single]:
+def _products() -> Iterator[SingleOperator]:
     """Few rows, whose weights take the time, stand among many: by themselves they find more of them in a cache.
 
     All weights together have 600 MB, more than caches that cores share.
@@ -79,7 +79,7 @@ def _products() -> Iterator[Single]:
         yield _named("MatMul", (1, m, k), name=f"to {n}", weights=((k, n),))
 
 
-def _batched() -> Iterator[Single]:
+def _batched() -> Iterator[SingleOperator]:
     """Both products of attention: heads, queries, keys, depth of a head."""
     for heads, queries, keys, depth in (
         (4, 32, 32, 64), (8, 64, 64, 32), (12, 128, 128, 64), (12, 1, 128, 64), (16, 256, 256, 64), (48, 49, 49, 32),
@@ -94,7 +94,7 @@ def _batched() -> Iterator[Single]:
     yield _named("Einsum", (1, 64, 8, 32), (1, 64, 8, 32), attrs={"equation": "bqhd,bkhd->bhqk"})
 
 
-def _conv(c: int, side: int, k: int, stride: int = 1, groups: int = 1, cin: int = 0) -> Single:
+def _conv(c: int, side: int, k: int, stride: int = 1, groups: int = 1, cin: int = 0) -> SingleOperator:
     attrs = {"strides": [stride] * 2, "pads": [k // 2] * 4, "group": groups}
     weights = ((c, (cin or c) // groups, k, k), (c,))
     name = f"to {c} by {k} stride {stride}" + (f" in {groups}" if groups > 1 else "")
@@ -125,7 +125,7 @@ def _grouped() -> Iterator[tuple[int, ...]]:
     yield (18, 56, 7, 1, 18)
 
 
-def _elementwise() -> Iterator[Single]:
+def _elementwise() -> Iterator[SingleOperator]:
     shape: Shape
     tokens, hidden, maps, scores = (1, 128, 768), (1, 128, 3072), (1, 128, 28, 28), (1, 12, 128, 128)
     for shape in (hidden, maps):
@@ -158,7 +158,7 @@ def _elementwise() -> Iterator[Single]:
         yield _named(type, scores, scores, types=("int64", "int64"), gives="bool")
 
 
-def _rows() -> Iterator[Single]:
+def _rows() -> Iterator[SingleOperator]:
     shape: Shape
     for rows, width in ((1, 768), (49, 768), (128, 384), (128, 768), (512, 1024), (3136, 96)):
         yield _named("LayerNormalization", (rows, width), weights=((width,),) * 2, attrs={"axis": -1})
@@ -185,7 +185,7 @@ def _rows() -> Iterator[Single]:
     yield _named("CumSum", (1, 512), types=("int64",), gives="int64", constants=((1,),))
 
 
-def _moves() -> Iterator[Single]:
+def _moves() -> Iterator[SingleOperator]:
     shape: Shape
     for shape, perm in (
         ((1, 128, 12, 64), (0, 2, 1, 3)), ((1, 12, 128, 64), (0, 2, 1, 3)), ((1, 128, 12, 64), (0, 2, 3, 1)),
@@ -220,7 +220,7 @@ def _moves() -> Iterator[Single]:
     yield _named("DepthToSpace", (1, 256, 28, 28), attrs={"blocksize": 2})
 
 
-def _recurrent() -> Iterator[Single]:
+def _recurrent() -> Iterator[SingleOperator]:
     for (type, gates), (steps, width) in product((("LSTM", 4), ("GRU", 3)), ((16, 128), (64, 256))):
         rows = gates * width
         weights = ((1, rows, width), (1, rows, width), (1, 2 * rows))
@@ -278,7 +278,7 @@ def _tiny() -> Iterator[Case]:
 
 
 def _row(
-    name: str, operators: Sequence[Single], precision: str = "keep", copies: bool = False, seconds: float = 0.5
+    name: str, operators: Sequence[SingleOperator], precision: str = "keep", copies: bool = False, seconds: float = 0.5
 ) -> Case:
     numbered = [replace(o, name=f"{o.name} {i}") for i, o in enumerate(operators)]
-    return Case(name, in_a_row(name, numbered), seconds, precision, copies)
+    return Case(name, chain_model(name, numbered), seconds, precision, copies)

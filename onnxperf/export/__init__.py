@@ -1,6 +1,6 @@
-"""Models that are still in their framework: exported in memory, without weights, by the framework's own exporter.
+"""Exports models of PyTorch, Keras and TensorFlow to ONNX: in memory, without weights, by the usual exporters.
 
-PyTorch and TensorFlow are extras, imported only when a model of theirs arrives.
+The frameworks are extras, which are imported only when a model of theirs is given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxperf.errors import EnvironmentFailure, ModelError
 
-#: Classes whose objects are models, by the package that defines them and their name: a model's class derives from one.
+#: The classes that a framework's models derive from, by the package that defines them and their name.
 CLASSES = {
     ("torch", "Module"): "torch",
     ("torch", "ExportedProgram"): "torch",
@@ -26,12 +26,12 @@ CLASSES = {
     ("tensorflow", "AutoTrackable"): "tf",
 }
 NEEDS = {"torch": ("torch", "onnxscript"), "tf": ("tensorflow", "tf2onnx")}
-EXPORTING = RLock()  # exporters, and the silence around them, are one to a process
+EXPORTING = RLock()  # exporters, and the redirection of what they print, are not safe in several threads
 SUFFIXES = (".keras", ".h5")  # files of whole Keras models
 
 
 def framework(model: object) -> str | None:
-    """The extra that a model belongs to, torch or tf; None where it is no framework's: a file, bytes, a ModelProto."""
+    """The extra that exports a model, "torch" or "tf"; None for an ONNX file, bytes, a ModelProto and all else."""
     if isinstance(model, (str, os.PathLike)):
         path = os.fsdecode(model)  # a path may give bytes
         saved = os.path.isfile(os.path.join(path, "saved_model.pb"))
@@ -48,12 +48,12 @@ def source(
     batch: int | None = None,
     open_batch: bool = False,
 ) -> tuple[Any, Mapping[str, Any] | Sequence[Any] | None]:
-    """What a graph is read from, and the examples that are still to be bound there.
+    """The model to read a graph from, and the example inputs whose shapes that graph is still to be given.
 
-    A framework's model becomes an onnx.ModelProto without weights, at the shapes of the examples; its leading dimension
-    is `batch` where that is given, and stays open with `open_batch`. Anything else is given back as it is. Raises
-    EnvironmentFailure where the framework or its exporter is missing, UsageError where the inputs do not fit,
-    ModelError where it can't be exported.
+    A framework's model becomes an onnx.ModelProto without weights, exported at the shapes of the examples, of which
+    none are left; its leading dimension is `batch` where that is given, and stays open with `open_batch`. Anything else
+    is returned as it is, with its examples. Raises EnvironmentFailure where the framework or its exporter is missing,
+    UsageError where the inputs do not fit, ModelError where the model can't be exported.
     """
     extra = framework(model)
     if extra is None:
@@ -65,13 +65,13 @@ def source(
     try:
         with EXPORTING:
             proto = import_module(f"onnxperf.export.from_{extra}").proto
-            return proto(model, example_inputs, batch if _counts(batch) else None, open_batch), None
+            return proto(model, example_inputs, batch if _is_batch(batch) else None, open_batch), None
     except SystemExit:
         raise ModelError("the model's own code asked to exit while it was exported") from None
 
 
-def _counts(batch: Any) -> bool:
-    """Whether a batch is one; what is none is refused where it is bound."""
+def _is_batch(batch: Any) -> bool:
+    """Whether `batch` is a size; anything else is refused later, where it is bound to the graph."""
     return isinstance(batch, int) and not isinstance(batch, bool) and 0 < batch < 1 << 31
 
 

@@ -1,4 +1,4 @@
-"""What the commands `export` and `strip` do: a file out of a framework's model, and one without its weights."""
+"""The commands `export`, which writes the ONNX file of a framework's model, and `strip`, which removes weights."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import Message
 from onnx import ModelProto, TensorProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import framework, source
+from onnxperf.graph.read import stored_tensors
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import first_line
 from onnxperf.output import aside, check_target, write_file
 
-MAX_ELEMENTS = 1 << 28  # of an example input: it is made
-STRIPPED = "onnxperf.stripped"
-Input = tuple[str, tuple[int, ...], str]  # its name or "", its shape, its type
+MAX_ELEMENTS = 1 << 28  # of an example input, which is held in memory
+STRIPPED = "onnxperf.stripped"  # the key in the metadata of a stripped model
+Input = tuple[str, tuple[int, ...], str]  # an example input: name or "", shape, dtype
 
 
-def _module(text: str) -> Any:
+def _torch_model(text: str) -> Any:
     """The PyTorch model that MODULE:FACTORY names; the module is imported, which runs its code.
 
-    Raises UsageError where there is none, or where that code fails.
+    Raises UsageError where there is no such model, or where that code fails.
     """
     where, _, name = text.rpartition(":")
     if not (where and name):
         raise UsageError(f"{text!r} names no model: write MODULE:FACTORY, such as mymodels:build")
-    with _of_the_user(f"{where} can't be imported"):
+    with _user_code(f"{where} can't be imported"):
         found = _imported(where)
-    with _of_the_user(f"{where} can't give {name!r}"):
+    with _user_code(f"{where} can't give {name!r}"):
         model = getattr(found, name, None)
     if model is None:
         raise UsageError(f"{where} has no {name!r}: write MODULE:FACTORY, such as mymodels:build")
     if framework(model) is None and callable(model):
-        with _of_the_user(f"{text} failed"):
+        with _user_code(f"{text} failed"):
             model = model()
     if framework(model) != "torch":
         raise UsageError(f"{text} is a {type(model).__name__}, no torch.nn.Module")
@@ -56,8 +56,8 @@ def _imported(where: str) -> ModuleType:
     if path.suffix != ".py":
         sys.path.insert(0, os.getcwd())
         return import_module(where)
-    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script: what lies beside it is found
-    name = f"onnxperf_export_{path.stem}"  # no name that another module has
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script, so that it can import its neighbours
+    name = f"onnxperf_export_{path.stem}"  # differs from the names of all other modules
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # it ends with .py
     sys.modules[name] = made = module_from_spec(spec)
@@ -66,8 +66,11 @@ def _imported(where: str) -> ModuleType:
 
 
 @contextmanager
-def _of_the_user(failed: str) -> Iterator[None]:
-    """Run a user's code: whatever it raises is told in one sentence, also where it wants to exit."""
+def _user_code(failed: str) -> Iterator[None]:
+    """Run a user's code: whatever it raises, also SystemExit, becomes a UsageError that begins with `failed`.
+
+    What it prints goes to stderr.
+    """
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -76,7 +79,7 @@ def _of_the_user(failed: str) -> Iterator[None]:
 
 
 def _keras_file(path: str) -> str:
-    """The path of a Keras file or of a SavedModel's folder, which is loaded later."""
+    """Check that a path is that of a Keras file or of a SavedModel's folder, and return it."""
     if not os.path.exists(path):
         raise UsageError(f"no such file: {path}")
     if framework(path) != "tf":
@@ -85,12 +88,13 @@ def _keras_file(path: str) -> str:
 
 
 def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: bool) -> None:
-    """Write the model that MODULE:FACTORY or a path names as the ONNX file `out`; large weights lie beside it.
+    """Write the model that MODULE:FACTORY or a path names as the ONNX file `out`; large weights go to files beside it.
 
-    Raises UsageError, ModelError or EnvironmentFailure, as `onnxperf.export.source` does.
+    extra: "torch" or "tf"; inputs: examples, by name or in order. With `weightless` there are no weights in it. Raises
+    UsageError, ModelError or EnvironmentFailure, as `onnxperf.export.source` does.
     """
     _check_target(out)
-    model = _module(named) if extra == "torch" else _keras_file(named)
+    model = _torch_model(named) if extra == "torch" else _keras_file(named)
     try:
         _write(model, extra, _examples(extra, inputs), out, weightless)
     except UsageError as e:
@@ -104,8 +108,8 @@ def _write(model: Any, extra: str, examples: Any, out: str, weightless: bool) ->
     with aside(out) as path:
         try:
             import_module(f"onnxperf.export.from_{extra}").write(model, examples, path)
-        except (Exception, SystemExit) as e:  # exporters raise whatever they meet
-            source(model, examples)  # says in a sentence what is in the way
+        except (Exception, SystemExit) as e:  # exporters raise anything
+            source(model, examples)  # raises an error that says what is wrong, if it can't be exported at all
             if isinstance(e, OSError):  # a full disk
                 raise
             raise ModelError(f"{out} can't be written with weights, only --weightless: {first_line(e)}") from None
@@ -118,7 +122,7 @@ def _check_target(out: str, *sources: str) -> None:
 
 
 def _examples(extra: str, inputs: Sequence[Input]) -> Any:
-    """Inputs full of zeros, tensors for PyTorch and arrays for TensorFlow: by name if they have names, or in order."""
+    """Example inputs of zeros, PyTorch tensors or NumPy arrays: by name if they have names, else in order."""
     if not inputs:
         return None
     for name, shape, _ in inputs:
@@ -136,26 +140,17 @@ def _examples(extra: str, inputs: Sequence[Input]) -> Any:
 
 
 def strip(model: str, out: str) -> tuple[int, int, str]:
-    """Write a model without its weights, and a note of what it lacks in its metadata.
+    """Write a model without its weights; what was removed is noted in its metadata.
 
-    Returns the bytes of both files, and that note. Raises UsageError, ModelError or EnvironmentFailure.
+    Returns the bytes of the model's file and of the new one, and that note. Raises UsageError, ModelError or
+    EnvironmentFailure.
     """
     _check_target(out, model)
     proto = ModelProto.FromString(skeleton(model))
-    gone = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
-    nbytes = sum(int(e.value) for t in gone for e in t.external_data if e.key == "length")
-    note = f"{len(gone)} tensors, {nbytes / 1e6:.1f} MB"
+    removed = [t for t in stored_tensors(proto) if t.data_location == TensorProto.EXTERNAL]
+    nbytes = sum(int(e.value) for t in removed for e in t.external_data if e.key == "length")
+    note = f"{len(removed)} tensors, {nbytes / 1e6:.1f} MB"
     proto.metadata_props.add(key=STRIPPED, value=note)
     data = proto.SerializeToString(deterministic=True)
     write_file(out, data)
     return os.stat(model).st_size, len(data), note
-
-
-def _tensors(message: Message) -> Iterator[TensorProto]:
-    """All stored tensors of a model, wherever they are."""
-    if isinstance(message, TensorProto):
-        yield message
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for inner in value if hasattr(value, "__len__") else (value,):
-                yield from _tensors(inner)

@@ -1,8 +1,8 @@
-"""Models of Keras and TensorFlow: traced once, and written by tf2onnx without their weights.
+"""Exports models of Keras and TensorFlow by tf2onnx, without their weights.
 
-Whatever the model is, one concrete function runs it for inference. In its graph, variables of more than MAX_VALUE
-elements become inputs, which the exporter passes through and which leave it as weights without data; smaller ones
-become constants of made-up numbers, from which the exporter folds and fuses what it does with real ones.
+A model is traced once, as a ConcreteFunction that runs it for inference. In its graph, variables of more than MAX_VALUE
+elements become inputs, so that tf2onnx never holds their data; in its result they become weights without data. Smaller
+variables become constants with made-up numbers, on which tf2onnx folds and fuses as it does on real ones.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from onnxperf.graph.values import MAX_VALUE
 OPSET = 18
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
 MAX_CONFIG = 64 << 20  # bytes: the description of a Keras model
-MAX_REASON = 300  # characters
-SERVED = "serving_default"
-#: Operators that touch files or call Python. The exporter computes what depends on constants alone, also a ReadFile.
+MAX_REASON = 300  # characters of an error of TensorFlow or Keras
+SERVED = "serving_default"  # the signature that is exported
+#: Operators that touch files or call Python: tf2onnx would run even these where they depend on constants alone.
 UNSAFE = re.compile("File|Restore|Save|Reader|Dataset|PyFunc")
 
 
@@ -47,8 +47,10 @@ with quiet():
 
 @dataclass(frozen=True)
 class Callee:
-    """A function that runs a model for inference, and its inputs as TensorSpecs in the structure (args, kwargs), or
-    the names of its parameters where the inputs are not declared.
+    """A function that runs a model for inference.
+
+    `inputs` are its TensorSpecs in the structure (args, kwargs); where the model does not declare them they are None,
+    and `parameters` are the names of the function's parameters.
     """
 
     name: str
@@ -58,13 +60,13 @@ class Callee:
 
 
 def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False) -> ModelProto:
-    """A model of Keras or TensorFlow as an onnx.ModelProto without weights; the model stays as it is.
+    """A model of Keras or TensorFlow as an onnx.ModelProto without weights; the model is not changed.
 
     model: a Keras model or layer, a tf.function, a ConcreteFunction, an object with signatures or a call, or the path
     of a SavedModel's folder, of a .keras or an .h5 file; no code that a file brings is run.
     example_inputs: arrays or tensors, by name or in the order of the inputs, read for their shapes and types (an array
     of float64, NumPy's default, counts as float32); without them, the model's own inputs at batch 1.
-    batch: the leading dimension of the inputs where it is open; open_batch: that stays open, under the name "batch".
+    batch: the leading dimension of the inputs where it is open; open_batch: keep it open, under the name "batch".
 
     Raises UsageError where the inputs do not fit or must be given, ModelError where the model can't be exported.
     """
@@ -75,12 +77,15 @@ def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open
 
 
 def write(model: str, example_inputs: Any, path: Path) -> None:
-    """Write the ONNX file of a Keras file or of a SavedModel's folder with its weights. A SavedModel is loaded, which
-    can run parts of it. Raises what `proto` does, and whatever the exporter raises.
+    """Write the ONNX file of a Keras file or of a SavedModel's folder, with its weights.
+
+    Loading a SavedModel can run parts of it. Raises what `proto` does, and whatever the exporter raises.
     """
     load = partial(keras.saving.load_model, compile=False, safe_mode=True)
     with quiet(), tf.device("CPU"):
-        loaded = (tf.saved_model.load if os.path.isdir(model) else load)(model)  # holds the variables
+        loaded = (tf.saved_model.load if os.path.isdir(model) else load)(
+            model
+        )  # kept until the end: it holds the variables
         callee = _callee(loaded)
         specs = _specs(callee, example_inputs)
         run = tf.function(_flat(callee, specs), autograph=False)
@@ -88,7 +93,7 @@ def write(model: str, example_inputs: Any, path: Path) -> None:
 
 
 def _callee(model: Any) -> Callee:
-    """What runs a model that is an object."""
+    """The function that runs a model that is given as an object."""
     if isinstance(model, keras.Layer):
         return _keras(model)
     name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or "model")
@@ -106,11 +111,11 @@ def _callee(model: Any) -> Callee:
 
 
 def _keras(model: Any) -> Callee:
-    """What runs a Keras model."""
+    """The function that runs a Keras model."""
     if (backend := keras.backend.backend()) != "tensorflow":
         change = "set KERAS_BACKEND=tensorflow before keras is imported, and load the model again"
         raise UsageError(f"Keras runs on {backend} here, and only models on TensorFlow can be exported: {change}")
-    if not model.built:  # to trace it would build it
+    if not model.built:  # tracing would build it, and so change it
         raise UsageError(f"the Keras model {model.name!r} is not built: call it once on an input, then ask again")
     call, flat = partial(model, training=False), getattr(model, "inputs", None)
     if not flat:
@@ -120,7 +125,7 @@ def _keras(model: Any) -> Callee:
 
 
 def _file(path: Path) -> Callee:
-    """What runs the model in a file or folder. It is rebuilt from its description: nothing in it is executed."""
+    """The function that runs the model in a file or folder, rebuilt from its description: no code in it is executed."""
     try:
         if path.suffix == ".h5":
             return _keras(keras.saving.load_model(path, compile=False, safe_mode=True))
@@ -142,14 +147,14 @@ def _file(path: Path) -> Callee:
 
 
 def _saved(folder: Path) -> Callee:
-    """The function that a SavedModel serves, cut from its graph; tf.saved_model.load would run parts of that."""
+    """The function that a SavedModel serves, taken from its graph: tf.saved_model.load would run parts of it."""
     with (folder / "saved_model.pb").open("rb") as file:
         saved = saved_model_pb2.SavedModel.FromString(file.read(MAX_FILE))
     meta = next((m for m in saved.meta_graphs if "serve" in m.meta_info_def.tags), meta_graph_pb2.MetaGraphDef())
     graph, signature = meta.graph_def, _chosen(meta.signature_def)
     mark = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:16]
     new = {f.signature.name: f"{f.signature.name}_{mark}" for f in graph.library.function}
-    for f in graph.library.function:  # TensorFlow keeps the functions of a process in one place, by their names
+    for f in graph.library.function:  # TensorFlow has one registry of functions per process, by their names
         f.signature.name = new[f.signature.name]
     for node in _nodes(graph):
         node.op = new.get(node.op, node.op)
@@ -164,12 +169,12 @@ def _saved(folder: Path) -> Callee:
 
 
 def _nodes(graph: Any) -> list[Any]:
-    """The nodes of a GraphDef, and those of its functions."""
+    """The nodes of a GraphDef and of its functions."""
     return [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
 
 
 def _chosen(signatures: Mapping[str, Any]) -> Any:
-    """The signature that serves; ModelError where none does."""
+    """The signature "serving_default" or the only one; ModelError where there is no such signature."""
     names = [name for name in signatures if not name.startswith("__")]
     name = SERVED if SERVED in names or len(names) != 1 else names[0]
     if name not in names:
@@ -179,7 +184,7 @@ def _chosen(signatures: Mapping[str, Any]) -> Any:
 
 
 def _specs(callee: Callee, examples: Any, batch: int | None = None, open_batch: bool = False) -> Any:
-    """The TensorSpecs that the model is traced with, in the structure (args, kwargs), each with a name of its own."""
+    """The TensorSpecs that the model is traced with, in the structure (args, kwargs), each with a unique name."""
     structure = _arguments(callee, examples) if callee.inputs is None else callee.inputs
     own = given = tf.nest.flatten(structure)
     if strange := [type(s).__name__ for s in own if not isinstance(s, tf.TensorSpec)]:
@@ -209,7 +214,7 @@ def _specs(callee: Callee, examples: Any, batch: int | None = None, open_batch: 
 
 
 def _arguments(callee: Callee, examples: Any) -> Any:
-    """Example inputs as (args, kwargs) of a function whose inputs are not declared."""
+    """The TensorSpecs of example inputs, as (args, kwargs) of a function whose inputs are not declared."""
     if examples is None:
         raise UsageError(f"the inputs of {callee.name!r} are not declared: give example_inputs")
     if isinstance(examples, Mapping) and set(examples) <= set(callee.parameters):
@@ -220,7 +225,7 @@ def _arguments(callee: Callee, examples: Any) -> Any:
 
 
 def _spec(x: Any, name: str | None = None) -> Any:
-    """Shape and type of an example, or of an input of Keras."""
+    """The TensorSpec of an example or of a Keras input; a NumPy array of float64 counts as float32."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype"):
         raise UsageError(f"the example of {name!r} is of type {type(x).__name__}: give an array or a tensor")
     dtype = getattr(x.dtype, "name", None) or str(x.dtype).rpartition(".")[2]
@@ -229,8 +234,7 @@ def _spec(x: Any, name: str | None = None) -> Any:
 
 
 def _traced(callee: Callee, specs: Any) -> Any:
-    """The ConcreteFunction that runs the model on inputs of these specs, its leaves one by one."""
-
+    """The ConcreteFunction that runs the model on inputs of these specs, which it takes as a flat list."""
     flat = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(specs)]
     try:
         return tf.function(_flat(callee, specs), input_signature=flat).get_concrete_function()
@@ -240,7 +244,7 @@ def _traced(callee: Callee, specs: Any) -> Any:
 
 
 def _flat(callee: Callee, specs: Any) -> Callable[..., Any]:
-    """A function of the leaves of `specs` that runs the model."""
+    """A function that runs the model on the inputs of `specs` as a flat list."""
 
     def run(*leaves: Any) -> Any:
         args, kwargs = tf.nest.pack_sequence_as(specs, leaves)
@@ -250,7 +254,7 @@ def _flat(callee: Callee, specs: Any) -> Callable[..., Any]:
 
 
 def _exported(name: str, function: Any, inputs: Sequence[str]) -> ModelProto:
-    """What tf2onnx makes of a ConcreteFunction with inputs of these names, its weights without data."""
+    """The ONNX model that tf2onnx makes of a ConcreteFunction with inputs of these names, its weights without data."""
     reads, makes = [t.name for t in function.inputs[: len(inputs)]], [t.name for t in function.outputs]
     keys = function.structured_outputs if isinstance(function.structured_outputs, Mapping) else ()
     outputs = sorted(map(str, keys)) or [f"output_{i}" for i in range(len(makes))]
@@ -261,7 +265,7 @@ def _exported(name: str, function: Any, inputs: Sequence[str]) -> ModelProto:
         model, _ = convert(graph, name, [*reads, *weights], makes)
     except Error:
         raise
-    except Exception as e:  # of whatever kind
+    except Exception as e:  # tf2onnx raises many kinds
         raise ModelError(f"tf2onnx can't export {name!r}: {_reason(e)}") from None
     opsets = {o.domain: o.version for o in model.opset_import}
     _refuse(name, {n.op_type for n in nodes_in(model.graph.node) if schema_of(n.op_type, domain_of(n), opsets) is None})
@@ -278,7 +282,7 @@ def _exported(name: str, function: Any, inputs: Sequence[str]) -> ModelProto:
 
 
 def _erfc(graph: Any, node: Any, *_: Any) -> None:
-    """Write Erfc, which an exact Gelu of Keras is made of and tf2onnx lacks, as 1 - Erf."""
+    """Convert Erfc, which Keras uses for an exact Gelu and tf2onnx does not know, to 1 - Erf."""
     dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
     erf, one = graph.make_node("Erf", node.input), graph.make_const(f"{node.name}/one", np.ones((), "float32"))
     graph.remove_node(node.name)
@@ -290,7 +294,10 @@ HANDLERS: dict[str, Any] = {"custom_op_handlers": {"Erfc": (_erfc, [])}}
 
 
 def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
-    """The GraphDef of a function, calls inlined and variables replaced; shapes of the inputs that stand for some."""
+    """The GraphDef of a function, calls inlined and variables replaced; and the shapes of variables that are inputs now.
+
+    Variables of more than MAX_VALUE elements are replaced by inputs, the others by constants.
+    """
     inlined = freeze._FunctionConverterDataInEager(function, False, True, variable_names_allowlist=frozenset())
     variables = {id(v.handle): v for v in function.graph.variables}
     captured = {inner.op.name: variables.get(id(outer), outer) for outer, inner in function.graph.captures}
@@ -312,14 +319,14 @@ def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
         inlined.tensor_data[node] = freeze._TensorData(data, dtype.as_datatype_enum, None)
     graph, _ = freeze._replace_variables_by_constants(inlined)
     _refuse(name, {n.op for n in _nodes(graph) if UNSAFE.search(n.op)})
-    for compiled in (*graph.library.function, *graph.node):  # for XLA, and therefore still not inlined
+    for compiled in (*graph.library.function, *graph.node):  # functions for XLA are not inlined unless these go
         compiled.attr.pop("_noinline", None)
         compiled.attr.pop("_XlaMustCompile", None)
     for node in graph.node:
         for read, shape in zip(
             node.input, node.attr["output_shapes"].list.shape if "While" in node.op else (), strict=False
         ):
-            if read in large:  # what a loop carries through
+            if read in large:  # a large variable that a loop passes on
                 shape.CopyFrom(large[read].as_proto())
         if node.name in large:
             node.op = "Placeholder"
@@ -329,7 +336,7 @@ def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
 
 
 def _refuse(name: str, operators: set[str]) -> None:
-    """ModelError where there are operators that can't be exported."""
+    """Raise ModelError where there are operators that can't be exported."""
     if operators:
         shown = printable(", ".join(sorted(operators))[:MAX_REASON])
         change = "write it with other operators, or leave it out (text and tables go before the model)"
@@ -337,7 +344,7 @@ def _refuse(name: str, operators: set[str]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What an error of TensorFlow or Keras says, in one line: its text has frames before it and arguments after it."""
+    """The message of an error of TensorFlow or Keras in one line, without the stack frames and arguments around it."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("Arguments received by")[0]
     text = re.sub(r"'\{\{node (\S+)\}\} = (\w+)\[[^']*'", r"\1 (\2)", text)
     text = re.split(r"^ *\w+(?:Error|Exception): ", text, flags=re.MULTILINE)[-1]

@@ -1,4 +1,4 @@
-"""Modules of PyTorch as ONNX, by PyTorch's own exporter: in memory, without weights, the module left as it was."""
+"""Exports models of PyTorch by PyTorch's own exporter: in memory, without weights, and without changing the model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from onnxperf.graph.proto import times
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
 from onnxperf.graph.values import MAX_VALUE, first_line
 
-MAX_REASON = 200  # characters of the framework's own words
-NOISE = re.compile("\N{REPLACEMENT CHARACTER}\\[[0-9;]*m")  # what is left of colours
+MAX_REASON = 200  # characters of an error of PyTorch
+NOISE = re.compile("\N{REPLACEMENT CHARACTER}\\[[0-9;]*m")  # escape sequences of colours, made printable
 BRANCH = "which branch it takes depends on the values of a tensor, which torch.cond could express"
 TRY = "change that, or predict the model without it"
 
@@ -36,18 +36,18 @@ Args = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False) -> ModelProto:
-    """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, whose weights lie nowhere.
+    """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, without weights.
 
     example_inputs, which a module needs: a mapping of keyword arguments, a tuple or list of positional ones, or the
     only one; nested as forward takes them. Of tensors and arrays only shapes and types are read. A module is exported
-    as it runs in eval mode. batch: the leading dimension of its inputs, where it is as long as the first one's;
-    open_batch: that becomes the open dimension `batch`. Programs keep the shapes that they were exported with.
+    as it runs in eval mode. batch: replaces the leading dimension of the first input, and of every input that has the
+    same one; open_batch: makes that the open dimension "batch". Programs keep the shapes they were exported with.
 
     Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
     """
-    with _apart():
+    with _isolated():
         if isinstance(model, torch.nn.Module):
-            module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+            module = getattr(model, "_orig_mod", model)  # the module inside, after torch.compile
             name = type(module).__name__
             arguments = _arguments(example_inputs, name)
             return _stripped(_exported(module, name, arguments, batch, open_batch), name)
@@ -63,13 +63,13 @@ def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open
 
 
 def write(model: Any, example_inputs: Any, path: Path) -> None:
-    """Write the ONNX file of a model with its weights, large ones beside it; a module is put into eval mode for that.
+    """Write the ONNX file of a model with its weights, large ones in a file beside it; a module is put into eval mode.
 
     Raises what `proto` does, and whatever the exporter raises.
     """
     if not isinstance(model, torch.nn.Module):
         proto(model, example_inputs)  # refuses inputs that do not fit
-    with _apart():
+    with _isolated():
         if isinstance(model, torch.nn.Module):
             args, kwargs = _arguments(example_inputs, type(model).__name__)
             model.cpu().eval().register_forward_hook(_as_tensors)
@@ -80,15 +80,15 @@ def write(model: Any, example_inputs: Any, path: Path) -> None:
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
-    """In silence, on the processor, without gradients, other types or a trace in the random numbers of the caller."""
+def _isolated() -> Iterator[None]:
+    """Run quietly on the CPU, without gradients and autocast; the caller's random state is the same afterwards."""
     own = torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=())
     with quiet(), torch.no_grad(), torch.device("cpu"), own[0], own[1]:
         yield
 
 
 def _arguments(examples: Any, name: str) -> Args:
-    """Example inputs as positional and keyword arguments, of tensors without values."""
+    """Example inputs as positional and keyword arguments; tensors have only shapes and types of those given."""
     if examples is None:
         raise UsageError(f"{name} needs example inputs, whose shapes and types it is predicted at: give example_inputs")
     if isinstance(examples, Mapping):
@@ -102,9 +102,9 @@ def _arguments(examples: Any, name: str) -> Args:
 
 
 def _example(x: Any) -> Any:
-    """For a tensor or an array one that is never filled, as only its shape and type are read; all else as it is.
+    """An uninitialised tensor for a tensor or an array, of which only shape and type are read; all else as it is.
 
-    An array of float64, NumPy's default, counts as PyTorch's own default.
+    An array of float64, NumPy's default, gets PyTorch's default type.
     """
     if isinstance(x, torch.Tensor):
         return _empty(None if x.is_nested else x.shape, x.dtype)
@@ -129,7 +129,7 @@ def _empty(shape: Sequence[int] | None, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _leading(arguments: Args, change: Callable[[torch.Tensor], torch.Tensor]) -> Args:
-    """The arguments with a change to the tensors whose leading dimension is as long as the first one's."""
+    """The arguments, with `change` applied to the tensors whose leading dimension is that of the first tensor."""
     first = _batch(arguments)
 
     def changed(x: Any) -> Any:
@@ -140,21 +140,21 @@ def _leading(arguments: Args, change: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool) -> ir.Model:
-    """The module as an ONNX model, on stand-ins for its weights."""
+    """The module as an ONNX model, exported with stand-ins for its weights (see `_stand_in`)."""
     if batch is not None:
         arguments = _leading(arguments, lambda x: _empty((batch, *x.shape[1:]), x.dtype))
     light = _copied(module, name)
     try:
         (args, kwargs), dynamic = _opened(light, arguments) if open_batch else (arguments, None)
         found: ir.Model = _onnx(light, (*args, kwargs), dynamic).model
-    except Exception as e:  # the exporter raises whatever it meets
+    except Exception as e:  # the exporter raises many kinds
         error = _cause(e)
         if why := _refusal(light, arguments, error):
             at = "" if batch is None else f" at batch {batch}"
             raise UsageError(f"{name} does not run on these example inputs{at}: {why}") from None
         if not open_batch:
             raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
-        _exported(module, name, arguments, None, False)  # says so where the batch is not what is in the way
+        _exported(module, name, arguments, None, False)  # raises the ModelError if the open batch is not the reason
         raise _fixed_batch(name, _reason(error)) from None
     if open_batch and _batch(arguments) is not None and not any(_is_open(value) for value in found.graph.inputs):
         raise _fixed_batch(name, "it only runs at the batch of the example inputs")
@@ -172,12 +172,12 @@ def _is_open(value: ir.Value) -> bool:
 
 
 def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
-    """The arguments as they show that the batch is open, and which of their dimensions are."""
+    """The arguments to export with an open batch, and the open dimensions in the form that torch.export takes."""
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     batch = torch.export.Dim("batch")
 
     def opened(x: torch.Tensor) -> torch.Tensor:
-        # A batch of one tells nothing: a size of one is broadcast, and left out of loops.
+        # torch.export specialises dimensions of 1, as these are broadcast: a batch of 1 would not stay open.
         x = x.new_empty(2, *x.shape[1:]) if x.shape[0] == 1 else x
         shapes[x] = {0: batch}
         return x
@@ -187,7 +187,7 @@ def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
 
 
 def _batch(arguments: Args) -> int | None:
-    """The leading size of the first tensor that has one."""
+    """The leading dimension of the first tensor that has one."""
     return next((x.shape[0] for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and x.ndim), None)
 
 
@@ -199,7 +199,7 @@ def _onnx(model: Any, args: tuple[Any, ...], dynamic: Any = None, optimize: bool
 
 
 def _converted(program: torch.export.ExportedProgram, name: str) -> ir.Model:
-    """The program as an ONNX model; stand-ins take the place of its weights, wherever they are, before any is read."""
+    """The program as an ONNX model; its weights, on whatever device, are replaced by stand-ins before they are read."""
     numbers = count()
     try:
         found = _onnx(program, (), optimize=False)
@@ -215,7 +215,7 @@ def _converted(program: torch.export.ExportedProgram, name: str) -> ir.Model:
 
 
 def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
-    """A copy in eval mode, on stand-ins for the tensors of the module."""
+    """A copy of the module in eval mode, with stand-ins for its tensors."""
     numbers, memo = count(), {}
     try:
         for part in module.modules():
@@ -225,14 +225,14 @@ def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
                         memo[id(tensor)] = _stand_in(tensor, numbers)
         light = copy.deepcopy(module, memo).eval()
         light.register_forward_hook(_as_tensors)
-    except Exception as e:  # of code that is not ours
+    except Exception as e:  # the module's own code raises anything
         says = f"{name} can't be copied, which is done to leave it as it is: {_reason(e)}"
         raise ModelError(f"{says}; export it with torch.export.export and give the ExportedProgram") from None
     return light
 
 
 def _as_tensors(_: torch.nn.Module, __: Any, outputs: Any) -> Any:
-    """Outputs as the exporter takes them: tensors, and those that an object such as a cache holds."""
+    """A forward hook that gives outputs as the exporter takes them: tensors, also those inside objects like a cache."""
 
     def held(x: Any) -> Any:
         if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -244,16 +244,16 @@ def _as_tensors(_: torch.nn.Module, __: Any, outputs: Any) -> Any:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Not of parts, as quantised ones are, and not without a shape yet."""
+    """Whether a tensor is a single one with a shape: no wrapper subclass (as quantised ones are), and not lazy."""
     return not is_traceable_wrapper_subclass(tensor) and not torch.nn.parameter.is_lazy(tensor)
 
 
 def _stand_in(tensor: torch.Tensor, numbers: Iterator[int]) -> torch.Tensor:
-    """A tensor of the same shape and type that holds next to nothing, or shares what the other holds.
+    """A tensor of the same shape and type that takes next to no memory of its own.
 
-    A parameter becomes one number seen through strides of zero: another number each, exact in its type and of middling
-    size, or the exporter would take equal ones for the same. Others keep their values, as sizes may depend on them;
-    where there are none they are zero.
+    A floating parameter becomes one number, expanded to the shape. Each parameter gets another number, as the exporter
+    merges equal ones; it is exact in the type, and between 1/64 and 256. Other tensors share the values of the given
+    one, as sizes may depend on them; on the meta device there are none, and zeros take their place.
     """
     if isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point():
         step, k = torch.finfo(tensor.dtype).eps, next(numbers)
@@ -268,7 +268,7 @@ def _stand_in(tensor: torch.Tensor, numbers: Iterator[int]) -> torch.Tensor:
 
 
 def _stripped(model: ir.Model, name: str) -> ModelProto:
-    """The model as a message whose weights lie in a file that does not exist, without functions and metadata."""
+    """The model as a ModelProto without functions and metadata, whose weights refer to a file that does not exist."""
     common.InlinePass()(model)
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -289,7 +289,7 @@ def _is_weight(tensor: ir.TensorProtocol) -> bool:
 
 
 def _root(program: torch.export.ExportedProgram | None) -> str:
-    """The class of the module that a program was exported from, where one of its nodes remembers it."""
+    """The class of the module that a program was exported from, where a node's metadata have it; else ""."""
     for node in program.graph.nodes if program is not None else ():
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
             return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
@@ -297,7 +297,7 @@ def _root(program: torch.export.ExportedProgram | None) -> str:
 
 
 def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
-    """Refuse examples of other shapes than a program is made for: it is predicted at its own."""
+    """Raise UsageError for examples of other shapes than those a program was exported with."""
     if examples is None:
         return
     given = sorted(times(x.shape) for x in tree_leaves(examples) if hasattr(x, "shape"))
@@ -308,7 +308,7 @@ def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
 
 
 def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> str:
-    """Why the module itself fails on such inputs, in its own words; "" where it does not, as far as can be told."""
+    """The module's own error on such inputs, run on fake tensors; "" where it runs or fails otherwise than `error`."""
     module = copy.deepcopy(module)  # forward may write to buffers, which the stand-ins share with the user's own
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -320,14 +320,14 @@ def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> 
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What went wrong below the exporter's own report of it."""
+    """The error that the exporter's own error was raised from."""
     while isinstance(error, torch.onnx.errors.OnnxExporterError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """The first sentence of an error, or the start of it."""
+    """The first sentence of an error's text, cut to MAX_REASON characters."""
     if isinstance(error, Error):
         return str(error)
     if isinstance(error, GuardOnDataDependentSymNode):

@@ -1,4 +1,4 @@
-"""Silence while frameworks export: they print, warn and log a lot, and libraries of theirs do so past Python."""
+"""Keeps frameworks quiet while they export: they print, warn and log a lot, their C++ libraries straight to stderr."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # set by tf2onnx where it is imported
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # which tf2onnx sets when it is imported
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is printed, warned or logged inside; all that is as before in the end."""
+    """Discard everything that is printed, warned or logged inside; afterwards all is set as it was before."""
     before, disabled = os.environ.get(LEVEL), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             stack.enter_context(redirect_stdout(io.StringIO()))
             stack.enter_context(redirect_stderr(io.StringIO()))
-            stack.enter_context(_nowhere(2))
+            stack.enter_context(_discard(2))
             yield
     finally:
         logging.disable(disabled)
@@ -32,17 +32,17 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _nowhere(descriptor: int) -> Iterator[None]:
-    """What is written to a file descriptor is lost; one that is closed stays so."""
+def _discard(descriptor: int) -> Iterator[None]:
+    """Discard what is written to a file descriptor; a closed one stays closed."""
     kept = None
     with suppress(OSError):
         kept = os.dup(descriptor)
     if kept is None:
         yield
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
     try:
         yield
     finally:

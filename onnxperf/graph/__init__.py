@@ -1,4 +1,4 @@
-"""The front door: a model file, bytes or ModelProto and its bindings in, a static `Graph` out."""
+"""Reads an ONNX model and gives a static `Graph`: operators in execution order, the shape of every tensor known."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def load(
     trip_counts: Mapping[str, int] | None = None,
     examples: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Graph:
-    """Read a model and make every tensor static.
+    """The static graph of a model, which is the path of a file, a file's bytes or an onnx.ModelProto.
 
-    shapes: sizes by tensor name (inputs, or tensors whose shape can't be inferred); dims: sizes of named open
-    dimensions; batch: size of the leading dimension of the inputs (1 where it is open and nothing is said);
-    trip_counts: how often a Loop runs, by node name, where the model does not say (once where nothing is said);
-    examples: arrays by input name or in the inputs' order, read for their shapes.
+    shapes: sizes by tensor name, for inputs and for tensors whose shape can't be inferred; dims: sizes by the name of
+    an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given);
+    trip_counts: how often a Loop runs, by node name, where the model leaves it open (once where no count is given);
+    examples: arrays by input name or in the order of the inputs, of which only the shapes are read.
 
-    Raises UsageError for unknown names and open dimensions, ModelError for files that can't be used.
+    Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
     from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
     from onnxperf.graph.infer import infer

@@ -1,4 +1,4 @@
-"""Which shape every input has: the file's own dimensions, bound by --shapes, --dim, --batch or a default."""
+"""Gives every input a static shape: open dimensions are bound by --shapes, --dim and --batch, or to a batch of 1."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, check_size, is_tensor, plain, times
 
-USUAL = 1 << 24  # a size beyond is asked for by mistake
+USUAL = 1 << 24  # a larger size is likely a mistake
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Static shapes of the inputs, the size of every symbol, and what was assumed.
+    """Static shapes of the inputs, the size of every named dimension, and notes on what was assumed.
 
-    `old_batch` is the static leading dimension that --batch replaced, or None; `refusal` is what to say where the
-    graph forbids sizes that differ from the file's own, empty where none do; `dynamic` says that the file itself
-    leaves dimensions open, so that its shape arithmetic really runs.
+    `batch` is the number of samples. `old_batch` is the static leading dimension that --batch replaced, or None.
+    `refusal` begins the error message where the graph can't run with sizes that differ from the file's own, and is
+    empty where none do. `dynamic` says that the file itself leaves dimensions open: only then does a runtime compute
+    shapes during the run.
     """
 
     inputs: dict[str, Shape]
@@ -37,7 +38,7 @@ class Binding:
     notes: list[Note] = field(default_factory=list)
 
     def declared(self, info: ValueInfoProto) -> tuple[int | None, ...] | None:
-        """The shape a ValueInfo declares, symbols bound; None where it declares none."""
+        """The shape that a ValueInfo declares, its named dimensions bound; None where it declares none."""
         dims = declared_dims(info)
         if dims and self.old_batch is not None and dims[0] == self.old_batch:
             dims = (self.batch, *dims[1:])
@@ -45,7 +46,10 @@ class Binding:
 
 
 def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
-    """The dimensions in a ValueInfo. Negative sizes are an old way of saying "open"; zero is a size."""
+    """The dimensions that a ValueInfo declares; None where it declares no shape.
+
+    Older exporters write -1 for an open dimension; zero is a size.
+    """
     if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
         return None
     return tuple(
@@ -57,8 +61,9 @@ def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
 def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> Binding:
     """Give every input of `model` a static shape.
 
-    Raises UsageError where a name is unknown, sizes contradict each other, or a dimension other than the
-    leading one stays open; the message names the flag that closes it.
+    shapes: sizes by input name; dims: sizes by the name of a dimension; batch: the leading dimension. An open leading
+    dimension without a size is taken as 1, which is noted. Raises UsageError where a name is unknown, sizes contradict
+    each other, or another dimension stays open; the message names the flag that sets it.
     """
     stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
@@ -117,7 +122,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
 
 
 def sizes_of(shape: Any, tensor: str) -> Shape:
-    """A shape as plain ints; UsageError where it is none."""
+    """A shape as a tuple of ints; UsageError where `shape` is no row of whole numbers that are at least 0."""
     try:
         sizes = tuple(shape)
     except TypeError:
@@ -126,7 +131,7 @@ def sizes_of(shape: Any, tensor: str) -> Shape:
 
 
 def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
-    """The shapes of example inputs, by name or in the order of the model's inputs."""
+    """The shapes of example inputs by input name; without names the examples are in the order of the model's inputs."""
     if examples is None:
         return {}
     if not isinstance(examples, Mapping):
@@ -150,7 +155,7 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
 
 
 def whole(value: SupportsIndex, what: str) -> int:
-    """A size as a plain int; UsageError where it is no number, or negative."""
+    """A size as an int; UsageError where it is no whole number, or negative."""
     try:
         size = operator.index(value)
     except TypeError:
@@ -163,13 +168,13 @@ def whole(value: SupportsIndex, what: str) -> int:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A question that names what was probably meant, or nothing."""
+    """The end of an error message, "; did you mean 'x'?", or "" where no name is similar."""
     near = get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _extreme(shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> str:
-    """What to say where the graph can't be with a size that was asked for and is zero or huge; or nothing."""
+    """The start of the error for a graph that can't run with a zero or huge size that was given; "" without one."""
     asked = [(f"--shapes {plain(name)}:{times(shape)}", shape) for name, shape in shapes.items()]
     asked += [(f"--dim {plain(name)}={size}", (size,)) for name, size in dims.items()]
     asked += [(f"--batch {batch}", (batch,))] if batch is not None else []
@@ -190,7 +195,7 @@ def _check_dims(
 
 
 def _given(name: str, shape: Shape, declared: tuple[Dim, ...] | None, symbols: dict[str, int]) -> tuple[Dim, ...]:
-    """Take a shape from --shapes for an input, and what it says about the symbols in it."""
+    """Check a shape from --shapes against the declared one, and bind the named dimensions in that to its sizes."""
     if declared is not None and len(declared) != len(shape):
         raise UsageError(f"--shapes gives {name!r} {len(shape)} dimensions, but the file declares {len(declared)}")
     for d, size in zip(declared or (), shape, strict=False):
@@ -203,7 +208,7 @@ def _batch_lead(
     known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], inner: set[str], symbols: Mapping[str, int],
     batch: int,
 ) -> Dim:  # fmt: skip
-    """The leading dimension that --batch binds."""
+    """The leading dimension that --batch binds; UsageError where there is none, or it contradicts other sizes."""
     if batch < 1:
         raise UsageError(f"--batch must be at least 1, not {batch}")
     leads = [d[0] for name, d in known.items() if d and name not in shapes]

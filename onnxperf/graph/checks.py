@@ -1,4 +1,4 @@
-"""What is wrong with a node that `onnx.shape_inference` does not check, or that makes it end the process."""
+"""Finds nodes that can't run and that `onnx.shape_inference` lets pass, or that make it end the process."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from onnx import NodeProto, defs
 
 from onnxperf.graph.proto import Dims, Shape, times
 
-MAX_RANK = 1000
+MAX_RANK = 1000  # axes beyond are out of range
 WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}  # the input that holds the weights
 WINDOWS = frozenset({*WEIGHTS_AT, "MaxPool", "AveragePool", "LpPool"})
 
 
 def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
-    """What is wrong with a node's own form, or nothing.
+    """What is wrong with the number of a node's inputs and outputs or with its attributes; "" for nothing.
 
-    onnx.shape_inference trusts these, and some (Split's parts, an axis beyond 32 bits) make it end the process.
+    `onnx.shape_inference` takes these to be right, and some (Split's parts, an axis beyond 32 bits) make it end the
+    process.
     """
     if not schema.min_input <= len(node.input) <= schema.max_input:
         return f"it has {len(node.input)} inputs"
-    if "" in node.input and node.op_type != "Resize":  # old Resizes come without a region, though it is not optional
+    if "" in node.input and node.op_type != "Resize":  # old files leave out its roi, which is not optional
         for formal, name in zip(schema.inputs, node.input, strict=False):
             if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
                 return f"its input {formal.name!r} is missing"
@@ -33,7 +34,7 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
             return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
         if a.name == "axis" and abs(a.i) > MAX_RANK:
             return f"axis {a.i} is out of range"
-        if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:  # onnx's own inference would end the process
+        if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:
             return f"batch_dims {a.i} is out of range"
         if a.name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
             return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
@@ -45,21 +46,23 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
 def contradiction(
     type: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Dims | None]
 ) -> str:
-    """Why an operator can't be, where `onnx.shape_inference` lets it pass; nothing where it can.
+    """Why an operator can't run on inputs of these shapes, where `onnx.shape_inference` lets it pass; "" where it can.
 
-    Parameters that don't fit the channels, windows that are larger than what they slide over.
+    It finds weights and parameters that don't fit the channels, windows larger than the padded input, and negative or
+    empty `outputs`, the inferred shapes.
     """
     x = inputs[0] if inputs else None
     if x is None:
         return ""
-    wrong = _convolved(type, attrs, x, inputs) if type in WINDOWS else _normalised(type, attrs, x, inputs)
+    wrong = (_check_window if type in WINDOWS else _check_norm)(type, attrs, x, inputs)
     for dims in filter(None, outputs):
         if any(d is not None and (d < 0 or (d == 0 and type in WINDOWS and 0 not in x)) for d in dims):
             wrong = wrong or f"its output would be {times(dims)}"
     return wrong
 
 
-def _convolved(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+def _check_window(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+    """Why a window can't slide over an input `x` [N, C, ...]; "" where it can."""
     at, kernel = WEIGHTS_AT.get(type), tuple(attrs.get("kernel_shape", ()))
     w = inputs[at] if at is not None and at < len(inputs) else None
     if w is not None:
@@ -87,7 +90,8 @@ def _convolved(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[S
     return ""
 
 
-def _normalised(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+def _check_norm(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequence[Shape | None]) -> str:
+    """Why the parameters of a normalisation don't fit its input `x`; "" where they do."""
     if type == "LayerNormalization":
         axis = attrs.get("axis", -1)
         axes = x[axis:] if -len(x) <= axis < len(x) else x

@@ -23,7 +23,7 @@ class Note:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """A name that is not taken yet, and is now."""
+    """The name, changed until it is not in `taken`, to which it is added."""
     while name in taken:
         name += "'"
     taken.add(name)
@@ -32,10 +32,10 @@ def fresh(name: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Operators in execution order; every tensor has a static shape and one maker.
+    """Operators in execution order; every tensor has a static shape and is written by at most one operator.
 
-    `batch` is the number of samples in one run (the leading dimension of the inputs), `notes` what was
-    assumed on the way here. Rooms never change a graph, they make another one.
+    `batch` is the number of samples in one run (the leading dimension of the inputs), `notes` say what was assumed
+    while the graph was made. A graph is never changed; a change makes another graph.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The order of nodes: made before read, and only what an output needs."""
+"""The order of nodes, in which every tensor is made before it is read; and which operators the outputs need."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from op_models import Operator, Tensor
 def ordered(
     graph: GraphProto, defined: set[str] | None, taken: set[str], prefix: str = ""
 ) -> Iterator[tuple[NodeProto, str]]:
-    """The nodes, each with a unique name, in an order in which everything is made before it is read.
+    """The nodes, each with a unique label, in an order in which every tensor is made before it is read.
 
-    That is the file's own order in valid files; others are sorted. `taken` are names that are in use and gets the
-    new ones. Raises ModelError for cycles and for tensors that nothing makes; in a body, whose `defined` is None,
-    other names were looked for where its node stands.
+    In a valid file that is the file's own order; another file is sorted. Each label begins with `prefix`; the new ones
+    are added to `taken`, the labels in use. Raises ModelError for cycles, and for tensors that no node makes unless
+    they are `defined` already. In a body `defined` is None: what it reads from outside was checked with its node.
     """
     makers = {o: i for i, n in enumerate(graph.node) for o in n.output if o}
     needs = []
@@ -55,21 +55,22 @@ def _label(node: NodeProto, index: int) -> str:
 
 
 def read_names(graph: GraphProto) -> set[str]:
-    """Every name that a node reads or the graph returns."""
+    """The names of all tensors that a node reads or the graph returns."""
     read = {i for n in graph.node for i in n.input}
     return read | {c for n in graph.node for c in captured(n)} | {o.name for o in graph.output}
 
 
 def live_operators(
-    operators: Sequence[Operator], outputs: Iterable[Tensor], together: Mapping[str, str]
+    operators: Sequence[Operator], outputs: Iterable[Tensor], made_together: Mapping[str, str]
 ) -> tuple[Operator, ...]:
-    """The operators that an output depends on; runtimes drop the others.
+    """The operators that the outputs depend on; runtimes drop the others, too.
 
-    What control flow makes `together` lives together, and the operator before a body lives where the body does.
+    Outputs of one control-flow node are needed together: `made_together` has the first of them for each. The operator
+    that stands before a body is needed wherever one of the body is.
     """
 
     def name(t: Tensor) -> str:
-        return together.get(t.name, t.name)
+        return made_together.get(t.name, t.name)
 
     needed = {name(t) for t in outputs}
     live: list[Operator] = []

@@ -1,4 +1,4 @@
-"""Plain facts out of protobuf messages: types, dimensions, attributes, subgraphs."""
+"""Reads protobuf messages of ONNX: types, dimensions, attributes, subgraphs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from op_models.core import BITS
 Shape = tuple[int, ...]
 Dims = Sequence[int | None]  # None where open
 
-MAX_ELEMENTS = 1 << 46  # 256 TiB of float32: beyond any machine, and products stay exact in double precision
-MAX_TEXT = 100
-MAX_DEPTH = 64  # graphs in graphs
+MAX_ELEMENTS = 1 << 46  # of a tensor: 256 TiB of float32, more than any machine holds; exact in double precision
+MAX_TEXT = 100  # characters of a name in a message
+MAX_DEPTH = 64  # levels of graphs inside graphs
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 DTYPES: dict[int, str] = {
@@ -27,24 +27,24 @@ NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 def dtype_of(number: int) -> str:
-    """The name of an ONNX element type; "opaque" for what has none."""
+    """The dtype ("float32") of an ONNX element type; "opaque" for a number that is none."""
     return DTYPES.get(number, "opaque")
 
 
 def is_tensor(type: TypeProto) -> bool:
-    """True for dense tensors; sequences, maps and optionals are carried along without cost."""
+    """Whether a type is that of a dense tensor, and not of a sequence, map, optional or sparse tensor."""
     return bool(type.HasField("tensor_type"))
 
 
 def dims_of(type: TypeProto | None) -> tuple[int | None, ...] | None:
-    """The dimensions of a tensor type, None where open; None where it has no shape. Zero is a size."""
+    """The dimensions of a tensor type, None for each that is open; None where it has no shape. Zero is a size."""
     if type is None or not type.tensor_type.HasField("shape"):
         return None
     return tuple(d.dim_value if d.HasField("dim_value") else None for d in type.tensor_type.shape.dim)
 
 
 def static(type: TypeProto | None) -> Shape | None:
-    """The shape of a tensor type where all of it is known."""
+    """The shape of a tensor type; None where a dimension is open."""
     return closed(dims_of(type))
 
 
@@ -54,7 +54,7 @@ def closed(dims: Sequence[int | None] | None) -> Shape | None:
 
 
 def check_size(name: str, shape: Sequence[int]) -> None:
-    """Raise ModelError where a tensor has a negative dimension or more elements than any machine holds."""
+    """Raise ModelError for a tensor with a negative dimension or more than MAX_ELEMENTS elements."""
     total = 1
     for d in shape:
         total *= max(d, 1)
@@ -63,12 +63,12 @@ def check_size(name: str, shape: Sequence[int]) -> None:
 
 
 def plain(name: str) -> str:
-    """A name as it may stand in a message without quotes: printable, on one line, not too long."""
+    """A name for a message without quotes: printable, on one line, at most MAX_TEXT characters."""
     return printable(name[:MAX_TEXT]) + "..." * (len(name) > MAX_TEXT)
 
 
 def times(dims: Sequence[int | str | None]) -> str:
-    """A shape as text: 1x3x224, the names of open dimensions or ? among them."""
+    """A shape as text, 1x3x224; an open dimension is shown by its name, or as ?."""
     shown = "x".join("?" if d is None else plain(str(d)) for d in dims[:16])
     return (shown + "x..." * (len(dims) > 16)) or "a scalar"
 
@@ -90,14 +90,14 @@ def graphs_in(nodes: Iterable[NodeProto], depth: int = 2) -> Iterator[GraphProto
 
 
 def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of the graphs inside them."""
+    """The nodes, then those of all graphs inside them."""
     yield from nodes
     for graph in graphs_in(nodes):
         yield from graph.node
 
 
 def captured(node: NodeProto) -> dict[str, None]:
-    """Names that a node's subgraphs read from outside, each once and in order."""
+    """The names of tensors that a node's subgraphs read from outside themselves, each once and in order."""
     found: dict[str, None] = {}
     for attribute in node.attribute:
         for graph in subgraphs_of(attribute):
@@ -109,14 +109,14 @@ def captured(node: NodeProto) -> dict[str, None]:
 
 
 def made_in(graph: GraphProto) -> dict[str, None]:
-    """The names that a graph defines: inputs, initialisers, and what its nodes make."""
+    """The names of the tensors that a graph defines: inputs, initialisers and outputs of nodes; each once."""
     names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
     names += [t.values.name for t in graph.sparse_initializer]
     return dict.fromkeys(n for n in (*names, *(o for n in graph.node for o in n.output)) if n)
 
 
 def domain_of(node: NodeProto) -> str:
-    """The domain of a node's operator; ai.onnx is the nameless one."""
+    """The domain of a node's operator; "" for ai.onnx."""
     return "" if node.domain == "ai.onnx" else node.domain
 
 
@@ -129,14 +129,14 @@ def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSc
 
 
 def optional_output(schema: defs.OpSchema | None, index: int) -> bool:
-    """True where an operator may leave its output `index` out."""
+    """Whether an operator may leave out its output number `index`."""
     if schema is None or index >= len(schema.outputs):
         return False
     return schema.outputs[index].option == defs.OpSchema.FormalParameterOption.Optional
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:
-    """A node's attributes as plain Python values; subgraphs and big tensors are left out."""
+    """A node's attributes as plain Python values; graphs and tensors are left out."""
     found: dict[str, Any] = {}
     for a in node.attribute:
         if a.type == AttributeProto.STRING:

@@ -1,7 +1,6 @@
-"""A file, bytes or a ModelProto in; a `ModelProto` without functions out, checked but never executed.
+"""Reads an ONNX model from a file, bytes or a ModelProto, checks it, and inlines its functions.
 
-Weights are never needed: external data is not read, except for integer tensors of a few elements (shapes and
-axes) inside the model's own folder.
+Nothing in it is executed, and its weights are not needed: external data are not read here (see `values`).
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from onnxperf.graph.values import first_line
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
 DAMAGED = "a name in it is no valid text (UTF-8); the file is damaged"
-# After inlining: a few nested functions can ask for more than memory holds.
+#: Nodes, and bytes of nodes, after functions are inlined: a few that call each other can fill any memory.
 MAX_NODES, MAX_BYTES = 500_000, 1 << 30
 
 
 def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str, Path | None]:
-    """Read a model and return it with its name and its folder (None where it did not come from a file).
+    """The model without functions, its name, and the folder of its file (None where it does not come from a file).
 
-    Raises UsageError where there is no such file, ModelError where what is there can't be used.
+    Raises UsageError where there is no such file, ModelError where its content can't be used.
     """
     folder = None
     if isinstance(model, ModelProto):
@@ -46,7 +45,7 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     _check_versions(proto, name)
     if not all(isinstance(text, str) for text in _texts(proto)):
         raise ModelError(f"{name}: {DAMAGED}")
-    for tensor in _tensors(proto):
+    for tensor in stored_tensors(proto):
         _check_location(tensor, name)
     if proto.functions:
         proto = _inline(proto, name)
@@ -107,7 +106,7 @@ def _nodes(proto: ModelProto) -> list[NodeProto]:
 
 
 def _texts(proto: ModelProto) -> Iterator[str]:
-    """The names in a model; protobuf gives bytes where one is no valid UTF-8."""
+    """All names in a model. Protobuf gives one that is no valid UTF-8 as bytes."""
     yield from (o.domain for o in proto.opset_import)
     for graph in (proto.graph, *graphs_in(_nodes(proto))):
         yield graph.name
@@ -120,8 +119,8 @@ def _texts(proto: ModelProto) -> Iterator[str]:
         yield from (a.name for a in node.attribute)
 
 
-def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """All stored tensors of a model."""
+def stored_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """All tensors that are stored in a model: initialisers and those in attributes, with the parts of sparse ones."""
     sparse = []
     for graph in (proto.graph, *graphs_in(_nodes(proto))):
         yield from graph.initializer
@@ -146,19 +145,20 @@ def _check_location(tensor: TensorProto, name: str) -> None:
 
 
 def _inline(proto: ModelProto, name: str) -> ModelProto:
-    """Inline model-local functions; what comes of them is counted first, weights are left out."""
+    """The model with its functions inlined, on a copy without weights; ModelError where that makes too many nodes."""
     _check_expansion(proto, name)
     light = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     light.graph.name = proto.graph.name
     for field in ("node", "input", "output", "value_info"):
         getattr(light.graph, field).extend(getattr(proto.graph, field))
-    light.graph.initializer.extend(TensorProto(name=t.name) for t in proto.graph.initializer)  # their names are taken
+    # their names alone, so that no new name equals one of theirs
+    light.graph.initializer.extend(TensorProto(name=t.name) for t in proto.graph.initializer)
     try:
         flat = inliner.inline_local_functions(light)
     except Exception as e:  # the C++ inliner raises plain RuntimeError, ValidationError and others
         raise ModelError(f"{name}: its functions can't be inlined: {first_line(e)}") from None
     for _ in graphs_in(flat.graph.node):
-        pass  # it refuses graphs in graphs that are too deep: functions in the bodies of functions
+        pass  # raises ModelError where functions have nested graphs too deep
     del flat.graph.initializer[:]
     flat.graph.initializer.extend(proto.graph.initializer)
     flat.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
@@ -166,6 +166,7 @@ def _inline(proto: ModelProto, name: str) -> ModelProto:
 
 
 def _check_expansion(proto: ModelProto, name: str) -> None:
+    """Raise ModelError for functions that call each other in a cycle, or that would make too many nodes."""
     import networkx
 
     functions: dict[Any, FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
@@ -188,6 +189,6 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
 
 
 def _called(nodes: Iterable[NodeProto], functions: Container[Any]) -> Counter[Any]:
-    """How often nodes call each function, by its key."""
+    """How often nodes, and those of the graphs inside them, call each function, by its key."""
     keys = ((n.domain, n.op_type, n.overload) for n in nodes_in(nodes))
     return Counter(key for key in keys if key in functions)

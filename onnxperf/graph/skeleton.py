@@ -1,7 +1,7 @@
-"""A model without its weights: all that a prediction reads of it, and nothing else of its owner's.
+"""A model without its weights: all that a prediction reads, and nothing else that its owner may want to keep private.
 
-What stays of a stored tensor's data is what the graph is read with: everything up to INSIDE_BYTES, whole numbers (axes,
-sizes, tables of indices), and numbers that are one repeated, as far as their values are ever looked at.
+The data of a stored tensor stay where a graph is inferred from its values: those of up to INSIDE_BYTES, whole numbers
+(axes, sizes, tables of indices) and a single number repeated, if they have at most MAX_VALUE elements.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from op_models.core import BITS, FLOATS
 
 WEIGHTS = "weights-not-included.bin"
 INSIDE_BYTES = 1024
-#: Free text, which exporters fill with paths of source files, and what is no part of inference.
-ASIDE = frozenset({"doc_string", "metadata_props", "training_info"})
+#: Fields that are removed: free text, which exporters fill with paths of source files, and what inference never uses.
+REMOVED = frozenset({"doc_string", "metadata_props", "training_info"})
 DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 LISTS = {"value_floats": ("floats", np.float32), "value_ints": ("ints", np.int64)}
 
 
 def skeleton(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
-    """The model as the bytes of an ONNX file that predicts the same; weights lie in a file that does not exist.
+    """The bytes of an ONNX file that predicts the same; its weights refer to a file that does not exist.
 
-    Small whole numbers that the model keeps beside it, in its own folder, are taken in. The model stays as it is.
-    Raises UsageError where there is no such file, ModelError where what is there can't be used.
+    Small whole numbers among a file's external data are copied into it. The model itself is not changed. Raises
+    UsageError where there is no such file, ModelError where its content can't be used.
     """
-    folder = read(model)[2]  # which also refuses what is no model
+    folder = read(model)[2]  # raises the errors
     proto = ModelProto()
     if isinstance(model, ModelProto):
         proto.CopyFrom(model)
@@ -44,20 +44,20 @@ def skeleton(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
 
 
 def _strip(message: Message, folder: Path | None, offset: int) -> int:
-    """Strip a message and all within it; the place in the file of weights where the next one would lie."""
+    """Strip a message and all inside it, whose weights begin at `offset` of their file; returns where they end."""
     if isinstance(message, NodeProto) and message.op_type == "Constant":
         _shorten(message)
     for field, value in message.ListFields():
-        if field.name in ASIDE:
+        if field.name in REMOVED:
             message.ClearField(field.name)
         elif field.message_type is not None:
             for inner in value if hasattr(value, "__len__") else (value,):
                 offset = _strip(inner, folder, offset)
-    return _emptied(message, folder, offset) if isinstance(message, TensorProto) else offset
+    return _strip_tensor(message, folder, offset) if isinstance(message, TensorProto) else offset
 
 
-def _emptied(tensor: TensorProto, folder: Path | None, offset: int) -> int:
-    """Take the data out of a tensor unless they stay; where the next tensor's would begin."""
+def _strip_tensor(tensor: TensorProto, folder: Path | None, offset: int) -> int:
+    """Remove a tensor's data unless they stay; returns where the next tensor's would begin."""
     outside = tensor.data_location == TensorProto.EXTERNAL
     if tensor.data_type == TensorProto.STRING and not outside and tensor.ByteSize() <= INSIDE_BYTES:
         return offset
@@ -76,12 +76,13 @@ def _emptied(tensor: TensorProto, folder: Path | None, offset: int) -> int:
 
 
 def _stays(value: np.ndarray[Any, Any], dtype: str) -> bool:
+    """Whether a tensor keeps its data: it is small, of whole numbers, or one number repeated."""
     small = value.size * BITS[dtype] <= 8 * INSIDE_BYTES
     return small or dtype not in FLOATS or bool((value == value.flat[0]).all())
 
 
 def _shorten(node: NodeProto) -> None:
-    """A Constant's long list of numbers becomes a tensor without data, as which it is understood alike."""
+    """Replace a Constant's long list of numbers by a tensor, which can do without data."""
     for a in node.attribute:
         if a.name not in LISTS:
             continue

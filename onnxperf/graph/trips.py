@@ -1,4 +1,4 @@
-"""How often loops run, where the model leaves it open."""
+"""Trip counts: how often loops run where the model leaves it open, as --trip-count gives them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onnxperf.graph.bind import nearest
 from onnxperf.graph.proto import nodes_in, plain
 
 LOOPS = frozenset({"Loop", "SequenceMap"})
-MAX_TRIPS = 10**9  # that can be asked for
+MAX_TRIPS = 10**9  # the largest count that can be given
 
 
 class TripCounts:
-    """How often loops run, as it was asked for: by a node's name in the graph, or by its own where that is unique.
+    """The given trip counts, by a node's label in the graph ("outer/inner") or by its own name where that is unique.
 
-    Raises UsageError for counts that are too large.
+    `seen` gets the operator type of every control-flow node by its label. Raises UsageError for counts above MAX_TRIPS.
     """
 
     def __init__(self, graph: GraphProto, given: Mapping[str, int]):
@@ -27,17 +27,17 @@ class TripCounts:
                 raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
         self.given = given
         self.own = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if given else Counter[str]()
-        self.seen: dict[str, str] = {}  # node -> type
+        self.seen: dict[str, str] = {}
         self.used: set[str] = set()
 
     def of(self, label: str, node: NodeProto) -> int | None:
-        """The count for a loop, where one is given."""
+        """The count that is given for a loop; None where there is none."""
         name = label if label in self.given or self.own[node.name] != 1 else node.name
         self.used.add(name)
         return self.given.get(name)
 
     def check_used(self) -> None:
-        """Raise UsageError where a count is given for something else than a loop."""
+        """Raise UsageError where a count is given for anything but a loop that needs one."""
         for name in self.given.keys() - self.used:
             loops = [label for label, type in self.seen.items() if type in LOOPS]
             why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))

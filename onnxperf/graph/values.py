@@ -1,6 +1,6 @@
-"""The contents of small tensors: read where the file stores them, computed where everything is known.
+"""The values of small tensors: read from the file, or computed where the values of all inputs are known.
 
-Only shape arithmetic needs them, so nothing of more than MAX_VALUE elements is ever read, made or kept.
+Only shape arithmetic needs them, so no tensor of more than MAX_VALUE elements is ever read, computed or kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxperf.graph.proto import Shape, check_size, dtype_of, times
 from op_models.core import BITS, FLOATS
 
 MAX_VALUE = 4096  # elements
-#: What is evaluated: to make the result takes little more than inputs and result (not so an Einsum or a Conv).
+#: Operators that are evaluated. They need little memory beside inputs and result, unlike an Einsum or a Conv.
 ARITHMETIC = frozenset({
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
     "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape", "CumSum", "Div", "Equal", "Exp", "Expand",
@@ -30,24 +30,25 @@ ARITHMETIC = frozenset({
     "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze",
     "Sub", "Sum", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
-BOUNDED = frozenset({"Compress", "NonZero", "Unique"})  # the result's size is open, but the input's bounds it
+BOUNDED = frozenset({"Compress", "NonZero", "Unique"})  # the result's shape is open, but no larger than the input
 
 Array = np.ndarray[Any, Any]
 Values = dict[str, Array]
 
 
 def content(tensor: TensorProto, folder: Path | None) -> Array | None:
-    """The elements of a small tensor; None where it is big, has no numbers or was not sent along.
+    """The elements of a tensor; None where there are more than MAX_VALUE, where it holds text, or without its data.
 
-    Raises ModelError where the file holds another amount of data than the tensor's shape takes.
+    `folder` is where external data lie. Raises ModelError where the file holds another amount of data than the shape
+    takes.
     """
     check_size(tensor.name, tensor.dims)
     size = prod(tensor.dims)
-    sent = tensor.data_location == TensorProto.EXTERNAL or _check_filled(tensor, size)
-    if not sent or size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
+    filled = tensor.data_location == TensorProto.EXTERNAL or _check_filled(tensor, size)
+    if not filled or size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
         return None
     if tensor.data_location == TensorProto.EXTERNAL:
-        data = _beside(tensor, (size * BITS[dtype_of(tensor.data_type)] + 7) // 8, folder)
+        data = _external(tensor, (size * BITS[dtype_of(tensor.data_type)] + 7) // 8, folder)
         if data is None:
             return None
         tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
@@ -58,9 +59,9 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
 
 
 def _check_filled(t: TensorProto, size: int) -> bool:
-    """Whether the data that the shape takes are there; weights may come without any, as none are needed.
+    """Whether a tensor holds the data that its shape takes; a weight may hold none, as a prediction needs none.
 
-    Raises ModelError for another amount of data, and for small integers (sizes, axes) without any.
+    Raises ModelError for another amount of data, and for small integer tensors (sizes, axes) without data.
     """
     dtype = dtype_of(t.data_type)
     if dtype == "opaque":
@@ -75,8 +76,8 @@ def _check_filled(t: TensorProto, size: int) -> bool:
     return held == wanted
 
 
-def _beside(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:
-    """The bytes of a small table of integers in the model's folder; None where they are not there."""
+def _external(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:
+    """The `need` bytes of an integer tensor in a file in the model's folder; None where they are not there."""
     if folder is None or tensor.data_type not in (TensorProto.INT64, TensorProto.INT32):
         return None
     where = {e.key: e.value for e in tensor.external_data}
@@ -93,7 +94,7 @@ def _beside(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None
 
 
 def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | None] | None:
-    """Dtype, shape and (small) content of a Constant node; None where it holds nothing that can be understood."""
+    """The dtype, shape and, where it is small, value of a Constant node; None where it holds nothing known."""
     a = node.attribute[0] if node.attribute else AttributeProto()
     match a.name, a.type:
         case "value", AttributeProto.TENSOR:
@@ -112,7 +113,7 @@ def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | 
 
 
 def evaluate(node: NodeProto, values: Values, shapes: Mapping[str, Shape | None], opsets: Mapping[str, int]) -> Values:
-    """The outputs' content, where that of all inputs is known and `shapes` of the outputs are small; else nothing."""
+    """The values of a node's outputs, where those of all inputs are known and the outputs' `shapes` are small."""
     inputs = [i for i in node.input if i]
     if node.op_type not in ARITHMETIC or not inputs or not all(i in values for i in inputs):
         return {}
@@ -131,19 +132,19 @@ def evaluate(node: NodeProto, values: Values, shapes: Mapping[str, Shape | None]
 
 
 def numbers(value: Array) -> tuple[int | float | bool, ...] | None:
-    """The elements as plain numbers, row-major; None where they are complex or text."""
+    """The elements as plain Python numbers, row-major; None where they are complex or text."""
     if value.dtype.kind not in "iufbcOSU":
         value = value.astype(np.float32)  # bfloat16 and the 8-bit floats
     return tuple(value.ravel().tolist()) if value.dtype.kind in "iufb" else None
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for a message of one sentence."""
+    """The first line of an error's text, or its class where there is none."""
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def measure(node: NodeProto, shape: Shape) -> Values:
-    """What Shape or Size says of a tensor."""
+    """The value of the output of a Shape or Size node whose input has this shape."""
     ends = {a.name: a.i for a in node.attribute}
     size = prod(shape) if node.op_type == "Size" else shape[ends.get("start", 0) : ends.get("end")]
     return {node.output[0]: np.array(size, dtype=np.int64)}

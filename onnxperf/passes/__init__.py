@@ -1,4 +1,4 @@
-"""Changes that a request makes to a model before a runtime sees it: graph in, graph out."""
+"""Changes to a graph before a runtime optimises it: each takes a graph and gives another."""
 
 from onnxperf.passes.precision import PRECISIONS, lacks_unit, precision
 

@@ -1,4 +1,4 @@
-"""A graph in the making, in which an operator may read and write other types than its neighbours do."""
+"""Builds a graph in which an operator may read and write other dtypes than the operators around it, between casts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 from onnxperf.graph import Graph, fresh
 from op_models import Operator, Tensor
 
-WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
-LOOPS = frozenset({"Loop", "Scan"})  # write their outputs once more for every run of their body
+#: The dtypes that are changed; 8-bit floats are quantised already.
+CASTABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
+LOOPS = frozenset({"Loop", "Scan"})  # write what their bodies read once for every run, so `repeat` is not theirs
 
 
 class Casts:
-    """Operators in execution order, with what must stand between them: each tensor is converted once a type."""
+    """The operators of a new graph in execution order, with the casts between them: one for each tensor and dtype."""
 
     def __init__(self, graph: Graph):
         self.taken = {t.name for o in graph.operators for t in (*o.present, *o.outputs)}
@@ -22,17 +23,17 @@ class Casts:
         self.converted: dict[tuple[str, str], Tensor] = {}
 
     def retyped(self, t: Tensor, dtype: str) -> Tensor:
-        """The tensor in `dtype`, under a name that no other has."""
+        """The tensor in `dtype`, under a new name."""
         return replace(t, name=fresh(f"{t.name}#{dtype}", self.taken), dtype=dtype)
 
     def add(self, o: Operator) -> Operator:
-        """Put an operator at the end."""
+        """Add an operator at the end."""
         self.operators.append(o)
         self.makers.update((t.name, o) for t in o.outputs)
         return o
 
     def convert(self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None) -> Tensor:
-        """The tensor in `dtype` for its reader `o`, made by one operator of `type`."""
+        """The tensor in `dtype`; the first operator `o` that reads it so has an operator of `type` put before it."""
         if (t.name, dtype) not in self.converted:
             new = replace(self.retyped(t, dtype), kind="activation")
             maker = self.makers.get(t.name)
@@ -44,21 +45,24 @@ class Casts:
         return self.converted[t.name, dtype]
 
     def stored(self, t: Tensor, dtype: str) -> Tensor:
-        """A weight or constant that is stored in `dtype`, under one name however many read it."""
+        """A weight or constant as it is if stored in `dtype`; it has one name, however many operators read it."""
         if (t.name, dtype) not in self.converted:
             self.converted[t.name, dtype] = self.retyped(t, dtype)
         return self.converted[t.name, dtype]
 
     def read(self, t: Tensor, dtype: str, o: Operator) -> Tensor:
-        """A floating tensor in `dtype`: stored in it where it is stored, else cast."""
-        if t.dtype == dtype or t.dtype not in WIDE:
+        """A floating tensor as `o` reads it in `dtype`: a weight or constant is stored so, an activation is cast."""
+        if t.dtype == dtype or t.dtype not in CASTABLE:
             return t
         return self.stored(t, dtype) if t.stored else self.convert(t, dtype, o, "Cast")
 
     def around(self, o: Operator, inputs: Collection[int], outputs: Collection[int], dtype: str) -> bool:
-        """Put an operator at the end, these floating operands of its in `dtype`; True where that changed any."""
+        """Add an operator whose floating inputs and outputs at these positions are in `dtype`, between casts.
+
+        Returns whether any of them was in another dtype.
+        """
         read = tuple(self.read(t, dtype, o) if t is not None and i in inputs else t for i, t in enumerate(o.inputs))
-        back = {i: t for i, t in enumerate(o.outputs) if i in outputs and t.dtype in WIDE and t.dtype != dtype}
+        back = {i: t for i, t in enumerate(o.outputs) if i in outputs and t.dtype in CASTABLE and t.dtype != dtype}
         written = list(o.outputs)
         for i, t in back.items():
             written[i] = self.converted[t.name, dtype] = self.retyped(t, dtype)

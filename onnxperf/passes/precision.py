@@ -1,6 +1,6 @@
-"""Who decides the dtype: `keep` leaves the stored types, the others rewrite the floating tensors.
+"""The precision of a prediction: `keep` leaves the dtypes of the file, the others change those of floating tensors.
 
-TF32 is no storage type: `fp32` and `tf32` store float32 and the runtime's policy turns TF32 off or on.
+TF32 is no dtype of tensors: with `fp32` and `tf32` they are float32, and the runtime's policy turns TF32 off or on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxperf.graph import Graph, Note
-from onnxperf.passes.casts import WIDE, Casts
+from onnxperf.passes.casts import CASTABLE, Casts
 from op_models import Operator, Tensor, work_or_bytes
 
 if TYPE_CHECKING:
@@ -20,28 +20,29 @@ STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bflo
 QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
 PRECISIONS = ("keep", *STORED, *QUANTISED)
 UNITS = {"bfloat16": "tensor_bf16", "int8": "tensor_int8", "float8e4m3fn": "tensor_fp8"}
-#: Operators that run quantised: an activation, then a stored weight.
+#: Operators that run quantised where they read an activation, then a stored weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
-#: Operands that ONNX (to opset 24) and ONNX Runtime define in no half precision, by position (outputs: o and position).
-SINGLE = {
+#: Operands that ONNX (to opset 24) and ONNX Runtime define in no half precision: positions of inputs, "o" of outputs.
+FLOAT32_ONLY = {
     "NonMaxSuppression": "0 1 3 4", "Range": "0 1 2 o0", "Celu": "0 o0", "Resize": "2", "Upsample": "1",
     "LayerNormalization": "o1 o2", "TfIdfVectorizer": "o0", "DynamicQuantizeLinear": "0 o1", "QLinearConv": "1 4 6",
     "com.microsoft::CDist": "0 1 o0", "com.microsoft::MatMulFpQ4": "0 o0",
     "com.microsoft::DynamicQuantizeMatMul": "0 2 4 o0", "com.microsoft::DynamicQuantizeLSTM": "0 3 5 6 7 8 10 o0 o1 o2",
 }  # fmt: skip
-#: Those that are defined in float16, but not in bfloat16.
+#: The same for bfloat16 alone.
 NOT_BFLOAT16 = {"Shrink": "0 o0", "Scatter": "0 2 o0"}
 
 
 def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
-    """The graph in a precision of PRECISIONS, for a card (None: one that has every unit).
+    """The graph in a precision of PRECISIONS, for a card (None: one that has units for every dtype).
 
-    fp32, tf32, fp16, bf16: every floating tensor, weights, inputs and outputs too; between casts, float32 stays where
-    an operator is not defined otherwise. int8, fp8: activations are quantised in front of GEMMs and convolutions that
-    have stored weights, weights are stored quantised, results come out in the stored type; products of two
-    activations keep their type, and so do products of what is quantised already.
-    Where the card has no unit for the type, products run between casts: bfloat16's in float32, 8-bit ones on
-    dequantised weights in half precision, if there is a unit for that. The note `no-dtype` says so.
+    fp32, tf32, fp16, bf16: every floating tensor has the dtype, weights, inputs and outputs, too; operands that an
+    operator defines in float32 alone stay so, between casts. int8, fp8: before GEMMs and convolutions with stored
+    weights the activation is quantised, and the weights are stored quantised; their results have the dtype of the file.
+    Products of two activations, and of operands that are quantised already, stay as they are.
+
+    Where the card has no unit for the dtype, GEMMs and convolutions run between casts, which the note `no-dtype` says:
+    those in bfloat16 run in float32, those in 8 bits on dequantised weights, in float16 if there is a unit for it.
     """
     if name == "keep":
         return graph
@@ -70,49 +71,53 @@ def lacks_unit(device: Device, name: str) -> bool:
 
 
 def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operator]]:
-    """Every floating tensor in `dtype`, but for operands that must be float32; and the products that run in that."""
+    """Every floating tensor in `dtype`, but for operands that must be float32; and the products that run in float32.
+
+    These are all GEMMs and convolutions where the card `lacks` a unit for `dtype`, else none.
+    """
 
     def change(t: Tensor) -> Tensor:
-        left = t.dtype not in WIDE or t.dtype == dtype or t.name.endswith("#float32")
+        left = t.dtype not in CASTABLE or t.dtype == dtype or t.name.endswith("#float32")
         return t if left else replace(t, dtype=dtype)
 
     changed = map_tensors(graph, change)
-    special = lacks or any(o.type in SINGLE or o.type in NOT_BFLOAT16 or "::" in o.type for o in graph.operators)
+    special = lacks or any(o.type in FLOAT32_ONLY or o.type in NOT_BFLOAT16 or "::" in o.type for o in graph.operators)
     if dtype == "float32" or not special:
         return changed, []
     casts, moved = Casts(changed), []
     for o in changed.operators:
         product = lacks and work_or_bytes(o)[0].matrix_flops > 0
-        inputs, outputs = _everywhere(o) if product else _single(o, dtype)
+        inputs, outputs = _all_operands(o) if product else _float32_only(o, dtype)
         if casts.around(o, inputs, outputs, "float32") and product:
             moved.append(o)
     return replace(changed, operators=tuple(casts.operators)), moved
 
 
-def _everywhere(o: Operator) -> tuple[Collection[int], Collection[int]]:
+def _all_operands(o: Operator) -> tuple[Collection[int], Collection[int]]:
+    """The positions of all inputs and of all outputs."""
     return range(len(o.inputs)), range(len(o.outputs))
 
 
-def _single(o: Operator, dtype: str) -> tuple[Collection[int], Collection[int]]:
-    """The inputs and outputs of an operator that can't be of a half-precision type."""
+def _float32_only(o: Operator, dtype: str) -> tuple[Collection[int], Collection[int]]:
+    """The positions of the inputs and of the outputs that an operator does not define in the half precision `dtype`."""
     if o.type.startswith("ai.onnx.ml::"):
-        return _everywhere(o)
-    places = SINGLE.get(o.type, NOT_BFLOAT16.get(o.type, "") if dtype == "bfloat16" else "").split()
+        return _all_operands(o)
+    places = FLOAT32_ONLY.get(o.type, NOT_BFLOAT16.get(o.type, "") if dtype == "bfloat16" else "").split()
     return {int(p) for p in places if p[0] != "o"}, {int(p[1:]) for p in places if p[0] == "o"}
 
 
 def _products(graph: Graph) -> Iterator[tuple[Operator, tuple[Tensor, Tensor] | None]]:
-    """All operators; with an activation and a stored weight where they are to run quantised."""
+    """Every operator, with the activation and the weight that it multiplies where it is to run quantised, else None."""
     for o in graph.operators:
         x, w = o.inputs[:2] if o.type in PRODUCTS and len(o.inputs) > 1 and o.outputs else (None, None)
-        wanted = x is not None and w is not None and w.stored and x.dtype in WIDE and w.dtype in WIDE
+        wanted = x is not None and w is not None and w.stored and x.dtype in CASTABLE and w.dtype in CASTABLE
         maker = graph.made_by(x) if wanted else None
         quantised = maker is not None and maker.type == "DequantizeLinear"
         yield o, (x, w) if x is not None and w is not None and wanted and not quantised else None
 
 
 def _quantised(graph: Graph, dtype: str) -> Graph:
-    """Products of a quantised activation and a quantised weight; they write what they wrote before."""
+    """The graph with quantised GEMMs and convolutions, whose results keep their dtype."""
     casts = Casts(graph)
     for o, operands in _products(graph):
         if operands is not None:
@@ -125,7 +130,7 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
 
 
 def _dequantised(graph: Graph, dtype: str, half: bool) -> tuple[Graph, list[Operator]]:
-    """Products of an activation and a dequantised weight, in half precision or the activation's type; and which."""
+    """The graph with GEMMs and convolutions on dequantised weights, in float16 if `half`; and these operators."""
     casts, moved = Casts(graph), []
     for o, operands in _products(graph):
         if operands is None:
@@ -136,13 +141,13 @@ def _dequantised(graph: Graph, dtype: str, half: bool) -> tuple[Graph, list[Oper
         channels = o.out.shape[1:2] if "Conv" in o.type else o.out.shape[-1:]
         scale = Tensor(f"{w.name}#scale", runs, channels, "constant")
         weight = casts.convert(casts.stored(w, dtype), runs, o, "DequantizeLinear", scale)
-        casts.around(replace(o, inputs=(x, weight, *o.inputs[2:])), *_everywhere(o), runs)
+        casts.around(replace(o, inputs=(x, weight, *o.inputs[2:])), *_all_operands(o), runs)
         moved.append(o)
     return replace(graph, operators=tuple(casts.operators)), moved
 
 
 def map_tensors(graph: Graph, change: Callable[[Tensor], Tensor]) -> Graph:
-    """The graph with every tensor replaced by `change(tensor)`; names must stay."""
+    """The graph with every tensor replaced by `change(tensor)`, which must keep its name."""
     changed: dict[str, Tensor] = {}
 
     def get(t: Tensor) -> Tensor:

@@ -18,13 +18,17 @@ from onnxperf.calibrate.effects import Calibration, Row
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
 from onnxperf.errors import EnvironmentFailure
-from onnxperf.graph.build import Single, is_frame, side_by_side
+from onnxperf.graph.microbenchmarks import SingleOperator, is_wrapper, separate_model
 from onnxperf.measure.files import read, write
 from onnxperf.measure.record import Copies, Measurement
 from tests.calibrate.conftest import measured, predicted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TINY = Case("tiny", side_by_side("tiny", [Single(f"add {n}", "Add", ((n,), (n,))) for n in (10**4, 10**5, 10**6)]), 0.1)
+TINY = Case(
+    "tiny",
+    separate_model("tiny", [SingleOperator(f"add {n}", "Add", ((n,), (n,))) for n in (10**4, 10**5, 10**6)]),
+    0.1,
+)
 
 
 def run(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
@@ -166,7 +170,11 @@ def test_this_processor(calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0 and "written to this-cpu.toml" in out
     assert gpu_specs.load(tmp_path / "this-cpu.toml").effects.operators["Add"] > 0
     (kept,) = (tmp_path / "kept").iterdir()
-    assert {o.name for o in read(kept).operators if not is_frame(o.name)} == {"add 10000", "add 100000", "add 1000000"}
+    assert {o.name for o in read(kept).operators if not is_wrapper(o.name)} == {
+        "add 10000",
+        "add 100000",
+        "add 1000000",
+    }
     assert calibrate("--from", "kept", "-o", "again.toml")[0] == 0
     once, again = (gpu_specs.load(tmp_path / f"{name}.toml") for name in ("this-cpu", "again"))
     assert again.effects.operators == once.effects.operators

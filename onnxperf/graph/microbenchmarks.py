@@ -1,4 +1,4 @@
-"""Small models from a list of operators, for whoever measures operators one by one."""
+"""Small ONNX models made from a list of operators, with which operators are measured one by one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 OPSET = 20
-ABSENT = "weights-not-included.bin"
+MISSING_FILE = "weights-not-included.bin"
 TYPES = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """One operator by itself: the shapes of what it reads, of the weights behind them, and its attributes.
+class SingleOperator:
+    """One operator to be measured: the shapes of its inputs and weights, and its attributes.
 
-    type: "Conv" or, outside ai.onnx, "domain::Type"; tables: weights in front of the inputs; constants: small integers
-    behind the weights, such as axes, None for an input that is left out; dtype: of inputs, weights and results;
-    types: of the inputs, in order, and gives: of the results, where that is another.
+    type: "Conv" or, outside ai.onnx, "domain::Type"; its operands are, in this order: `tables` (weights that stand
+    before the inputs, as in a Gather), `inputs`, `weights`, and `constants` (small integers such as axes, None for an
+    operand that is left out). dtype: of inputs, weights and results; types: of the single inputs, and gives: of the
+    results, where these have another. changed_rank: dimensions of the results, where the first input has others.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Single:
 
     @property
     def rank(self) -> int:
-        """Dimensions of the results: those of the first input, unless said otherwise."""
+        """Dimensions of the results."""
         return len(self.inputs[0]) if self.changed_rank is None else self.changed_rank
 
     def type_of(self, i: int) -> str:
@@ -48,26 +49,27 @@ class Single:
         return self.types[i] if i < len(self.types) else self.dtype
 
     def node(self, reads: Sequence[str]) -> tuple[NodeProto, list[TensorProto]]:
-        """The operator as a node that reads these tensors as inputs, and what it has stored."""
+        """The operator as a node that reads the tensors of these names as its inputs, and its weights and constants."""
         domain, _, type = self.type.rpartition("::")
         dtype, kinds = TYPES[self.dtype], (("t", self.tables), ("w", self.weights))
-        stored = [_absent(f"{self.name}.{k}{i}", dtype, s) for k, of in kinds for i, s in enumerate(of)]
+        stored = [_weight(f"{self.name}.{k}{i}", dtype, s) for k, of in kinds for i, s in enumerate(of)]
         names = [t.name for t in stored]
         names[len(self.tables) : len(self.tables)] = reads
         for i, values in enumerate(self.constants):
             names.append("" if values is None else f"{self.name}.c{i}")
             if values is not None:
                 stored.append(helper.make_tensor(names[-1], TYPES["int64"], (len(values),), values))
-        # ONNX Runtime names what it makes of a convolution after the result
+        # ONNX Runtime names the kernels that it makes of a convolution after the result
         writes = [self.name, *(f"{self.name}.y{i}" for i in range(1, self.outputs))]
         return helper.make_node(type, names, writes, name=self.name, domain=domain, **self.attrs), stored
 
 
-def side_by_side(name: str, operators: Sequence[Single]) -> bytes:
-    """An ONNX file in which every operator stands alone, with inputs, weights (not included) and outputs of its own.
+def separate_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
+    """An ONNX file in which no operator reads another's result: each has inputs, weights and outputs of its own.
 
-    Floating inputs pass through a Neg first: in a model, too, an operator finds them where another has just left them.
-    Results pass through a GatherND, so that their memory is used again as in a model. `is_frame` knows both.
+    Floating inputs pass through a Neg first, so that an operator finds them in the cache as it does in a model, where
+    another operator has just written them. Results pass through a GatherND, so that their memory is used again, as in
+    a model. `is_wrapper` recognises both. The weights lie in a file that does not exist.
     """
     nodes, inputs, outputs, stored = [], list[ValueInfoProto](), list[ValueInfoProto](), list[TensorProto]()
     for o in operators:
@@ -88,13 +90,16 @@ def side_by_side(name: str, operators: Sequence[Single]) -> bytes:
     return _model(helper.make_graph(nodes, name, inputs, outputs, stored))
 
 
-def is_frame(name: str) -> bool:
-    """Whether a node of that name is one of those that `side_by_side` puts around an operator."""
+def is_wrapper(name: str) -> bool:
+    """Whether a node of this name is one of those that `separate_model` puts around an operator."""
     return re.fullmatch(r".+#(in\d+|out)", name) is not None
 
 
-def in_a_row(name: str, operators: Sequence[Single]) -> bytes:
-    """An ONNX file in which every operator reads the result of the one before; the last gives what the first took."""
+def chain_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
+    """An ONNX file in which every operator reads the result of the one before.
+
+    The last result has the shape of the first input. The weights lie in a file that does not exist.
+    """
     first, nodes, stored = operators[0], list[NodeProto](), list[TensorProto]()
     at = "x"
     for o in operators:
@@ -108,12 +113,12 @@ def in_a_row(name: str, operators: Sequence[Single]) -> bytes:
 
 def _model(graph: GraphProto) -> bytes:
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-    return bytes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf").SerializeToString()
-    )
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf")
+    return bytes(model.SerializeToString())
 
 
-def _absent(name: str, dtype: int, shape: tuple[int, ...]) -> TensorProto:
+def _weight(name: str, dtype: int, shape: tuple[int, ...]) -> TensorProto:
+    """A weight whose data lie in a file that does not exist."""
     t = TensorProto(name=name, data_type=dtype, dims=shape, data_location=TensorProto.EXTERNAL)
-    t.external_data.add(key="location", value=ABSENT)
+    t.external_data.add(key="location", value=MISSING_FILE)
     return t
