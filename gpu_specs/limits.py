@@ -1,11 +1,11 @@
-"""A card as its owner set it: a lower power limit, a locked clock."""
+"""A card with settings of its owner: another power limit, a locked clock."""
 
 from dataclasses import replace
 
 from gpu_specs.device import Device, Rates
 from gpu_specs.errors import SpecError
 
-LEAST, MOST = 0.1, 1.5  # of the board's power limit; assumed: no tool sets more or less on any card
+LEAST, MOST = 0.1, 1.5  # shares of the board's power limit; assumed: no tool sets more or less on any card
 SLOWEST_HZ = 100e6  # assumed
 
 

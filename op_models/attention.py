@@ -1,10 +1,11 @@
 """Attention in one operator, and rotary embeddings.
 
-Matrix FLOPs are those of both whole products, 2 B heads q k (dim + dim_v), also under a causal mask: so do
-PyTorch's FlopCounterMode and the unfused MatMuls count. `Attention.causal` tells a latency model that a flash
-kernel may skip masked tiles. Only keys that no query of a causal sliding window sees are left out altogether.
-A score costs its scale, its share of the softmax, and 1 for each mask; a softcap a tanh and 2. Where only the
-projection is in integers, all is taken to run in the output's type. Packed sequences are taken to be of equal length.
+Matrix FLOPs are those of both whole products, 2 B heads q k (dim + dim_v), where B is the batch and q and k are the
+numbers of queries and keys. They are counted in full under a causal mask, too, as PyTorch's FlopCounterMode and the
+unfused MatMuls do; `Attention.causal` tells a latency model that a flash kernel may skip masked tiles. Only keys that
+no query of a causal sliding window sees are left out. Vector FLOPs of a score are its scale, its part of the softmax,
+and 1 for each mask; a softcap adds a tanh and 2. Where only the projection is in integers, all of the operator is
+assumed to run in the output's type. Packed sequences are assumed to be of equal length.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def attend(
     op: Operator, size: Attention, *, masks: int, softcap: float = 0.0, matrix: int = 0, vector: int = 0,
     read: dict[int, int] | None = None, dtype: str | None = None,
 ) -> Work:  # fmt: skip
-    """2 B heads q k (dim + dim_v), softmax of B heads q rows, and what a rule adds."""
+    """2 B heads q k (dim + dim_v), the softmax of B heads q rows, and the `matrix` and `vector` FLOPs around them."""
     scores = (rows := size.batch * size.heads * size.queries) * size.keys
     score = 1 + SOFTMAX + masks + size.causal + (2 + SPECIAL if softcap else 0)
     matrix += 2 * scores * (size.dim + size.dim_v)
@@ -31,7 +32,7 @@ def attend(
 
 
 def layout(t: Tensor, heads: int) -> tuple[int, int, int]:
-    """Heads, length, head size of [B, L, heads dim], [B, heads, L, dim] or packed [B, L, heads, n, dim]."""
+    """Heads, length and head size of [B, L, heads dim], [B, heads, L, dim] or packed [B, L, heads, n, dim]."""
     if t.rank == 4:
         return t.shape[1], t.shape[2], t.shape[3]
     if t.rank == 5:
@@ -40,7 +41,7 @@ def layout(t: Tensor, heads: int) -> tuple[int, int, int]:
 
 
 def length(past: Tensor | None) -> int:
-    """Positions held in a cache [..., heads, length, dim]."""
+    """Number of positions in a cache [..., heads, length, dim]; 0 without one."""
     return past.shape[-2] if past is not None else 0
 
 
@@ -50,7 +51,7 @@ def attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, *, q_num_heads: int = 1,
     kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
 ) -> Work:  # fmt: skip
-    """2 B heads q (past + k) (dim + dim_v); a boolean mask is 1 a score like an added one."""
+    """2 B heads q (past + k) (dim + dim_v); a boolean mask costs 1 per score, as one that is added."""
     heads, queries, dim = layout(q, q_num_heads)
     kv_heads, new, _ = layout(k, kv_num_heads)
     keys = length(past) + new
@@ -89,7 +90,7 @@ def attention_ort(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
     *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0, qkv_hidden_sizes: tuple[int, ...] | None = None,
 ) -> Work:  # fmt: skip
-    """The projection 2 B S H (3H), which runs inside, plus 2 B heads S (past + S) (dim + dim_v)."""
+    """2 B S H (3H) for the projection that it contains, plus 2 B heads S (past + S) (dim + dim_v)."""
     third = w.shape[1] // 3
     hidden_q, hidden_k, hidden_v = qkv_hidden_sizes or (third, third, third)
     heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
@@ -107,7 +108,7 @@ def ordered_attention(
     op: Operator, x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, mask: Maybe = None, past: Maybe = None,
     bias: Maybe = None, *, num_heads: int, unidirectional: int = 0,
 ) -> Work:  # fmt: skip
-    """As com.microsoft::Attention, all in integers, with three weights."""
+    """As com.microsoft::Attention, but all in integers and with three weights."""
     heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
     dim, dim_v, columns = wq.shape[1] // heads, wv.shape[1] // heads, wq.shape[1] + wk.shape[1] + wv.shape[1]
     size = Attention(batch, heads, heads, queries, length(past) + queries, dim, dim_v, bool(unidirectional))
@@ -115,8 +116,8 @@ def ordered_attention(
     return attend(op, size, masks=given(mask, bias), matrix=matrix, vector=vector)
 
 
-def evenly(x: Tensor, offset: Tensor) -> Tensor:
-    """Tokens [n, ...] without padding as [batch, n / batch, ...]: sequences of equal length."""
+def unpacked(x: Tensor, offset: Tensor) -> Tensor:
+    """Tokens [n, ...] without padding as [batch, n / batch, ...], in sequences of equal length."""
     batch = offset.shape[0]
     return replace(x, shape=(batch, -(-x.shape[0] // max(batch, 1)), *x.shape[1:]))
 
@@ -126,8 +127,8 @@ def packed_attention(
     op: Operator, x: Tensor, w: Tensor, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int,
     qkv_hidden_sizes: tuple[int, ...] | None = None,
 ) -> Work:  # fmt: skip
-    """As com.microsoft::Attention, over sequences without padding that are taken to be of equal length."""
-    x = evenly(x, offset)
+    """As com.microsoft::Attention, on sequences without padding, which are assumed to be of equal length."""
+    x = unpacked(x, offset)
     return attention_ort(op, x, w, b, bias=bias, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
 
 
@@ -135,14 +136,14 @@ def packed_attention(
 def packed_multi_head_attention(
     op: Operator, q: Tensor, k: Maybe, v: Maybe, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int
 ) -> Work:
-    """As MultiHeadAttention, over sequences without padding that are taken to be of equal length."""
-    k, v = (t and evenly(t, offset) for t in (k, v))
-    return multi_head_attention(op, evenly(q, offset), k, v, b, bias=bias, num_heads=num_heads)
+    """As MultiHeadAttention, on sequences without padding, which are assumed to be of equal length."""
+    k, v = (t and unpacked(t, offset) for t in (k, v))
+    return multi_head_attention(op, unpacked(q, offset), k, v, b, bias=bias, num_heads=num_heads)
 
 
 @op("com.microsoft::LongformerAttention", inputs=(0, 1, 4), outputs=as_first)
 def longformer(op: Operator, x: Tensor, w: Tensor, w_global: Tensor, *, num_heads: int, window: int) -> Work:
-    """Both projections 2 B S H (3H); a query sees `window` keys to each side. Global tokens are taken to be few."""
+    """2 B S H (3H) for each of two projections; a query sees `window` keys on each side. Global tokens are ignored."""
     heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
     dim, columns = w.shape[1] // 3 // heads, w.shape[1] + w_global.shape[1]
     size = Attention(batch, heads, heads, queries, min(queries, 2 * window + 1), dim, dim, False)
@@ -164,7 +165,7 @@ def multi_head_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None,
     bias: Maybe = None, past: Maybe = None, *, num_heads: int, unidirectional: int = 0,
 ) -> Work:  # fmt: skip
-    """2 B heads q (past + k) (dim + dim_v); keys and values may be packed with the queries or the keys."""
+    """2 B heads q (past + k) (dim + dim_v); keys may be packed with the queries, and values with the keys."""
     heads, queries, dim = layout(q, num_heads)
     k = k or q
     _, new, _ = layout(k, num_heads)
@@ -194,7 +195,7 @@ def group_query_attention(
     bias: Maybe = None, *, num_heads: int, kv_num_heads: int, causal: int = 1, do_rotary: int = 0,
     local_window_size: int = -1, softcap: float = 0.0,
 ) -> Work:  # fmt: skip
-    """2 B heads q k (dim + dim); k is the total length where that is known, else past + new."""
+    """2 B heads q k (2 dim), where k is the total length if that is known, else past + new positions."""
     batch, queries, hidden = q.shape
     dim = hidden // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
     keys = length(past) + (queries if k is None else k.shape[1])
@@ -214,7 +215,7 @@ def sparse_attention(
     op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None, *,
     num_heads: int, kv_num_heads: int, sparse_block_size: int,
 ) -> Work:  # fmt: skip
-    """2 B heads q keys (dim + dim), where a query sees as many blocks of keys as a row of the mask has on average."""
+    """2 B heads q keys (2 dim), where a query sees as many blocks of keys as a row of the mask has on average."""
     batch, queries, hidden = q.shape
     dim = hidden // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
     blocks = -(-columns.shape[-1] // max(rows.shape[-1] - 1, 1))
@@ -228,7 +229,7 @@ def paged_attention(
     op: Operator, q: Tensor, k: Maybe, cache: Tensor, lengths: Tensor, table: Tensor, *,
     num_heads: int, kv_num_heads: int, local_window_size: int = -1, softcap: float = 0.0,
 ) -> Work:  # fmt: skip
-    """2 B heads q keys (dim + dim), as many keys as the table has room for; of the caches new ones are written."""
+    """2 B heads q keys (2 dim), with as many keys as the block table holds; only new positions are written."""
     batch, blocks = table.shape
     queries = -(-q.shape[0] // max(batch, 1))
     dim = q.shape[1] // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
@@ -242,7 +243,7 @@ def paged_attention(
 
 @op("com.microsoft::GatedRelativePositionBias")
 def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tensor, *, num_heads: int) -> Work:
-    """A product 2 B S heads dim D that makes two gates a row; each score's bias takes 1 factor."""
+    """2 B S heads dim D for the product that makes two gates per row; then 1 per bias of a score."""
     dim, columns = w.shape
     size = Gemm(1, q.size // max(dim, 1), columns, dim)
     vector = q.size + size.m * (columns + 2 * SIGMOID + 3) + op.out.size
@@ -250,7 +251,7 @@ def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tens
 
 
 def rotate(op: Operator, x: Tensor, tables: dict[int, Tensor], positions: Tensor | None, heads: int, part: int) -> Work:
-    """3 a rotated element; of tables [positions, dim/2] only the rows of these positions are read."""
+    """3 per rotated element; of the tables [positions, dim/2] only the rows of these positions are read."""
     half = next(iter(tables.values())).shape[-1]
     dim = x.shape[-1] if x.rank == 4 else x.shape[-1] // max(heads, 1)
     rotated = x.size // dim * min(part, dim) if part and dim else x.size
@@ -264,7 +265,7 @@ def rotary_embedding(
     op: Operator, x: Tensor, cos: Tensor, sin: Tensor, positions: Maybe = None, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Work:  # fmt: skip
-    """3 a rotated element; without position ids the tables are as long as the batch and read whole."""
+    """3 per rotated element; without position ids the tables are as long as the batch, and read whole."""
     return rotate(op, x, {1: cos, 2: sin}, positions, num_heads, rotary_embedding_dim)
 
 
@@ -274,5 +275,5 @@ def rotary_embedding_ort(
     op: Operator, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Work:  # fmt: skip
-    """3 a rotated element."""
+    """3 per rotated element."""
     return rotate(op, x, {2: cos, 3: sin}, positions, num_heads, rotary_embedding_dim)

@@ -1,4 +1,4 @@
-"""Convolutions: 2 FLOPs for every tap of every output, whatever the padding."""
+"""Convolutions: 2 FLOPs for every kernel element (tap) and channel of every output, also where it lies on padding."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0,
 ) -> Work:  # fmt: skip
-    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, each once an output."""
+    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output."""
     last = bool(channels_last) or "::Nhwc" in op.type
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     cin, stride = x.shape[-1 if last else 1], prod(strides or (1,))
     size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last)
     after = given(b, z) + activated(activation) + REQUANTISE * ("QLinear" in op.type)
     seen = prod(min(1.0, side / max(step, 1)) for side, step in zip(w.shape[2:], strides or (), strict=False))
-    read = {0: ceil(x.size * seen)}  # strides wider than the kernel pass over the rest
+    read = {0: ceil(x.size * seen)}  # strides wider than the kernel skip the rest
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
@@ -38,7 +38,7 @@ def conv(
 def conv_transpose(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None
 ) -> Work:
-    """2 N Cin H W (Cout/group) KH KW: every input element meets every tap; vector: the bias."""
+    """2 N Cin H W (Cout/group) KH KW: every input element is multiplied by every tap; vector: the bias."""
     taps, out = prod(w.shape[2:]), prod(op.out.shape[2:])
     cout = w.shape[1] * group
     size = Conv(x.shape[0], x.shape[1], cout, out, taps, group, prod(strides or (1,)), "transpose")
@@ -50,7 +50,7 @@ def deformable(
     op: Operator, x: Tensor, w: Tensor, offset: Tensor, b: Maybe = None, mask: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None,
 ) -> Work:  # fmt: skip
-    """A convolution whose taps are interpolated, and masked, once a channel in."""
+    """A convolution whose inputs are interpolated, and masked, once per input channel and tap."""
     plain = conv(op, x, w, b, group=group, strides=strides)
     sampled = x.shape[0] * x.shape[1] * prod(op.out.shape[2:]) * prod(w.shape[2:])
     extra = sampled * (INTERPOLATE + given(mask))
@@ -59,7 +59,7 @@ def deformable(
 
 @op("CausalConvWithState", "com.microsoft::CausalConvWithState")
 def causal_conv(op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activation: str = "") -> Work:
-    """A depthwise convolution: 2 taps an output, and x sigmoid(x) where `activation` asks for it."""
+    """A depthwise convolution: 2 taps per output; vector: the bias, and x sigmoid(x) as `activation`."""
     channels, taps = w.shape[0], prod(w.shape[2:])
     size = Conv(x.shape[0], channels, channels, x.shape[-1], taps, channels, 1)
     after = given(b) + (1 + SIGMOID) * (activation in ("silu", "swish"))

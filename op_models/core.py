@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-#: Bits of one element. Sub-byte types are packed; strings and opaque types carry no bytes a GPU would move.
+#: Bits of one element. Sub-byte types are packed; strings and opaque types have no bytes that a GPU would move.
 BITS: dict[str, int] = {
     "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
     "float8e4m3fn": 8, "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "float8e8m0": 8,
@@ -34,8 +34,8 @@ class OpModelError(ValueError):
 class Tensor:
     """A named tensor of static shape. `kind` is input, weight, constant or activation.
 
-    `value` holds the elements (row-major) of small tensors whose content is known before the run, such as
-    target shapes, axes and scalars.
+    `value` holds the elements (row-major) of a small tensor that is known before the run, such as a target shape, axes
+    or a scalar; else it is None.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes in memory, sub-byte types packed."""
+        """Bytes in memory; sub-byte types are packed."""
         return (prod(self.shape) * BITS[self.dtype] + 7) // 8
 
     @property
@@ -65,16 +65,16 @@ class Tensor:
         return self.kind in ("weight", "constant")
 
 
-Maybe = Tensor | None  # an optional input
+Maybe = Tensor | None  # an optional input; None where it is absent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """One operator of the graph. `type` is "Conv" or, outside ai.onnx, "domain::Type".
 
-    `nodes` are the names of the ONNX nodes it stands for; `place` is gpu, host, copy (a hidden copy that the
-    runtime makes) or free (a view, or nothing at all); `repeat` is how often it runs, in the body of a loop. An
-    absent optional input is None.
+    `inputs` has None for an optional input that is absent; `version` is the opset of its domain. `nodes` are the names
+    of the ONNX nodes it stands for. `place` is gpu, host, copy (a copy between them that the runtime inserts) or free
+    (a view, which costs nothing). `repeat` is how often it runs, which is more than once in the body of a loop.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Operator:
         return tuple(t for t in self.inputs if t is not None)
 
 
-# Sizes: the type picks the latency model, the fields are that model's columns.
+# Sizes: the class of a size decides which latency model times the kernel; its fields are that model's columns.
 
 
 class Gemm(NamedTuple):
@@ -113,8 +113,10 @@ class Gemm(NamedTuple):
 
 
 class Conv(NamedTuple):
-    """A convolution: `out` output positions, `taps` kernel elements, `stride` the product of strides, `last`: channels
-    lie last in the image and the result.
+    """A convolution of `images` with `cin` input and `cout` output channels in `groups`.
+
+    `out` is the number of output positions per image and channel, `taps` that of kernel elements, `stride` the product
+    of the strides; `last` says that channels are the last axis of image and result.
     """
 
     images: int
@@ -129,8 +131,10 @@ class Conv(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A reduction along rows (softmax, normalisation, reduce): `passes` extra sweeps over a row; `block` threads that
-    take an element of it each, where a runtime's own kernel has them.
+    """A reduction along rows of `width` elements: softmax, normalisation, reduce.
+
+    `passes` is how often a row is swept beyond the first time. `block` is the number of threads per row where the
+    runtime's own kernel has one thread per element, else 0.
     """
 
     rows: int
@@ -140,13 +144,13 @@ class Rows(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """One thread per element, no reuse."""
+    """One thread per output element, without reuse of data."""
 
     elements: int
 
 
 class Move(NamedTuple):
-    """Data movement: `run` is how many elements are contiguous on the side that is read in pieces."""
+    """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces."""
 
     elements: int
     run: int
@@ -166,7 +170,7 @@ class Attention(NamedTuple):
 
 
 class Recurrent(NamedTuple):
-    """Steps of x[t] W + h[t-1] R for `gates` x `hidden` columns; `directions` run side by side."""
+    """Time steps of x[t] W + h[t-1] R with `gates` x `hidden` columns; `directions` run in parallel."""
 
     steps: int
     batch: int
@@ -177,7 +181,7 @@ class Recurrent(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A copy between host and device memory; `way` is "h2d" or "d2h", `pinned` memory needs no second copy."""
+    """A copy between host and device memory; `way` is "h2d" or "d2h"; `pinned` host memory needs no second copy."""
 
     bytes: int
     way: str
@@ -191,9 +195,9 @@ Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Recurrent | Transfer
 class Work:
     """What one kernel has to do, whatever the card. Hashable: equal works are estimated once.
 
-    `dtype` is the compute type, `pipe` the unit that does the multiplying ("fp32", "tensor_fp16", ...; the
-    vector unit's name where there is no matrix work). Bytes count each operand once; `weight_bytes` is the
-    part of `bytes_read` that is stored in the model. FLOPs are executed FLOPs, one FMA = 2.
+    `dtype` is the compute type, `pipe` the arithmetic unit ("tensor_fp16", ...; a vector unit, such as "fp32", where
+    there is no matrix work). Bytes count each operand once; `weight_bytes` is the part of `bytes_read` that is stored
+    in the model. FLOPs are those the algorithm executes; a fused multiplication and addition is 2.
     """
 
     size: Size
@@ -226,7 +230,7 @@ MATRIX_PIPES = {
 
 
 def compute_dtype(op: Operator) -> str:
-    """The type the arithmetic runs in: the first floating input's, else the first output's."""
+    """The dtype of the arithmetic: that of the first floating operand, else of the first output."""
     for t in (*op.present, *op.outputs):
         if t.dtype in FLOATS:
             return t.dtype
@@ -237,11 +241,11 @@ def work(
     op: Operator, size: Size, *, matrix: int = 0, vector: int = 0, dtype: str | None = None,
     read: Mapping[int, int] | None = None,
 ) -> Work:  # fmt: skip
-    """Put a rule's FLOPs beside the bytes of the operator's own tensors.
+    """The `Work` of an operator: a rule's size and FLOPs, and the bytes of the operator's own tensors.
 
-    Each distinct input is read once and each output written once; `read` says, for inputs that are touched
-    only in part (a gather, a slice), how many elements of input number i are read. `dtype` overrides the
-    compute type. Raises OpModelError for work that can't be, as attributes of a hostile file may ask for.
+    matrix, vector: FLOPs. Each distinct input is read once and each output is written once; `read` gives, by the
+    position of an input that is read only in part (a gather, a slice), the number of elements read. `dtype` overrides
+    the compute type. Raises OpModelError for negative or absurd numbers, which attributes of a hostile file can cause.
     """
     if not all(0 <= n < 2**128 for n in (matrix, vector, *(f for f in size if not isinstance(f, str)))):
         raise OpModelError(f"operator {op.name} ({op.type}) can't have this work: {size}")
@@ -251,7 +255,7 @@ def work(
             elements = max(min(t.size, (read or {}).get(i, t.size)), 0)
             touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
     stored = {t.name for t in op.present if t.stored}
-    vector += int(op.attrs.get("flops_before", 0))  # of elementwise operators that a runtime computes on the way
+    vector += int(op.attrs.get("flops_before", 0))  # of elementwise operators that a runtime fuses into its inputs
     dtype = dtype or (op.present[0].dtype if matrix and op.present else compute_dtype(op))
     pipes = MATRIX_PIPES if matrix else VECTOR_PIPES
     return Work(
@@ -267,5 +271,5 @@ def work(
 
 
 def given(*tensors: Tensor | None) -> int:
-    """How many of these optional inputs are given."""
+    """How many of these optional inputs are present."""
     return sum(t is not None for t in tensors)

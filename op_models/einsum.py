@@ -1,6 +1,6 @@
-"""Einstein sums: two operands are a product of matrices, more are a chain of them from left to right.
+"""Einstein sums: two operands are a matrix multiplication, more are a chain of them from left to right.
 
-A label that stands in one operand alone is summed before it is multiplied, as runtimes do.
+A label that only one operand has is summed before the multiplication, as runtimes do.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from op_models.rules import op
 
 
 def labels(term: str, rank: int) -> tuple[str, ...]:
-    """One label an axis; the axes of an ellipsis are numbered from the last, as they broadcast."""
+    """One label per axis; the axes of an ellipsis are numbered from the last one, as they broadcast."""
     before, dots, after = term.partition("...")
     hidden = range(rank - len(before) - len(after), 0, -1) if dots else ()
     return (*before, *map(str, hidden), *after)
 
 
 def parse(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """The labels of each operand and of the output, which without an arrow are those that stand once, sorted."""
+    """The labels of each operand and of the output; without an arrow, the output has those that occur once, sorted."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = [labels(t, rank) for t, rank in zip(left.split(","), ranks, strict=True)]
     hidden = sorted({x for t in terms for x in t if x.isdecimal()}, key=int, reverse=True)
@@ -34,7 +34,7 @@ def parse(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], tuple
 
 @op("Einsum")
 def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
-    """2 for each combination of a pair's labels, 1 where nothing is summed; a chain has its largest pair's size."""
+    """2 per combination of a pair's labels, 1 where nothing is summed; a chain has the size of its largest pair."""
     terms, out = parse(equation, [t.rank for t in operands])
     axes = [list(zip(term, t.shape, strict=True)) for term, t in zip(terms, operands, strict=True)]
     sides: dict[str, int] = {}
@@ -44,11 +44,13 @@ def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
     def volume(chosen: Set[str]) -> int:
         return prod(sides[x] for x in chosen)
 
-    # an axis of 1 that is broadcast is no axis
+    # an axis of size 1 that is broadcast is left out
     left, *others = ({x for x, side in axis if side == sides[x]} for axis in axes)
     matrix = vector = 0
     products = []
-    wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][::-1]  # by what follows each pair
+    wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][
+        ::-1
+    ]  # labels that are read after each pair
     for i, (right, later) in enumerate(zip(others, wanted, strict=False), 1):
         for own, other in ((left, right), (right, left)):
             if alone := own - other - later:

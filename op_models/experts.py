@@ -1,6 +1,7 @@
-"""Mixtures of experts: every token goes through k of them.
+"""Mixtures of experts: every token is processed by k of them.
 
-Tokens spread evenly: min(experts, tokens k) experts are read, and their products stand as one of equal FLOPs.
+Tokens are assumed to spread evenly over the experts, so the weights of min(experts, tokens k) are read. The products of
+all experts are one batched GEMM with the same FLOPs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def mixture(
     op: Operator, x: Tensor, router: Tensor, fc1: Tensor, fc2: Tensor, fc3: Maybe = None, *, k: int = 1,
     activation_type: str = "relu", expert_weight_bits: int = 4,
 ) -> Work:  # fmt: skip
-    """2 tokens k (weights of one expert); vector: routing, activation, the sum of k outputs, 2 a weight dequantised."""
+    """2 tokens k (weights of one expert); vector: routing, activation, sum of k outputs, 2 per dequantised weight."""
     experts, hidden = fc1.shape[0], x.shape[-1]
     tokens = x.size // hidden if hidden else 0
     packed = 8 // expert_weight_bits if fc1.dtype in ("uint8", "int8") else 1

@@ -1,4 +1,4 @@
-"""Matrix multiplication: 2 m n k FLOPs a product, whatever the library tiles; and what is solved with it."""
+"""Matrix multiplication, 2 m n k FLOPs however a library tiles it; and determinants and inverses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, wor
 from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
 from op_models.rules import Like, Outputs, as_first, op
 
-#: Vector FLOPs of an output after the product: out of integers, or into them again.
+#: Vector FLOPs per output after the product: to dequantise or requantise it, or its activation.
 AFTER = {
     "QLinearMatMul": REQUANTISE, "com.microsoft::QOrderedMatMul": REQUANTISE, "com.microsoft::QGemm": REQUANTISE,
     "com.microsoft::MatMulIntegerToFloat": DEQUANTISE, "com.microsoft::DynamicQuantizeMatMul": DEQUANTISE,
@@ -19,7 +19,7 @@ AFTER = {
 def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:
     """The GEMM behind numpy's matmul of shapes `a` and `b` (with the last two axes swapped where `ta`, `tb`).
 
-    A stack of matrices times one matrix is a single taller GEMM, as libraries run it.
+    A batch of matrices times one matrix is a single GEMM with more rows, as libraries run it.
     """
     a = (1, *a) if len(a) == 1 else a
     b = (*b, 1) if len(b) == 1 else b
@@ -33,7 +33,7 @@ def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:
 
 
 def _stacked(shape: tuple[int, ...], behind: int) -> tuple[int, ...]:
-    """A stack's axes, then its matrices', where the stack's may stand behind the matrices' first."""
+    """The shape [batch, ..., rows, columns]; where `behind` is set, that of a tensor [rows, batch, ..., columns]."""
     return (*shape[1:-1], shape[0], shape[-1]) if behind and len(shape) > 2 else shape
 
 
@@ -48,7 +48,7 @@ def matmul(
     op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
     transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, activation: str = "",
 ) -> Work:  # fmt: skip
-    """2 batch m n k; vector: what follows on an output (bias, scale, activation, requantisation)."""
+    """2 batch m n k; vector: bias, scale, activation and requantisation, once per output."""
     size = product(_stacked(a.shape, transBatchA), _stacked(b.shape, transBatchB), bool(transA), bool(transB))
     after = (alpha != 1.0) + given(bias, summand) + activated(activation) + AFTER.get(op.type, 0)
     return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * after)
@@ -62,7 +62,7 @@ def gemm(
     op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
     transB: int = 0, activation: str = "",
 ) -> Work:  # fmt: skip
-    """2 m n k for alpha A B, and one FMA an element for beta C (two FLOPs where beta is not 1); then what is fused."""
+    """2 m n k; vector, per output: 1 for alpha, 1 for C (2 where beta is not 1), and what is fused."""
     size = product(a.shape, b.shape, bool(transA), bool(transB))
     bias = op.out.size * (1 + (beta != 1.0)) if c is not None else 0
     after = (alpha != 1.0) + activated(activation) + AFTER.get(op.type, 0)
@@ -71,7 +71,7 @@ def gemm(
 
 @op("com.microsoft::DynamicQuantizeMatMul", inputs=(0, 1, 4), outputs=Like("MatMul", (0, 1)))
 def dynamic_matmul(op: Operator, a: Tensor, b: Tensor, bias: Maybe = None) -> Work:
-    """2 batch m n k in integers; vector: A is quantised by its own extremes, the output scaled back."""
+    """2 batch m n k in integers; vector: A is quantised by its minimum and maximum, the output is dequantised."""
     plain = matmul(op, a, b, bias)
     quantise = a.size * (2 + QUANTISE)
     return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + quantise, dtype=b.dtype)
@@ -88,7 +88,7 @@ def packed_product(a: Tensor, *, N: int) -> Outputs:
 @op("com.microsoft::MatMulFpQ4", inputs=(0,))
 @op("com.microsoft::MatMulBlockQuantizedFp8Weight", inputs=(0, 4))
 def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K: int = 0) -> Work:
-    """2 m N K in A's type, on weights that are stored in fewer bits and dequantised on the way: 2 a weight."""
+    """2 m N K in A's dtype; vector: 2 per weight, which is stored in fewer bits and dequantised in the kernel."""
     k, n = K or a.shape[-1], N or op.out.shape[-1]
     size = Gemm(1, a.size // k if k else 0, n, k, False, True)
     return work(op, size, matrix=2 * size.m * n * k, vector=2 * n * k + size.m * n * given(bias))
@@ -101,7 +101,7 @@ def pairs(a: Tensor, b: Tensor) -> Outputs:
 
 @op("com.microsoft::CDist", outputs=pairs)
 def distances(op: Operator, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Work:
-    """2 m n k, the norms of both sides, and |a|^2 + |b|^2 - 2 a b, never below 0; a root where Euclidean."""
+    """2 m n k; vector: the norms of all rows, then max(0, |a|^2 + |b|^2 - 2 a b), and a root where Euclidean."""
     size = product(a.shape, b.shape, False, True)
     vector = 2 * (a.size + b.size) + op.out.size * (4 + SPECIAL * (metric == "euclidean"))
     return work(op, size, matrix=2 * op.out.size * size.k, vector=vector)
@@ -110,7 +110,7 @@ def distances(op: Operator, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean"
 @op("com.microsoft::Inverse", outputs=as_first)
 @op("Det")
 def factorise(op: Operator, x: Tensor) -> Work:
-    """LU: 2/3 n^3, and n multiplications of its diagonal; an inverse takes 2 n^3. A matrix is one block's."""
+    """Determinant by LU: 2/3 n^3, and n for the diagonal; inverse: 2 n^3. One thread block works on each matrix."""
     n = x.shape[-1]
     count = prod(x.shape[:-2])
     each = 2 * n**3 // 3 + n if op.type == "Det" else 2 * n**3

@@ -1,6 +1,6 @@
-"""Data movement: hardly any arithmetic; what counts is how many elements move, and in runs of what length.
+"""Data movement: what matters is how many elements move, and how many at a time are contiguous (a run).
 
-A view (Reshape, Identity, ...) costs a copy here; whether it is free is for a runtime to decide.
+A view (Reshape, Identity, ...) has the work of a copy here; whether it is free is decided by a runtime.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from op_models.rules import Outputs, as_first, op
 def moved(
     op: Operator, run: int, *, elements: int | None = None, vector: int = 0, read: dict[int, int] | None = None
 ) -> Work:
-    """`elements` (else the outputs') moved in runs of at least one element."""
+    """Movement of `elements` (by default those of the outputs) in runs of `run` contiguous ones."""
     total = sum(t.size for t in op.outputs) if elements is None else elements
     return work(op, Move(total, max(run, 1)), vector=vector, read=read)
 
 
 def shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Contiguous elements common to a tensor and a part of it: trailing axes up to the first that differs."""
+    """Contiguous elements that shape `a` and a part of it share: trailing axes up to the first that differs."""
     run = 1
     for x, y in zip(reversed(a), reversed(b), strict=False):
         run *= min(x, y)
@@ -41,38 +41,38 @@ def copy(op: Operator, x: Tensor) -> Work:
 
 @op("Expand", "Tile", "ConstantOfShape", "ConcatFromSequence")
 def fill(op: Operator) -> Work:
-    """Written in one run; what is repeated comes from cache."""
+    """The output is written in one run; elements that repeat are read from cache."""
     return moved(op, op.out.size)
 
 
 @op("Shape", "Size", "EyeLike")
 def from_shape(op: Operator) -> Work:
-    """Nothing of the input is read but its shape."""
+    """Of the input only the shape is read."""
     return moved(op, op.out.size, read={0: 0})
 
 
 @op("Range", "com.microsoft::Range")
 def range_(op: Operator) -> Work:
-    """start + i delta."""
+    """start + i delta: 2 per output."""
     return moved(op, op.out.size, vector=2 * op.out.size)
 
 
 @op("com.microsoft::Trilu", outputs=as_first)
 @op("OneHot", "Trilu")
 def select(op: Operator) -> Work:
-    """1 comparison an output: OneHot with the index, Trilu with the diagonal."""
+    """1 comparison per output: OneHot with the index, Trilu with the diagonal."""
     return moved(op, op.out.size, vector=op.out.size)
 
 
 @op("NonZero", "Col2Im")
 def every(op: Operator, x: Tensor) -> Work:
-    """1 an input element: NonZero compares it, Col2Im adds it where it belongs."""
+    """1 per input element: NonZero compares it, Col2Im adds it to its output."""
     return moved(op, x.size if op.type == "NonZero" else 1, elements=x.size, vector=x.size)
 
 
 @op("Transpose")
 def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> Work:
-    """A run is the trailing axes left in place; axes of one element are nowhere and move freely."""
+    """A run is the trailing axes that stay in place; axes of size 1 do not count."""
     perm = tuple(range(x.rank))[::-1] if perm is None else perm
     after = [axis for axis in perm if x.shape[axis] != 1]
     run = 1
@@ -83,17 +83,17 @@ def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> 
     return moved(op, run)
 
 
-#: Channels that ONNX Runtime's CPU provider keeps side by side in its own layout, where AVX-512 is there.
+#: Channels per block in the NCHWc layout of ONNX Runtime's CPU provider, on processors with AVX-512.
 BLOCK = 16
 
 
 @op("com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput")
 def reorder(op: Operator, *, channels_last: int = 0) -> Work:
-    """Blocks of channels from or to channels last keep a block together, from or to NCHW an element."""
+    """A run is a block of channels where the other layout is channels-last, and one element where it is NCHW."""
     return moved(op, BLOCK if channels_last else 1)
 
 
-#: Strings carry no bytes a GPU would move; what is looked up in a table is found where its hash points.
+#: Operators on strings, which have no bytes that a GPU would move, and look-ups in hash tables.
 LOOKUPS = (
     "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CastMap",
     "ai.onnx.ml::CategoryMapper", "ai.onnx.ml::DictVectorizer", "ai.onnx.ml::LabelEncoder",
@@ -102,42 +102,42 @@ LOOKUPS = (
 
 @op("DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS)
 def shuffle(op: Operator) -> Work:
-    """An element at a time: neighbours in a row come from, or go to, different places."""
+    """A run is one element: neighbours in a row come from, or go to, different places."""
     return moved(op, 1)
 
 
 @op("ReverseSequence")
 def reverse(op: Operator, x: Tensor) -> Work:
-    """A run is the axes behind time and batch."""
+    """A run is the axes after time and batch."""
     return moved(op, prod(x.shape[2:]))
 
 
 @op("Compress")
 def compress(op: Operator, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Work:
-    """1 an element of the condition, and a copy of what is kept in runs of the axes behind `axis`."""
+    """1 per element of the condition; elements that are kept are copied in runs of the axes after `axis`."""
     run = 1 if axis is None else prod(x.shape[axis % x.rank + 1 :])
     return moved(op, run, vector=condition.size, read={0: op.out.size})
 
 
 @op("MaxUnpool")
 def unpool(op: Operator, x: Tensor) -> Work:
-    """Zeros in one run, then each maximum where it came from."""
+    """The output is filled with zeros, then each maximum is written to its place."""
     return moved(op, 1, elements=op.out.size + x.size)
 
 
 @op("TfIdfVectorizer")
 def tf_idf(op: Operator, x: Tensor, *, max_gram_length: int = 1) -> Work:
-    """A look-up for each n-gram that starts at an element, and a weight an output."""
+    """A look-up for each n-gram that starts at an element, and 1 per output for its weight."""
     return moved(op, 1, elements=x.size * max_gram_length + op.out.size, vector=op.out.size)
 
 
 @op("com.microsoft::NGramRepeatBlock")
 def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int) -> Work:
-    """A copy of the scores, and `ngram_size` comparisons for each position."""
+    """A copy of the scores, and `ngram_size` comparisons per position."""
     return moved(op, scores.size, vector=ids.size * ngram_size)
 
 
-#: Bodies of loops and branches count for themselves; sequences, maps and optionals are handed on.
+#: Control flow, whose bodies are operators of the graph themselves, and sequences, maps and optionals.
 CARRIERS = (
     "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceAt",
     "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
@@ -147,19 +147,19 @@ CARRIERS = (
 
 @op(*CARRIERS)
 def carried(op: Operator) -> Work:
-    """Nothing of its own: neither FLOPs nor bytes."""
+    """No work of its own: neither FLOPs nor bytes."""
     return replace(work(op, Move(0, 1)), bytes_read=0, bytes_written=0, weight_bytes=0)
 
 
 @op("Concat", "ai.onnx.ml::FeatureVectorizer")
 def concat(op: Operator, *, axis: int = 1) -> Work:
-    """Each input is written in pieces: the axes from `axis` on, on average."""
+    """A run is the axes from `axis` on of one input, as an average over the inputs."""
     return moved(op, prod(op.out.shape[axis:]) // max(len(op.present), 1))
 
 
 @op("Split")
 def split(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
-    """Each output is read in pieces: the axes from `axis` on, on average."""
+    """A run is the axes from `axis` on of one output, as an average over the outputs."""
     return moved(op, prod(x.shape[axis:]) // max(len(op.outputs), 1))
 
 
@@ -167,7 +167,7 @@ def split(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
 def slice_(
     op: Operator, x: Tensor, starts: Maybe = None, ends: Maybe = None, axes: Maybe = None, steps: Maybe = None
 ) -> Work:
-    """Reads only what it keeps; a run ends at the first axis cut, before it where that is stepped through."""
+    """Reads only what it keeps; a run ends with the first axis that is cut, or before one that is strided."""
     run = shared(x.shape, op.out.shape)
     if steps is not None and steps.value is not None:
         chosen = axes.value if axes is not None and axes.value is not None else range(len(steps.value))
@@ -178,7 +178,7 @@ def slice_(
 
 @op("Pad", "CenterCropPad", "com.microsoft::Pad")
 def pad(op: Operator, x: Tensor) -> Work:
-    """Rows of the input amid the padding; what negative padding cuts off is not read."""
+    """A run is a row of the input between padding; elements that negative padding removes are not read."""
     kept = prod(min(a, b) for a, b in zip(x.shape, op.out.shape, strict=False))
     return moved(op, shared(x.shape, op.out.shape), read={0: kept})
 
@@ -191,7 +191,7 @@ def gathered_block(x: Tensor, indices: Tensor, scales: Tensor, *, gather_axis: i
 
 @op("com.microsoft::GatherBlockQuantized", outputs=gathered_block)
 def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int = 128, gather_axis: int = 0) -> Work:
-    """Reads only the packed elements it gathers and their blocks' scales; each output is dequantised."""
+    """Reads only the packed elements that it gathers and their blocks' scales; 2 per output to dequantise it."""
     packed = 8 // bits if x.dtype == "uint8" else 1
     read = {0: -(-op.out.size // packed), 2: -(-op.out.size // block_size), 3: -(-op.out.size // block_size)}
     return moved(op, prod(x.shape[gather_axis % max(x.rank, 1) + 1 :]) * packed, vector=2 * op.out.size, read=read)
@@ -199,24 +199,24 @@ def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int 
 
 @op("Gather", "com.microsoft::TorchEmbedding")
 def gather(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
-    """Reads only what it gathers and the indices; a run is the axes behind `axis`."""
+    """Reads only what it gathers and the indices; a run is the axes after `axis`."""
     return moved(op, prod(x.shape[axis % max(x.rank, 1) + 1 :]), read={0: op.out.size})
 
 
 @op("GatherElements", "ai.onnx.ml::ArrayFeatureExtractor")
 def gather_elements(op: Operator) -> Work:
-    """Reads only what it gathers and the indices, an element at a time."""
+    """Reads only what it gathers and the indices; a run is one element."""
     return moved(op, 1, read={0: op.out.size})
 
 
 @op("GatherND", "com.microsoft::GatherND")
 def gather_nd(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Work:
-    """Reads only what it gathers and the indices; a run is the axes that no index speaks of."""
+    """Reads only what it gathers and the indices; a run is the axes without an index."""
     return moved(op, prod(x.shape[batch_dims + sum(indices.shape[-1:]) :]), read={0: op.out.size})
 
 
 def scattered(op: Operator, x: Tensor, updates: Tensor, pieces: int, reduction: str = "none") -> Work:
-    """One contiguous copy of the data, then so many pieces of updates; a reduction is 1 an update."""
+    """A contiguous copy of the data, then the updates in `pieces`; a reduction is 1 per updated element."""
     elements = x.size + updates.size
     vector = updates.size if reduction != "none" else 0
     return moved(op, elements // (1 + pieces), elements=elements, vector=vector)
@@ -224,24 +224,24 @@ def scattered(op: Operator, x: Tensor, updates: Tensor, pieces: int, reduction: 
 
 @op("Scatter", "ScatterElements", "ScatterND")
 def scatter(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Work:
-    """A copy of the data, and a piece an update, or an index tuple."""
+    """A copy of the data, and a piece for each update (for ScatterND: for each tuple of indices)."""
     pieces = prod(indices.shape[:-1]) if op.type == "ScatterND" else updates.size
     return scattered(op, x, updates, pieces, reduction)
 
 
 @op("TensorScatter")
 def tensor_scatter(op: Operator, x: Tensor, updates: Tensor, *, axis: int = -2) -> Work:
-    """A copy of the cache, and a piece for each run of updated positions."""
+    """A copy of the cache, and a piece for each contiguous run of updated positions."""
     return scattered(op, x, updates, prod(updates.shape[:axis]))
 
 
-#: Elements one output of a resize looks at along each axis that changes.
+#: Elements (taps) that one output of a resize reads along each axis that changes.
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
 @op("Resize", "Upsample", "com.microsoft.nchwc::Upsample")
 def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0) -> Work:
-    """2 a tap, nothing for nearest; antialiasing widens the taps by the factor of shrinking."""
+    """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)
     for before, after in zip(x.shape, op.out.shape, strict=False):
         if before != after:

@@ -1,7 +1,7 @@
-"""Normalisations: statistics of a row, then each element scaled by them.
+"""Normalisations: the statistics of each row, then each element is scaled by them.
 
-One element costs 5 FLOPs (its share of the mean, its deviation, the square added to the variance, the factor
-1/deviation) and one for each of scale and bias; one row a root and 3 (both means, epsilon).
+An element costs 5 FLOPs (its addition to the sum, its difference from the mean, the square and its addition to the
+variance, the factor 1/deviation) and one for each of scale and bias; a row costs a root and 3 (both means, epsilon).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from op_models.reduce import along, beyond
 from op_models.rules import Outputs, as_first, op
 
 ELEMENT, ROW = 5, 3 + SPECIAL
-RMS_ELEMENT, RMS_ROW = 3, 2 + SPECIAL  # square, sum and factor; one mean and epsilon: nothing is centred
+RMS_ELEMENT, RMS_ROW = 3, 2 + SPECIAL  # square, sum and factor; one mean and epsilon: the mean is not subtracted
 
 
 def standardise(
     op: Operator, rows: int, width: int, extra: int, rms: bool = False, read: dict[int, int] | None = None
 ) -> Work:
-    """Two sweeps over rows; `extra` FLOPs an element before and after them."""
+    """Two sweeps over rows of `width`; `extra` FLOPs per element before and after them; `rms` without a mean."""
     element, row = (RMS_ELEMENT, RMS_ROW) if rms else (ELEMENT, ROW)
     return work(op, Rows(rows, width, 1), vector=rows * width * (element + extra) + rows * row, read=read)
 
@@ -29,14 +29,14 @@ def standardise(
 @op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
 @op("LayerNormalization", "InstanceNormalization")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
-    """(5 + scale + bias) an element and 7 a row; every axis from `axis` on is the row, or a channel of an image."""
+    """(5 + scale + bias) per element and 7 per row: all axes from `axis` on, or one channel of an image."""
     return standardise(op, *beyond(x.shape, 2 if op.type == "InstanceNormalization" else axis), given(scale, bias))
 
 
 @op("com.microsoft::SimplifiedLayerNormalization", outputs=as_first)
 @op("RMSNormalization", "SimplifiedLayerNormalization")
 def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
-    """(3 + scale) an element and 6 a row."""
+    """(3 + scale) per element and 6 per row."""
     return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
 
 
@@ -77,7 +77,7 @@ def embed_layer_norm(
     op: Operator, ids: Tensor, segment_ids: Tensor | None, word: Tensor, position: Tensor, segment: Tensor | None,
     scale: Tensor, beta: Tensor, mask: Maybe = None, position_ids: Maybe = None,
 ) -> Work:  # fmt: skip
-    """LayerNormalization of the sum of up to three embeddings; tables are read where ids point, once."""
+    """LayerNormalization of the sum of up to three embeddings; only rows that the ids name are read, each once."""
     rows, width = beyond(op.out.shape, -1)
     positions = rows if position_ids is not None else prod(ids.shape[1:])
     read = {2: rows * width, 3: positions * width, 4: rows * width}
@@ -86,7 +86,7 @@ def embed_layer_norm(
 
 @op("GroupNormalization")
 def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Work:
-    """7 an element and 7 a row; a group of channels of an image is a row."""
+    """7 per element and 7 per row; a row is a group of channels of an image."""
     return standardise(op, *grouped(x, num_groups), given(scale, bias))
 
 
@@ -101,20 +101,20 @@ def group_norm_ort(
 
 
 def grouped(x: Tensor, groups: int) -> tuple[int, int]:
-    """Rows and width where each image has so many rows."""
+    """The number of rows and their width, where each image has `groups` rows."""
     rows = prod(x.shape[:1]) * groups
     return rows, x.size // rows if rows else 0
 
 
 @op("BatchNormalization")
 def batch_norm(op: Operator, x: Tensor) -> Work:
-    """2 an element: in inference the statistics are stored, a factor and a summand a channel remain."""
+    """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain."""
     return work(op, Pointwise(x.size), vector=2 * x.size)
 
 
 @op("MeanVarianceNormalization")
 def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Work:
-    """5 an element and 7 a row; the axes named are the row."""
+    """5 per element and 7 per row; `axes` form the row."""
     inside = {a % x.rank for a in axes} if x.rank else set()
     rows = prod(d for i, d in enumerate(x.shape) if i not in inside)
     return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
@@ -122,12 +122,12 @@ def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 
 
 @op("LpNormalization", "ai.onnx.ml::Normalizer")
 def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
-    """|x| or x x, their sum, and a division, an element; a root a row for p = 2."""
+    """Per element |x| or x x, their sum and a division; per row a root for p = 2."""
     rows, width = along(x.shape, axis)
     return work(op, Rows(rows, width, 1), vector=x.size * (2 + FLOPS["Div"]) + rows * SPECIAL * (p == 2))
 
 
 @op("LRN")
 def lrn(op: Operator, x: Tensor, *, size: int) -> Work:
-    """x / (bias + alpha/size sum of `size` squares)^beta: neighbours come from cache, a thread an element."""
+    """x / (bias + alpha/size sum of `size` squares)^beta: one thread per element, which reads neighbours from cache."""
     return work(op, Pointwise(x.size), vector=x.size * (2 * size + 2 + POW + FLOPS["Div"]))

@@ -4,8 +4,8 @@ The counting convention of every family:
 
 - 1 FLOP: an addition, subtraction, multiplication, comparison, minimum, selection by a condition, sign
   change, rounding, conversion, logical or bit operation. A fused multiplication and addition is 2.
-- `SPECIAL` FLOPs: a division, a root or any named function (exp, log, sin, erf, tanh, ...), whatever its
-  argument. A GPU's special function unit gives a quarter of the vector rate or less.
+- `SPECIAL` FLOPs: a division, a root or any named function (exp, log, sin, erf, tanh, ...). A GPU's special function
+  unit has a quarter of the vector rate or less.
 - 0 FLOPs: copying, and arithmetic on addresses.
 
 Anything else is the sum over the formula ONNX defines it by.
@@ -37,8 +37,8 @@ POW = 1 + 2 * SPECIAL  # exp(y log x)
 DEQUANTISE = 2  # (x - zero) scale
 REQUANTISE = 5  # min(top, max(bottom, round(x factor) + zero)): both scales in one factor
 QUANTISE = 4 + SPECIAL  # min(top, max(bottom, round(x / scale) + zero))
-MURMUR = 16  # products, rotations and shifts that mix one word
-BUCKET = 6 + SPECIAL  # of a distance: sign, bounds, and the logarithm of what is far
+MURMUR = 16  # multiplications, rotations and shifts that mix one word
+BUCKET = 6 + SPECIAL  # the bucket of a distance: sign, bounds, and a logarithm for large ones
 
 #: Vector FLOPs of one output element.
 FLOPS: dict[str, int] = {
@@ -82,22 +82,22 @@ FLOPS: dict[str, int] = {
 }
 
 
-#: Of activations that products take along and that have no fixed cost of their own, or another name there.
+#: Vector FLOPs of activations that are fused into GEMMs and convolutions, where `FLOPS` does not have their name.
 FUSED = {"Clip": 2, "RELU": 1, "GELU": GELU, "Gelu": GELU, "FastGelu": GELU_TANH, "QuickGelu": SIGMOID + 2}
 
 
 def activated(activation: str) -> int:
-    """Vector FLOPs of a fused activation."""
+    """Vector FLOPs per output of a fused activation; 0 for ""."""
     return FUSED.get(activation, FLOPS.get(activation, 1)) if activation else 0
 
 
 def costing(op: Operator, flops: int) -> Work:
-    """Pointwise work of so many vector FLOPs an output element."""
+    """Pointwise work with this number of vector FLOPs per output element."""
     return work(op, Pointwise(op.out.size), vector=op.out.size * flops)
 
 
 def half(x: Tensor) -> Outputs:
-    """The first input's shape with half the columns: one half gates the other."""
+    """The first input's shape with half the columns."""
     return [(x.dtype, (*x.shape[:-1], x.shape[-1] // 2))]
 
 
@@ -130,20 +130,20 @@ OUTPUTS: dict[str, OutputRule] = {
 
 @op(*FLOPS, outputs=OUTPUTS)
 def elementwise(op: Operator) -> Work:
-    """The table's FLOPs an output element."""
+    """The FLOPs of the table `FLOPS`, per output element."""
     return costing(op, FLOPS[op.type])
 
 
 @op("com.microsoft::BiasAdd", outputs=as_first)
 @op("Sum", "Max", "Min", "Mean")
 def fold(op: Operator) -> Work:
-    """n - 1 an element for n operands, and 1 for the factor 1/n of a mean."""
+    """n - 1 per element for n operands, and 1 for the factor 1/n of a mean."""
     return costing(op, max(len(op.present) - (op.type != "Mean"), 0))
 
 
 @op("Pow")
 def power(op: Operator, x: Tensor, y: Tensor) -> Work:
-    """exp(y log x); a stored exponent of 2 or 3 multiplies instead, 1/2 is a root."""
+    """exp(y log x); a stored exponent of 2 or 3 is a multiplication instead, 1/2 a root."""
     short: dict[float, int] = {1: 0, 2: 1, 3: 2, 0.5: SPECIAL}
     exponents = set(y.value or ())
     return costing(op, short.get(exponents.pop(), POW) if len(exponents) == 1 else POW)
@@ -154,7 +154,7 @@ def clip(
     op: Operator, x: Tensor, low: Maybe = None, high: Maybe = None, *, min: float | None = None,
     max: float | None = None,
 ) -> Work:  # fmt: skip
-    """1 an element for each bound: attributes before opset 11, inputs since."""
+    """1 per element for each bound: attributes before opset 11, inputs since."""
     return costing(op, sum(bound is not None for bound in (low, high, min, max)))
 
 
@@ -172,7 +172,7 @@ def fast_gelu(op: Operator, x: Tensor, bias: Maybe = None) -> Work:
 
 @op("Swish", "SwiGLU")
 def swish(op: Operator, x: Tensor, gated: Maybe = None, *, alpha: float = 1.0) -> Work:
-    """x sigmoid(alpha x), times what it gates."""
+    """x sigmoid(alpha x), times the gated input if there is one."""
     return costing(op, SIGMOID + 1 + (alpha != 1.0) + (gated is not None))
 
 
@@ -184,7 +184,7 @@ def quick_gelu(op: Operator, x: Tensor, *, alpha: float = 1.702) -> Work:
 
 @op("tensorrt::Pointwise")
 def chain(op: Operator, *, flops_per_element: int = 1) -> Work:
-    """A chain of elementwise operators in one kernel: what is between them stays in registers."""
+    """A chain of elementwise operators in one kernel, whose intermediate results stay in registers."""
     return costing(op, flops_per_element)
 
 
@@ -197,7 +197,7 @@ def dropout(op: Operator) -> Work:
 
 @op("com.microsoft::BiasDropout", "com.microsoft::BitmaskBiasDropout", outputs=as_first)
 def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Maybe = None) -> Work:
-    """Bias and residual, 1 an element each; nothing is dropped in inference."""
+    """1 per element for bias and for residual; nothing is dropped in inference."""
     return costing(op, 1 + (residual is not None))
 
 
@@ -209,5 +209,5 @@ def dynamic_quantise(op: Operator, x: Tensor) -> Work:
 
 @op("CastLike")
 def cast_like(op: Operator) -> Work:
-    """1 an element; of the second operand only the type is looked at."""
+    """1 per element; of the second operand only the dtype is read."""
     return work(op, Pointwise(op.out.size), vector=op.out.size, read={1: 0})

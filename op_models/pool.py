@@ -1,4 +1,4 @@
-"""Pooling: every tap of every output is accumulated once, whatever the padding; the input is read once."""
+"""Pooling: every element of every window (tap) is accumulated once, also where it lies on padding."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from op_models.rules import Like, op
 
 
 def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
-    """`tap` FLOPs a tap and `result` FLOPs an output; a thread an output."""
+    """`tap` FLOPs per tap and `result` FLOPs per output, with one thread per output."""
     return work(op, Pointwise(op.out.size), vector=op.out.size * (taps * tap + result))
 
 
 def overall(op: Operator, x: Tensor, tap: int, result: int) -> Work:
-    """As `pooled`, but one output a channel: a row each, shared by many threads."""
+    """As `pooled`, but with one output per channel, which is a row that many threads share."""
     rows = prod(x.shape[:2])
     return work(op, Rows(rows, prod(x.shape[2:])), vector=x.size * tap + rows * result)
 
 
 def lp(p: int) -> tuple[int, int]:
-    """|x|^p summed, and the p-th root: FLOPs a tap and an output."""
+    """FLOPs per tap and per output of a p-norm: the sum of |x|^p, and the p-th root."""
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
 @op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool")
 @op("com.microsoft::NhwcMaxPool", outputs=Like("MaxPool", channels_last=True))
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
-    """1 comparison a tap."""
+    """1 comparison per tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
 @op("AveragePool", "com.microsoft.nchwc::AveragePool")
 @op("com.microsoft::QLinearAveragePool", outputs=Like("AveragePool"))
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
-    """1 addition a tap, and the factor 1/taps; where quantised, both scales and zeros join at the end."""
+    """1 addition per tap, and the factor 1/taps; if quantised, scales and zero points are applied per output."""
     return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * ("QLinear" in op.type))
 
 
@@ -48,19 +48,19 @@ def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2)
 
 @op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool")
 def global_max_pool(op: Operator, x: Tensor) -> Work:
-    """1 comparison an input element."""
+    """1 comparison per input element."""
     return overall(op, x, 1, 0)
 
 
 @op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool")
 def global_average_pool(op: Operator, x: Tensor) -> Work:
-    """1 addition an input element, and a factor a channel."""
+    """1 addition per input element, and a factor per channel."""
     return overall(op, x, 1, 1)
 
 
 @op("com.microsoft::QLinearGlobalAveragePool", outputs=Like("GlobalAveragePool"))
 def quantised_average(op: Operator, x: Tensor) -> Work:
-    """1 addition an input element, then zero, factor and requantisation a channel."""
+    """1 addition per input element; zero point, factor and requantisation per channel."""
     rows = op.out.size
     return work(op, Rows(rows, x.size // rows if rows else 0), vector=x.size + rows * (2 + REQUANTISE))
 

@@ -1,4 +1,4 @@
-"""Recurrent layers: what each step adds to a state, in gates (RNN, GRU, LSTM) or in outer products."""
+"""Recurrent layers: each step updates a state, by gates (RNN, GRU, LSTM) or by outer products (linear attention)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given
 from op_models.pointwise import QUANTISE, SIGMOID, SPECIAL
 from op_models.rules import op
 
-#: Gates, and vector FLOPs of one unit in one step beside its gates' sums: activations, then the state's equations.
+#: Number of gates; vector FLOPs per unit and step without the sums in the gates: activations and state equations.
 CELLS = {
     "RNN": (1, SPECIAL),  # tanh
     "GRU": (3, 2 * SIGMOID + SPECIAL + 4),  # r h before its product, (1 - z) n + z h
@@ -20,7 +20,7 @@ def recurrent(
     op: Operator, x: Tensor, w: Tensor, r: Tensor, b: Maybe = None, lengths: Maybe = None, state: Maybe = None,
     cell: Maybe = None, peepholes: Maybe = None, *, layout: int = 0,
 ) -> Work:  # fmt: skip
-    """2 directions steps batch gates hidden (input + hidden); vector: gates' sums, ONNX's default activations."""
+    """2 directions steps batch gates hidden (input + hidden); vector: sums in the gates, default activations."""
     quantised = op.type not in CELLS
     gates, unit = CELLS["LSTM" if quantised else op.type]
     batch, steps = x.shape[:2] if layout else x.shape[1::-1]
@@ -37,7 +37,7 @@ def linear_attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, past: Maybe = None, decay: Maybe = None, beta: Maybe = None, *,
     q_num_heads: int, kv_num_heads: int, update_rule: str = "linear",
 ) -> Work:  # fmt: skip
-    """2 B T dim dim_v for each query head, and for each state's update, twice that by the delta rule."""
+    """2 B T dim dim_v for each query head, and for each update of a state (twice that with a delta rule)."""
     batch, steps, hidden = k.shape
     dim, dim_v = hidden // max(kv_num_heads, 1), v.shape[2] // max(kv_num_heads, 1)
     products = q_num_heads + kv_num_heads * (2 if "delta" in update_rule else 1)

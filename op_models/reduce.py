@@ -1,4 +1,4 @@
-"""Reductions along rows: softmax, reduce, arg, cumulative sums, selection; each element enters once."""
+"""Reductions along rows: softmax, reduce, arg, cumulative sums, selection."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from op_models.core import BITS, Maybe, Operator, Rows, Tensor, Work, given, wor
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
 from op_models.rules import Like, as_first, op
 
-#: Softmax of one element: maximum, difference, exp, sum, and the factor 1/sum (a division once a row).
+#: FLOPs of a softmax per element: maximum, difference, exp, sum, and the factor 1/sum (one division per row).
 SOFTMAX = 4 + SPECIAL
 
 
 def along(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """Rows and their width where one axis is reduced; a scalar is one row of one."""
+    """The number of rows and their width where one axis is reduced; a scalar is one row of one element."""
     if not shape:
         return 1, 1
     axis %= len(shape)
@@ -21,12 +21,12 @@ def along(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
 
 
 def beyond(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """Rows and their width where every axis from `axis` on is part of the row."""
+    """The number of rows and their width where all axes from `axis` on form the row."""
     return prod(shape[:axis]), prod(shape[axis:])
 
 
 def softmax_rows(op: Operator, x: Tensor, axis: int | None) -> tuple[int, int]:
-    """Before opset 13 all axes from 1 on are the row, since then the last one; version 0 means today's."""
+    """Before opset 13 all axes from `axis` on (1 by default) form the row, since then one axis (the last)."""
     if 0 < op.version < 13:
         return beyond(x.shape, 1 if axis is None else axis)
     return along(x.shape, -1 if axis is None else axis)
@@ -34,14 +34,14 @@ def softmax_rows(op: Operator, x: Tensor, axis: int | None) -> tuple[int, int]:
 
 @op("Softmax", "LogSoftmax")
 def softmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
-    """Maximum, sum of exp(x - maximum), scale: three sweeps. The logarithm takes the division's place."""
+    """Three sweeps: maximum, sum of exp(x - maximum), scale. LogSoftmax has a logarithm for the division."""
     rows, width = softmax_rows(op, x, axis)
     return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * SPECIAL)
 
 
 @op("MaskedSoftmax")
 def masked_softmax(op: Operator, x: Tensor, mask: Maybe = None) -> Work:
-    """Softmax of scores by a thread an element, in blocks of 32 to 1024, as ONNX Runtime's unfused attention has it."""
+    """Softmax with one thread per element, in blocks of 32 to 1024: that of ONNX Runtime's unfused attention."""
     rows, width = softmax_rows(op, x, -1)
     block = min(max(32, 2 ** (width - 1).bit_length()), 1024)
     return work(op, Rows(rows, width, 2, block), vector=x.size * (SOFTMAX + given(mask)) + rows * SPECIAL)
@@ -56,26 +56,26 @@ def quantised_softmax(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
 
 @op("SoftmaxCrossEntropyLoss")
 def cross_entropy(op: Operator, x: Tensor, labels: Tensor, weights: Maybe = None) -> Work:
-    """LogSoftmax over axis 1; of each row one score is weighted and summed."""
+    """LogSoftmax over axis 1; one score of each row is weighted and summed."""
     rows, width = along(x.shape, 1)
     return work(op, Rows(rows, width, 2), vector=x.size * SOFTMAX + rows * (SPECIAL + 2 + given(weights)))
 
 
 @op("NegativeLogLikelihoodLoss")
 def likelihood(op: Operator, x: Tensor, labels: Tensor, weights: Maybe = None) -> Work:
-    """One score a label, negated, weighted and summed."""
+    """One score per label is negated, weighted and summed."""
     return work(op, Rows(1, labels.size), vector=labels.size * (2 + given(weights)), read={0: labels.size})
 
 
 @op("Hardmax")
 def hardmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
-    """1 comparison an element, then a sweep that writes."""
+    """1 comparison per element, then a sweep that writes."""
     return work(op, Rows(*softmax_rows(op, x, axis), 1), vector=x.size)
 
 
 @op("com.microsoft::BiasSoftmax", outputs=as_first)
 def bias_softmax(op: Operator, x: Tensor, bias: Tensor, *, axis: int = 1) -> Work:
-    """Softmax of x + bias; all axes from `axis` on are the row."""
+    """Softmax of x + bias; all axes from `axis` on form the row."""
     rows, width = beyond(x.shape, axis)
     return work(op, Rows(rows, width, 2), vector=x.size * (1 + SOFTMAX) + rows * SPECIAL)
 
@@ -95,7 +95,7 @@ REDUCE: dict[str, tuple[int, int, int]] = {
 
 @op(*REDUCE, outputs={"com.microsoft::QLinearReduceMean": Like("ReduceMean")})
 def reduce(op: Operator, x: Tensor) -> Work:
-    """Every output is a row: axes from an attribute, an input or nowhere need no look, nor does keepdims."""
+    """A row per output element, so neither axes nor keepdims need to be read."""
     element, result, passes = REDUCE[op.type]
     rows = op.out.size
     return work(op, Rows(rows, x.size // rows if rows else 0, passes), vector=x.size * element + rows * result)
@@ -103,14 +103,14 @@ def reduce(op: Operator, x: Tensor) -> Work:
 
 @op("CumSum", "CumProd")
 def cumulate(op: Operator, x: Tensor, axis: Maybe = None) -> Work:
-    """1 an element; an axis known only at run time is taken for the last."""
+    """1 per element; an axis that is known only at run time is assumed to be the last."""
     known = axis.value if axis is not None else None
     return work(op, Rows(*along(x.shape, int(known[0]) if known else -1)), vector=x.size)
 
 
 @op("TopK")
 def top_k(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
-    """log2(k) + 1 comparisons an element; a radix selection sweeps once for each byte of an element."""
+    """log2(k) + 1 comparisons per element; a radix selection sweeps once for each byte of an element."""
     _, k = along(op.out.shape, axis)
     size = Rows(*along(x.shape, axis), max(BITS[x.dtype] // 8 - 1, 0))
     return work(op, size, vector=x.size * k.bit_length())
@@ -124,5 +124,5 @@ def unique(op: Operator, x: Tensor) -> Work:
 
 @op("com.microsoft::DynamicTimeWarping")
 def time_warping(op: Operator, x: Tensor) -> Work:
-    """3 a cell: the least of three neighbours, plus its own cost; one block walks the anti-diagonals."""
+    """3 per cell: the minimum of three neighbours plus its own cost; one block works along the anti-diagonals."""
     return work(op, Rows(1, x.size), vector=3 * x.size)

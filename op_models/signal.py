@@ -8,8 +8,8 @@ from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given
 from op_models.pointwise import SPECIAL, costing
 from op_models.rules import op
 
-RANDOM = 25  # integer operations a number: ten rounds of Philox 4x32 make four with ten operations each
-NORMAL = 2 + 2 * SPECIAL  # sqrt(-2 log u) cos(2 pi v); a pair shares root and logarithm
+RANDOM = 25  # integer operations per number: ten rounds of Philox 4x32, ten operations each, make four numbers
+NORMAL = 2 + 2 * SPECIAL  # Box-Muller: sqrt(-2 log u) cos(2 pi v); two numbers share root and logarithm
 
 #: Vector FLOPs of one output element.
 MADE = {
@@ -27,18 +27,18 @@ def fft(n: int, real: bool) -> int:
 
 
 def transform(op: Operator, count: int, n: int, real: bool, extra: int = 0) -> Work:
-    """`count` transforms of n points, each a row that is swept twice."""
+    """`count` transforms of n points with `extra` FLOPs each; a transform is a row that is swept twice."""
     return work(op, Rows(count, n, 1), vector=count * (fft(n, real) + extra))
 
 
 def number(t: Tensor | None) -> int | None:
-    """The one number that a tensor is known to hold."""
+    """The first number of a tensor whose value is known; else None."""
     return int(t.value[0]) if t is not None and t.value else None
 
 
 @op("DFT")
 def dft(op: Operator, x: Tensor, length: Maybe = None, along: Maybe = None, *, axis: int = 1) -> Work:
-    """5 n log2 n a transform; the axis is an attribute up to opset 19, then an input."""
+    """5 n log2 n per transform; the axis is an attribute up to opset 19, then an input."""
     chosen = number(along) if along is not None else -2 if op.version >= 20 else axis
     points, values = x.shape[-2 if chosen is None else chosen], x.shape[-1]
     count = x.size // (points * values) if points * values else 0
@@ -47,14 +47,14 @@ def dft(op: Operator, x: Tensor, length: Maybe = None, along: Maybe = None, *, a
 
 @op("STFT")
 def stft(op: Operator, x: Tensor, step: Tensor, window: Maybe = None, length: Maybe = None) -> Work:
-    """A transform a frame, and 1 a point for the window."""
+    """A transform per frame, and 1 per point for the window."""
     n = number(length) or (window.shape[0] if window is not None else 2 * (op.out.shape[2] - 1))
     return transform(op, prod(op.out.shape[:2]), n, x.rank < 3 or x.shape[-1] == 1, n * given(window))
 
 
 @op("com.microsoft::Rfft", "com.microsoft::Irfft")
 def real_fft(op: Operator, x: Tensor, *, signal_ndim: int = 1) -> Work:
-    """5/2 n log2 n a transform of the last axes on the real side."""
+    """5/2 n log2 n per transform of the last axes of the real tensor."""
     side = x if op.type.endswith("Rfft") else op.out
     n = prod(side.shape[-signal_ndim:])
     return transform(op, side.size // n if n else 0, n, True)
@@ -62,20 +62,20 @@ def real_fft(op: Operator, x: Tensor, *, signal_ndim: int = 1) -> Work:
 
 @op(*MADE)
 def make(op: Operator) -> Work:
-    """The table's FLOPs an output element."""
+    """The FLOPs of the table `MADE`, per output element."""
     return costing(op, MADE[op.type])
 
 
 @op("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
 def random(op: Operator) -> Work:
-    """A number of Philox an element, made normal where asked for, scaled and shifted; of an input only the shape."""
+    """Per element a number by Philox, made normal if asked for, scaled and shifted; an input gives only its shape."""
     flops = RANDOM + 2 + (NORMAL if "Normal" in op.type else 0)
     return work(op, Pointwise(op.out.size), vector=op.out.size * flops, read={0: 0})
 
 
 @op("Multinomial")
 def multinomial(op: Operator, x: Tensor, *, sample_size: int = 1) -> Work:
-    """The cumulated exp of a row, then a binary search a sample."""
+    """The cumulative sum of exp along each row, then a binary search per sample."""
     rows, width = x.shape
     search = rows * sample_size * (RANDOM + width.bit_length())
     return work(op, Rows(rows, width, 1), vector=x.size * (1 + SPECIAL) + search)
