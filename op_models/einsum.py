@@ -6,8 +6,9 @@ A label that only one operand has is summed before the multiplication, as runtim
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Set
+from functools import partial
+from itertools import accumulate, chain
 from math import prod
 
 from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, work
@@ -32,37 +33,44 @@ def parse(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], tuple
     return terms, (*hidden, *sorted(x for x, n in counted.items() if n == 1))
 
 
+def label_sizes(axes: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The size of every label; an axis of size 1 is broadcast to that of other operands."""
+    sides: dict[str, int] = {}
+    for label, side in axes:
+        sides[label] = side if sides.get(label, 1) == 1 else sides[label]
+    return sides
+
+
+def combinations(sides: Mapping[str, int], chosen: Set[str]) -> int:
+    """The number of combinations of indices of the chosen labels."""
+    return prod(sides[x] for x in chosen)
+
+
 @op("Einsum")
 def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
     """2 per combination of a pair's labels, 1 where nothing is summed; a chain has the size of its largest pair."""
     terms, out = parse(equation, [t.rank for t in operands])
     axes = [list(zip(term, t.shape, strict=True)) for term, t in zip(terms, operands, strict=True)]
-    sides: dict[str, int] = {}
-    for label, side in (pair for axis in axes for pair in axis):
-        sides[label] = side if sides.get(label, 1) == 1 else sides[label]
-
-    def volume(chosen: Set[str]) -> int:
-        return prod(sides[x] for x in chosen)
-
+    sides = label_sizes(chain.from_iterable(axes))
+    volume = partial(combinations, sides)
     # an axis of size 1 that is broadcast is left out
     left, *others = ({x for x, side in axis if side == sides[x]} for axis in axes)
     matrix = vector = 0
     products = []
-    wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][
-        ::-1
-    ]  # labels that are read after each pair
+    # the labels that are read after each pair
+    wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][::-1]
     for i, (right, later) in enumerate(zip(others, wanted, strict=False), 1):
         for own, other in ((left, right), (right, left)):
-            if alone := own - other - later:
+            if own - other - later:
                 vector += volume(own)
-                own -= alone
+                own &= other | later
         summed = (left & right) - later
         m, n = left - right, right - left
         size = Gemm(volume(left & right & later), volume(m), volume(n), volume(summed))
         flops = prod(size[:4])
         if summed:
-            flipped = (i == 1 and not m.isdisjoint(terms[0][-1:]), not summed.isdisjoint(terms[i][-1:]))
-            products.append((flops, size._replace(ta=flipped[0], tb=flipped[1])))
+            ta, tb = i == 1 and not m.isdisjoint(terms[0][-1:]), not summed.isdisjoint(terms[i][-1:])
+            products.append((flops, size._replace(ta=ta, tb=tb)))
             matrix += 2 * flops
         else:
             vector += flops

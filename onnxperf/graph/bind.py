@@ -69,19 +69,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
     declared = {name: declared_dims(info) for name, info in infos.items()}
     symbols = _check_dims(dims, declared, (*model.graph.value_info, *model.graph.output))
-    known: dict[str, tuple[Dim, ...]] = {}
-    refusal = ""
-    for name, own in declared.items():
-        if name in shapes:
-            known[name] = _given(name, shapes[name], own, symbols)
-            if any(isinstance(d, int) and d != s for d, s in zip(own or (), shapes[name], strict=False)):
-                asked = f"--shapes {plain(name)}:{times(shapes[name])}"
-                refusal = f"{asked} can't be used, the model is made for {times(own or ())}"
-        elif own is not None:
-            known[name] = own
-        else:
-            raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
-
+    known, refusal = _with_given(declared, shapes, symbols)
     refusal = refusal or _extreme(shapes, dims, batch)
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
@@ -192,6 +180,25 @@ def _check_dims(
             have = have if named else "its inputs have no open dimension with a name"
             raise UsageError(f"the model has no dimension {name!r}: {have}{nearest(name, named)}")
     return dict(dims)
+
+
+def _with_given(
+    declared: Mapping[str, tuple[Dim, ...] | None], shapes: Mapping[str, Shape], symbols: dict[str, int]
+) -> tuple[dict[str, tuple[Dim, ...]], str]:
+    """The shape of every input, from --shapes or else as declared; and the refusal where a static size is replaced."""
+    known: dict[str, tuple[Dim, ...]] = {}
+    refusal = ""
+    for name, own in declared.items():
+        if name in shapes:
+            known[name] = _given(name, shapes[name], own, symbols)
+            if any(isinstance(d, int) and d != s for d, s in zip(own or (), shapes[name], strict=False)):
+                asked = f"--shapes {plain(name)}:{times(shapes[name])}"
+                refusal = f"{asked} can't be used, the model is made for {times(own or ())}"
+        elif own is not None:
+            known[name] = own
+        else:
+            raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
+    return known, refusal
 
 
 def _given(name: str, shape: Shape, declared: tuple[Dim, ...] | None, symbols: dict[str, int]) -> tuple[Dim, ...]:

@@ -56,8 +56,9 @@ class Body(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What an output of a control-flow node is made of: a tensor of the body as its last run left it or, where
-    `stacked` says of which type, what all runs made, along an axis.
+    """What an output of a control-flow node is made of: a tensor of the body, as the last run leaves it.
+
+    With a type `stacked`, it is made of what all runs leave, put together to that type along `axis`.
     """
 
     last: Tensor
@@ -158,7 +159,7 @@ class ControlNode:
         if given is not None:
             return given
         flag = f"--trip-count {plain(self.label)}=N"
-        message = f"how often {self.label!r} runs depends on the data; time and range are for once (set it with {flag})"
+        message = f"how often {self.label!r} runs depends on the data; taken as once (set it with {flag})"
         self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
         self.assumed = True
         return 1

@@ -21,13 +21,9 @@ from op_models import Tensor
 
 
 def infer(
-    model: ModelProto,
-    binding: Binding,
-    shapes: Mapping[str, Shape],
-    trip_counts: Mapping[str, int],
-    name: str,
+    model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
     folder: Path | None,
-) -> Graph:
+) -> Graph:  # fmt: skip
     """The static, folded `Graph` of a model whose inputs are bound.
 
     shapes: of tensors, by name; trip_counts: of loops, by node; name: of the graph; folder: where the model's file

@@ -20,17 +20,7 @@ from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note
 from onnxperf.graph.custom_operators import custom_types
 from onnxperf.graph.outputs import clash, resolve, upper_bound
-from onnxperf.graph.proto import (
-    attributes,
-    captured,
-    dims_of,
-    domain_of,
-    is_tensor,
-    optional_output,
-    plain,
-    static,
-    times,
-)
+from onnxperf.graph.proto import attributes, captured, dims_of, domain_of, is_tensor, plain, static, times
 from onnxperf.graph.state import State
 from onnxperf.graph.values import MAX_VALUE, Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, known
@@ -173,7 +163,7 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
     """Define the outputs of a node, but for optional ones that nothing reads, which a kernel does not write."""
     values = _evaluate(state, n, types)
     for index, out in enumerate(n.proto.output):
-        if not out or (out not in state.read and optional_output(n.schema, index)):
+        if not out or (out not in state.read and _may_be_left_out(n.schema, index)):
             continue
         type, value = types.get(out), values.get(out)
         if type is not None and not is_tensor(type) and type.WhichOneof("value"):
@@ -185,6 +175,13 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
         dtype, shape = resolve(state, out, n.label, first, type, value=value, assumed=n.assumed, at_most=at_most)
         kind = "activation" if not folded else "weight" if prod(shape) > MAX_VALUE else "constant"
         yield state.define(out, dtype, shape, kind, value)
+
+
+def _may_be_left_out(schema: defs.OpSchema | None, index: int) -> bool:
+    """Whether an operator may leave out its output number `index`."""
+    if schema is None or index >= len(schema.outputs):
+        return False
+    return schema.outputs[index].option == defs.OpSchema.FormalParameterOption.Optional
 
 
 def _check_reshape(state: State, n: _Node, outputs: Sequence[Tensor]) -> None:

@@ -128,13 +128,6 @@ def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSc
         return None
 
 
-def optional_output(schema: defs.OpSchema | None, index: int) -> bool:
-    """Whether an operator may leave out its output number `index`."""
-    if schema is None or index >= len(schema.outputs):
-        return False
-    return schema.outputs[index].option == defs.OpSchema.FormalParameterOption.Optional
-
-
 def attributes(node: NodeProto) -> dict[str, Any]:
     """A node's attributes as plain Python values; graphs and tensors are left out."""
     found: dict[str, Any] = {}
