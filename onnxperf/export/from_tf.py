@@ -294,10 +294,7 @@ HANDLERS: dict[str, Any] = {"custom_op_handlers": {"Erfc": (_erfc, [])}}
 
 
 def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
-    """The GraphDef of a function, calls inlined and variables replaced; and the shapes of variables that are inputs now.
-
-    Variables of more than MAX_VALUE elements are replaced by inputs, the others by constants.
-    """
+    """A function's GraphDef, calls inlined, variables replaced by constants, large ones by inputs; shapes of these."""
     inlined = freeze._FunctionConverterDataInEager(function, False, True, variable_names_allowlist=frozenset())
     variables = {id(v.handle): v for v in function.graph.variables}
     captured = {inner.op.name: variables.get(id(outer), outer) for outer, inner in function.graph.captures}
@@ -323,9 +320,8 @@ def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
         compiled.attr.pop("_noinline", None)
         compiled.attr.pop("_XlaMustCompile", None)
     for node in graph.node:
-        for read, shape in zip(
-            node.input, node.attr["output_shapes"].list.shape if "While" in node.op else (), strict=False
-        ):
+        shapes = node.attr["output_shapes"].list.shape if "While" in node.op else ()
+        for read, shape in zip(node.input, shapes, strict=False):
             if read in large:  # a large variable that a loop passes on
                 shape.CopyFrom(large[read].as_proto())
         if node.name in large:

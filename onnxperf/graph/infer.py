@@ -10,7 +10,8 @@ from onnx import GraphProto, ModelProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding, nearest
-from onnxperf.graph.control_flow import INLINE, ControlNode, Inlining, Names, scoped
+from onnxperf.graph.control_flow import INLINE
+from onnxperf.graph.control_node import ControlNode, Inlining, Names, scoped
 from onnxperf.graph.core import Graph
 from onnxperf.graph.node import check_form, infer_node
 from onnxperf.graph.order import live_operators, ordered
@@ -33,6 +34,7 @@ def infer(
     inlining = Inlining(state, TripCounts(model.graph, trip_counts), set(made_in(model.graph)))
 
     def walk(graph: GraphProto, names: Names, prefix: str = "") -> None:
+        """Infer the nodes of the graph or, with a prefix for their labels, of a body that has these names."""
         defined = None if prefix else set(state.tensors)
         for node, label in ordered(graph, defined, state.labels, prefix):
             check_form(state, node, label)
@@ -57,7 +59,7 @@ def infer(
 
 
 def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
-    """Define the inputs of the graph; those that are tensors."""
+    """Define the inputs of the graph, and return those that are tensors."""
     inputs = []
     for info in graph.input:
         if (shape := state.binding.inputs.get(info.name)) is not None:

@@ -1,0 +1,219 @@
+"""A node of control flow that is replaced by its bodies: what If, Loop, Scan and SequenceMap have in common.
+
+A tensor or node of a body is named after its control-flow node: "loop/x" is the x in the body of the node "loop". An
+operator with the node's own type stands before the body and writes the inputs of the body; behind the body stands one
+operator for each output: an Identity of what the last run left, or a Concat of what all runs made.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto
+
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.core import Note, fresh
+from onnxperf.graph.order import read_names
+from onnxperf.graph.outputs import resolve
+from onnxperf.graph.proto import captured, is_tensor, made_in, plain, times
+from onnxperf.graph.state import State
+from onnxperf.graph.trips import TripCounts
+from op_models import Operator, Tensor
+
+MAX_INLINED = 200_000  # nodes in bodies
+MAX_REPEAT = 10**12  # runs of one operator
+
+#: The names in the graph of the tensors that a body, and the bodies around it, define.
+Names = ChainMap[str, str]
+#: Infers the nodes of a body that has these names; the text is the prefix of their labels.
+Walk = Callable[[GraphProto, Names, str], None]
+
+
+def scoped(node: NodeProto, names: Names) -> NodeProto:
+    """A node of a body with the names of its tensors in the graph.
+
+    Graphs in its attributes are taken out, and what they read from outside becomes an input of the node.
+    """
+    outer = [c for c in captured(node) if c not in node.input]
+    return NodeProto(
+        op_type=node.op_type,
+        domain=node.domain,
+        input=[names.get(i, i) for i in (*node.input, *outer)],
+        output=[names.get(o, o) for o in node.output],
+        attribute=[a for a in node.attribute if not a.HasField("g") and not a.graphs],
+    )
+
+
+class Body(NamedTuple):
+    """A graph in an attribute, those of its inputs that are not stored in it, and the names of all that it defines."""
+
+    graph: GraphProto
+    inputs: list[ValueInfoProto]
+    names: Names
+
+
+class Output(NamedTuple):
+    """What an output of a control-flow node is made of: a tensor of the body, as the last run leaves it.
+
+    With a type `stacked`, it is made of what all runs leave, put together to that type along `axis`.
+    """
+
+    last: Tensor
+    stacked: TypeProto | None = None
+    axis: int = 0
+
+
+@dataclass
+class Inlining:
+    """What the nodes of control flow in one model share."""
+
+    state: State
+    trips: TripCounts
+    tensor_names: set[str]  # that are in use in the graph
+    nodes: int = 0  # of all bodies
+    costs: dict[str, tuple[int, int]] = field(default_factory=dict)  # FLOPs and bytes of one run, by operator
+    made_together: dict[str, str] = field(default_factory=dict)  # an output of control flow: its node's first output
+
+
+class ControlNode:
+    """A control-flow node that is replaced by its bodies; `names` are those of the bodies around it."""
+
+    def __init__(self, inlining: Inlining, walk: Walk, node: NodeProto, label: str, names: Names):
+        self.inlining, self.walk, self.node, self.label, self.names = inlining, walk, node, label, names
+        self.state = state = inlining.state
+        self.inputs = [state.tensor(names.get(i, i), label) if i else None for i in node.input]
+        self.assumed = any(t.name in state.assumed for t in self.inputs if t)
+        self.version = state.opsets.get("", 0)
+        inlining.trips.seen[label] = node.op_type
+
+    def refusal(self, why: str) -> ModelError:
+        """The error for a node whose bodies don't fit it."""
+        return ModelError(f"node {self.label!r} ({self.node.op_type}) can't run: {why}")
+
+    def body(self, attribute: str, inputs: int, outputs: int) -> Body:
+        """The body in an attribute; ModelError where it has not this many inputs and outputs."""
+        found = [a.g for a in self.node.attribute if a.name == attribute and a.type == AttributeProto.GRAPH]
+        if not found:
+            raise self.refusal(f"it has no {attribute}")
+        graph = found[0]
+        stored = {t.name for t in graph.initializer}
+        read = [i for i in graph.input if i.name not in stored]
+        if (len(read), len(graph.output)) != (inputs, outputs):
+            has, needs = f"{len(read)} inputs and {len(graph.output)} outputs", f"{inputs} and {outputs}"
+            raise self.refusal(f"its {attribute} has {has}, where {needs} are needed")
+        if not all(i.name for i in read):
+            raise self.refusal(f"an input of its {attribute} has no name")
+        own = {name: fresh(f"{self.label}/{name}", self.inlining.tensor_names) for name in made_in(graph)}
+        return Body(graph, read, self.names.new_child(own))
+
+    def enter(
+        self, body: Body | None = None, types: Sequence[TypeProto] = (), likes: Sequence[Tensor | None] = ()
+    ) -> list[Tensor]:
+        """Add the operator that decides whether and how often a body runs, and that writes the body's inputs.
+
+        These have the given types, else the shapes of the tensors they are `likes` of; they are activations, as their
+        content differs from run to run.
+        """
+        inputs = []
+        for info, type, like in zip(body.inputs if body else (), types, likes, strict=True):
+            name = body.names[info.name] if body else ""
+            if is_tensor(type):
+                found = resolve(self.state, name, self.label, like, type, assumed=self.assumed)
+                inputs.append(self.state.define(name, *found, "activation"))
+            else:
+                inputs.append(self.state.define_opaque(name, type))
+        self._add(self.label, self.node.op_type, tuple(self.inputs), tuple(inputs))
+        return inputs
+
+    def _add(
+        self, label: str, type: str, inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...], **attrs: int
+    ) -> None:
+        self.state.operators.append(Operator(label, type, inputs, outputs, attrs, self.version, (self.label,)))
+
+    def run(self, body: Body) -> list[Tensor]:
+        """Infer a body's nodes and add their operators; the body's outputs."""
+        graph, names, state = body.graph, body.names, self.state
+        self.inlining.nodes += len(graph.node)
+        if self.inlining.nodes > MAX_INLINED:
+            raise ModelError(f"the bodies of loops and branches hold more than {MAX_INLINED:,} nodes")
+        state.read.update(names.get(r, r) for r in read_names(graph))
+        own = names.maps[0]
+        state.declared_in_bodies.update((own[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in own)
+        state.define_stored(graph, names)
+        self.walk(graph, names, f"{self.label}/")
+        return [state.tensor(names.get(o.name, o.name), self.label) for o in graph.output]
+
+    def trip_count(self, fixed: int | None) -> int:
+        """How often the body runs: as often as the model fixes, else as --trip-count says, else once, which is noted.
+
+        Raises UsageError where --trip-count contradicts the model.
+        """
+        given = self.inlining.trips.of(self.label, self.node)
+        if fixed is not None:
+            if given not in (None, fixed):
+                raise UsageError(f"--trip-count {plain(self.label)}={given}: the model itself runs it {fixed} times")
+            return fixed
+        if given is not None:
+            return given
+        flag = f"--trip-count {plain(self.label)}=N"
+        message = f"how often {self.label!r} runs depends on the data; taken as once (set it with {flag})"
+        self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
+        self.assumed = True
+        return 1
+
+    def repeat(self, start: int, trips: int) -> None:
+        """Let the operators from number `start` on run `trips` times; none is left where that is zero."""
+        inside = self.state.operators[start:]
+        most = max((o.repeat for o in inside), default=0) * trips
+        if most > MAX_REPEAT:
+            message = f"node {self.label!r} ({self.node.op_type}) would run an operator {most:,} times"
+            raise UsageError(message) if self.inlining.trips.given else ModelError(message)
+        self.state.operators[start:] = [replace(o, repeat=o.repeat * trips) for o in inside if trips]
+
+    def define_outputs(self, outputs: Sequence[Output], folded: bool = False) -> None:
+        """Define the node's outputs, in order; where it is `folded`, stored tensors stay so and need no operator."""
+        state, made = self.state, []
+        for k, (t, stacked, axis) in enumerate(outputs):
+            name = self.node.output[k] if k < len(self.node.output) else ""
+            out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", self.inlining.tensor_names)
+            stored = folded and t.stored and not stacked
+            kind, value = (t.kind, state.values.get(t.name)) if stored else ("activation", None)
+            type = stacked or state.types[t.name]
+            if is_tensor(type):
+                assumed = self.assumed or t.name in state.assumed
+                found = resolve(state, out, self.label, t, type, value=value, assumed=assumed)
+                new = state.define(out, *found, kind, value)
+            else:
+                new = state.define_opaque(out, type)
+            made.append(out)
+            if kind == "activation":
+                what = "Identity" if not stacked else "Concat" if is_tensor(type) else "SequenceConstruct"
+                label = fresh(f"{self.label}/{what}_{k}", state.labels)
+                self._add(label, what, (t,), (new,), **({"axis": axis} if what == "Concat" else {}))
+        self.inlining.made_together.update(dict.fromkeys(made, made[0]) if made else {})
+
+    def note_changed_shapes(self, before: Sequence[Tensor | None], after: Sequence[Tensor]) -> None:
+        """Note which carried tensors leave the body with another shape than they enter it."""
+        for old, new in zip(before, after, strict=False):
+            if old is not None and old.shape != new.shape:
+                shapes = f"({times(old.shape)}, {times(new.shape)}, ...)"
+                says = f"what {self.label!r} makes of {old.name!r} changes its shape {shapes}; taken as the first run's"
+                self.state.assume(new.name, says, self.label)
+
+    def number(self, t: Tensor | None) -> int | None:
+        """The one number in a tensor, where it is known before the run."""
+        value = self.state.values.get(t.name) if t is not None else None
+        return int(value.flat[0]) if value is not None and value.size == 1 and value.dtype.kind in "iub" else None
+
+    def axis(self, attrs: Mapping[str, Any], name: str, k: int, rank: int) -> int:
+        """The axis along which the k-th tensor, of this rank, is taken apart or put together, from an attribute."""
+        axes = attrs.get(name) or ()
+        axis = axes[k] if isinstance(axes, tuple) and k < len(axes) else 0
+        if not isinstance(axis, int):
+            raise self.refusal(f"its {name} are no whole numbers")
+        if not -rank <= axis < rank and not self.assumed:
+            raise self.refusal(f"a tensor with {rank} axes has no axis {axis}")
+        return axis % max(rank, 1)
