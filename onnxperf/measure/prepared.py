@@ -72,8 +72,7 @@ def subject_of(job: Job, it: Prepared) -> Subject:
     """What the measurement says of the model."""
     with io.BytesIO(it.plan.source) if isinstance(it.plan.source, bytes) else open(it.plan.source, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    weights = "random" if it.plan.random else "stored"
-    return Subject(it.graph.name, digest, it.opset, weights, skeleton(job.model))
+    return Subject(it.graph.name, digest, it.opset, "random" if it.plan.random else "stored", skeleton(job.model))
 
 
 def _bytes(model: Any) -> bytes:

@@ -1,14 +1,20 @@
 """What a measurement is: one model that ran on one device under ONNX Runtime, with all a reader has to know of it.
 
-Times are seconds. A measurement is frozen; `onnxperf.measure.files` writes it to JSON and reads it back.
+Times are seconds. The fields and their types are what a file holds: `onnxperf.measure.files` writes them to JSON and
+reads them back by these types, see `onnxperf.measure.codec`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from onnxperf.graph import Note
-from onnxperf.measure.series import Series
+from onnxperf.measure.codec import Range
+from onnxperf.measure.series import Seconds, Series
+
+Positive = Annotated[int, Range(1)]
 
 PROFILER_S = 1.7e-6  # chosen: 200 tiny operators take 74 us by themselves, and 400 us by ONNX Runtime's profile
 LONG_S = 5e-3  # runs that are shorter meet a quiet moment themselves; chosen
@@ -16,24 +22,24 @@ LONG_S = 5e-3  # runs that are shorter meet a quiet moment themselves; chosen
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that ran. name: its file's; sha256: of the file's bytes; weights: "stored", or "random" where the file
-    has none; skeleton: the same model without its weights, an ONNX file's bytes, enough to predict it again.
+    """The model that ran. name: its file's; sha256: of the file's bytes; weights: "random" where the file lacks some;
+    skeleton: the bytes of an ONNX file that holds the same model without its weights, enough to predict it again.
     """
 
     name: str
     sha256: str
     opset: int
-    weights: str
-    skeleton: bytes
+    weights: Literal["stored", "random"]
+    skeleton: bytes = field(metadata={"key": "skeleton_zlib_base64"})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What it ran on. kind: "gpu" or "cpu"; id: the card's in the catalogue, "" where it is none of those; name: what
-    the device calls itself; threads: of a CPU that took part; driver: "" where there is none.
+    """The device it ran on. id: the card's in the catalogue, "" where it has none there; name: what the device calls
+    itself; threads: of a CPU that took part; driver: its version, "" where there is none.
     """
 
-    kind: str
+    kind: Literal["gpu", "cpu"]
     id: str
     name: str
     memory_bytes: int
@@ -43,10 +49,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How it ran, in the words of `Scenario`: the runtime, the optimisation level, the precision, the bound inputs.
-
-    options: of ONNX Runtime's session and provider, as given to it (use_tf32 is always among a GPU's); software: names
-    and versions.
+    """How it ran, in the words of `Scenario`. inputs: the shape of each, with all dimensions bound; options: those given
+    to ONNX Runtime's session and provider (use_tf32 is always among a GPU's); software: names and versions.
     """
 
     runtime: str
@@ -60,43 +64,44 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What ran before anything counted. first_s: the very first run; opened_s: making the session; steady: whether
-    times and clock had settled when the warm-up ended.
+    """What came before the counted runs. opened_s: making the session; first_s: the very first run; runs, seconds: the
+    runs after that, and how long they took together; steady: whether times and clock had settled in the end.
     """
 
-    opened_s: float
-    first_s: float
+    opened_s: Seconds
+    first_s: Seconds
     runs: int
-    seconds: float
+    seconds: Seconds
     steady: bool
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """One node of the graph that ONNX Runtime really ran, from its profile: median and least of `runs` runs.
-
-    The least of a product is that of all products equal to it in type and shapes.
+    """One node of the graph that ONNX Runtime ran after its optimisations, from its profile: median and least of `runs`
+    runs. The least of a matrix product is that of all products of the same type and shapes.
     """
 
     name: str
     type: str
     provider: str
-    runs: int
-    median_s: float
-    least_s: float
+    runs: Positive
+    median_s: Seconds
+    least_s: Seconds
 
     @property
     def undisturbed_s(self) -> float:
-        """The least without what the profiler itself takes for an operator: PROFILER_S, or three quarters of it."""
+        """The least time less what the profiler itself adds, PROFILER_S, but no less than a quarter of it."""
         return max(self.least_s - PROFILER_S, self.least_s / 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies between host and device, timed apart: median seconds of all inputs there and all outputs back."""
+    """Copies between host and device, timed apart from the runs: medians of copying all inputs to the device, and all
+    outputs back.
+    """
 
-    to_device_s: float
-    from_device_s: float
+    to_device_s: Seconds
+    from_device_s: Seconds
     to_device_bytes: int
     from_device_bytes: int
 
@@ -105,22 +110,24 @@ class Copies:
 class Point:
     """A batch on the throughput curve: median seconds of a run; None where it ran out of memory."""
 
-    batch: int
-    seconds: float | None
+    batch: Positive
+    seconds: Seconds | None
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The curve over batches, and the long run at the best of them: samples/s = batch x batches / seconds."""
+    """The curve over batches, and the long run at the best of them: `batches` runs back to back at `batch`."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"samples_per_second": "samples_per_second"}
 
     curve: tuple[Point, ...]
-    batch: int
-    batches: int
-    seconds: float
+    batch: Positive
+    batches: Positive
+    seconds: Annotated[float, Range(1e-9, digits=9)]
 
     @property
     def samples_per_second(self) -> float:
-        """Of the long run."""
+        """Of the long run: batch x batches / seconds."""
         return self.batch * self.batches / self.seconds
 
 
@@ -128,7 +135,7 @@ class Throughput:
 class Reading:
     """The device's own sensors at one moment, `at_s` after the first counted run; None where it has no such sensor."""
 
-    at_s: float
+    at_s: Seconds
     clock_MHz: float | None
     memory_MHz: float | None
     power_W: float | None
@@ -139,23 +146,25 @@ class Reading:
 class Measurement:
     """One model on one device.
 
-    device: seconds of each run on the device's own clock (CUDA events between the session's first and last kernel; on a
-    CPU, time of the thread that ran it); wall: of the same runs on the wall's clock; clock: says which; scope: what is
-    inside; operators: of separate runs under the profiler, `profiled` being those runs as its model_run events time
-    them, None where there were none; hosted: nodes that ran on the CPU beside a GPU; complete: False where it was
-    interrupted.
+    taken: when, ISO 8601; clock: what told `device`; scope: what is inside the time and what is not; device: each run on
+    the device's own clock (CUDA events before the first and behind the last kernel; on a CPU, time of the thread that
+    ran it); wall: the same runs on the wall's clock; profiled: separate runs under the profiler, as its model_run events
+    time them, None where there were none; operators: of those; hosted: nodes that ran on the CPU beside a GPU;
+    complete: False where it was interrupted.
     """
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"seconds": "seconds"}
+
     taken: str
-    subject: Subject
+    subject: Subject = field(metadata={"key": "model"})
     place: Place
     setting: Setting
     clock: str
     scope: str
     warm_up: WarmUp
-    device: Series
-    wall: Series
-    profiled: Series | None
+    device: Series = field(metadata={"key": "device_time"})
+    wall: Series = field(metadata={"key": "wall_time"})
+    profiled: Series | None = field(metadata={"key": "profiled_time"})
     operators: tuple[OperatorTime, ...] = ()
     hosted: tuple[str, ...] = ()
     copies: Copies | None = None
@@ -165,12 +174,12 @@ class Measurement:
     complete: bool = True
 
     @property
-    def seconds(self) -> float:
-        """What a prediction is compared with: on a GPU the median by its events; on a CPU the undisturbed run.
+    def seconds(self) -> Seconds:
+        """What a prediction is compared with: on a GPU the median of `device`; on a CPU the undisturbed run.
 
-        That is the fastest run; of runs longer than LONG_S the fastest run of every operator, added up, where that is
-        less: on a shared host, neighbours only ever add time (Chen and Revels, Robust benchmarking in noisy
-        environments, 2016), and a short operator meets a quiet moment sooner than a long run.
+        That is the fastest run; of runs longer than LONG_S, where the profiler's fastest run of every operator adds up
+        to less, that sum. On a shared machine neighbours only ever add time (Chen and Revels, Robust benchmarking in
+        noisy environments, 2016), and a short operator is left alone sooner than a long run.
         """
         if self.place.kind == "gpu":
             return self.device.median

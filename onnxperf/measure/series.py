@@ -1,10 +1,17 @@
-"""A series of times, and what it says: location, spread, tails, drift."""
+"""A series of times and its statistics: location, spread, tails, drift."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import comb, floor, sqrt
 from statistics import fmean, median, stdev
+from typing import Annotated, ClassVar
+
+from onnxperf.measure.codec import MAX_NUMBER, Range
+
+Seconds = Annotated[float, Range(0.0, digits=9)]  # written to the nanosecond
+Ratio = Annotated[float, Range(-MAX_NUMBER, digits=6)]
 
 UNSTABLE_CV = 0.05  # spread beyond which a series is no steady state
 DRIFTING = 0.02  # change of the median from the first third to the last
@@ -19,44 +26,49 @@ class Series:
     Raises ValueError where there is none.
     """
 
-    samples: tuple[float, ...]
+    DERIVED: ClassVar[Mapping[str, str]] = {
+        **{f"{name}_seconds": name for name in ("median", "mean", "std", "p90", "p95", "p99", "least")},
+        "median_interval_seconds": "median_interval", "cv": "cv", "drift": "drift",
+    }  # fmt: skip
+
+    samples: tuple[Seconds, ...] = field(metadata={"key": "samples_seconds"})
 
     def __post_init__(self) -> None:
         if not self.samples:
             raise ValueError("a series holds at least one time")
 
     @property
-    def mean(self) -> float:
+    def mean(self) -> Seconds:
         """The arithmetic mean."""
         return fmean(self.samples)
 
     @property
-    def std(self) -> float:
-        """The sample standard deviation (n - 1 below the line); 0 of a single time."""
+    def std(self) -> Seconds:
+        """The sample standard deviation (divided by n - 1); 0 for a single time."""
         return stdev(self.samples) if len(self.samples) > 1 else 0.0
 
     @property
-    def median(self) -> float:
+    def median(self) -> Seconds:
         """The middle of the sorted samples."""
         return median(self.samples)
 
     @property
-    def least(self) -> float:
+    def least(self) -> Seconds:
         """The fastest."""
         return min(self.samples)
 
     @property
-    def p90(self) -> float:
+    def p90(self) -> Seconds:
         """The quantile 0.9."""
         return self.quantile(0.90)
 
     @property
-    def p95(self) -> float:
+    def p95(self) -> Seconds:
         """The quantile 0.95."""
         return self.quantile(0.95)
 
     @property
-    def p99(self) -> float:
+    def p99(self) -> Seconds:
         """The quantile 0.99."""
         return self.quantile(0.99)
 
@@ -68,10 +80,10 @@ class Series:
         return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
     @property
-    def median_interval(self) -> tuple[float, float] | None:
-        """Two samples that hold the median with at least 95% confidence, whatever the distribution.
+    def median_interval(self) -> tuple[Seconds, Seconds] | None:
+        """A distribution-free interval that holds the median with at least 95% confidence; its ends are two samples.
 
-        None for fewer than six samples: not even their least and greatest do.
+        None for fewer than six samples: not even their least and greatest would do.
         """
         rank = _rank(len(self.samples))
         if not rank:
@@ -80,19 +92,19 @@ class Series:
         return ordered[rank - 1], ordered[-rank]
 
     @property
-    def cv(self) -> float:
+    def cv(self) -> Ratio:
         """The coefficient of variation: the standard deviation over the mean."""
         return self.std / self.mean if self.mean else 0.0
 
     @property
-    def drift(self) -> float:
-        """The median of the last third over that of the first, less 1; 0 of fewer than three times."""
+    def drift(self) -> Ratio:
+        """The median of the last third of the times over that of the first, less 1; 0 for fewer than three times."""
         first, last = self._ends
         return last.median / first.median - 1 if first.median else 0.0
 
     @property
     def unstable(self) -> bool:
-        """Whether the times spread more than those of a steady state do."""
+        """Whether the times spread too widely for a steady state."""
         return self.cv > UNSTABLE_CV
 
     @property
@@ -110,11 +122,11 @@ class Series:
 
 
 def _rank(count: int) -> int:
-    """The largest r for which the r-th least and r-th greatest sample hold the median; 0 where there is none.
+    """The largest r for which the median lies between the r-th least and the r-th greatest sample; 0 for no such r.
 
-    Fewer than r of n samples lie below the median with the probability sum of C(n, k) / 2^n for k < r; both ends
-    together may take 1 - CONFIDENCE. For many samples by the normal approximation (Conover, Practical Nonparametric
-    Statistics, 3rd edition, 1999, section 3.2).
+    Fewer than r of n samples lie below the median with probability sum over k < r of C(n, k) / 2^n, and as many above
+    it; the two together may come to 1 - CONFIDENCE. For many samples by the normal approximation (Conover, Practical
+    Nonparametric Statistics, 3rd edition, 1999, section 3.2).
     """
     if count > EXACT:
         return floor(count / 2 - 1.96 * sqrt(count) / 2)
