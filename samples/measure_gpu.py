@@ -35,9 +35,10 @@ from onnx import parser
 
 import onnxperf
 from onnxperf.graph import load
-from onnxperf.measure import files, session, weights
+from onnxperf.measure import files, model_file, session
 from onnxperf.measure.job import Job
-from onnxperf.measure.run import Prepared, measure
+from onnxperf.measure.plan import prepare
+from onnxperf.measure.run import measure
 from onnxperf.output import write_file
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
@@ -216,7 +217,7 @@ class Saving:
 def optimised(ort: Any, provider: str, path: str, kind: str, level: str) -> dict[str, Any]:
     """The operators, by type, of the model as ONNX Runtime runs it, and of our own run graph."""
     terms = bound(Path(path), 1)
-    plan = Prepared.of(Job(path, provider, precision=kind, opt_level=level, **terms)).plan
+    plan = prepare(Job(path, provider, precision=kind, opt_level=level, **terms))
     with tempfile.TemporaryDirectory() as folder:
         saving = Saving(ort, folder)
         found = session.open_session(saving, plan, 0, lambda: "")
@@ -250,7 +251,7 @@ def is_half(path: Path) -> bool:
 
 def size(path: Path) -> int:
     """Bytes of a model's weights."""
-    return sum(map(weights.bytes_of, onnx.load(path, load_external_data=False).graph.initializer))
+    return sum(map(model_file.bytes_of, onnx.load(path, load_external_data=False).graph.initializer))
 
 
 def smoke(run: Run) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from onnxperf.errors import UsageError, printable
 from onnxperf.measure.codec import MAX_BYTES, from_plain, shown, to_plain

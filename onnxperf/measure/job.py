@@ -1,4 +1,4 @@
-"""What to measure: the request, and what of it the process that runs the model needs."""
+"""The request: what to measure, and how."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onnxperf.errors import UsageError
-from onnxperf.measure.inputs import Feed
 from onnxperf.runtimes import LEVELS
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 PROVIDERS = ("cuda", "cpu")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16")
-MOST_RUNS = 1_000_000  # that are counted: every sample is kept
+MOST_RUNS = 1_000_000  # that are counted: the time of each is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,10 @@ class Job:
     """What to measure.
 
     model: a path, the bytes of a file, or an onnx.ModelProto; shapes, dims, batch: as in `onnxperf.predict`.
-    iterations: counted runs, fewer where `duration_s` is over before. include_transfers: time copies of inputs and
+    iterations: counted runs, or fewer if `duration_s` is over before. include_transfers: time copies of inputs and
     outputs, too. allow_host: go on where nodes that belong on the GPU run on the CPU. inputs: an .npz file of arrays by
-    input name, instead of random ones. profile: run once more under ONNX Runtime's profiler. warm_runs, warm_s: runs
-    and seconds that go before anything counts, at least.
+    input name, instead of random ones. profile: run once more under ONNX Runtime's profiler. warm_runs, warm_s: at
+    least so many runs and seconds go before the counted runs. seed: of random inputs and weights.
 
     Raises UsageError where that contradicts itself.
     """
@@ -77,49 +76,3 @@ class Job:
     def runtime(self) -> str:
         """The runtime's name in a prediction."""
         return f"ort-{self.provider}"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the process that runs the model is given once: how its session is made.
-
-    source: the model's path, or its bytes; folder: where its external data lie, "" for none; as_is: whether the file
-    can be opened as it stands; sizes: shapes of the inputs to write into the model, where its own are others; dims:
-    what its named open dimensions are bound to; random: whether weights are missing; profile: where the profiler
-    writes, "" for no profiler.
-    """
-
-    source: str | bytes
-    name: str
-    folder: str
-    as_is: bool
-    sizes: tuple[tuple[str, tuple[int, ...]], ...]
-    dims: tuple[tuple[str, int], ...]
-    random: bool
-    provider: str
-    precision: str
-    opt_level: str
-    seed: int
-    profile: str = ""
-
-    @property
-    def gpu(self) -> bool:
-        """Whether it runs on a GPU."""
-        return self.provider == "cuda"
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """What it is asked for then: warm up with these inputs, and count `iterations` runs.
-
-    Fewer where `most_s` seconds are over, but no fewer than `least`; streak_s: seconds of runs back to back instead.
-    """
-
-    feeds: tuple[Feed, ...]
-    iterations: int
-    least: int = 1
-    most_s: float | None = None
-    warm_runs: int = 10
-    warm_s: float = 0.2
-    copies: bool = False
-    streak_s: float = 0.0

@@ -49,8 +49,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How it ran, in the words of `Scenario`. inputs: the shape of each, with all dimensions bound; options: those given
-    to ONNX Runtime's session and provider (use_tf32 is always among a GPU's); software: names and versions.
+    """How it ran, in the words of `Scenario`. inputs: shapes by name, with all dimensions bound; options: as given to
+    ONNX Runtime's session and provider (use_tf32 is always among a GPU's); software: names and versions.
     """
 
     runtime: str
@@ -146,11 +146,11 @@ class Reading:
 class Measurement:
     """One model on one device.
 
-    taken: when, ISO 8601; clock: what told `device`; scope: what is inside the time and what is not; device: each run on
-    the device's own clock (CUDA events before the first and behind the last kernel; on a CPU, time of the thread that
-    ran it); wall: the same runs on the wall's clock; profiled: separate runs under the profiler, as its model_run events
-    time them, None where there were none; operators: of those; hosted: nodes that ran on the CPU beside a GPU;
-    complete: False where it was interrupted.
+    taken: when, ISO 8601; clock: which one gives the times of `device`; scope: what is inside the time and what is not;
+    device: each run on the device's own clock (CUDA events before the first and behind the last kernel; on a CPU, time
+    of the thread that ran it); wall: the same runs on the wall's clock; profiled: separate runs under ONNX Runtime's
+    profiler, None where there were none; operators: the nodes of those runs; hosted: names of nodes that ran on the CPU
+    beside a GPU; complete: False where it was interrupted.
     """
 
     DERIVED: ClassVar[Mapping[str, str]] = {"seconds": "seconds"}

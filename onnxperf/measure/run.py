@@ -1,11 +1,12 @@
-"""Measuring: a job in, a process that runs it, a `Measurement` out."""
+"""Measuring: a job in, a process that runs its model, a `Measurement` out."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from math import inf
 
@@ -13,19 +14,20 @@ import onnxperf
 from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph import Note
 from onnxperf.measure import profile, session
-from onnxperf.measure.child import Child, Heard, Stopped
-from onnxperf.measure.job import Job, Runs
-from onnxperf.measure.prepared import Prepared, check_hosted, subject_of
-from onnxperf.measure.record import Measurement, OperatorTime, Setting, Subject, WarmUp
+from onnxperf.measure.job import Job
+from onnxperf.measure.plan import Plan, check_hosted, prepare, subject_of
+from onnxperf.measure.process import ModelProcess, Stopped
+from onnxperf.measure.record import Measurement, OperatorTime, Setting, Subject
 from onnxperf.measure.series import Series
 
 SKIPPED = 3  # runs of the profile that do not count: the first, and two
 PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # runs: at most, at least, and where they take too long
 PASSES, SETTLED = 5, 0.99  # of a CPU's profile: at most, and what another one leaves of the sum that has settled
 MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes each
-SHARED = 1.15  # times on the wall over those on the processor
+SHARED = 1.15  # times on the wall over those on the processor, above which others used the processor as well
 
 Progress = Callable[[str, int, int], None]
+Profiles = list[tuple[tuple[OperatorTime, ...], Series]]  # operators and runs of each pass under the profiler
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,124 +43,125 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
 
     Raises onnxperf errors; Stopped and Interrupted hold what had been measured before.
     """
-    told = progress or (lambda stage, done, of: None)
-    it, heard = Prepared.of(job), Heard()
-    subject = subject_of(job, it)
+    tell = progress or (lambda stage, done, of: None)
+    plan = prepare(job)
+    process, passes, why_not = ModelProcess(plan), Profiles(), ""
+    so_far = partial(_measurement, plan, subject_of(plan), process, passes)
     try:
-        _sampled(job, it, heard, told)
+        with process:
+            for _ in started(process):
+                tell(process.phase, len(process.samples), job.iterations)
         if job.profile:
-            _profiled(job, it, heard, told)
+            why_not = _profile(plan, process, passes, tell)
     except KeyboardInterrupt:
         stopped = Interrupted()
-        stopped.measurement = _concluded(job, it, subject, heard, complete=False) if heard.samples else None
+        stopped.measurement = so_far(complete=False) if process.samples else None
         raise stopped from None
     except Stopped as e:
-        e.measurement = _concluded(job, it, subject, heard, complete=False) if heard.samples else None
+        e.measurement = so_far(complete=False) if process.samples else None
         raise
-    return _concluded(job, it, subject, heard, complete=True)
+    return so_far(complete=True, why_not=why_not)
 
 
-def _sampled(job: Job, it: Prepared, heard: Heard, told: Progress) -> None:
-    runs = Runs(
-        it.feeds, job.iterations, most_s=job.duration_s, warm_runs=job.warm_runs, warm_s=job.warm_s,
-        copies=job.include_transfers,
-    )  # fmt: skip
-    with Child(it.plan, heard) as child:
-        for _ in child.hear("opened"):
-            told(heard.phase, 0, job.iterations)
-        check_hosted(job, it, heard.opened[1])
-        for _ in child.ask(runs):
-            told(heard.phase, len(heard.samples), job.iterations)
+def started(process: ModelProcess) -> Iterator[None]:
+    """Follow a process up to the end of its counted runs.
+
+    Raises EnvironmentFailure where nodes run on the CPU that belong on the GPU.
+    """
+    yield from process.listen("hosted")
+    check_hosted(process.plan, process.hosted)
+    yield from process.listen("done")
 
 
-def _profiled(job: Job, it: Prepared, heard: Heard, told: Progress) -> None:
-    """Run again under the profiler, in another process, when the first and its memory are gone.
+def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progress) -> str:
+    """Run again under the profiler, in other processes, when the first and its memory are gone. Fills `passes`.
 
     On a CPU several times, until the sum of all operators' fastest runs has settled: memory lies elsewhere each time,
-    and neighbours come and go.
+    and neighbours come and go. Returns why there is no profile, "" where there is one.
     """
-    nodes = max(len(it.graph.operators), 1)
+    job, nodes = plan.job, max(len(plan.graph.operators), 1)
     wanted = min(max(min(job.iterations, PROFILED), LEAST_PROFILED), max(MOST_EVENTS // nodes, SLOW_PROFILED))
-    took = sum(wall for _, wall in heard.samples) / (1 if job.gpu else 2)
-    runs = Runs(it.feeds, wanted + SKIPPED - 1, SLOW_PROFILED + SKIPPED - 1, most_s=took, warm_runs=0)
-    total, passes = inf, list[tuple[OperatorTime, ...]]()
+    most_s = max(sum(wall for _, wall in measured.samples) / (1 if job.gpu else 2), 1e-9)
+    job = replace(job, iterations=wanted + SKIPPED - 1, duration_s=most_s, warm_runs=0, include_transfers=False)
+    plan = replace(plan, job=job, least_runs=SLOW_PROFILED + SKIPPED - 1, profile_to="profile")
+    total = inf
     try:
         while len(passes) < (1 if job.gpu else PASSES):
-            own = Heard()
-            with Child(replace(it.plan, profile="yes"), own) as child:
-                for _ in chain(child.hear("opened"), child.ask(runs), child.ask(None, until="profile")):
-                    told("profiling", min(len(own.samples), wanted), wanted)
-                operators, profiled = profile.parse(own.profile, SKIPPED)
-            passes.append(operators)
-            heard.operators = profile.merged(passes)
-            heard.profiled = Series((*(heard.profiled.samples if heard.profiled else ()), *profiled.samples))
-            before, total = total, sum(o.least_s for o in heard.operators)
+            with ModelProcess(plan) as process:
+                for _ in chain(process.listen("hosted"), process.listen("done")):
+                    tell("profiling", min(len(process.samples), wanted), wanted)
+                passes.append(profile.parse(process.finish(), SKIPPED))
+            before, total = total, sum(o.least_s for o in profile.merged([operators for operators, _ in passes]))
             if total > SETTLED * before:
                 break
     except Stopped:
         raise
     except (EnvironmentFailure, ModelError) as e:  # a full disk, no memory left: what was measured before stands
-        heard.unprofiled = "" if passes else str(e)
+        return "" if passes else str(e)
+    return ""
 
 
-def _concluded(job: Job, it: Prepared, subject: Subject, heard: Heard, complete: bool) -> Measurement:
-    """The measurement of what was heard."""
-    opened_s, nodes, options, place, clock, software = heard.opened
+def _measurement(
+    plan: Plan, subject: Subject, process: ModelProcess, passes: Profiles, complete: bool, why_not: str = ""
+) -> Measurement:
+    """The measurement of what a process has told. why_not: there is no profile."""
+    job, graph = plan.job, plan.graph
     own = (("onnxperf", onnxperf.__version__), ("python", platform.python_version()), ("platform", platform.platform()))
-    device, wall = (Series(tuple(times)) for times in zip(*heard.samples, strict=True))
-    hosted = tuple(name or type for name, type in nodes)
+    operators = profile.merged([operators for operators, _ in passes])
+    hosted = tuple(name or type for name, type in process.hosted)
     if job.gpu and not hosted:  # where the session does not say
-        hosted = tuple(o.name for o in heard.operators if o.provider == session.CPU)
-    shapes = tuple((t.name, t.shape) for t in it.graph.inputs)
-    warm_up = WarmUp(opened_s, heard.first_s, *heard.warm)
-    return Measurement(
+        hosted = tuple(o.name for o in operators if o.provider == session.CPU)
+    m = Measurement(
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         subject=subject,
-        place=place,
+        place=process.place,
         setting=Setting(
-            job.runtime, job.opt_level, job.precision, it.graph.batch, shapes, options, (*software, *own)
+            runtime=job.runtime,
+            opt_level=job.opt_level,
+            precision=job.precision,
+            batch=graph.batch,
+            inputs=tuple((t.name, t.shape) for t in graph.inputs),
+            options=process.options,
+            software=(*process.software, *own),
         ),
-        clock=clock,
+        clock=process.clock,
         scope=_scope(job),
-        warm_up=warm_up,
-        device=device,
-        wall=wall,
-        profiled=heard.profiled,
-        operators=heard.operators,
+        warm_up=process.warm_up,
+        device=Series(tuple(device for device, _ in process.samples)),
+        wall=Series(tuple(wall for _, wall in process.samples)),
+        profiled=Series(tuple(chain.from_iterable(runs.samples for _, runs in passes))) if passes else None,
+        operators=operators,
         hosted=hosted,
-        copies=heard.copies,
-        readings=tuple(heard.readings),
-        warnings=_warnings(job, warm_up, device, wall, hosted, heard.unprofiled),
+        copies=process.copies,
+        readings=tuple(process.readings),
         complete=complete,
-    )  # fmt: skip
+    )
+    return replace(m, warnings=tuple(_warnings(m, why_not)))
 
 
 def _scope(job: Job) -> str:
     """What is inside the time, in the words of a prediction."""
     if not job.gpu:
         return "steady state, one run under ONNX Runtime, CPU provider, one thread; session start and warm-up excluded"
-    copies = "copies of inputs and outputs timed apart, pinned memory" if job.include_transfers else (
-        "inputs and outputs stay on the device"
-    )  # fmt: skip
+    copies = "inputs and outputs stay on the device"
+    if job.include_transfers:
+        copies = "copies of inputs and outputs timed apart, pinned memory"
     what = "kernels, launch gaps and host dispatch of one run under ONNX Runtime, CUDA provider"
     return f"steady state, {what}; {copies}; session start and warm-up excluded"
 
 
-def _warnings(
-    job: Job, warm_up: WarmUp, device: Series, wall: Series, hosted: tuple[str, ...], unprofiled: str
-) -> tuple[Note, ...]:
-    found = []
-    if not warm_up.steady:
-        found.append(Note("not-steady", f"times or clock had not settled after {warm_up.runs} runs of warm-up"))
+def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
+    gpu, device, hosted = m.place.kind == "gpu", m.device, m.hosted
+    if not m.warm_up.steady:
+        yield Note("not-steady", f"times or clock had not settled after {m.warm_up.runs} runs of warm-up")
     if device.drifting:
-        found.append(Note("drift", f"the last third of the runs is {device.drift:+.1%} off the first"))
+        yield Note("drift", f"the last third of the runs is {device.drift:+.1%} off the first")
     if device.unstable:
-        found.append(Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean"))
-    if hosted and job.gpu:
-        found.append(Note("hosted", f"{len(hosted)} nodes ran on the CPU beside the GPU", hosted))
-    if not job.gpu and wall.median > SHARED * device.median:
-        over = wall.median / device.median - 1
-        found.append(Note("disturbed", f"the processor was shared: by the wall's clock a run took {over:.0%} longer"))
-    if unprofiled:
-        found.append(Note("no-profile", f"operators could not be timed one by one: {unprofiled}"))
-    return tuple(found)
+        yield Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean")
+    if hosted and gpu:
+        yield Note("hosted", f"{len(hosted)} nodes ran on the CPU beside the GPU", hosted)
+    if not gpu and m.wall.median > SHARED * device.median:
+        over = m.wall.median / device.median - 1
+        yield Note("disturbed", f"the processor was shared: by the wall's clock a run took {over:.0%} longer")
+    if why_not:
+        yield Note("no-profile", f"operators could not be timed one by one: {why_not}")

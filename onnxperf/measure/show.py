@@ -10,23 +10,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.errors import Error, UsageError, printable
 from onnxperf.graph import Note
-from onnxperf.measure import throughput
-from onnxperf.measure.bench import opened
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import write
 from onnxperf.measure.job import Job
 from onnxperf.measure.profile import seconds, short
-from onnxperf.measure.record import Measurement, OperatorTime, Reading, Throughput
+from onnxperf.measure.record import Measurement, OperatorTime, Reading
 from onnxperf.measure.run import Progress, measure
 from onnxperf.measure.series import Series
+from onnxperf.measure.throughput import measure_throughput
 from onnxperf.output import check_target, write_file
 from onnxperf.report import FOLDED, console, duration, row, shortened, size, tabulate
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up
-STREAK_S = 5.0  # of the long run at the best batch, where no duration is given
 
 
 def run(
@@ -51,7 +49,7 @@ def run(
         with telling() as told:
             measured = measure(job, told)
             if search or batches:
-                measured = with_throughput(measured, job, batches, told)
+                measured = replace(measured, throughput=measure_throughput(job, batches, told))
     except (Error, KeyboardInterrupt) as e:
         kept = replace(measured, complete=False) if measured else getattr(e, "measurement", None)
         if kept is not None:
@@ -67,26 +65,6 @@ def _give(m: Measurement, json_to: str | None) -> None:
     show(console(), m)
     if json_to:
         write_file(json_to, write(m) + "\n")
-
-
-def with_throughput(m: Measurement, job: Job, batches: Sequence[int], told: Progress) -> Measurement:
-    """The measurement with the curve over `batches`, or over those that the search tries, and a long run at the best.
-
-    Raises EnvironmentFailure where not even the smallest fits into memory.
-    """
-    with opened(job) as bench:
-
-        def run_at(batch: int) -> float | None:
-            told(f"batch {batch}", 0, 0)
-            return bench.at(batch)
-
-        curve = throughput.listed(run_at, batches) if batches else throughput.curve(run_at)
-        best = throughput.best(curve)
-        if best is None:
-            raise EnvironmentFailure(f"batch {curve[0].batch} does not fit into memory: there is no throughput to find")
-        told(f"a long run at batch {best.batch}", 0, 0)
-        count, lasted = bench.streak(best.batch, job.duration_s or STREAK_S)
-    return replace(m, throughput=Throughput(curve, best.batch, count, lasted))
 
 
 @contextmanager

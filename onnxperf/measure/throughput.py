@@ -1,15 +1,91 @@
-"""Which batches to run to learn how throughput grows with them, and where memory ends. Pure: the caller runs them."""
+"""How throughput grows with the batch: which batches to run, where memory ends, and a long run at the best."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 
-from onnxperf.measure.record import Point
+from onnxperf.errors import EnvironmentFailure
+from onnxperf.measure.job import Job
+from onnxperf.measure.plan import prepare
+from onnxperf.measure.process import ModelProcess
+from onnxperf.measure.record import Point, Throughput
+from onnxperf.measure.run import Progress, started
+from onnxperf.measure.series import Series
+from onnxperf.measure.session import OutOfMemory
 
-GAIN = 0.03  # of throughput by doubling a batch; twice less than that in a row, and the device is full
-MOST = 65_536
+GAIN = 0.03  # of throughput by doubling a batch; less than that twice in a row, and the device is full
+MOST = 65_536  # samples in a batch
+RUNS, LEAST_RUNS, RUNS_S = 20, 3, 5.0  # of each batch: at most, at least, and the seconds they may take
+STREAK_S = 5.0  # of the long run at the best batch, where no duration is given
 
 RunAt = Callable[[int], float | None]  # a batch -> median seconds of a run, None where memory does not hold it
+
+
+def measure_throughput(job: Job, batches: Sequence[int], progress: Progress) -> Throughput:
+    """The curve over `batches`, or, where none are given, over those that the search tries; a long run at the best.
+
+    Raises EnvironmentFailure where not even the smallest fits into memory.
+    """
+    with closing(BatchRunner(job)) as runner:
+
+        def run_at(batch: int) -> float | None:
+            progress(f"batch {batch}", 0, 0)
+            return runner.median_s(batch)
+
+        points = listed(run_at, batches) if batches else curve(run_at)
+        found = best(points)
+        if found is None:
+            least = points[0].batch
+            raise EnvironmentFailure(f"batch {least} does not fit into memory: there is no throughput to find")
+        progress(f"a long run at batch {found.batch}", 0, 0)
+        return Throughput(points, found.batch, *runner.streak(found.batch, job.duration_s or STREAK_S))
+
+
+@dataclass
+class BatchRunner:
+    """Runs a job's model at one batch after another. A process serves one batch, to which its dimensions are bound; it
+    is kept until another batch is asked for.
+    """
+
+    job: Job
+    process: ModelProcess | None = None
+    running: ExitStack = field(default_factory=ExitStack)  # closing it ends the process
+
+    def median_s(self, batch: int, runs: int = RUNS) -> float | None:
+        """Median seconds of a run on the device's clock; None where the batch does not fit into memory."""
+        try:
+            process = self._start(batch, runs)
+        except OutOfMemory:
+            self.close()  # what is left of its memory must not count against another batch
+            return None
+        return Series(tuple(device for device, _ in process.samples)).median
+
+    def streak(self, batch: int, seconds: float) -> tuple[int, float]:
+        """Runs back to back for about so many seconds: how many, and the seconds they took."""
+        process = self.process
+        try:
+            if process is None or process.plan.graph.batch != batch:
+                process = self._start(batch, 1)
+            return process.run_for(seconds)
+        except OutOfMemory:
+            raise OutOfMemory(f"batch {batch} ran before, but now memory is short") from None
+
+    def _start(self, batch: int, runs: int) -> ModelProcess:
+        """A process that has counted some runs of a batch."""
+        self.close()
+        most_s = self.job.duration_s or RUNS_S
+        job = replace(self.job, batch=batch, iterations=runs, duration_s=most_s, include_transfers=False)
+        self.process = self.running.enter_context(ModelProcess(replace(prepare(job), least_runs=LEAST_RUNS)))
+        for _ in started(self.process):
+            pass
+        return self.process
+
+    def close(self) -> None:
+        """End the process."""
+        self.running.close()
+        self.process = None
 
 
 def curve(run_at: RunAt, least: int = 1, most: int = MOST) -> tuple[Point, ...]:

@@ -1,8 +1,8 @@
-"""Weights that a file lacks, made up; and the model as ONNX Runtime is given it, rebound and in half precision."""
+"""The model as ONNX Runtime is given it: other sizes, half precision, random weights in the place of missing ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,120 +10,59 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxperf.errors import EnvironmentFailure, ModelError
-from onnxperf.graph.proto import dtype_of, graphs_in, nodes_in
+from onnxperf.graph.proto import dtype_of
 from onnxperf.graph.read import read
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, as_type
-from onnxperf.measure.job import Plan
-from op_models.core import BITS
+from onnxperf.measure.model_file import bytes_of, entry, file_of, inner, outside
+from onnxperf.measure.plan import Plan
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
 SPREAD = 0.02  # standard deviation, as models are initialised
 BLOCK = 1 << 20  # random numbers that are repeated: times do not depend on them
 LARGEST, SMALLEST = 65504.0, 5.96e-8  # of float16
-MOST_INSIDE = 1 << 30  # bytes of weights in a place where only the file itself can hold them
+MOST_INSIDE = 1 << 30  # bytes of made-up weights that are written into the model itself
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 NUMPY = frozenset({*FLOATS[:3], "bool", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
 
-Stored = dict[str, tuple[Array, int]]  # by name: an array, and ONNX's type where NumPy does not have it (else 0)
+Weights = dict[str, tuple[Array, int]]  # by name: an array, and ONNX's number of its type if NumPy lacks it, else 0
 
 
-def absent(model: ModelProto, folder: Path | None) -> list[TensorProto]:
-    """The tensors whose data lie in a file that isn't there.
-
-    Raises ModelError where a link leads out of the model's folder.
-    """
-    return [t for t in (*model.graph.initializer, *_inner(model.graph)) if outside(t) and file_of(t, folder) is None]
-
-
-def _inner(graph: GraphProto) -> Iterator[TensorProto]:
-    """The tensors stored in nodes and in the graphs inside them."""
-    for g in graphs_in(graph.node):
-        yield from g.initializer
-    for attribute in (a for n in nodes_in(graph.node) for a in n.attribute):
-        yield from (attribute.t, *attribute.tensors)
-
-
-def outside(t: TensorProto) -> bool:
-    """Whether a tensor's data lie in another file."""
-    return bool(t.data_location == t.EXTERNAL)
-
-
-def file_of(t: TensorProto, folder: Path | None) -> Path | None:
-    """The file of a tensor's data, None where there is none."""
-    if folder is None:
-        return None
-    path = folder / _entry(t, "location")
-    try:
-        if not path.is_file():
-            return None
-    except (OSError, ValueError):
-        return None
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(f"tensor {t.name!r} keeps its data outside the model's folder, behind a link")
-    return path
-
-
-def bytes_of(t: TensorProto) -> int:
-    """What a tensor's data take."""
-    return (int(prod(t.dims)) * BITS[dtype_of(t.data_type)] + 7) // 8
-
-
-def prepare(plan: Plan) -> tuple[str | bytes, Stored]:
-    """What ONNX Runtime is to open, and the weights it is handed: those that are missing, or have another type now.
+def model_and_weights(plan: Plan) -> tuple[str | bytes, Weights]:
+    """What ONNX Runtime is to open, and the weights to hand it beside that: those that are missing, and float32 weights
+    in other files where half precision is wanted.
 
     Raises ModelError where the file can't be used, EnvironmentFailure where it gets too large.
     """
-    if plan.as_is:
+    job, folder = plan.job, plan.folder
+    if plan.as_it_is:
         return plan.source, {}
-    folder = Path(plan.folder) if plan.folder else None
     model = read(plan.source)[0]
     rebind(model, dict(plan.sizes))
-    rng = np.random.default_rng(plan.seed)
+    rng = np.random.default_rng(job.seed)
     block = rng.standard_normal(BLOCK, dtype=np.float32) * np.float32(SPREAD)
-    _fill([t for t in _inner(model.graph) if outside(t) and file_of(t, folder) is None], block)
+    _fill([t for t in inner(model.graph) if outside(t) and file_of(t, folder) is None], block)
     single = {t.name for t in model.graph.initializer if outside(t) and dtype_of(t.data_type) == "float32"}
-    if plan.precision == "fp16":
+    if job.precision == "fp16":
         model = _halved(model)
-    stored: Stored = {}
+    handed: Weights = {}
     for t in filter(outside, model.graph.initializer):
         there = file_of(t, folder)
         halved = t.name in single and dtype_of(t.data_type) == "float16"
         if there is None and _number(t) is None:
             _fill([t], block)
         elif there is None or halved:
-            stored[t.name] = (_made(t, block) if there is None else _read(t, there), _number(t) or 0)
+            handed[t.name] = (_made(t, block) if there is None else _read(t, there), _number(t) or 0)
     try:
-        return model.SerializeToString(), stored
+        return model.SerializeToString(), handed
     except ValueError:
-        raise EnvironmentFailure(f"{plan.name}: what has to be changed in it makes it larger than 2 GiB") from None
-
-
-def changed(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The inputs whose fixed sizes are others than those wanted, or open without a name, with these."""
-    found = []
-    for info in model.graph.input:
-        wanted = shapes.get(info.name, ())
-        pairs = zip(info.type.tensor_type.shape.dim, wanted, strict=False)
-        if any(d.dim_value != w if d.HasField("dim_value") else not d.dim_param for d, w in pairs):
-            found.append((info.name, wanted))
-    return tuple(found)
-
-
-def named(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
-    """The open dimensions that have a name, with the sizes they are bound to."""
-    found = {
-        dim.dim_param: size
-        for info in model.graph.input
-        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False)
-        if dim.dim_param
-    }
-    return tuple(found.items())
+        why = "what has to be changed in it makes it larger than 2 GiB"
+        raise EnvironmentFailure(f"{plan.graph.name}: {why}") from None
 
 
 def rebind(model: ModelProto, sizes: dict[str, tuple[int, ...]]) -> None:
-    """Write other sizes into the model's inputs; what the file says of the shapes behind them goes."""
+    """Write other sizes into the model's inputs, and remove the shapes of all other tensors, which may be wrong now."""
     for info in model.graph.input:
         for dim, size in zip(info.type.tensor_type.shape.dim, sizes.get(info.name, ()), strict=False):
             dim.dim_value = size
@@ -134,9 +73,9 @@ def rebind(model: ModelProto, sizes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _halved(model: ModelProto) -> ModelProto:
-    """In half precision as ONNX Runtime's own tool makes it, inputs and outputs too.
+    """The model in half precision, inputs and outputs too, by ONNX Runtime's own converter.
 
-    The tool wants to see every weight; those whose data lie elsewhere pass it as inputs.
+    The converter reads the data of every weight, so weights whose data lie elsewhere are inputs while it runs.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -166,13 +105,13 @@ def _drop(field: Any, gone: Callable[[Any], bool]) -> None:
 
 
 def _number(t: TensorProto) -> int | None:
-    """ONNX's number of a type that NumPy lacks, 0 for one that it has, None where no array can be handed over."""
+    """ONNX's number of a tensor's type if NumPy lacks it, 0 if NumPy has it, None if no array can hold it."""
     dtype = dtype_of(t.data_type)
     return 0 if dtype in NUMPY else BIT_PATTERNS.get(dtype)
 
 
 def _made(t: TensorProto, block: Array) -> Array:
-    """Random weights. Whole numbers are 0, an index of any table; vectors are positive, as variances must be."""
+    """Random weights. Whole numbers are 0, which is an index of any table; vectors are positive, as variances are."""
     shape, dtype = tuple(t.dims), dtype_of(t.data_type)
     if dtype not in FLOATS:
         return np.zeros(shape, dtype)
@@ -181,10 +120,10 @@ def _made(t: TensorProto, block: Array) -> Array:
 
 
 def _read(t: TensorProto, path: Path) -> Array:
-    """Weights from a file in float32, as float16 holds them."""
+    """Weights from a file in float32, as float16; values beyond its range become its largest and smallest ones."""
     size = prod(t.dims)
     try:
-        array = np.fromfile(path, "<f4", size, offset=int(_entry(t, "offset") or 0))
+        array = np.fromfile(path, "<f4", size, offset=int(entry(t, "offset") or 0))
     except (OSError, ValueError) as e:
         raise ModelError(f"the data of tensor {t.name!r} can't be read: {e}") from None
     if array.size != size:
@@ -194,7 +133,7 @@ def _read(t: TensorProto, path: Path) -> Array:
 
 
 def _fill(tensors: list[TensorProto], block: Array) -> None:
-    """Put made-up data into the file itself: for constants of nodes and of subgraphs, and types that NumPy lacks."""
+    """Write made-up data into the model itself: for constants of nodes and of subgraphs, and types that NumPy lacks."""
     need = sum(map(bytes_of, tensors))
     if need > MOST_INSIDE:
         raise ModelError(f"{need / 1e9:.3g} GB of weights that the file lacks can't be handed to ONNX Runtime")
@@ -202,7 +141,3 @@ def _fill(tensors: list[TensorProto], block: Array) -> None:
         t.raw_data = _made(t, block).tobytes() if _number(t) is not None else bytes(bytes_of(t))
         t.ClearField("data_location")
         del t.external_data[:]
-
-
-def _entry(t: TensorProto, key: str) -> str:
-    return next((e.value for e in t.external_data if e.key == key), "")

@@ -1,6 +1,6 @@
-"""The process that runs the model: it opens a session, then warms up and counts runs as often as it is asked to.
+"""The process that runs the model: it opens a session, warms up, counts runs, and sends their times as they come.
 
-ONNX Runtime is loaded here and nowhere else, so that what kills it leaves the samples, which are sent as they come.
+ONNX Runtime is loaded in this process alone: if it crashes, the parent still has the times sent before.
 """
 
 from __future__ import annotations
@@ -25,38 +25,44 @@ from onnxperf.errors import Error
 from onnxperf.measure import environment
 from onnxperf.measure.clocks import Clock, CudaClock, ThreadClock, check
 from onnxperf.measure.environment import Sensors
-from onnxperf.measure.job import Plan, Runs
-from onnxperf.measure.session import Bound, bind, open_session, refusal
+from onnxperf.measure.job import Job
+from onnxperf.measure.plan import Plan
+from onnxperf.measure.record import WarmUp
+from onnxperf.measure.session import Session, open_session, refusal
 
-MOST_S = {True: 10.0, False: 1.0}  # of a warm-up that does not settle: on a GPU, on a CPU, whose clock is not read
-STILL = {True: 0.02, False: 0.05}  # by how much times may differ that have settled: on a GPU, on a CPU
-BATCH_S = 0.2  # samples are sent this often
-READ_S = 0.5  # and sensors read
-LOG = "log.txt"  # in the folder of the child: what native code prints
+#: On a GPU (True) and on a CPU (False): seconds after which a warm-up ends that does not settle, and the share by which
+#: times may differ that have settled.
+MOST_S, STILL = {True: 10.0, False: 1.0}, {True: 0.02, False: 0.05}
+BATCH_S = 0.2  # between messages with times
+READ_S = 0.5  # between readings of the sensors
+LOG = "log.txt"  # what native code prints
 MOST_LOG = 1 << 16  # bytes of it that are read
 
-Say = Callable[..., None]
+Say = Callable[..., None]  # sends facts to the parent: attributes of `process.ModelProcess` by name
 
 
 def main(plan: Plan, connection: Connection, folder: str) -> None:
-    """Open the session of `plan`, then do what is asked for over the connection, until that is None."""
-    for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group: the parent decides
+    """What the process does: `serve`, with the parent at the other end of the connection.
+
+    folder: of this process alone, for what native code prints; the parent removes it.
+    """
+    for ending in (signal.SIGINT, signal.SIGTERM):  # they are sent to the whole group: the parent decides
         signal.signal(ending, signal.SIG_IGN)
     os.environ |= variables(plan)
-    with suppress(OSError):  # a full disk will be heard of
+    with suppress(OSError):  # a full disk shows itself later
         log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)  # stdout is for the answer
         os.dup2(log, 2)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="replace", closefd=False)
     Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
 
-    def say(*message: Any) -> None:
-        connection.send(message)
+    def say(**facts: Any) -> None:
+        connection.send(facts)
 
     try:
         with reported(say):
-            say("phase", "loading ONNX Runtime")
-            rt, ml = (environment.cuda_runtime(), environment.nvml()) if plan.gpu else (None, None)
+            say(phase="loading ONNX Runtime")
+            rt, ml = (environment.cuda_runtime(), environment.nvml()) if plan.job.gpu else (None, None)
             serve(plan, environment.onnx_runtime(), rt, ml, say, connection.recv, lambda: tail(folder))
     except (BrokenPipeError, EOFError):  # the parent is gone
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,9 +70,9 @@ def main(plan: Plan, connection: Connection, folder: str) -> None:
 
 def variables(plan: Plan) -> dict[str, str]:
     """What ONNX Runtime and CUDA are told by the environment, in this process alone."""
-    told = {"ORT_DISABLE_TELEMETRY": "1"}  # it reports to no one, and needs no thread for it
-    # Official builds have no device events in their profile: a node's time is its kernel's where launches wait.
-    return told | {"CUDA_LAUNCH_BLOCKING": "1"} if plan.gpu and plan.profile else told
+    found = {"ORT_DISABLE_TELEMETRY": "1"}  # no report to its makers, and no thread for it
+    # Official builds profile no device events: a node's time is its kernel's only if every launch waits for its end.
+    return found | {"CUDA_LAUNCH_BLOCKING": "1"} if plan.job.gpu and plan.profile_to else found
 
 
 @contextmanager
@@ -75,9 +81,9 @@ def reported(say: Say) -> Iterator[None]:
     try:
         yield
     except Error as e:
-        say("error", type(e).__name__, str(e))
+        say(error=e)
     except MemoryError as e:
-        say("error", "OutOfMemory", str(refusal(e, "the model", "")))
+        say(error=refusal(e, "the model", ""))
 
 
 def tail(folder: str) -> str:
@@ -99,54 +105,65 @@ def _end_with_parent(folder: str) -> None:
 
 
 def serve(
-    plan: Plan, ort: Any, rt: Any, ml: Any, say: Say, ask: Callable[[], Runs | None], log: Callable[[], str]
+    plan: Plan, ort: Any, rt: Any, ml: Any, say: Say, ask: Callable[[], float | None], log: Callable[[], str]
 ) -> None:
-    """Open the session, then answer requests until there are no more.
+    """Open the session and count runs; then run back to back for so many seconds as `ask` gives, until it gives None.
 
-    ort, rt, ml: ONNX Runtime, and for a GPU CUDA's runtime and NVML.
+    ort, rt, ml: ONNX Runtime, and for a GPU CUDA's runtime and NVML. say, log: as in `main` and `open_session`.
     """
     clock: Clock = ThreadClock()
     sensors, place, stream = Sensors(None, ""), environment.processor(), 0
-    if plan.gpu:
+    if plan.job.gpu:
         environment.require_device(rt)
         clock = CudaClock(rt)
         sensors = Sensors(ml, environment.text(check(rt, rt.cudaDeviceGetPCIBusId(64, 0))))
         place, stream = environment.graphics(rt, sensors), int(clock.stream)
-    say("phase", "opening the model")
-    opened = open_session(ort, plan, stream, log)
-    software = {"onnxruntime": ort.__version__, "cuda": getattr(ort, "cuda_version", "") if plan.gpu else ""}
-    versions = tuple((name, str(version)) for name, version in software.items() if version)
-    say("opened", opened.seconds, opened.hosted, opened.options, place, clock.name, versions)
-    while (runs := ask()) is not None:
-        perform(bind(opened, plan, runs.feeds), clock, sensors, runs, say)
-        say("done")
-    if plan.profile:
-        say("profile", opened.session.end_profiling())
+    say(phase="opening the model")
+    session = open_session(ort, plan, stream, log)
+    software = {"onnxruntime": ort.__version__, "cuda": getattr(ort, "cuda_version", "") if plan.job.gpu else ""}
+    say(
+        hosted=session.hosted, options=session.options, place=place, clock=clock.name,
+        software=tuple((name, str(version)) for name, version in software.items() if version),
+    )  # fmt: skip
+    count_runs(session, clock, sensors, plan, say)
+    while (seconds := ask()) is not None:
+        warm_up(session.run, clock, sensors, plan.job)
+        with uncollected():
+            say(streak=clock.streak(session.run, seconds), done=True)
+    if plan.profile_to:
+        say(profile=session.inference.end_profiling())
 
 
-def perform(bound: Bound, clock: Clock, sensors: Sensors, runs: Runs, say: Say) -> None:
-    """One request: first run, warm-up, counted runs, and what else is wanted; all of it is told as it comes."""
-    say("phase", "in the first run")
-    say("first_s", clock.timed(bound.run)[1])
-    say("phase", "warming up")
-    say("warm", *warm_up(bound.run, clock, sensors, runs))
-    say("phase", "in a counted run")
+def count_runs(session: Session, clock: Clock, sensors: Sensors, plan: Plan, say: Say) -> None:
+    """The first run, the warm-up, the counted runs, and the copies if they are wanted; each is told as it comes."""
+    say(phase="in the first run")
+    first_s = clock.timed(session.run)[1]
+    say(phase="warming up")
+    say(warm_up=WarmUp(session.opened_s, first_s, *warm_up(session.run, clock, sensors, plan.job)))
+    say(phase="in a counted run")
+    with uncollected():
+        sample(session.run, clock, sensors, plan, say)
+    if plan.job.include_transfers and isinstance(clock, CudaClock):
+        say(phase="copying inputs and outputs")
+        say(copies=clock.copies(*session.buffers()))
+    say(done=True)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile: that would take time within a run."""
     gc.disable()
-    if runs.streak_s:
-        say("streak", *clock.streak(bound.run, runs.streak_s))
-    else:
-        sample(bound.run, clock, sensors, runs, say)
-    gc.enable()
-    if runs.copies and isinstance(clock, CudaClock):
-        say("phase", "copying inputs and outputs")
-        say("copies", clock.copies(*bound.buffers()))
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
-def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs) -> tuple[int, float, bool]:
-    """Run until times and clock have settled: how many runs, how long, and whether they did."""
-    if not runs.warm_runs:
+def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, job: Job) -> tuple[int, float, bool]:
+    """Run until times and clock have settled: how many runs, how many seconds, and whether they have settled."""
+    if not job.warm_runs:
         return 0, 0.0, False
-    still, most = STILL[isinstance(clock, CudaClock)], MOST_S[isinstance(clock, CudaClock)]
+    still, most = STILL[job.gpu], MOST_S[job.gpu]
     times: list[float] = []
     clocks: list[float | None] = []
     start = time.perf_counter()
@@ -155,7 +172,7 @@ def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs)
         spent = time.perf_counter() - start
         if done % 5 == 0:
             clocks.append(sensors.clock())
-        enough = done >= runs.warm_runs and spent >= runs.warm_s
+        enough = done >= job.warm_runs and spent >= job.warm_s
         steady = settled(times, still) and _same(clocks, still)
         if enough and (spent >= most or (done >= 10 and done % 5 == 0 and steady)):
             break
@@ -163,8 +180,9 @@ def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs)
 
 
 def settled(times: list[float], still: float) -> bool:
-    """Whether the median of the last five runs (of half of them, where they are few) is that of those before, but for
-    a share of `still`.
+    """Whether the median of the last five runs differs from that of the five before by no more than a share of `still`.
+
+    Of fewer than ten runs, the later half is compared with the half before.
     """
     n = min(5, len(times) // 2)
     if not n:
@@ -178,22 +196,23 @@ def _same(clocks: list[float | None], still: float) -> bool:
     return not before or not now or abs(now / before - 1) < still
 
 
-def sample(run: Callable[[], None], clock: Clock, sensors: Sensors, runs: Runs, say: Say) -> None:
-    """Count runs; samples are sent in batches, with what the sensors say at the start, on the way and at the end."""
+def sample(run: Callable[[], None], clock: Clock, sensors: Sensors, plan: Plan, say: Say) -> None:
+    """Count runs; times are sent in batches, and the sensors are read at the start, on the way and at the end."""
+    iterations, most_s = plan.job.iterations, plan.job.duration_s
     start = sensors.since = time.perf_counter()
-    say("readings", sensors.read())
+    say(readings=sensors.read())
     batch: list[tuple[float, float]] = []
-    told = read = start
-    for done in range(1, runs.iterations + 1):
+    sent = read = start
+    for done in range(1, iterations + 1):
         batch.append(clock.timed(run))
         now = time.perf_counter()
-        late = runs.most_s is not None and now - start >= runs.most_s and done >= runs.least
-        last = late or done == runs.iterations
-        if last or now - told >= BATCH_S:
-            say("samples", batch)
-            batch, told = [], now
+        late = most_s is not None and now - start >= most_s and done >= plan.least_runs
+        last = late or done == iterations
+        if last or now - sent >= BATCH_S:
+            say(samples=batch)
+            batch, sent = [], now
         if last or now - read >= READ_S:
-            say("readings", sensors.read())
+            say(readings=sensors.read())
             read = now
         if last:
             break

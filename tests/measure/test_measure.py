@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,12 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxperf.errors import EnvironmentFailure, ModelError, UsageError
-from onnxperf.measure.bench import opened
-from onnxperf.measure.child import Stopped
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.job import Job
-from onnxperf.measure.prepared import Prepared, check_hosted
+from onnxperf.measure.plan import check_hosted, prepare
+from onnxperf.measure.process import Stopped
 from onnxperf.measure.run import Interrupted, measure
+from onnxperf.measure.throughput import BatchRunner
 
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
@@ -247,14 +249,14 @@ def test_the_surroundings_are_left_as_they_were() -> None:
 
 
 def test_a_session_serves_the_batch_that_its_dimensions_are_bound_to() -> None:
-    with opened(job()) as bench:
-        assert all((bench.at(n, 3) or math.nan) > 0 for n in (1, 4))
-        first = bench.child
-        runs, seconds = bench.streak(4, 1e-6)
+    with closing(BatchRunner(job())) as runner:
+        assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
+        first = runner.process
+        runs, seconds = runner.streak(4, 1e-6)
         assert runs >= 1 and seconds > 0
-        assert bench.child is first
-        bench.at(2, 1)
-        assert bench.child is not first
+        assert runner.process is first
+        runner.median_s(2, 1)
+        assert runner.process is not first
 
 
 def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
@@ -265,14 +267,14 @@ def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
 
 
 def test_a_fixed_batch_is_opened_anew() -> None:
-    with opened(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }"))) as bench:
-        assert all((bench.at(n, 3) or math.nan) > 0 for n in (1, 4))
+    with closing(BatchRunner(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }")))) as runner:
+        assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
 
 
 def test_a_batch_that_does_not_fit_is_no_error() -> None:
     model = small("(float[N,1000000] x) => (float[1000000,1000000] y) { t=Transpose<perm=[1,0]>(x) y=MatMul(t,x) }")
-    with opened(job(model)) as bench:
-        assert bench.at(1) is None
+    with closing(BatchRunner(job(model))) as runner:
+        assert runner.median_s(1) is None
 
 
 HOSTED = "(float[2,64] x) => (float[2,64] y) { r=Relu(x) y=Neg(r) }"
@@ -280,16 +282,16 @@ HOSTED = "(float[2,64] x) => (float[2,64] y) { r=Relu(x) y=Neg(r) }"
 
 @pytest.mark.parametrize("name", ["node0", "node1_fused"])
 def test_a_node_on_the_cpu_that_belongs_on_the_gpu(name: str) -> None:
-    asked = Job(small(HOSTED), "cuda")
+    asked = prepare(Job(small(HOSTED), "cuda"))
     with pytest.raises(EnvironmentFailure, match=rf"on the CPU that belong on the GPU: {name} \(Relu\)"):
-        check_hosted(asked, Prepared.of(asked), ((name, "Relu"),))
-    check_hosted(Job(small(HOSTED), "cuda", allow_host=True), Prepared.of(asked), ((name, "Relu"),))
+        check_hosted(asked, ((name, "Relu"),))
+    check_hosted(replace(asked, job=replace(asked.job, allow_host=True)), ((name, "Relu"),))
 
 
 def test_shape_arithmetic_may_run_on_the_cpu() -> None:
     text = "(float[N,64] x) => (float[M] y) { s=Shape(x) p=ReduceProd<keepdims=1>(s) y=Reshape(x,p) }"
-    asked = Job(small(text), "cuda", batch=2)
-    check_hosted(asked, Prepared.of(asked), (("node0", "Shape"), ("node1", "ReduceProd"), ("", "Concat")))
+    asked = prepare(Job(small(text), "cuda", batch=2))
+    check_hosted(asked, (("node0", "Shape"), ("node1", "ReduceProd"), ("", "Concat")))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from onnx import parser
 import onnxperf
 from onnxperf import arguments
 from onnxperf.errors import EnvironmentFailure
-from onnxperf.measure import bench, job, show
+from onnxperf.measure import job, show, throughput
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
@@ -110,7 +110,7 @@ def test_so_does_what_goes_wrong_on_the_way_to_the_best_batch(
         raise error
 
     monkeypatch.setattr(show, "measure", lambda *_: replace(on_a_cpu, complete=True))
-    monkeypatch.setattr(show, "with_throughput", fail)
+    monkeypatch.setattr(show, "measure_throughput", fail)
     found, out, _ = cli("measure", model, *ON_CPU, "--throughput", "--json", str(tmp_path / "m.json"))
     assert found == code
     assert kept(out, tmp_path / "m.json") == on_a_cpu
@@ -122,10 +122,10 @@ def test_a_batch_that_the_model_is_not_made_for(cli: Cli) -> None:
     assert "mobilenetv2.onnx on " in out
 
 
-def test_nothing_fits(on_a_cpu: Measurement, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    monkeypatch.setattr(bench.Bench, "at", lambda *_: None)
+def test_nothing_fits(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.setattr(throughput.BatchRunner, "median_s", lambda *_: None)
     with pytest.raises(EnvironmentFailure, match="batch 2 does not fit"):
-        show.with_throughput(on_a_cpu, job.Job(model, "cpu"), (4, 2), lambda *_: None)
+        throughput.measure_throughput(job.Job(model, "cpu"), (4, 2), lambda *_: None)
 
 
 @pytest.mark.parametrize(

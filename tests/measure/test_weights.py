@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_helper, parser
 
 from onnxperf.errors import ModelError
+from onnxperf.graph import Graph
 from onnxperf.measure.inputs import Feed
-from onnxperf.measure.job import Plan
-from onnxperf.measure.session import bind, open_session
-from onnxperf.measure.weights import absent, changed, prepare, rebind
+from onnxperf.measure.job import Job
+from onnxperf.measure.model_file import absent, changed
+from onnxperf.measure.plan import Plan
+from onnxperf.measure.session import open_session
+from onnxperf.measure.weights import model_and_weights, rebind
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -38,22 +42,17 @@ def weightless(text: str, *tensors: TensorProto) -> ModelProto:
     return m
 
 
-def plan(m: ModelProto, folder: Path | None = None, **changes: Any) -> Plan:
-    fields: dict[str, Any] = {
-        "source": m.SerializeToString(), "name": "m", "folder": str(folder or ""), "as_is": False, "sizes": (),
-        "dims": (),
-        "random": True, "provider": "cpu", "precision": "keep", "opt_level": "all", "seed": 0,
-    }  # fmt: skip
-    return Plan(**fields | changes)
+def plan(m: ModelProto, folder: Path | None = None, sizes: Any = (), random: bool = True, **terms: Any) -> Plan:
+    job = Job(m.SerializeToString(), "cpu", **terms)
+    return Plan(job, Graph("m", (), (), ()), folder, sizes=sizes, random=random)
 
 
 def outputs(p: Plan, **arrays: Any) -> list[Any]:
     """What the model computes, on arrays or on random inputs of these shapes."""
-    opened = open_session(ort, p, 0, lambda: "")
     feeds = tuple(Feed(n, a) if isinstance(a, tuple) else Feed(n, a.shape, array=a) for n, a in arrays.items())
-    bound = bind(opened, p, feeds)
-    bound.run()
-    return list(bound.binding.copy_outputs_to_cpu())
+    session = open_session(ort, replace(p, feeds=feeds), 0, lambda: "")
+    session.run()
+    return list(session.binding.copy_outputs_to_cpu())
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
@@ -100,7 +99,7 @@ def test_weights_that_are_cut_off(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes()[:-4])
     m = weightless(GEMM, external("w", (8, 4)))
     with pytest.raises(ModelError, match="cut off: 31 of 32"):
-        prepare(plan(m, tmp_path, precision="fp16"))
+        model_and_weights(plan(m, tmp_path, precision="fp16"))
     with pytest.raises(ModelError, match="refuses it"):
         open_session(ort, plan(m, tmp_path), 0, lambda: "")
 
@@ -188,6 +187,6 @@ def test_open_dimensions_stay_open() -> None:
 def test_what_stands_in_the_file_stays() -> None:
     m = model(GEMM)
     m.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
-    source, stored = prepare(plan(m))
+    source, stored = model_and_weights(plan(m))
     assert isinstance(source, bytes)
     assert load_model_from_string(source) == m and not stored

@@ -15,17 +15,17 @@ from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.measure import worker
 from onnxperf.measure.clocks import CudaClock
 from onnxperf.measure.environment import Sensors
-from onnxperf.measure.inputs import Feed
-from onnxperf.measure.job import Plan, Runs
+from onnxperf.measure.job import Job
+from onnxperf.measure.plan import Plan, prepare
 from onnxperf.measure.session import OutOfMemory, refusal
 from onnxperf.measure.worker import reported, sample, serve, settled, variables, warm_up
 
 MODEL = parser.parse_model(
     '<ir_version: 9, opset_import: ["" : 20]> g (float[1,4] x, int64[1,2] i) => (float[1,4] y) { y=Relu(x) }'
 ).SerializeToString()
-PLAN = Plan(MODEL, "g", "", False, (), (), False, "cuda", "keep", "all", 0)
-FEEDS = (Feed("x", (1, 4)), Feed("i", (1, 2), 0, 9))
-RUNS = Runs(FEEDS, 3, warm_s=0.0)
+JOB = Job(MODEL, "cuda", iterations=3, warm_s=0.0)
+PLAN = prepare(JOB)
+Facts = dict[str, Any]
 
 
 class Cuda:
@@ -126,15 +126,25 @@ class Ort:
 
 
 def served(
-    plan: Plan = PLAN, runs: Runs = RUNS, log: str = "", **ort: Any
-) -> tuple[list[tuple[Any, ...]], Ort, list[str]]:
-    """The messages of a process that is asked once, and what its stand-ins were told."""
-    said: list[tuple[Any, ...]] = []
+    plan: Plan = PLAN, log: str = "", ask: tuple[float, ...] = (), **terms: Any
+) -> tuple[list[Facts], Ort, list[str]]:
+    """What a process tells that is asked for long runs after the counted ones, and what its stand-ins were told.
+
+    terms: of the job, or of the stand-in for ONNX Runtime.
+    """
+    said: list[Facts] = []
     calls: list[str] = []
-    requests = iter([runs, None])
-    stand_in = Ort(calls, **ort)
-    serve(plan, stand_in, Cuda(calls), None, lambda *m: said.append(m), lambda: next(requests), lambda: log)
-    return said, stand_in, calls
+    requests = iter([*ask, None])
+    changed = {name: terms.pop(name) for name in [*terms] if hasattr(JOB, name)}
+    ort = Ort(calls, **terms)
+    plan = replace(plan, job=replace(plan.job, **changed))
+    serve(plan, ort, Cuda(calls), None, lambda **facts: said.append(facts), lambda: next(requests), lambda: log)
+    return said, ort, calls
+
+
+def told(said: list[Facts], name: str) -> Any:
+    """A fact, by what was said of it first."""
+    return next(facts[name] for facts in said if name in facts)
 
 
 def test_a_gpu_session_gets_our_stream_and_no_way_back_to_the_cpu() -> None:
@@ -150,11 +160,11 @@ def test_a_gpu_session_gets_our_stream_and_no_way_back_to_the_cpu() -> None:
 
 @pytest.mark.parametrize(("precision", "tf32"), [("keep", "1"), ("tf32", "1"), ("fp32", "0")])
 def test_tf32_is_always_said(precision: str, tf32: str) -> None:
-    said, ort, _ = served(replace(PLAN, precision=precision))
+    said, ort, _ = served(precision=precision)
     assert ort.providers[0][1]["use_tf32"] == tf32
-    opened = next(m for m in said if m[0] == "opened")
-    assert ("use_tf32", tf32) in opened[3]
-    assert "user_compute_stream" not in dict(opened[3]), "an address says nothing to a reader"
+    options = dict(told(said, "options"))
+    assert options["use_tf32"] == tf32
+    assert "user_compute_stream" not in options, "an address says nothing to a reader"
 
 
 def test_inputs_and_outputs_lie_on_the_device() -> None:
@@ -176,25 +186,29 @@ def test_every_run_stands_between_events() -> None:
 
 def test_what_is_said_in_which_order() -> None:
     said, _, _ = served()
-    assert [m[0] for m in said if m[0] != "readings"] == [
-        "phase", "opened", "phase", "first_s", "phase", "warm", "phase", "samples", "done"
+    assert [next(iter(facts)) for facts in said if "readings" not in facts] == [
+        "phase", "hosted", "phase", "phase", "warm_up", "phase", "samples", "done"
     ]  # fmt: skip
-    _, seconds, hosted, _, place, clock, software = next(m for m in said if m[0] == "opened")
-    assert seconds >= 0 and hosted == (("shape", "Shape"),)
+    place, warm_up = told(said, "place"), told(said, "warm_up")
+    assert warm_up.opened_s >= 0 <= warm_up.first_s and told(said, "hosted") == (("shape", "Shape"),)
     assert (place.kind, place.id, place.name, place.memory_bytes) == ("gpu", "l4", "NVIDIA L4", 24 << 30)
     assert place.driver == "CUDA 13.0"
-    assert "CUDA events" in clock
-    assert dict(software) == {"onnxruntime": "1.31.1", "cuda": "13.0"}
-    samples = next(m for m in said if m[0] == "samples")[1]
-    assert [device for device, _ in samples] == [0.001] * 3
+    assert "CUDA events" in told(said, "clock")
+    assert dict(told(said, "software")) == {"onnxruntime": "1.31.1", "cuda": "13.0"}
+    assert [device for device, _ in told(said, "samples")] == [0.001] * 3
+
+
+def test_long_runs_are_asked_for_afterwards() -> None:
+    said, _, _ = served(ask=(0.05, 0.01))
+    assert [facts["streak"] for facts in said if "streak" in facts] == [(50, 0.001), (10, 0.001)]
+    assert sum("done" in facts for facts in said) == 3
 
 
 def test_copies_are_timed_where_they_are_asked_for() -> None:
-    said, _, calls = served(runs=replace(RUNS, copies=True))
-    copies = next(m for m in said if m[0] == "copies")[1]
-    assert copies.to_device_bytes == 16
+    said, _, calls = served(include_transfers=True)
+    assert told(said, "copies").to_device_bytes == 16
     assert "cudaMemcpyAsync" in calls
-    assert "copies" not in [m[0] for m in served()[0]]
+    assert not any("copies" in facts for facts in served()[0])
 
 
 def test_a_session_that_fell_back_to_the_cpu_is_refused_with_the_reason() -> None:
@@ -214,18 +228,18 @@ def test_an_onnx_runtime_without_cuda_is_refused() -> None:
 def test_no_device(devices: int, driver: int, says: str) -> None:
     cuda = Cuda([], devices=devices, driver=driver)
     with pytest.raises(EnvironmentFailure, match=says):
-        serve(PLAN, Ort([]), cuda, None, lambda *m: None, lambda: None, lambda: "")
+        serve(PLAN, Ort([]), cuda, None, lambda **_: None, lambda: None, lambda: "")
 
 
 def test_a_full_gpu_is_said_to_be_full() -> None:
     text = (
         "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : bfc_arena.cc:376 Failed to allocate memory for requested buffer"
     )
-    said: list[tuple[Any, ...]] = []
-    with reported(lambda *m: said.append(m)):
+    said: list[Facts] = []
+    with reported(lambda **facts: said.append(facts)):
         served(failing=text)
-    assert said[0][:2] == ("error", "OutOfMemory")
-    assert "a smaller batch" in said[0][2]
+    assert type(said[0]["error"]) is OutOfMemory
+    assert "a smaller batch" in str(said[0]["error"])
 
 
 ERROR = "[ONNXRuntimeError] : 1 : FAIL : "
@@ -256,8 +270,9 @@ def test_refusals_in_plain_words(text: str, kind: type[Exception], says: str) ->
 
 def test_launches_wait_only_under_the_profiler() -> None:
     assert "CUDA_LAUNCH_BLOCKING" not in variables(PLAN)
-    assert variables(replace(PLAN, profile="p"))["CUDA_LAUNCH_BLOCKING"] == "1"
-    assert "CUDA_LAUNCH_BLOCKING" not in variables(replace(PLAN, profile="p", provider="cpu"))
+    profiled = replace(PLAN, profile_to="p")
+    assert variables(profiled)["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert "CUDA_LAUNCH_BLOCKING" not in variables(replace(profiled, job=replace(JOB, provider="cpu")))
     assert variables(PLAN)["ORT_DISABLE_TELEMETRY"] == "1"
 
 
@@ -265,10 +280,8 @@ def clock(times: Iterator[float]) -> CudaClock:
     return CudaClock(Cuda([], times))
 
 
-def warmed(times: Iterator[float], sensors: Any = None, **runs: Any) -> tuple[int, bool]:
-    count, _, steady = warm_up(
-        lambda: None, clock(times), sensors or Sensors(None, ""), replace(RUNS, **{"warm_s": 0.0, **runs})
-    )
+def warmed(times: Iterator[float], sensors: Any = None, **terms: Any) -> tuple[int, bool]:
+    count, _, steady = warm_up(lambda: None, clock(times), sensors or Sensors(None, ""), replace(JOB, **terms))
     return count, steady
 
 
@@ -280,7 +293,7 @@ def test_a_warm_up_ends_when_times_have_settled() -> None:
 
 def test_a_warm_up_that_never_settles_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "MOST_S", {True: 0.0, False: 0.0})
-    assert warmed(iter(1.1**i for i in range(1000))) == (RUNS.warm_runs, False)
+    assert warmed(iter(1.1**i for i in range(1000))) == (JOB.warm_runs, False)
 
 
 def test_the_clock_must_stand_still_too() -> None:
@@ -307,10 +320,10 @@ def test_settled(times: list[float], is_settled: bool) -> None:
 
 
 def test_sampling_ends_with_the_time_but_not_before_the_least() -> None:
-    said: list[tuple[Any, ...]] = []
-    runs = replace(RUNS, iterations=1000, least=7, most_s=1e-9)
-    sample(lambda: None, clock(iter([1.0] * 1000)), Sensors(None, ""), runs, lambda *m: said.append(m))
-    assert sum(len(m[1]) for m in said if m[0] == "samples") == 7
+    said: list[Facts] = []
+    plan = replace(PLAN, job=replace(JOB, iterations=1000, duration_s=1e-9), least_runs=7)
+    sample(lambda: None, clock(iter([1.0] * 1000)), Sensors(None, ""), plan, lambda **facts: said.append(facts))
+    assert sum(len(facts["samples"]) for facts in said if "samples" in facts) == 7
 
 
 class Nvml:

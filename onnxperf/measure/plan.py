@@ -1,0 +1,131 @@
+"""A job made ready to run: the model read, its dimensions bound, its inputs and weights looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from onnxperf.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.graph import Graph, load
+from onnxperf.graph.proto import nodes_in
+from onnxperf.graph.read import read
+from onnxperf.graph.skeleton import skeleton
+from onnxperf.measure import inputs, model_file
+from onnxperf.measure.environment import free_bytes
+from onnxperf.measure.job import Job
+from onnxperf.measure.record import Subject
+from onnxperf.passes import precision
+from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+
+NOT_SINGLE = frozenset({"float16", "bfloat16", "float64"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the process which runs the model is given.
+
+    job: its model is a path or the bytes of a file, and what binds dimensions is left out of it; graph: the model with
+    all dimensions bound; folder: where its weights lie, None for none; feeds: what its inputs hold; sizes: shapes to
+    write into the file's inputs where they are others there; dims: what its named open dimensions are bound to;
+    random: whether weights are missing; opset, nodes: the file's opset and the names of its nodes.
+
+    least_runs: as many are counted even if the job's time is over; profile_to: where the profiler writes, "" for no
+    profiler.
+    """
+
+    job: Job
+    graph: Graph
+    folder: Path | None = None
+    feeds: tuple[inputs.Feed, ...] = ()
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
+    random: bool = False
+    opset: int = 0
+    nodes: frozenset[str] = frozenset()
+    least_runs: int = 1
+    profile_to: str = ""
+
+    @property
+    def source(self) -> str | bytes:
+        """The model's path, or the bytes of its file."""
+        return cast("str | bytes", self.job.model)
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether ONNX Runtime can open the model's own file."""
+        changed = self.random or self.sizes or self.job.precision == "fp16"
+        return isinstance(self.source, str) and not changed
+
+
+def prepare(job: Job) -> Plan:
+    """Read the model of a job, bind its dimensions, and look whether there is room for its weights.
+
+    Raises UsageError, ModelError, EnvironmentFailure.
+    """
+    graph = load(job.model, shapes=job.shapes, dims=job.dims, batch=job.batch)
+    proto, _, folder = read(job.model)
+    if job.precision in ("fp32", "tf32") and any(
+        t.dtype in NOT_SINGLE for t in (*graph.inputs, *graph.stored()) if t.size > 1
+    ):
+        raise UsageError(f"{graph.name} is not stored in float32: measure it with --precision keep")
+    absent = model_file.absent(proto, folder)
+    need, free = sum(map(model_file.bytes_of, absent)), free_bytes()
+    if free is not None and need > free:
+        raise EnvironmentFailure(
+            f"{graph.name}: its weights take {need / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free"
+        )
+    feeds = inputs.feeds(graph)
+    if job.inputs is not None:
+        arrays = inputs.given(job.inputs, graph)
+        feeds = tuple(replace(f, array=arrays[f.name]) for f in feeds)
+    shapes = {t.name: t.shape for t in graph.inputs}
+    return Plan(
+        job=replace(job, model=_source(job.model), shapes=None, dims=None, batch=None, inputs=None),
+        graph=graph,
+        folder=folder,
+        feeds=feeds,
+        sizes=model_file.changed(proto, shapes),
+        dims=model_file.named(proto, shapes),
+        random=bool(absent),
+        opset=next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0),
+        nodes=frozenset(n.name for n in nodes_in(proto.graph.node)),
+    )
+
+
+def _source(model: Any) -> str | bytes:
+    """A model's path, or the bytes of its file."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fsdecode(model)
+    return model if isinstance(model, bytes) else bytes(model.SerializeToString())
+
+
+def subject_of(plan: Plan) -> Subject:
+    """What the measurement says of the model."""
+    model = plan.source
+    with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Subject(plan.graph.name, digest, plan.opset, "random" if plan.random else "stored", skeleton(model))
+
+
+def check_hosted(plan: Plan, hosted: tuple[tuple[str, str], ...]) -> None:
+    """Refuse a session that runs nodes on the CPU which belong on the GPU, unless the job allows that.
+
+    hosted: names and types of the nodes on the CPU. Raises EnvironmentFailure.
+    """
+    if not hosted or plan.job.allow_host:
+        return
+    graph = precision(plan.graph, plan.job.precision)
+    run = run_graph(graph, RUNTIMES[plan.job.runtime], LEVELS[plan.job.opt_level])
+    ours = {n for o in run.operators if o.place == "gpu" for n in o.nodes}
+    # nodes that ONNX Runtime's rewrites made are named after those that they stand for
+    made = {name for name, _ in hosted if name not in plan.nodes and any(n and n in name for n in ours)}
+    if astray := [f"{name} ({type})" for name, type in hosted if name in ours or name in made]:
+        listed = printable(", ".join(astray[:5])[:300]) + (f" and {len(astray) - 5} more" if len(astray) > 5 else "")
+        raise EnvironmentFailure(
+            f"{plan.graph.name}: ONNX Runtime runs nodes on the CPU that belong on the GPU: {listed};"
+            " --allow-host measures it all the same"
+        )

@@ -1,0 +1,150 @@
+"""The process that runs a model, as its parent sees it: started, listened to, asked, and never left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnxperf.errors import EnvironmentFailure, printable
+from onnxperf.measure.plan import Plan
+from onnxperf.measure.record import Copies, Measurement, Place, Reading, WarmUp
+from onnxperf.measure.worker import main, tail
+
+STARTING = "starting"
+
+
+class Stopped(EnvironmentFailure):
+    """The process that ran the model ended before it was done; `measurement` is what it had measured, or None."""
+
+    measurement: Measurement | None = None
+
+
+@dataclass
+class ModelProcess:
+    """A process that runs the model of a plan, and what it has told so far, which stays when it is gone.
+
+    As a context it starts the process, with a folder for what that writes, and removes both in the end.
+
+    phase: what it is doing; hosted: names and types of the nodes on the CPU beside a GPU; samples: seconds of each
+    counted run, by the device's clock and by the wall's; streak: how many runs back to back, and their seconds;
+    profile: the path of the profile; done: whether it has run what it was asked to. The others are named as in
+    `record`; place and warm_up are there before the first sample.
+    """
+
+    plan: Plan
+    phase: str = STARTING
+    place: Place = field(init=False)
+    clock: str = ""
+    software: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    hosted: tuple[tuple[str, str], ...] = ()
+    warm_up: WarmUp = field(init=False)
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    copies: Copies | None = None
+    streak: tuple[int, float] = (0, 0.0)
+    profile: str = ""
+    done: bool = False
+
+    def __enter__(self) -> ModelProcess:
+        try:
+            self.folder = tempfile.mkdtemp(prefix="onnxperf-")
+        except OSError as e:
+            raise EnvironmentFailure(f"there is no place for temporary files: {e.strerror or e}") from None
+        try:
+            self._start()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        return self
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        target = self.plan.profile_to
+        plan = replace(self.plan, profile_to=str(Path(self.folder, target))) if target else self.plan
+        self.process = context.Process(target=main, args=(plan, theirs, self.folder), daemon=True)
+        with _signals_held_back():
+            self.process.start()
+        theirs.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def listen(self, until: str) -> Iterator[None]:
+        """Take what the process tells, message by message, up to the one that tells the attribute `until`.
+
+        Raises what went wrong in the process, and Stopped where it ended without a word.
+        """
+        facts: dict[str, Any] = {}
+        while until not in facts:
+            try:
+                facts = self.connection.recv()
+            except (EOFError, ConnectionError):
+                raise Stopped(self._end()) from None
+            if "error" in facts:
+                raise facts["error"]
+            for name, value in facts.items():
+                if name in ("samples", "readings"):
+                    getattr(self, name).extend(value)
+                else:
+                    setattr(self, name, value)
+            yield
+
+    def run_for(self, seconds: float) -> tuple[int, float]:
+        """Have it run back to back for about so many seconds: how many runs, and the seconds they took."""
+        self._ask(seconds)
+        for _ in self.listen("done"):
+            pass
+        return self.streak
+
+    def finish(self) -> str:
+        """Have it end its session: the path of the profile."""
+        self._ask(None)
+        for _ in self.listen("profile"):
+            pass
+        return self.profile
+
+    def _ask(self, seconds: float | None) -> None:
+        try:
+            self.connection.send(seconds)
+        except (BrokenPipeError, ConnectionError):
+            raise Stopped(self._end()) from None
+
+    def _end(self) -> str:
+        """How the process ended."""
+        self.process.join(5)
+        code, logged = self.process.exitcode, [x for x in tail(self.folder).splitlines() if x.strip()]
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            with suppress(ValueError):
+                how = f"by signal {signal.Signals(-code).name}"
+        hint = "; the system may have run out of memory" if code == -9 else ""
+        if self.phase == STARTING:
+            hint = "; a script calls measure() under `if __name__ == '__main__':`"
+        last = f" (it said: {printable(logged[-1].strip())[:200]})" if logged else ""
+        return f"{self.plan.graph.name}: ONNX Runtime's process was ended {how} while {self.phase}{hint}{last}"
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """A process started in here does not get Ctrl-C, not even while it starts; what comes meanwhile is raised after."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
