@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from onnxperf.errors import UsageError, printable
 
@@ -95,8 +95,7 @@ def from_plain(kind: Any, data: Any, where: str = "") -> Any:
 
     Raises UsageError for anything that `to_plain` does not make, derived properties aside.
     """
-    if not isinstance(data, dict):
-        _refuse(where, "an object", data)
+    _object(data, where)
     at, wanted = f"{where}." if where else "", members(kind)
     if (lacks := next((key for key in wanted if key not in data), None)) is not None:
         raise UsageError(f"it lacks {at}{lacks}")
@@ -113,61 +112,56 @@ def _load(hint: Any) -> Load:
     """What makes a value of this type of plain data."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is tuple and get_origin(args[0]) is tuple:
-        return partial(_pairs, _load(get_args(args[0])[1]))
+        named = _load(get_args(args[0])[1])
+        return lambda value, where: tuple(
+            (_text(key, where), named(item, f"{where}.{key}")) for key, item in _names(value, where).items()
+        )
     if origin is tuple:
-        return partial(_items, _load(args[0]))
+        one = _load(args[0])
+        return lambda value, where: tuple(one(item, f"{where}[{i}]") for i, item in enumerate(_list(value, where)))
     if origin is Literal:
-        return partial(_choice, args)
+        return _checked(f"one of {', '.join(args)}", lambda value: value in args)
     if NoneType in args:
         some = _load(args[0])
         return lambda value, where: None if value is None else some(value, where)
     if is_dataclass(hint):
         return partial(from_plain, hint)
     kind, limits = args if origin is Annotated else (hint, Range(0 if hint is int else -MAX_NUMBER))
-    return partial({int: _count, float: _number}[kind], limits.least) if kind in (int, float) else _PLAIN[kind]
+    return {int: _whole(limits.least), float: _number(limits.least), str: _text, bool: _flag, bytes: _unpacked}[kind]
 
 
-def _pairs(load: Load, value: Any, where: str) -> tuple[tuple[str, Any], ...]:
-    if not isinstance(value, dict) or len(value) > MAX_ITEMS:
-        _refuse(where, f"an object of at most {MAX_ITEMS:,}", value)
-    return tuple((_text(key, where), load(item, f"{where}.{key}")) for key, item in value.items())
+def _checked(must: str, fine: Callable[[Any], bool], make: Dump = lambda value: value) -> Load:
+    """What makes a value of plain data, and refuses those that are not fine by saying what they must be."""
+
+    def load(value: Any, where: str) -> Any:
+        if not fine(value):
+            raise UsageError(f"{printable(where)[:200] or 'it'} must be {must}, not {shown(value)}")
+        return make(value)
+
+    return load
 
 
-def _items(load: Load, value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list) or len(value) > MAX_ITEMS:
-        _refuse(where, f"a list of at most {MAX_ITEMS:,}", value)
-    return tuple(load(item, f"{where}[{i}]") for i, item in enumerate(value))
+def _whole(least: float) -> Load:
+    return _checked(f"a whole number from {least}", lambda value: type(value) is int and least <= value <= MAX_COUNT)
 
 
-def _choice(allowed: tuple[str, ...], value: Any, where: str) -> str:
-    if value not in allowed:
-        _refuse(where, f"one of {', '.join(allowed)}", value)
-    return str(value)
+def _number(least: float) -> Load:
+    def fine(value: Any) -> bool:  # whole numbers may be too large for a float, and compare all the same
+        return type(value) in (int, float) and least <= value <= MAX_NUMBER
+
+    return _checked(f"a number from {least:g} to {MAX_NUMBER:g}", fine, float)
 
 
-def _count(least: int, value: Any, where: str) -> int:
-    if type(value) is not int or not least <= value <= MAX_COUNT:
-        _refuse(where, f"a whole number from {least}", value)
-    return value
+def _limited(kind: Any, what: str, most: int, unit: str = "") -> Load:
+    return _checked(f"{what} of at most {most:,}{unit}", lambda value: isinstance(value, kind) and len(value) <= most)
 
 
-def _number(least: float, value: Any, where: str) -> float:
-    # whole numbers may be too large for a float, and compare all the same
-    if type(value) not in (int, float) or not least <= value <= MAX_NUMBER:
-        _refuse(where, f"a number from {least:g} to {MAX_NUMBER:g}", value)
-    return float(value)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        _refuse(where, f"text of at most {MAX_TEXT:,} characters", value)
-    return value
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        _refuse(where, "true or false", value)
-    return value
+_text = _limited(str, "text", MAX_TEXT, " characters")
+_list = _limited(list, "a list", MAX_ITEMS)
+_names = _limited(dict, "an object", MAX_ITEMS)
+_object = _checked("an object", lambda value: isinstance(value, dict))
+_base64 = _checked("base64 of zlib", lambda value: isinstance(value, str))
+_flag = _checked("true or false", lambda value: isinstance(value, bool))
 
 
 def _packed(value: bytes) -> str:
@@ -176,8 +170,7 @@ def _packed(value: bytes) -> str:
 
 def _unpacked(value: Any, where: str) -> bytes:
     """What `_packed` packed, of which no more than MAX_BYTES are ever made."""
-    if not isinstance(value, str):
-        _refuse(where, "base64 of zlib", value)
+    _base64(value, where)
     pump = zlib.decompressobj()
     try:
         found = pump.decompress(base64.b64decode(value, validate=True), MAX_BYTES)
@@ -186,13 +179,6 @@ def _unpacked(value: Any, where: str) -> bytes:
     if not pump.eof or pump.unused_data:
         raise UsageError(f"{where} is cut off, or larger than {MAX_BYTES >> 20} MiB")
     return found
-
-
-_PLAIN: dict[type, Load] = {str: _text, bool: _flag, bytes: _unpacked}
-
-
-def _refuse(where: str, must: str, value: Any) -> NoReturn:
-    raise UsageError(f"{printable(where)[:200] or 'it'} must be {must}, not {shown(value)}")
 
 
 def shown(value: Any) -> str:

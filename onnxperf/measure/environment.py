@@ -1,4 +1,4 @@
-"""Where a measurement is taken: the device, the software, the memory that is free, the device's own sensors."""
+"""What a measurement runs on: the device and its sensors, the libraries that are installed, the memory that is free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = "pip install 'onnxperf[measure]'"
 
 
 def usable_provider() -> str:
-    """ "cuda" where a CUDA device can be used with the ONNX Runtime that is installed, else "cpu"."""
+    """The provider to take by default: "cuda" where there is a CUDA device that ONNX Runtime can use, else "cpu"."""
     spec = find_spec("onnxruntime")
     folders = spec.submodule_search_locations if spec is not None else None
     if not any(any(Path(f).glob("capi/*onnxruntime_providers_cuda*")) for f in folders or ()):
@@ -52,7 +52,7 @@ def onnx_runtime() -> Any:
 
 
 def nvml() -> Any:
-    """`pynvml`, ready for use; None where there is no such library or driver."""
+    """`pynvml`, initialised; None where the library or the driver is missing."""
     try:
         import pynvml
 
@@ -63,7 +63,7 @@ def nvml() -> Any:
 
 
 def processor() -> Place:
-    """The CPU; one thread of it takes part."""
+    """The CPU of this machine, one thread of which takes part."""
     name = platform.processor() or platform.machine()
     with suppress(OSError):
         found = re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
@@ -85,7 +85,7 @@ def require_device(rt: Any) -> None:
 
 
 def graphics(rt: Any, sensors: Sensors) -> Place:
-    """CUDA's first device."""
+    """The first CUDA device."""
     properties = check(rt, rt.cudaGetDeviceProperties(0))
     name = text(properties.name)
     version = check(rt, rt.cudaDriverGetVersion())
@@ -94,12 +94,12 @@ def graphics(rt: Any, sensors: Sensors) -> Place:
 
 
 def text(name: bytes) -> str:
-    """What C wrote into a buffer."""
+    """The text in a buffer of C, which ends at its first zero."""
     return name.split(b"\0")[0].decode(errors="replace")
 
 
 def catalogued(name: str) -> str:
-    """The catalogue's id of a device by what it calls itself, "" where it has none."""
+    """The id of the device with this name in the catalogue of `gpu_specs`, "" where it has none."""
     try:
         return "" if "/" in name or name.endswith(".toml") else gpu_specs.resolve(name)[0]
     except gpu_specs.SpecError:
@@ -107,8 +107,9 @@ def catalogued(name: str) -> str:
 
 
 def card_of(place: Place) -> str:
-    """The catalogue's id of the card that a measurement names, "" where it has none: a stranger's file names cards, but
-    no files.
+    """The id in the catalogue of the card that a measurement was taken on, "" where it has none.
+
+    The place may come from a stranger's file: what it says is looked up in the catalogue, never opened as a file.
     """
     return place.id if place.id in gpu_specs.ids() else catalogued(place.name)
 
@@ -122,7 +123,7 @@ def free_bytes() -> int | None:
 
 
 class Sensors:
-    """The sensors of a GPU, by NVML (None where it isn't there); they are read, nothing is set."""
+    """The sensors of a GPU, which are read and never set. nvml: `pynvml`, or None; bus: the GPU's PCI bus id."""
 
     def __init__(self, nvml: Any, bus: str):
         self.nvml, self.handle = nvml, None
@@ -139,11 +140,11 @@ class Sensors:
         return ""
 
     def clock(self) -> float | None:
-        """MHz of the multiprocessors' clock."""
+        """The clock of the multiprocessors in MHz."""
         return self._ask("nvmlDeviceGetClockInfo", 1)
 
     def read(self) -> tuple[Reading, ...]:
-        """What they say now; nothing without NVML. Times count from `self.since`."""
+        """One reading, or none without NVML; its time counts from `self.since`."""
         if self.handle is None:
             return ()
         power = self._ask("nvmlDeviceGetPowerUsage")

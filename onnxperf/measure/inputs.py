@@ -1,4 +1,4 @@
-"""What a model is fed with: random inputs that are valid, or a user's own arrays."""
+"""What a model's inputs hold: random values that are valid, or a user's own arrays."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from op_models import Operator, Tensor
 
 Array = np.ndarray[Any, Any]
 
-#: What hands a whole number on, and what takes entries of a table by number: the table's place, and the numbers'.
+#: Operators whose output holds the whole numbers of their first input.
 PASSING = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Slice", "Expand"})
+#: Operators that take entries of a table by their number: which input is the table, and which the numbers.
 TABLES = {"Gather": (0, 1), "GatherElements": (0, 1), "GatherND": (0, 1)}
-#: The tables of an EmbedLayerNormalization by the input that indexes them.
+#: EmbedLayerNormalization: the input that is the table, by the input that holds the numbers.
 EMBEDDED = {0: 2, 1: 4}
-SLACK = 1 << 16  # bytes of an archive for names and headers, an array
-BIT_PATTERNS = {"bfloat16": 16}  # what NumPy has no type for, by ONNX's number
+SLACK = 1 << 16  # bytes of an archive for the name and headers of an array
+BIT_PATTERNS = {"bfloat16": 16}  # types that NumPy lacks, which arrays of uint16 hold as bits; ONNX's number of each
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One input: whole numbers lie between `least` and `most`, floats are N(0, 1), truth values true; or an array."""
+    """What one input holds: `array`, or else random values: whole numbers from `least` to `most`, floating numbers from
+    N(0, 1), truth values that are true.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -38,9 +41,10 @@ class Feed:
 
 
 def feeds(graph: Graph) -> tuple[Feed, ...]:
-    """What each input of a static graph may hold: indices stay within their tables, masks are ones.
+    """What each input of a static graph holds: indices stay within their tables, and masks are ones.
 
-    Raises ModelError for inputs that are no tensors of numbers.
+    A whole-number input of two dimensions that indexes nothing is taken for a mask. Raises ModelError for inputs that
+    are no tensors of numbers.
     """
     users: dict[str, list[Operator]] = {}
     for o in graph.operators:
@@ -61,7 +65,7 @@ def _feed(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> F
 
 
 def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator[int]:
-    """How many entries the tables have that a whole number indexes, less what is added to it on the way."""
+    """For each table that an input's whole numbers index: its entries, less what is added to the numbers before."""
     waiting, seen = [(source, 0)], {source.name}
     while waiting:
         t, added = waiting.pop()
@@ -76,7 +80,7 @@ def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator
 
 
 def _indexed(o: Operator, t: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """The tables that an operator reads at places which `t` names, and along which axis."""
+    """The tables that an operator indexes with the numbers in `t`, and along which axis."""
     place = next(i for i, other in enumerate(o.inputs) if other is not None and other.name == t.name)
     if o.type in TABLES and place == TABLES[o.type][1]:
         table = o.inputs[TABLES[o.type][0]]
@@ -90,7 +94,7 @@ def _indexed(o: Operator, t: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def _passed(o: Operator, t: Tensor) -> int | None:
-    """What an operator adds to a whole number that it hands on; None where it makes something else of it."""
+    """What an operator adds to the whole numbers of `t` in its output; None where that holds something else."""
     if o.type in PASSING:
         return 0 if o.inputs[0] is not None and o.inputs[0].name == t.name else None
     if o.type != "Add":
@@ -100,7 +104,7 @@ def _passed(o: Operator, t: Tensor) -> int | None:
 
 
 def random(feed: Feed, dtype: str, rng: np.random.Generator) -> Array:
-    """An array for an input; bfloat16 as the bits of it."""
+    """An array for an input of a type in NumPy's name for it; bfloat16 as its bits."""
     if feed.array is not None:
         return feed.array.astype(dtype)
     if dtype == "bool":
@@ -111,7 +115,7 @@ def random(feed: Feed, dtype: str, rng: np.random.Generator) -> Array:
 
 
 def as_type(array: Array, dtype: str) -> Array:
-    """Floating numbers in another type; bfloat16, which NumPy does not have, as the upper half of float32's bits."""
+    """Floating numbers in another type; bfloat16, which NumPy lacks, as the upper half of float32's bits in uint16."""
     if dtype != "bfloat16":
         return array.astype(dtype, copy=False)
     bits: Array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -121,8 +125,8 @@ def as_type(array: Array, dtype: str) -> Array:
 def given(path: str | os.PathLike[str], graph: Graph) -> dict[str, Array]:
     """The arrays of an .npz file, one for each input of the graph.
 
-    Raises UsageError where it is no such file, or an array's name, type or shape is not the input's. Nothing is read
-    that does not have the input's size.
+    Raises UsageError where it is no such file, or an array's name, type or shape is not the input's. Only arrays of the
+    right size are read.
     """
     where = printable(str(os.fspath(path)))
     wanted = {t.name: t for t in graph.inputs}

@@ -6,7 +6,7 @@ import multiprocessing
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,8 +82,10 @@ class ModelProcess:
         self.process.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def listen(self, until: str) -> Iterator[None]:
+    def listen(self, until: str, tell: Callable[[], None] = lambda: None) -> None:
         """Take what the process tells, message by message, up to the one that tells the attribute `until`.
+
+        tell: is called after each message.
 
         Raises what went wrong in the process, and Stopped where it ended without a word.
         """
@@ -100,27 +102,15 @@ class ModelProcess:
                     getattr(self, name).extend(value)
                 else:
                     setattr(self, name, value)
-            yield
+            tell()
 
-    def run_for(self, seconds: float) -> tuple[int, float]:
-        """Have it run back to back for about so many seconds: how many runs, and the seconds they took."""
-        self._ask(seconds)
-        for _ in self.listen("done"):
-            pass
-        return self.streak
-
-    def finish(self) -> str:
-        """Have it end its session: the path of the profile."""
-        self._ask(None)
-        for _ in self.listen("profile"):
-            pass
-        return self.profile
-
-    def _ask(self, seconds: float | None) -> None:
+    def ask(self, seconds: float | None) -> None:
+        """Have it run back to back for about so many seconds; None has it end its session and write the profile."""
         try:
             self.connection.send(seconds)
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             raise Stopped(self._end()) from None
+        self.listen("profile" if seconds is None else "done")
 
     def _end(self) -> str:
         """How the process ended."""

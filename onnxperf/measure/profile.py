@@ -1,4 +1,4 @@
-"""ONNX Runtime's profile: the operators that ran, how long each took, and how that compares with a prediction."""
+"""ONNX Runtime's profile: the operators that ran, how long each took, and which predicted kernel each belongs to."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from onnxperf.measure.record import OperatorTime
 from onnxperf.measure.series import Series
 from onnxperf.prediction import KernelPrediction, Prediction
 
+MICROSECOND = 1e-6
 MAX_BYTES = 1 << 30  # of a profile that are read
-MAX_LINE = 1 << 20  # ONNX Runtime writes an event per line
-ENDING = "_kernel_time"
-PRODUCTS = frozenset({"Gemm", "FusedGemm", "MatMul", "FusedMatMul"})  # whose times follow from their shapes
+MAX_LINE = 1 << 20  # of an event, each of which is a line of its own
+ENDING = "_kernel_time"  # of the names of nodes' events
+PRODUCTS = frozenset({"Gemm", "FusedGemm", "MatMul", "FusedMatMul"})  # their times follow from their shapes alone
 SHAPED = ("op_name", "provider", "input_type_shape", "output_type_shape", "parameter_size")
-BODIES = frozenset({"If", "Loop", "Scan"})  # whose time is also that of the nodes inside
-#: What ONNX Runtime's rewrites add to the name of the node, or of the tensor, that an operator is named after.
+BODIES = frozenset({"If", "Loop", "Scan"})  # their times include those of the nodes inside them
+#: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
-EXPORTED = "node_"  # what PyTorch's exporter puts before the name of a node's output to name the node
+EXPORTED = "node_"  # PyTorch's exporter names a node by this and the name of its output
 
 Event = dict[str, Any]
 
@@ -34,9 +35,9 @@ Event = dict[str, Any]
 def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTime, ...], Series]:
     """The operators of a profile in the order they ran, and the runs' own times; the first `skip` runs are left out.
 
-    An operator's time is that of all its calls in a run, without what the nodes of its body take. The least of a
-    product is also that of those equal to it in type and shapes: a layer that is there twelve times meets a quiet
-    moment sooner. A profile that ends in the middle counts up to its last whole run.
+    An operator's time is that of all its calls in a run, without the time of the nodes in its body (If, Loop, Scan).
+    Matrix products of equal type and shapes share their least time: of twelve equal layers, one is sooner left alone by
+    other programs. A profile that ends in the middle counts up to its last whole run.
 
     Raises EnvironmentFailure where it can't be read or holds no whole run.
     """
@@ -46,7 +47,7 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
     for index, (events, whole) in enumerate(_runs(path)):
         if index < skip:
             continue
-        runs.append(_microseconds(whole["dur"]))
+        runs.append(whole["dur"] * MICROSECOND)
         for key, seconds in _own(events).items():
             times[key].append(seconds)
         if not alike:
@@ -63,7 +64,7 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
 
 
 def merged(passes: Sequence[Sequence[OperatorTime]]) -> tuple[OperatorTime, ...]:
-    """The operators of several profiles of one model, in the order of the first; medians are those of their medians."""
+    """The operators of several profiles of one model, in the order of the first: medians of medians, least of all."""
     found: dict[tuple[str, str, str], list[OperatorTime]] = defaultdict(list)
     for o in chain.from_iterable(passes):
         found[o.name, o.type, o.provider].append(o)
@@ -74,7 +75,7 @@ def merged(passes: Sequence[Sequence[OperatorTime]]) -> tuple[OperatorTime, ...]
 
 
 def _runs(path: str | os.PathLike[str]) -> Iterator[tuple[list[Event], Event]]:
-    """The events of each whole run: those of its nodes, and its own, which is written behind them."""
+    """For each whole run the events of its nodes, and its own event, which is written behind them."""
     nodes: list[Event] = []
     for event in _events(path):
         if event["name"] == "model_run":
@@ -116,31 +117,27 @@ def _key(event: Event) -> tuple[str, str, str]:
 
 
 def _own(events: Iterable[Event]) -> dict[tuple[str, str, str], float]:
-    """Seconds by name, type and provider, each without those of what ran inside it."""
+    """Seconds of each operator (name, type, provider), without those of the nodes in its body."""
     found: dict[tuple[str, str, str], float] = {}
     around: list[tuple[int, tuple[str, str, str]]] = []  # bodies that run: when each ends, and whose it is
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         key, begin, lasts = _key(event), event["ts"], event["dur"]
-        found[key] = found.get(key, 0.0) + _microseconds(lasts)
+        found[key] = found.get(key, 0.0) + lasts * MICROSECOND
         while around and begin >= around[-1][0]:
             around.pop()
         if around:
             outer = around[-1][1]
-            found[outer] = max(found[outer] - _microseconds(lasts), 0.0)
+            found[outer] = max(found[outer] - lasts * MICROSECOND, 0.0)
         if key[1] in BODIES:
             around.append((begin + lasts, key))
     return found
 
 
-def _microseconds(count: int) -> float:
-    return count * 1e-6
-
-
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A predicted kernel beside the operators that were measured for it, seconds of all of them.
+    """A predicted kernel beside the operators that were measured for it; measured_s: of all of them together.
 
-    None where one side has nothing like it: predicted but not found in the profile, or measured but not predicted.
+    Either time is None where there is none: predicted but not found in the profile, or measured but not predicted.
     """
 
     name: str
@@ -151,30 +148,16 @@ class Joined:
 
     @property
     def error_s(self) -> float:
-        """Predicted less measured; what is missing counts 0."""
+        """Predicted less measured; a missing time counts 0."""
         return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassSum:
-    """All of one operator type: seconds predicted and measured."""
-
-    type: str
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted over measured; None where nothing was measured."""
-        return self.predicted_s / self.measured_s if self.measured_s else None
 
 
 def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:
     """Every kernel in order with the operators measured for it, then every operator that belongs to none.
 
-    ONNX Runtime renames what it fuses. An operator belongs to the kernel of its name; else to one that stands for the
-    node it is named after; else, in order, to the next kernel of its type that has none yet, or of one that the other
-    is fused from (Gelu, BiasGelu).
+    ONNX Runtime renames what it fuses. An operator belongs to the kernel of the same name; else to a kernel that holds
+    the node which the operator is named after; else, in order, to the next kernel without an operator whose type is the
+    same, or ends in the other's (BiasGelu, Gelu).
     """
     kernels = sorted(prediction.kernels, key=lambda k: k.start_seconds)
     owner = _by_name(operators, kernels)
@@ -189,22 +172,17 @@ def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[J
     measured: dict[int, list[OperatorTime]] = defaultdict(list)
     for j, i in sorted(owner.items()):
         measured[i].append(operators[j])
-    found = [
-        Joined(
-            k.name,
-            short(k.op),
-            k.seconds,
-            sum(map(seconds, measured[i])) if i in measured else None,
-            tuple(o.name for o in measured.get(i, ())),
-        )
-        for i, k in enumerate(kernels)
-    ]
+    found = []
+    for i, k in enumerate(kernels):
+        its = measured.get(i, ())
+        measured_s = sum(map(seconds, its)) if its else None
+        found.append(Joined(k.name, short(k.op), k.seconds, measured_s, tuple(o.name for o in its)))
     rest = (o for j, o in enumerate(operators) if j not in owner)
     return (*found, *(Joined(o.name, short(o.type), None, seconds(o), (o.name,)) for o in rest))
 
 
 def _by_name(operators: Sequence[OperatorTime], kernels: Sequence[KernelPrediction]) -> dict[int, int]:
-    """Operator -> kernel, by positions, as far as names tell."""
+    """For each operator whose name tells its kernel: the operator's index -> the kernel's."""
     exact = {k.name: i for i, k in enumerate(kernels)}
     nodes: dict[str, list[int]] = defaultdict(list)
     for i, k in enumerate(kernels):
@@ -228,7 +206,7 @@ def _related(type: str, other: str) -> bool:
 
 
 def _stems(name: str) -> list[str]:
-    """What an operator may be named after: its name, with less and less of what rewrites append."""
+    """The names that an operator's may come from: without one after the other of what rewrites add to it."""
     stems = [name]
     while (stem := RENAMED.sub("", stems[-1])) != stems[-1]:
         stems.append(stem)
@@ -241,19 +219,19 @@ def short(type: str) -> str:
 
 
 def seconds(o: OperatorTime) -> float:
-    """What counts of an operator: the median; on a CPU, which neighbours disturb, the undisturbed run."""
+    """The time that counts: the median; on a CPU, which other programs disturb, that of the undisturbed run."""
     return o.undisturbed_s if o.provider.startswith("CPU") else o.median_s
 
 
-def by_class(found: Iterable[Joined]) -> tuple[ClassSum, ...]:
-    """Sums by operator type, those first on which most time was measured."""
+def by_class(found: Iterable[Joined]) -> tuple[Joined, ...]:
+    """Sums by operator type, which is the name of each; those first on which most time was measured."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for j in found:
         sums[j.type][0] += j.predicted_s or 0.0
         sums[j.type][1] += j.measured_s or 0.0
-    return tuple(ClassSum(t, p, m) for t, (p, m) in sorted(sums.items(), key=lambda x: (-x[1][1], -x[1][0], x[0])))
+    return tuple(Joined(t, t, p, m) for t, (p, m) in sorted(sums.items(), key=lambda x: (-x[1][1], -x[1][0], x[0])))
 
 
 def worst(found: Iterable[Joined], count: int = 10) -> tuple[Joined, ...]:
-    """What is most wrong in seconds."""
+    """The rows that are off by most seconds."""
     return tuple(sorted(found, key=lambda j: -abs(j.error_s))[:count])

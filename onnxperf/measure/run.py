@@ -49,8 +49,7 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
     so_far = partial(_measurement, plan, subject_of(plan), process, passes)
     try:
         with process:
-            for _ in started(process):
-                tell(process.phase, len(process.samples), job.iterations)
+            count_runs(process, lambda: tell(process.phase, len(process.samples), job.iterations))
         if job.profile:
             why_not = _profile(plan, process, passes, tell)
     except KeyboardInterrupt:
@@ -63,14 +62,14 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
     return so_far(complete=True, why_not=why_not)
 
 
-def started(process: ModelProcess) -> Iterator[None]:
-    """Follow a process up to the end of its counted runs.
+def count_runs(process: ModelProcess, tell: Callable[[], None] = lambda: None) -> None:
+    """Follow a process up to the end of its counted runs; `tell` is called whenever there is news.
 
     Raises EnvironmentFailure where nodes run on the CPU that belong on the GPU.
     """
-    yield from process.listen("hosted")
+    process.listen("hosted", tell)
     check_hosted(process.plan, process.hosted)
-    yield from process.listen("done")
+    process.listen("done", tell)
 
 
 def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progress) -> str:
@@ -88,9 +87,9 @@ def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progres
     try:
         while len(passes) < (1 if job.gpu else PASSES):
             with ModelProcess(plan) as process:
-                for _ in chain(process.listen("hosted"), process.listen("done")):
-                    tell("profiling", min(len(process.samples), wanted), wanted)
-                passes.append(profile.parse(process.finish(), SKIPPED))
+                process.listen("done", lambda: tell("profiling", min(len(process.samples), wanted), wanted))
+                process.ask(None)
+                passes.append(profile.parse(process.profile, SKIPPED))
             before, total = total, sum(o.least_s for o in profile.merged([operators for operators, _ in passes]))
             if total > SETTLED * before:
                 break
@@ -111,19 +110,13 @@ def _measurement(
     hosted = tuple(name or type for name, type in process.hosted)
     if job.gpu and not hosted:  # where the session does not say
         hosted = tuple(o.name for o in operators if o.provider == session.CPU)
+    shapes = tuple((t.name, t.shape) for t in graph.inputs)
+    software = (*process.software, *own)
     m = Measurement(
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         subject=subject,
         place=process.place,
-        setting=Setting(
-            runtime=job.runtime,
-            opt_level=job.opt_level,
-            precision=job.precision,
-            batch=graph.batch,
-            inputs=tuple((t.name, t.shape) for t in graph.inputs),
-            options=process.options,
-            software=(*process.software, *own),
-        ),
+        setting=Setting(job.runtime, job.opt_level, job.precision, graph.batch, shapes, process.options, software),
         clock=process.clock,
         scope=_scope(job),
         warm_up=process.warm_up,

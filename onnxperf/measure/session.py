@@ -58,9 +58,12 @@ class Session:
 
     def buffers(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Address and bytes of all inputs and of all outputs, after a run."""
-        inputs, outputs = ([(v.data_ptr(), v.tensor_size_in_bytes()) for v in side]
-                           for side in (self.inputs, self.binding.get_outputs()))  # fmt: skip
-        return inputs, outputs
+        outputs = self.binding.get_outputs()
+        return [_address(v) for v in self.inputs], [_address(v) for v in outputs]
+
+
+def _address(value: Any) -> tuple[int, int]:
+    return value.data_ptr(), value.tensor_size_in_bytes()
 
 
 def open_session(ort: Any, plan: Plan, stream: int, log: Callable[[], str]) -> Session:
@@ -115,10 +118,8 @@ def _options(ort: Any, plan: Plan, weights: Weights) -> tuple[Any, dict[str, str
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, {
-        "disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED",
-        "all": "ORT_ENABLE_ALL",
-    }[plan.job.opt_level])  # fmt: skip
+    level = "DISABLE_ALL" if plan.job.opt_level == "disabled" else f"ENABLE_{plan.job.opt_level.upper()}"
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
     entries: dict[str, str] = {}
     if plan.job.gpu:
         entries["session.record_ep_graph_assignment_info"] = "1"

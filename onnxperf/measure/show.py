@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -111,41 +112,37 @@ def _headline(m: Measurement) -> Text:
 
 
 def _facts(m: Measurement) -> Table:
+    """What it was measured with, and what came before and after the counted runs."""
+    w, c = m.warm_up, m.copies
+    started = f"session {duration(w.opened_s)}, first run {duration(w.first_s)}"
+    settled = "settled" if w.steady else "not settled"
+    copied = c and (
+        f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)}),"
+        f" outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})"
+    )
+    facts = {
+        "inputs": ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in m.setting.inputs),
+        "clock": m.clock,
+        "start": f"{started}, {w.runs} runs of warm-up in {duration(w.seconds)}: {settled}",
+        "copies": copied,
+        "sensors": _sensed(m.readings),
+        "driver": m.place.driver,
+        "software": ", ".join(f"{name} {version}" for name, version in m.setting.software),
+    }
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    w, c = m.warm_up, m.copies
-    settled = "settled" if w.steady else "not settled"
-    row(table, "inputs", printable(", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in m.setting.inputs)))
-    row(table, "clock", printable(m.clock))
-    row(
-        table,
-        "start",
-        f"session {duration(w.opened_s)}, first run {duration(w.first_s)}, {w.runs} runs of warm-up in"
-        f" {duration(w.seconds)}: {settled}",
-    )
-    if c is not None:
-        there = f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)})"
-        row(table, "copies", f"{there}, outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})")
-    if sensed := _sensed(m.readings):
-        row(table, "sensors", sensed)
-    if m.place.driver:
-        row(table, "driver", printable(m.place.driver))
-    row(table, "software", printable(", ".join(f"{name} {version}" for name, version in m.setting.software)))
+    for name, text in facts.items():
+        if text:
+            row(table, name, printable(text))
     return table
 
 
 def _sensed(readings: Sequence[Reading]) -> str:
     """What the sensors said, from the least to the most."""
-    wanted: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
-        ("clock", "MHz", lambda r: r.clock_MHz),
-        ("memory", "MHz", lambda r: r.memory_MHz),
-        ("power", "W", lambda r: r.power_W),
-        ("temperature", "C", lambda r: r.temperature_C),
-    )
     parts = []
-    for what, unit, of in wanted:
-        said = [x for r in readings if (x := of(r)) is not None]
+    for name in ("clock_MHz", "memory_MHz", "power_W", "temperature_C"):
+        (what, unit), said = name.split("_"), [x for r in readings if (x := getattr(r, name)) is not None]
         if said:
             low, high = f"{min(said):,.0f}", f"{max(said):,.0f}"
             parts.append(f"{what} {low} {unit}" if low == high else f"{what} {low} to {high} {unit}")
@@ -170,21 +167,20 @@ def _throughput(out: Console, m: Measurement) -> Table:
     if m.throughput is None:
         return tabulate(out, (), ())
     t = m.throughput
-    rows = []
-    for p in t.curve:
-        if p.seconds is None:
-            rows.append((f"{p.batch:,}", "", "", "out of memory"))
-        else:
-            runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
-            long = f"best: {rate(t.samples_per_second)} samples/s, {runs}"
-            per_second = rate(p.batch / p.seconds) if p.seconds else ""
-            rows.append((f"{p.batch:,}", duration(p.seconds), per_second, long if p.batch == t.batch else ""))
+    runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
+    found = {t.batch: f"best: {rate(t.samples_per_second)} samples/s, {runs}"}
+    rows = [
+        (f"{p.batch:,}", "", "", "out of memory")
+        if p.seconds is None
+        else (f"{p.batch:,}", duration(p.seconds), rate(p.batch / (p.seconds or inf)), found.get(p.batch, ""))
+        for p in t.curve
+    ]
     return tabulate(out, ("#batch", "#time", "#samples/s", "throughput"), rows)
 
 
 def rate(per_second: float) -> str:
-    """Samples per second."""
-    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
+    """Samples per second, "" for none."""
+    return "" if not per_second else f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
 
 
 def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:

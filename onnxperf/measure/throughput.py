@@ -11,7 +11,7 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.process import ModelProcess
 from onnxperf.measure.record import Point, Throughput
-from onnxperf.measure.run import Progress, started
+from onnxperf.measure.run import Progress, count_runs
 from onnxperf.measure.series import Series
 from onnxperf.measure.session import OutOfMemory
 
@@ -68,7 +68,8 @@ class BatchRunner:
         try:
             if process is None or process.plan.graph.batch != batch:
                 process = self._start(batch, 1)
-            return process.run_for(seconds)
+            process.ask(seconds)
+            return process.streak
         except OutOfMemory:
             raise OutOfMemory(f"batch {batch} ran before, but now memory is short") from None
 
@@ -78,8 +79,7 @@ class BatchRunner:
         most_s = self.job.duration_s or RUNS_S
         job = replace(self.job, batch=batch, iterations=runs, duration_s=most_s, include_transfers=False)
         self.process = self.running.enter_context(ModelProcess(replace(prepare(job), least_runs=LEAST_RUNS)))
-        for _ in started(self.process):
-            pass
+        count_runs(self.process)
         return self.process
 
     def close(self) -> None:

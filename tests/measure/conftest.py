@@ -1,8 +1,14 @@
-"""A measurement made up for tables and files: a GPU that was interrupted by nothing, and names that mean no good."""
+"""What several tests of measuring need: models, a stand-in for CUDA, and measurements that are made up."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from onnx import ModelProto, parser
 
 from onnxperf.graph import Note
 from onnxperf.measure.record import (
@@ -19,8 +25,46 @@ from onnxperf.measure.record import (
 )
 from onnxperf.measure.series import Series
 
+ROOT = Path(__file__).parents[2]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 TYPES = ("Conv", "MatMul", "com.microsoft::FusedMatMul", "Add", "Softmax", "Gelu", "Transpose", "Mul", "Sub", "Div")
+
+
+def parsed(text: str, opset: int = 20, ir: int = 10) -> ModelProto:
+    """A model by the text of its graph, without the graph's name."""
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]> g {text}')
+
+
+class Cuda:
+    """Stands in for cuda.bindings.runtime with one device, and notes what it is asked in `calls`.
+
+    Each run takes the next of `times`, in ms, or 1 ms. failing: the function that fails; answers: what others return.
+    """
+
+    cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice="to", cudaMemcpyDeviceToHost="from")
+
+    def __init__(self, times: Iterator[float] | None = None, failing: str = "", **answers: Any):
+        self.times, self.failing = times or repeat(1.0), failing
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: dict[str, Any] = {
+            "cudaGetDeviceCount": 1, "cudaDriverGetVersion": 13000, "cudaStreamCreate": 77,
+            "cudaDeviceGetPCIBusId": b"0000:01:00.0\0\0\0",
+            "cudaGetErrorString": b"an illegal memory access was encountered",
+            "cudaGetDeviceProperties": SimpleNamespace(name=b"NVIDIA L4\0junk", totalGlobalMem=24 << 30),
+        } | answers  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *args))
+            if name == "cudaEventElapsedTime":
+                return 0, next(self.times)
+            return (700 if name == self.failing else 0), self.answers.get(name, f"{name} {len(self.calls)}")
+
+        return call
+
+    def names(self) -> list[str]:
+        """The functions that were called."""
+        return [name for name, *_ in self.calls]
 
 
 def around(seconds: float, count: int = 60) -> Series:

@@ -1,39 +1,12 @@
-"""The clocks, with a CUDA runtime that writes down what it is asked."""
+"""The clocks, with a CUDA runtime that notes what it is asked."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure.clocks import CudaClock, ThreadClock
-
-
-class Cuda:
-    """Stands in for cuda.bindings.runtime: every call succeeds but `failing`; an event pair is 2 ms apart."""
-
-    cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice="to", cudaMemcpyDeviceToHost="from")
-
-    def __init__(self, failing: str = ""):
-        self.failing = failing
-        self.calls: list[tuple[Any, ...]] = []
-        self.made = 0
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> tuple[Any, ...]:
-            if name == "cudaGetErrorString":
-                return 0, b"an illegal memory access was encountered"
-            self.calls.append((name, *args))
-            self.made += 1
-            answers = {"cudaEventElapsedTime": 2.0}
-            return (700 if name == self.failing else 0), answers.get(name, f"{name} {self.made}")
-
-        return call
-
-    def names(self) -> list[str]:
-        return [name for name, *_ in self.calls]
+from tests.measure.conftest import Cuda
 
 
 def test_events_stand_around_the_run_and_are_waited_for() -> None:
@@ -45,7 +18,7 @@ def test_events_stand_around_the_run_and_are_waited_for() -> None:
     assert cuda.calls[0] == ("cudaEventRecord", clock.start, clock.stream)
     assert cuda.calls[2] == ("cudaEventRecord", clock.stop, clock.stream)
     assert cuda.calls[3] == ("cudaEventSynchronize", clock.stop)
-    assert device == 0.002
+    assert device == 0.001
     assert wall > 0
 
 
@@ -60,8 +33,8 @@ def test_no_event_is_made_within_the_loop() -> None:
 def test_a_streak_is_timed_as_one() -> None:
     cuda = Cuda()
     ran: list[int] = []
-    runs, seconds = CudaClock(cuda).streak(lambda: ran.append(1), 0.1)
-    assert (runs, seconds, len(ran)) == (50, 0.002, 51)  # one to learn how long a run takes
+    runs, seconds = CudaClock(cuda).streak(lambda: ran.append(1), 0.05)
+    assert (runs, seconds, len(ran)) == (50, 0.001, 51)  # one to learn how long a run takes
     assert cuda.names().count("cudaEventRecord") == 4
 
 
@@ -79,7 +52,7 @@ def test_copies_leave_the_inputs_as_they_were() -> None:
     assert [(a[0], a[2], a[3]) for a in moved[2:4]] == [(100, 8, "to"), (200, 24, "to")]
     assert moved[0][0] == moved[2][1], "what goes back is what came"
     assert (copies.to_device_bytes, copies.from_device_bytes) == (32, 4)
-    assert copies.to_device_s == copies.from_device_s == 0.002
+    assert copies.to_device_s == copies.from_device_s == 0.001
 
 
 def test_host_memory_is_given_back_where_a_copy_fails() -> None:

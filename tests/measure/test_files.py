@@ -77,6 +77,7 @@ MEASUREMENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(MEASUREMENTS)
 def test_what_is_written_is_read_back_and_fits_the_schema(m: Measurement) -> None:

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph import Graph, load
 from onnxperf.measure.inputs import Feed, feeds, given, random
-
-ROOT = Path(__file__).parents[2]
+from tests.measure.conftest import ROOT, parsed
 
 
 def graph(text: str, **tables: tuple[int, ...]) -> Graph:
-    model = parser.parse_model('<ir_version: 9, opset_import: ["" : 20]> g ' + text)
+    model = parsed(text)
     for name, shape in tables.items():
         model.graph.initializer.append(TensorProto(name=name, data_type=1, dims=shape))
     return load(model)

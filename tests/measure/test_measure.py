@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto
 
 from onnxperf.errors import EnvironmentFailure, ModelError, UsageError
 from onnxperf.measure.environment import usable_provider
@@ -27,14 +27,14 @@ from onnxperf.measure.plan import check_hosted, prepare
 from onnxperf.measure.process import Stopped
 from onnxperf.measure.run import Interrupted, measure
 from onnxperf.measure.throughput import BatchRunner
+from tests.measure.conftest import ROOT, parsed
 
 pytest.importorskip("onnxruntime")
-ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def small(text: str = "(float[N,64] x) => (float[N,64] y) { r=Relu(x) y=Neg(r) }", opset: int = 20) -> ModelProto:
-    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> g {text}')
+def small(text: str = "(float[N,64] x) => (float[N,64] y) { r=Relu(x) y=Neg(r) }") -> ModelProto:
+    model = parsed(text)
     for i, node in enumerate(model.graph.node):
         node.name = f"node{i}"
     return model
@@ -54,6 +54,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_a_sample_without_weights() -> None:
     m = measure(Job(ROOT / "samples/minilm-l6-h384.onnx", "cpu", dims={"sequence": 16}, iterations=3))
     assert m.subject.name == "minilm-l6-h384.onnx" and m.subject.weights == "random" and len(m.subject.sha256) == 64
@@ -72,6 +73,7 @@ def test_a_sample_without_weights() -> None:
     assert not m.hosted and m.copies is None and not m.readings and m.complete
 
 
+@pytest.mark.slow
 def test_bytes_and_a_proto_are_measured_alike() -> None:
     one, other = measure(job(profile=False)), measure(job(small().SerializeToString(), profile=False))
     assert one.subject.sha256 == other.subject.sha256
@@ -90,6 +92,7 @@ def test_time_ends_a_measurement() -> None:
     assert len(m.device.samples) == 1 and m.complete
 
 
+@pytest.mark.slow
 def test_a_users_inputs(tmp_path: Path) -> None:
     model = small("(int64[2] i, float[9,3] t) => (float[2,3] y) { y=Gather(t,i) }")
     np.savez(tmp_path / "in.npz", i=np.array([0, 99]), t=np.zeros((9, 3), np.float32))
@@ -208,6 +211,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
@@ -242,12 +246,14 @@ def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) ->
     assert not list(own.iterdir())
 
 
+@pytest.mark.slow
 def test_the_surroundings_are_left_as_they_were() -> None:
     before = dict(os.environ)
     measure(job(iterations=1))
     assert dict(os.environ) == before
 
 
+@pytest.mark.slow
 def test_a_session_serves_the_batch_that_its_dimensions_are_bound_to() -> None:
     with closing(BatchRunner(job())) as runner:
         assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
@@ -266,6 +272,7 @@ def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
     assert ("dimension N", "3") in m.setting.options
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_is_opened_anew() -> None:
     with closing(BatchRunner(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }")))) as runner:
         assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))

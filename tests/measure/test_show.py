@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from onnx import parser
 
 import onnxperf
 from onnxperf import arguments
@@ -16,12 +15,12 @@ from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
 from onnxperf.report import console
+from tests.measure.conftest import parsed
 from tests.test_cli import SAMPLES, golden, run
 
 Cli = Callable[..., tuple[int, str, str]]
 ON_CPU = ("--provider", "cpu", "--iterations", "7")
-GRAPH = """<ir_version: 9, opset_import: ["" : 17]>
-g (float[N, 8] x) => (float[N, 8] y) <float[8, 8] w = {%s}> { h = MatMul(x, w) y = Relu(h) }"""
+GRAPH = "(float[N, 8] x) => (float[N, 8] y) <float[8, 8] w = {%s}> { h = MatMul(x, w) y = Relu(h) }"
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def model(tmp_path: Path) -> str:
     """A small one, with its weights and an open batch."""
     path = tmp_path / "small.onnx"
-    path.write_bytes(parser.parse_model(GRAPH % ", ".join(["0.1"] * 64)).SerializeToString())
+    path.write_bytes(parsed(GRAPH % ", ".join(["0.1"] * 64)).SerializeToString())
     return str(path)
 
 
@@ -60,6 +59,7 @@ def test_figures_are_whole_on_a_narrow_terminal(
     assert "…" not in out and "1.53 ms" in out
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_shown_and_written(cli: Cli, model: str, tmp_path: Path) -> None:
     target = tmp_path / "m.json"
     code, out, err = cli("measure", model, *ON_CPU, "--batch", "3", "--json", str(target))
@@ -73,6 +73,7 @@ def test_a_model_is_measured_shown_and_written(cli: Cli, model: str, tmp_path: P
     assert again.seconds == onnxperf.predict(model, gpu="l4", batch=3).seconds
 
 
+@pytest.mark.slow
 def test_json_alone_on_stdout_with_a_curve_over_batches(cli: Cli, model: str) -> None:
     code, out, err = cli("measure", model, *ON_CPU, "--duration", "50ms", "--batches", "4,1,2", "--json", "-")
     assert (code, err) == (0, "")
@@ -116,6 +117,7 @@ def test_so_does_what_goes_wrong_on_the_way_to_the_best_batch(
     assert kept(out, tmp_path / "m.json") == on_a_cpu
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_model_is_not_made_for(cli: Cli) -> None:
     code, out, err = cli("measure", str(SAMPLES / "mobilenetv2.onnx"), *ON_CPU, "--duration", "50ms", "--batches", "2")
     assert code == 2 and "--batch 2 can't be used" in err and err.count("\n") == 1

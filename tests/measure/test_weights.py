@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_helper
 
 from onnxperf.errors import ModelError
 from onnxperf.graph import Graph
@@ -18,15 +18,12 @@ from onnxperf.measure.model_file import absent, changed
 from onnxperf.measure.plan import Plan
 from onnxperf.measure.session import open_session
 from onnxperf.measure.weights import model_and_weights, rebind
+from tests.measure.conftest import parsed
 
 ort = pytest.importorskip("onnxruntime")
 
 GEMM = "(float[2,8] x) => (float[2,4] y) { y=MatMul(x,w) }"
 WEIGHTS = np.arange(32, dtype=np.float32).reshape(8, 4) / 7
-
-
-def model(text: str) -> ModelProto:
-    return parser.parse_model('<ir_version: 9, opset_import: ["" : 20]> g ' + text)
 
 
 def external(name: str, shape: tuple[int, ...], type: int = TensorProto.FLOAT, **more: Any) -> TensorProto:
@@ -37,7 +34,7 @@ def external(name: str, shape: tuple[int, ...], type: int = TensorProto.FLOAT, *
 
 
 def weightless(text: str, *tensors: TensorProto) -> ModelProto:
-    m = model(text)
+    m = parsed(text)
     m.graph.initializer.extend(tensors)
     return m
 
@@ -135,7 +132,7 @@ def test_types_that_only_the_file_can_hold() -> None:
 
 
 def test_constants_of_nodes_and_of_branches() -> None:
-    m = model(
+    m = parsed(
         """(float[300] x, bool c) => (float[300] y) {
         k=Constant<value=float[300] {0}>()
         a=Add(x,k)
@@ -152,7 +149,7 @@ def test_constants_of_nodes_and_of_branches() -> None:
 
 
 def test_half_precision_converts_what_the_file_holds() -> None:
-    m = model(GEMM)
+    m = parsed(GEMM)
     m.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
     x = np.ones((2, 8), np.float32)
     (y,) = outputs(plan(m, precision="fp16", random=False), x=x)
@@ -161,7 +158,7 @@ def test_half_precision_converts_what_the_file_holds() -> None:
 
 
 def test_old_files_list_their_weights_among_the_inputs() -> None:
-    m = model("(float[2,8] x, float[8,4] w) => (float[2,4] y) { y=MatMul(x,w) }")
+    m = parsed("(float[2,8] x, float[8,4] w) => (float[2,4] y) { y=MatMul(x,w) }")
     m.ir_version = 3
     m.graph.initializer.append(external("w", (8, 4)))
     for precision in ("keep", "fp16"):
@@ -170,7 +167,7 @@ def test_old_files_list_their_weights_among_the_inputs() -> None:
 
 
 def test_another_batch_is_written_into_the_model() -> None:
-    m = model("(float[1,4] x, int64[1] n) => (float[1,4] y) { h=Relu(x) y=Neg(h) }")
+    m = parsed("(float[1,4] x, int64[1] n) => (float[1,4] y) { h=Relu(x) y=Neg(h) }")
     assert changed(m, {"x": (1, 4), "n": (1,)}) == ()
     assert changed(m, {"x": (5, 4), "n": (1,)}) == (("x", (5, 4)),)
     (y,) = outputs(plan(m, sizes=(("x", (5, 4)),)), x=(5, 4), n=(1,))
@@ -178,14 +175,14 @@ def test_another_batch_is_written_into_the_model() -> None:
 
 
 def test_open_dimensions_stay_open() -> None:
-    m = model("(float[N,4] x) => (float[N,4] y) { y=Relu(x) }")
+    m = parsed("(float[N,4] x) => (float[N,4] y) { y=Relu(x) }")
     assert changed(m, {"x": (5, 4)}) == ()
     rebind(m, {})
     assert m.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
 
 
 def test_what_stands_in_the_file_stays() -> None:
-    m = model(GEMM)
+    m = parsed(GEMM)
     m.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
     source, stored = model_and_weights(plan(m))
     assert isinstance(source, bytes)

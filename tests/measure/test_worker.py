@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import parser
 
 from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.measure import worker
@@ -19,36 +18,12 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.plan import Plan, prepare
 from onnxperf.measure.session import OutOfMemory, refusal
 from onnxperf.measure.worker import reported, sample, serve, settled, variables, warm_up
+from tests.measure.conftest import Cuda, parsed
 
-MODEL = parser.parse_model(
-    '<ir_version: 9, opset_import: ["" : 20]> g (float[1,4] x, int64[1,2] i) => (float[1,4] y) { y=Relu(x) }'
-).SerializeToString()
+MODEL = parsed("(float[1,4] x, int64[1,2] i) => (float[1,4] y) { y=Relu(x) }").SerializeToString()
 JOB = Job(MODEL, "cuda", iterations=3, warm_s=0.0)
 PLAN = prepare(JOB)
 Facts = dict[str, Any]
-
-
-class Cuda:
-    """Stands in for cuda.bindings.runtime with one device. Each run takes the next of `times`, in ms."""
-
-    cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
-
-    def __init__(self, log: list[str], times: Iterator[float] | None = None, devices: int = 1, driver: int = 13000):
-        self.log, self.times = log, times
-        self.answers: dict[str, Any] = {
-            "cudaGetDeviceCount": devices, "cudaDriverGetVersion": driver, "cudaStreamCreate": 77,
-            "cudaDeviceGetPCIBusId": b"0000:01:00.0\0\0\0", "cudaGetErrorString": b"no error", "cudaMallocHost": 1,
-            "cudaGetDeviceProperties": SimpleNamespace(name=b"NVIDIA L4\0junk", totalGlobalMem=24 << 30),
-        }  # fmt: skip
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> tuple[Any, ...]:
-            self.log.append(name)
-            if name == "cudaEventElapsedTime":
-                return 0, next(self.times) if self.times else 1.0
-            return 0, self.answers.get(name)
-
-        return call
 
 
 class Value:
@@ -81,8 +56,8 @@ class Ort:
     ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL="sequential")
     GraphOptimizationLevel = SimpleNamespace(ORT_ENABLE_ALL=99, ORT_DISABLE_ALL=0)
 
-    def __init__(self, log: list[str], available: bool = True, works: bool = True, failing: str = ""):
-        self.log, self.available, self.works, self.failing = log, available, works, failing
+    def __init__(self, calls: list[Any], available: bool = True, works: bool = True, failing: str = ""):
+        self.calls, self.available, self.works, self.failing = calls, available, works, failing
         self.entries: dict[str, str] = {}
         self.run_entries: dict[str, str] = {}
         self.bound: dict[str, Value] = {}
@@ -115,12 +90,12 @@ class Ort:
         return SimpleNamespace(
             bind_ortvalue_input=self.bound.__setitem__, bind_ortvalue_output=self.bound.__setitem__,
             bind_output=lambda name, device: self.bound.__setitem__(name, Value((), device)),
-            synchronize_inputs=lambda: self.log.append("synchronize_inputs"),
+            synchronize_inputs=lambda: self.calls.append(("synchronize_inputs",)),
             get_outputs=lambda: [self.bound["y"], self.bound["z"]],
         )  # fmt: skip
 
     def run(self, binding: Any, options: Any) -> None:
-        self.log.append("run")
+        self.calls.append(("run",))
         if self.failing:
             raise RuntimeError(self.failing)
 
@@ -133,13 +108,12 @@ def served(
     terms: of the job, or of the stand-in for ONNX Runtime.
     """
     said: list[Facts] = []
-    calls: list[str] = []
-    requests = iter([*ask, None])
+    cuda, requests = Cuda(), iter([*ask, None])
     changed = {name: terms.pop(name) for name in [*terms] if hasattr(JOB, name)}
-    ort = Ort(calls, **terms)
+    ort = Ort(cuda.calls, **terms)
     plan = replace(plan, job=replace(plan.job, **changed))
-    serve(plan, ort, Cuda(calls), None, lambda **facts: said.append(facts), lambda: next(requests), lambda: log)
-    return said, ort, calls
+    serve(plan, ort, cuda, None, lambda **facts: said.append(facts), lambda: next(requests), lambda: log)
+    return said, ort, cuda.names()
 
 
 def told(said: list[Facts], name: str) -> Any:
@@ -226,7 +200,7 @@ def test_an_onnx_runtime_without_cuda_is_refused() -> None:
 
 @pytest.mark.parametrize(("devices", "driver", "says"), [(0, 13000, "no CUDA device"), (1, 0, "no NVIDIA driver")])
 def test_no_device(devices: int, driver: int, says: str) -> None:
-    cuda = Cuda([], devices=devices, driver=driver)
+    cuda = Cuda(cudaGetDeviceCount=devices, cudaDriverGetVersion=driver)
     with pytest.raises(EnvironmentFailure, match=says):
         serve(PLAN, Ort([]), cuda, None, lambda **_: None, lambda: None, lambda: "")
 
@@ -277,7 +251,7 @@ def test_launches_wait_only_under_the_profiler() -> None:
 
 
 def clock(times: Iterator[float]) -> CudaClock:
-    return CudaClock(Cuda([], times))
+    return CudaClock(Cuda(times))
 
 
 def warmed(times: Iterator[float], sensors: Any = None, **terms: Any) -> tuple[int, bool]:
