@@ -46,7 +46,7 @@ class Range:
 def members(kind: Any) -> dict[str, tuple[str, Any]]:
     """Name and type of each field of a dataclass, by its key."""
     hints = get_type_hints(kind, include_extras=True)
-    return {f.metadata.get("key") or _spelled(f.name): (f.name, hints[f.name]) for f in fields(kind)}
+    return {f.metadata.get("key") or _key(f.name): (f.name, hints[f.name]) for f in fields(kind)}
 
 
 @cache
@@ -57,7 +57,7 @@ def derived(kind: Any) -> dict[str, tuple[str, Any]]:
     return {key: (found[key], get_type_hints(f, include_extras=True)["return"]) for key, f in getters.items()}
 
 
-def _spelled(name: str) -> str:
+def _key(name: str) -> str:
     return f"{name.removesuffix('_s')}_seconds" if name.endswith("_s") else name
 
 
@@ -70,7 +70,7 @@ def to_plain(value: Any) -> dict[str, Any]:
 
 @cache
 def _dump(hint: Any) -> Dump:
-    """What makes plain data of a value of this type."""
+    """The function that makes plain data of a value of this type."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated and args[1].digits is not None:
         return lambda value: round(float(value), args[1].digits)
@@ -109,7 +109,7 @@ def from_plain(kind: Any, data: Any, where: str = "") -> Any:
 
 @cache
 def _load(hint: Any) -> Load:
-    """What makes a value of this type of plain data."""
+    """The function that makes a value of this type of plain data."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is tuple and get_origin(args[0]) is tuple:
         named = _load(get_args(args[0])[1])
@@ -131,7 +131,7 @@ def _load(hint: Any) -> Load:
 
 
 def _checked(must: str, fine: Callable[[Any], bool], make: Dump = lambda value: value) -> Load:
-    """What makes a value of plain data, and refuses those that are not fine by saying what they must be."""
+    """A `Load` that refuses plain data which are not `fine`, in the words of `must`, and applies `make` to others."""
 
     def load(value: Any, where: str) -> Any:
         if not fine(value):
@@ -182,7 +182,7 @@ def _unpacked(value: Any, where: str) -> bytes:
 
 
 def shown(value: Any) -> str:
-    """Plain data for a message: short, and lists and objects only by their kind."""
+    """Plain data as a message shows them: lists and objects by their kind alone, others cut to 40 characters."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     return printable(json.dumps(value)[:40])

@@ -28,13 +28,13 @@ NOT_SINGLE = frozenset({"float16", "bfloat16", "float64"})
 class Plan:
     """All that the process which runs the model is given.
 
-    job: its model is a path or the bytes of a file, and what binds dimensions is left out of it; graph: the model with
-    all dimensions bound; folder: where its weights lie, None for none; feeds: what its inputs hold; sizes: shapes to
-    write into the file's inputs where they are others there; dims: what its named open dimensions are bound to;
-    random: whether weights are missing; opset, nodes: the file's opset and the names of its nodes.
+    job: its model a path or the bytes of a file; shapes, dims, batch and inputs are left out, for they are in the other
+    fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes; feeds:
+    what the inputs hold; sizes: inputs whose shapes in the file differ, with those to write there; dims: sizes of the
+    file's named open dimensions; random: whether weights are missing; opset, nodes: the file's, and names of its nodes.
 
-    least_runs: as many are counted even if the job's time is over; profile_to: where the profiler writes, "" for no
-    profiler.
+    least_runs: so many runs are counted even if the job's time is over before; profile_to: what names of the profiler's
+    files begin with, "" for no profiler.
     """
 
     job: Job

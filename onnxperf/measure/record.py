@@ -17,7 +17,7 @@ from onnxperf.measure.series import Seconds, Series
 Positive = Annotated[int, Range(1)]
 
 PROFILER_S = 1.7e-6  # chosen: 200 tiny operators take 74 us by themselves, and 400 us by ONNX Runtime's profile
-LONG_S = 5e-3  # runs that are shorter meet a quiet moment themselves; chosen
+LONG_S = 5e-3  # chosen: shorter runs are sometimes left alone by other programs from beginning to end
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from onnxperf.measure.process import ModelProcess, Stopped
 from onnxperf.measure.record import Measurement, OperatorTime, Setting, Subject
 from onnxperf.measure.series import Series
 
-SKIPPED = 3  # runs of the profile that do not count: the first, and two
-PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # runs: at most, at least, and where they take too long
-PASSES, SETTLED = 5, 0.99  # of a CPU's profile: at most, and what another one leaves of the sum that has settled
-MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes each
-SHARED = 1.15  # times on the wall over those on the processor, above which others used the processor as well
+SKIPPED = 3  # first runs under the profiler, which do not count
+PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # counted runs: at most, at least, and at least of slow models
+MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes for each
+PASSES, SETTLED = 5, 0.99  # under the profiler on a CPU: at most, and until one leaves this share of the sum or more
+SHARED = 1.15  # wall's time over processor's time, above which other programs used the processor as well
 
 Progress = Callable[[str, int, int], None]
 Profiles = list[tuple[tuple[OperatorTime, ...], Series]]  # operators and runs of each pass under the profiler
@@ -73,10 +73,10 @@ def count_runs(process: ModelProcess, tell: Callable[[], None] = lambda: None) -
 
 
 def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progress) -> str:
-    """Run again under the profiler, in other processes, when the first and its memory are gone. Fills `passes`.
+    """Run again under the profiler, in other processes, now that the first and its memory are gone. Fills `passes`.
 
-    On a CPU several times, until the sum of all operators' fastest runs has settled: memory lies elsewhere each time,
-    and neighbours come and go. Returns why there is no profile, "" where there is one.
+    On a CPU there are several passes, until the sum of all operators' fastest runs has settled: each has its memory
+    elsewhere, and meets other programs on the machine. Returns why there is no profile, "" where there is one.
     """
     job, nodes = plan.job, max(len(plan.graph.operators), 1)
     wanted = min(max(min(job.iterations, PROFILED), LEAST_PROFILED), max(MOST_EVENTS // nodes, SLOW_PROFILED))
@@ -103,7 +103,7 @@ def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progres
 def _measurement(
     plan: Plan, subject: Subject, process: ModelProcess, passes: Profiles, complete: bool, why_not: str = ""
 ) -> Measurement:
-    """The measurement of what a process has told. why_not: there is no profile."""
+    """The measurement of what a process has told. why_not: why there is no profile, "" where there is one."""
     job, graph = plan.job, plan.graph
     own = (("onnxperf", onnxperf.__version__), ("python", platform.python_version()), ("platform", platform.platform()))
     operators = profile.merged([operators for operators, _ in passes])
@@ -144,6 +144,7 @@ def _scope(job: Job) -> str:
 
 
 def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
+    """What a reader should know before trusting the times."""
     gpu, device, hosted = m.place.kind == "gpu", m.device, m.hosted
     if not m.warm_up.steady:
         yield Note("not-steady", f"times or clock had not settled after {m.warm_up.runs} runs of warm-up")

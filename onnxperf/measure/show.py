@@ -82,7 +82,7 @@ def telling() -> Iterator[Progress]:
 
 
 def show(out: Console, m: Measurement) -> None:
-    """Print a measurement: how long, how surely, what it was spent on, and under which conditions."""
+    """Print a measurement: the time and its spread, what it was spent on, and under which conditions it was taken."""
     parts: list[RenderableType] = [
         _headline(m), _facts(m), _series(out, m), _throughput(out, m), _by_type(out, m.operators),
         _slowest(out, m.operators), _notes(m.warnings),
@@ -150,7 +150,7 @@ def _sensed(readings: Sequence[Reading]) -> str:
 
 
 def _series(out: Console, m: Measurement) -> Table:
-    """How times are distributed: the counted runs by both clocks, and those under the profiler."""
+    """Statistics of the counted runs by both clocks, and of those under the profiler."""
     series = {"device": m.device, "wall": m.wall, "profiler": m.profiled}
     rows = [(name, *_statistics(s)) for name, s in series.items() if s is not None]
     names = ("!time by", "#runs", "#least", "#median", "#mean", "#p90", "#p95", "#p99", "#std", "#drift")

@@ -87,7 +87,7 @@ def reported(say: Say) -> Iterator[None]:
 
 
 def tail(folder: str) -> str:
-    """The last of what native code has logged."""
+    """The end of what native code has logged."""
     try:
         with Path(folder, LOG).open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MOST_LOG, 0))
@@ -97,6 +97,7 @@ def tail(folder: str) -> str:
 
 
 def _end_with_parent(folder: str) -> None:
+    """Wait for the end of the parent, however it comes, and leave nothing behind."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -125,11 +126,14 @@ def serve(
         hosted=session.hosted, options=session.options, place=place, clock=clock.name,
         software=tuple((name, str(version)) for name, version in software.items() if version),
     )  # fmt: skip
-    count_runs(session, clock, sensors, plan, say)
-    while (seconds := ask()) is not None:
-        warm_up(session.run, clock, sensors, plan.job)
-        with uncollected():
+    gc.disable()  # collecting garbage would take time within a run
+    try:
+        count_runs(session, clock, sensors, plan, say)
+        while (seconds := ask()) is not None:
+            warm_up(session.run, clock, sensors, plan.job)
             say(streak=clock.streak(session.run, seconds), done=True)
+    finally:
+        gc.enable()
     if plan.profile_to:
         say(profile=session.inference.end_profiling())
 
@@ -141,22 +145,11 @@ def count_runs(session: Session, clock: Clock, sensors: Sensors, plan: Plan, say
     say(phase="warming up")
     say(warm_up=WarmUp(session.opened_s, first_s, *warm_up(session.run, clock, sensors, plan.job)))
     say(phase="in a counted run")
-    with uncollected():
-        sample(session.run, clock, sensors, plan, say)
+    sample(session.run, clock, sensors, plan, say)
     if plan.job.include_transfers and isinstance(clock, CudaClock):
         say(phase="copying inputs and outputs")
         say(copies=clock.copies(*session.buffers()))
     say(done=True)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage is collected meanwhile: that would take time within a run."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, job: Job) -> tuple[int, float, bool]:
@@ -192,6 +185,7 @@ def settled(times: list[float], still: float) -> bool:
 
 
 def _same(clocks: list[float | None], still: float) -> bool:
+    """Whether the last two readings of the device's clock agree, as far as there are any."""
     before, now = clocks[-2:] if len(clocks) > 1 else (None, None)
     return not before or not now or abs(now / before - 1) < still
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files as resources
 from pathlib import Path
@@ -31,6 +32,7 @@ from onnxperf.measure.record import (
 )
 from onnxperf.measure.series import Series
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = json.loads((resources("onnxperf") / "measurement.schema.json").read_text(encoding="utf-8"))
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 2**63 - 1)
@@ -85,6 +87,17 @@ def test_what_is_written_is_read_back_and_fits_the_schema(m: Measurement) -> Non
     assert parse(text) == m
     assert write(parse(text)) == text
     jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_written_as_it_was(on_a_gpu: Measurement) -> None:
+    text = (GOLDEN / "measurement.json").read_text(encoding="utf-8")
+    assert parse(text) == on_a_gpu
+    assert [*lines(write(on_a_gpu))] == [*lines(text)]
+
+
+def lines(text: str) -> Iterator[str]:
+    """The lines of a file but the one that is compressed, which may differ between versions of zlib."""
+    return (line for line in text.splitlines() if "zlib" not in line)
 
 
 def test_times_are_rounded_to_the_nanosecond_and_statistics_are_of_what_is_written(on_a_gpu: Measurement) -> None:
