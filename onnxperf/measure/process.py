@@ -54,31 +54,29 @@ class ModelProcess:
     done: bool = False
 
     def __enter__(self) -> ModelProcess:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
         try:
             self.folder = tempfile.mkdtemp(prefix="onnxperf-")
         except OSError as e:
             raise EnvironmentFailure(f"there is no place for temporary files: {e.strerror or e}") from None
+        self.process = context.Process(target=main, args=(theirs, self.folder), daemon=True)
+        target = self.plan.profile_to
         try:
-            self._start()
+            with _signals_held_back():
+                self.process.start()
+            theirs.close()
+            self._send(replace(self.plan, profile_to=str(Path(self.folder, target))) if target else self.plan)
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.__exit__()
             raise
         return self
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        target = self.plan.profile_to
-        plan = replace(self.plan, profile_to=str(Path(self.folder, target))) if target else self.plan
-        self.process = context.Process(target=main, args=(plan, theirs, self.folder), daemon=True)
-        with _signals_held_back():
-            self.process.start()
-        theirs.close()
-
     def __exit__(self, *_: object) -> None:
         self.connection.close()
-        self.process.kill()
-        self.process.join()
+        if self.process.pid is not None:  # it has started
+            self.process.kill()
+            self.process.join()
         self.process.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -106,11 +104,14 @@ class ModelProcess:
 
     def ask(self, seconds: float | None) -> None:
         """Have it run back to back for about so many seconds; None has it end its session and write the profile."""
+        self._send(seconds)
+        self.listen("profile" if seconds is None else "done")
+
+    def _send(self, message: Plan | float | None) -> None:
         try:
-            self.connection.send(seconds)
+            self.connection.send(message)
         except ConnectionError:
             raise Stopped(self._end()) from None
-        self.listen("profile" if seconds is None else "done")
 
     def _end(self) -> str:
         """How the process ended."""

@@ -49,7 +49,7 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
     so_far = partial(_measurement, plan, subject_of(plan), process, passes)
     try:
         with process:
-            count_runs(process, lambda: tell(process.phase, len(process.samples), job.iterations))
+            follow(process, lambda: tell(process.phase, len(process.samples), job.iterations))
         if job.profile:
             why_not = _profile(plan, process, passes, tell)
     except KeyboardInterrupt:
@@ -62,7 +62,7 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
     return so_far(complete=True, why_not=why_not)
 
 
-def count_runs(process: ModelProcess, tell: Callable[[], None] = lambda: None) -> None:
+def follow(process: ModelProcess, tell: Callable[[], None] = lambda: None) -> None:
     """Follow a process up to the end of its counted runs; `tell` is called whenever there is news.
 
     Raises EnvironmentFailure where nodes run on the CPU that belong on the GPU.

@@ -11,7 +11,7 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.process import ModelProcess
 from onnxperf.measure.record import Point, Throughput
-from onnxperf.measure.run import Progress, count_runs
+from onnxperf.measure.run import Progress, follow
 from onnxperf.measure.series import Series
 from onnxperf.measure.session import OutOfMemory
 
@@ -79,7 +79,7 @@ class BatchRunner:
         most_s = self.job.duration_s or RUNS_S
         job = replace(self.job, batch=batch, iterations=runs, duration_s=most_s, include_transfers=False)
         self.process = self.running.enter_context(ModelProcess(replace(prepare(job), least_runs=LEAST_RUNS)))
-        count_runs(self.process)
+        follow(self.process)
         return self.process
 
     def close(self) -> None:

@@ -41,14 +41,13 @@ MOST_LOG = 1 << 16  # bytes of it that are read
 Say = Callable[..., None]  # sends facts to the parent: attributes of `process.ModelProcess` by name
 
 
-def main(plan: Plan, connection: Connection, folder: str) -> None:
-    """What the process does: `serve`, with the parent at the other end of the connection.
+def main(connection: Connection, folder: str) -> None:
+    """What the process does: take the plan from the parent, at the other end of the connection, and `serve`.
 
     folder: of this process alone, for what native code prints; the parent removes it.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):  # they are sent to the whole group: the parent decides
         signal.signal(ending, signal.SIG_IGN)
-    os.environ |= variables(plan)
     with suppress(OSError):  # a full disk shows itself later
         log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)  # stdout is for the answer
@@ -61,6 +60,8 @@ def main(plan: Plan, connection: Connection, folder: str) -> None:
 
     try:
         with reported(say):
+            plan: Plan = connection.recv()
+            os.environ |= variables(plan)
             say(phase="loading ONNX Runtime")
             rt, ml = (environment.cuda_runtime(), environment.nvml()) if plan.job.gpu else (None, None)
             serve(plan, environment.onnx_runtime(), rt, ml, say, connection.recv, lambda: tail(folder))

@@ -230,6 +230,19 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     assert not list(own.iterdir())
 
 
+@pytest.mark.slow
+def test_a_script_that_measures_when_it_is_imported_is_told_how_to_call_it(tmp_path: Path) -> None:
+    unguarded = ALONE[: ALONE.index("if __name__")] + 'measure(Job(sys.argv[1], "cpu", iterations=1))'
+    (tmp_path / "unguarded.py").write_text(unguarded)
+    own = tmp_path / "own"
+    own.mkdir()
+    command = [sys.executable, str(tmp_path / "unguarded.py"), str(ROOT / "samples" / "resnet50.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(own)}, timeout=120)
+    said = done.stderr.splitlines()[-1]
+    assert "while starting; a script calls measure() under `if __name__ == '__main__':`" in said
+    assert not list(own.iterdir())
+
+
 @posix
 def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(small("(float[64,64] x) => (float[64,64] y) { y=Relu(x) }").SerializeToString())
