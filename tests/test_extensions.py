@@ -21,7 +21,7 @@ import onnxperf
 from gpu_specs import catalogue
 from onnxperf.cli import cli
 from op_models import OpModelError
-from op_models.core import _RULES
+from op_models.rules import _RULES
 
 ROOT = Path(__file__).parents[1]
 RESNET = ROOT / "samples" / "resnet50.onnx"

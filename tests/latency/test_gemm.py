@@ -1,5 +1,6 @@
 """Products on CUDA cores: what the library's tile, the waves and the caches must show, whatever the constants."""
 
+from functools import partial
 from math import prod
 
 import pytest
@@ -11,6 +12,7 @@ from onnxperf.latency.constants import assumed
 from onnxperf.measurements import Row, tables
 from onnxperf.methods import METHODS
 from op_models import Gemm, Work
+from tests.latency import conftest
 
 A100, P100, P4, T4, V100 = (
     gpu_specs.load(i) for i in ("a100-pcie-40gb", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb")
@@ -27,8 +29,7 @@ def chosen(w: Work, *devices: gpu_specs.Device) -> list[str]:
     return [str(name) for name in alone([w], devices, shipped()).variant[0]]
 
 
-def seconds(w: Work, device: gpu_specs.Device) -> float:
-    return float(alone([w], [device], shipped()).seconds[0, 0])
+seconds = partial(conftest.seconds, budget=True)
 
 
 def test_each_architecture_has_its_tiles() -> None:

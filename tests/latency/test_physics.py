@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import gpu_specs
 from onnxperf.latency import BOUNDS
-from onnxperf.lower import Kernel, Kernels
 from onnxperf.methods import METHODS
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Transfer, Work
 from tests.estimating import estimate
+from tests.latency.conftest import FIVE, kernels
 
 DEVICES = [gpu_specs.load(i) for i in gpu_specs.ids()]
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
@@ -23,11 +23,6 @@ PIPES = {
 }
 side = st.integers(0, 14).flatmap(lambda e: st.integers(2**e, 2 ** (e + 1)))
 few = st.integers(1, 64)
-
-
-def kernels(*works: Work, stored: int = 10**9) -> Kernels:
-    rows = tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w) for i, w in enumerate(works))
-    return Kernels(rows, (), stored)
 
 
 @st.composite
@@ -109,13 +104,13 @@ def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None
 @settings(max_examples=40, deadline=None)
 @given(st.lists(works(), min_size=2, max_size=5))
 def test_many_at_once_equal_one_by_one(found: list[Work]) -> None:
-    together = estimate(kernels(*found), DEVICES)
-    for j, d in enumerate(DEVICES[::5]):
+    together = estimate(kernels(*found), FIVE)
+    for j, d in enumerate(FIVE):
         for i, w in enumerate(found):
             alone = estimate(kernels(w), [d])
-            both = together.seconds[i, j * 5] / together.power_factor[j * 5]
+            both = together.seconds[i, j] / together.power_factor[j]
             assert both == pytest.approx(alone.seconds[0, 0] / alone.power_factor[0], rel=1e-12)
-            assert together.variant[i, j * 5] == alone.variant[0, 0]
+            assert together.variant[i, j] == alone.variant[0, 0]
 
 
 def test_transfers_run_at_the_speed_of_the_link() -> None:

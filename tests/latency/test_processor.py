@@ -18,6 +18,7 @@ from onnxperf.lower import Kernel, Kernels
 from onnxperf.methods import METHODS
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Work
 from tests.estimating import estimate
+from tests.latency.conftest import kernels
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 CARD = """
@@ -52,10 +53,6 @@ def path_of_a_card(tmp_path: Path) -> Path:
 @pytest.fixture(name="core")
 def device(path: Path) -> gpu_specs.Device:
     return gpu_specs.load(path)
-
-
-def kernels(*works: Work, stored: int = 10**9) -> Kernels:
-    return Kernels(tuple(Kernel(f"k{i}", "Op", (f"n{i}",), w) for i, w in enumerate(works)), (), stored)
 
 
 side, few = st.integers(1, 4096), st.integers(1, 64)

@@ -9,10 +9,11 @@ import pytest
 import gpu_specs
 from onnxperf.calibrate import recurrent as calibrate
 from onnxperf.calibrate.fit import fit
-from onnxperf.latency import alone, shipped
+from onnxperf.latency import shipped
 from onnxperf.latency.constants import assumed
 from onnxperf.measurements import Table
 from op_models import Recurrent, Work
+from tests.latency.conftest import seconds
 
 M40, P100, V100, L4 = (gpu_specs.load(g) for g in ("m40", "p100-pcie-16gb", "v100-sxm2-16gb", "l4"))
 CARDS = (M40, P100, V100, L4)
@@ -24,10 +25,6 @@ def layer(steps: int, batch: int, hidden: int, *, input: int = 0, gates: int = 4
     flops = 2 * units * gates * (input + hidden)
     size = Recurrent(steps, batch, input, hidden, 1, gates)
     return Work(size, "float32", "fp32", weights + 4 * steps * batch * input, 4 * units, weights, flops, 30 * units)
-
-
-def seconds(w: Work, device: gpu_specs.Device) -> float:
-    return float(alone([w], [device], shipped(), budget=False).seconds[0, 0])
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda d: d.id)

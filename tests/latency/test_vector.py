@@ -17,6 +17,7 @@ from onnxperf.latency.families.rows import rows as row_model
 from onnxperf.latency.works import Works
 from onnxperf.measurements import Table
 from op_models import Move, Pointwise, Rows, Work
+from tests.latency.conftest import seconds
 
 P4, P100, V100, T4, A100, L4 = (
     gpu_specs.load(g) for g in ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb", "l4")
@@ -32,10 +33,6 @@ def elementwise(n: int, flops: int = 1, operands: int = 2) -> Work:
 def rows(count: int, width: int, passes: int) -> Work:
     n = count * width
     return Work(Rows(count, width, passes), "float32", "fp32", 4 * n, 4 * n if passes else 4 * count, 0, 0, 7 * n)
-
-
-def seconds(w: Work, device: gpu_specs.Device) -> float:
-    return float(alone([w], [device], shipped(), budget=False).seconds[0, 0])
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda d: d.id)

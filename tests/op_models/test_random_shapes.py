@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from op_models import Gemm, Move, Operator, Rows, Tensor, work_of
-from op_models.core import _RULES, BITS
+from op_models.core import BITS
+from op_models.rules import _RULES
 from tests.op_models.shapes import CASES, FEW, OTHER_ROWS, Case, counted, of
 
 DTYPES = sorted(t for t in BITS if BITS[t])
