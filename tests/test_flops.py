@@ -30,19 +30,47 @@ def sample(name: str) -> Graph:
     return load(path, dims=sizes(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-base", "gpt2", "lstm", "resnet50", "vit-base-16", "yolox-s"])
 def test_torch_counts_the_same(zoo: ModuleType, name: str) -> None:
     assert flops(sample(name)) == pytest.approx(zoo.export.matrix_flops(zoo.SAMPLES[name]), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", COUNTED)
+#: Samples of which another has the same operators, only fewer of them.
+LARGER = {"roberta-large": "roberta-base", "gpt2-large": "gpt3-xl", "gpt3-2.7b": "gpt3-xl"}
+
+
+def ways(runtime: str) -> list[str]:
+    """The levels of a runtime, of those at which the same rules are open to it the first."""
+    rules = {level: [f for f in RUNTIMES[runtime].fusions if f.level <= n] for level, n in LEVELS.items()}
+    return [level for i, level in enumerate(rules) if rules[level] not in [*rules.values()][:i]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in COUNTED if n not in LARGER])
 def test_every_level_runtime_and_type_has_the_same_products(name: str) -> None:
     graph = sample(name)
     half = precision(graph, "fp16")
-    counts = {flops(g, runtime, level) for g in (graph, half) for runtime in RUNTIMES for level in LEVELS}
+    counts = {flops(g, runtime, level) for g in (graph, half) for runtime in RUNTIMES for level in ways(runtime)}
     counts.add(flops(precision(graph, "int8")))
     assert len(counts) == 1
     assert counts.pop() == pytest.approx(COUNTED[name]["matrix_flops"], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "smaller"), LARGER.items())
+def test_a_larger_model_has_the_operators_of_a_smaller_one_and_its_own_count(name: str, smaller: str) -> None:
+    graph = sample(name)
+    assert {(o.type, o.version) for o in graph.operators} == {(o.type, o.version) for o in sample(smaller).operators}
+    assert flops(graph) == pytest.approx(COUNTED[name]["matrix_flops"], rel=1e-3)
+
+
+def test_levels_with_the_same_rules_run_the_same_operators() -> None:
+    graph = load(SAMPLES / "distilbert-dynamic.onnx", dims={"batch": 1, "sequence": 16})
+    for runtime in RUNTIMES.values():
+        runs = {level: [o.type for o in run_graph(graph, runtime, n).operators] for level, n in LEVELS.items()}
+        assert [*runs] == [*LEVELS] and all(runs[level] in [runs[way] for way in ways(runtime.name)] for level in runs)
+    assert [len(ways(r)) for r in ("ort-cuda", "ort-cpu", "torch-eager")] == [3, 4, 1]
 
 
 #: As published, or as TensorFlow's profiler counts them (samples/make_keras.py).
@@ -118,6 +146,7 @@ def named(module: Any, name: str) -> Callable[..., Any]:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_counts_as_in_torch(name: str) -> None:
     pytest.importorskip("onnxscript")
