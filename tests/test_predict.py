@@ -72,6 +72,10 @@ def named(case: Any) -> str:
     return f"{case[0].stem}-" + "-".join(str(v) for k, v in case[1].items() if k != "dims")
 
 
+#: Every thirteenth stands for its like in the quick loop: each runtime, method and light model is among them.
+CASES = [pytest.param(case, marks=() if i % 13 == 0 else pytest.mark.slow) for i, case in enumerate(cases())]
+
+
 def outline(value: Any) -> str:
     """The keys of JSON in their order, nested ones in braces; of a list its first element's."""
     if isinstance(value, list):
@@ -79,7 +83,7 @@ def outline(value: Any) -> str:
     return "{" + " ".join(k + outline(v) for k, v in value.items()) + "}" if isinstance(value, dict) else ""
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=named)
+@pytest.mark.parametrize("case", CASES, ids=named)
 def test_the_contracts_hold(case: Any) -> None:
     path, terms = case
     p = predict(path, **{"gpu": "l4", **terms})
