@@ -67,7 +67,6 @@ def golden(name: str, text: str) -> None:
             "predict-roofline.txt",
             ("predict", "bert-base.onnx", "--gpu", "p4", "--method", "roofline", "--top", "3"),
         ),
-        ("gpus.txt", ("gpus",)),
         ("gpus-l4.txt", ("gpus", "l4")),
     ],
 )
@@ -76,6 +75,15 @@ def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: tuple[s
     code, out, err = onnxperf_cli(*placed)
     assert (code, err) == (0, "")
     golden(name, out)
+
+
+def test_the_table_of_cards_looks_as_it_did(onnxperf_cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five cards: another one that ships changes no other file."""
+    cards = ("a100-pcie-40gb", "h100-sxm", "l4", "v100-sxm2-16gb", "xavier-nx")
+    monkeypatch.setattr(gpu_specs, "ids", lambda: cards)
+    code, out, err = onnxperf_cli("gpus")
+    assert (code, err) == (0, "")
+    golden("gpus.txt", out)
 
 
 def test_json_alone_on_stdout(onnxperf_cli) -> None:
