@@ -1,4 +1,4 @@
-"""What all rooms share: which files are slow as a whole."""
+"""What all rooms share: which tests are slow."""
 
 from __future__ import annotations
 
@@ -7,32 +7,50 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-#: Exporters, comparisons with other programs, fits and fuzz. The quick loop does not even import them.
+#: Exporters, comparisons with other programs, fits, scores and processes: whole files, and tests of other files. The
+#: quick loop does not even import these files. A test may also be marked where it stands.
 SLOW = (
     "calibrate/test_device.py",
     "export/test_command.py",
     "export/test_from_tf.py",
     "export/test_from_torch.py",
+    "graph/test_against_ort.py",
+    "graph/test_node_cases.py",
+    "graph/test_skeleton.py",
     "op_models/test_against_torch.py",
+    "runtimes/test_engine.py::test_samples_stay_whole_at_every_level",
     "runtimes/test_oracle.py",
+    "runtimes/test_ort_attention.py::test_the_optimizer_finds_attention_in_the_form_of_the_samples",
+    "runtimes/test_tensorrt.py::test_fusion_leaves_products_and_nodes_as_they_are",
     "runtimes/test_torch_eager.py",
+    "test_cli.py::test_a_full_or_closed_stdout_exits_with_4",
+    "test_cli.py::test_a_reader_that_has_enough_is_no_error",
+    "test_cli.py::test_an_exit_code_outlives_stderr",
     "test_conformance.py",
+    "test_gates.py::test_inputs_of_the_action_are_data",
+    "test_gates.py::test_the_action_fails_where_a_limit_is_exceeded",
+    "test_gates.py::test_the_action_passes_and_tells_of_every_model",
     "test_samples_run.py",
+    "test_testing.py",
+    "test_validate.py",
 )
 
 
-def slow(path: Path) -> bool:
-    """Whether a file is one of SLOW."""
-    return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix() in SLOW
+def slow(path: Path, test: str = "") -> bool:
+    """Whether a file as a whole, or one of its tests, is slow."""
+    if not path.is_relative_to(TESTS):
+        return False
+    file = path.relative_to(TESTS).as_posix()
+    return file in SLOW or f"{file}::{test}" in SLOW
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files that are slow as a whole, and with them PyTorch and TensorFlow, where slow tests are."""
+    """Where slow tests are left out, leave out slow files, and with them PyTorch and TensorFlow."""
     return True if config.option.markexpr == "not slow" and slow(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what these files hold."""
+    """Mark what is slow."""
     for item in items:
-        if slow(item.path):
+        if slow(item.path, getattr(item, "originalname", item.name)):
             item.add_marker("slow")

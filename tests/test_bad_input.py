@@ -296,6 +296,7 @@ def test_json_is_not_written_for_a_model_that_can_not_be_used(run: Run, tmp_path
 # processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "code"), [(b"", MODEL), (whole[:5000], MODEL), (None, USAGE)])
 def test_the_real_process(tmp_path: Path, data: bytes | None, code: int) -> None:
     path = tmp_path / "model.onnx"

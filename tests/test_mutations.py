@@ -34,6 +34,7 @@ def _processes_find_this(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
 
 
+@pytest.mark.slow
 def test_ten_thousand_changed_models() -> None:
     """The usual run tries the same every time; a longer one tries others."""
     seed, cases = (FACTOR - 1) * int(time.time()), 10_000 * FACTOR
@@ -127,6 +128,7 @@ def dying(pipe: Connection) -> None:
             pipe.send(("fields", "predicted"))
 
 
+@pytest.mark.slow
 def test_a_case_that_ends_its_process_is_found() -> None:
     answers = list(fuzz.campaign(dying, cases=40, jobs=2))
     assert sorted(index for _, index, _ in answers) == list(range(40))
@@ -140,12 +142,14 @@ def hanging(pipe: Connection) -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_a_case_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "HANGS_AFTER", 0.5)
     answers = list(fuzz.campaign(hanging, cases=1, jobs=1))
     assert [(index, result.what) for _, index, result in answers] == [(0, "no answer in 0 s")]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(CORPUS["cnn"])

@@ -290,6 +290,7 @@ def test_two_calls_agree_to_the_last_digit(image: Prediction) -> None:
     assert predict(SAMPLES / "mobilenetv2.onnx", gpu="a100-sxm4-80gb").to_json() == image.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "h100-sxm"])
@@ -304,6 +305,7 @@ def test_eight_samples_take_longer_but_not_much_more_than_eight_times_as_long(
     assert seconds(1) < seconds(8) <= 8.5 * seconds(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["resnet50", "distilbert-dynamic"])
 def test_better_cards_and_smaller_types_are_faster(sample: str) -> None:
     dims = {"batch": 32, "sequence": 128} if "dynamic" in sample else None
@@ -440,6 +442,7 @@ def test_the_host_of_a_module_is_its_own() -> None:
     assert "older server processor" in named.scope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb"])
 def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
     def at(batch: int) -> Prediction:

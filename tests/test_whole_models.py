@@ -69,6 +69,7 @@ def test_a_file_that_is_another_table_is_refused(tmp_path: Path) -> None:
         models(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES.values())
 def test_every_operator_is_known_and_twice_the_batch_takes_twice_as_long(sample: str) -> None:
     one, two = kernels(sample, 4, 512), kernels(sample, 8, 512)
@@ -87,6 +88,7 @@ NAMES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["bert-large", "gpt2-large", "opt-1.3b"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_torch_launches_the_same_kernels(zoo: ModuleType, sample: str, batch: int) -> None:

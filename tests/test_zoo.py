@@ -35,6 +35,7 @@ def test_the_dimensions_counted_at_are_the_open_ones(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_row_is_replaced_and_a_new_one_has_its_place(zoo: object, tmp_path: Path) -> None:
     from onnxperf.samples.make import tabulate
 
