@@ -10,13 +10,23 @@ TESTS = Path(__file__).parent
 #: Exporters, comparisons with other programs, fits, scores and processes: whole files, and tests of other files. The
 #: quick loop does not even import these files. A test may also be marked where it stands.
 SLOW = (
+    "calibrate/test_constants.py",
     "calibrate/test_device.py",
+    "calibrate/test_effects.py",
+    "calibrate/test_host.py",
+    "calibrate/test_tensor.py",
     "export/test_command.py",
     "export/test_from_tf.py",
     "export/test_from_torch.py",
     "graph/test_against_ort.py",
     "graph/test_node_cases.py",
     "graph/test_skeleton.py",
+    "measure/test_files.py::test_what_is_written_is_read_back_and_fits_the_schema",
+    "measure/test_measure.py",
+    "measure/test_profile.py",
+    "measure/test_show.py::test_a_batch_that_the_model_is_not_made_for",
+    "measure/test_show.py::test_a_model_is_measured_shown_and_written",
+    "measure/test_show.py::test_json_alone_on_stdout_with_a_curve_over_batches",
     "op_models/test_against_torch.py",
     "runtimes/test_engine.py::test_samples_stay_whole_at_every_level",
     "runtimes/test_oracle.py",
