@@ -146,6 +146,6 @@ def test_attributes_of_a_hostile_file_do_no_harm(names: list[str], data: st.Data
 
 def keywords(names: list[str]) -> list[str]:
     """The attributes that any of these rules reads."""
-    rules = [inspect.getclosurevars(_RULES[name]).nonlocals["rule"] for name in names]
+    rules = [inspect.unwrap(_RULES[name]) for name in names]
     parameters = (p for rule in rules for p in inspect.signature(rule).parameters.values())
     return sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY})
