@@ -6,20 +6,26 @@ from collections import Counter
 from dataclasses import replace
 
 from onnxperf.graph import Graph, Note
-from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, HostCosts, Policy, Runtime, optimise
+from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, optimise
 from onnxperf.runtimes.hosts import HOSTS, Host, paced, slower
-from onnxperf.runtimes.ort import CPU, CUDA, CUDA_112
+from onnxperf.runtimes.ort import CPU, CUDA
 from onnxperf.runtimes.ort_attention import WITHIN
-from onnxperf.runtimes.ort_transformers import TRANSFORMERS, TRANSFORMERS_112
 from onnxperf.runtimes.placement import FLOW
+from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime, of_version
 from onnxperf.runtimes.tensorrt import TENSORRT
 from onnxperf.runtimes.torch_eager import EAGER
 
-RUNTIMES: dict[str, Runtime] = {r.name: r for r in (CUDA, CUDA_112, CPU, TENSORRT, EAGER)}
+RUNTIMES: dict[str, Runtime] = {
+    "ort-cuda": CUDA,
+    "ort-cuda-1.12": of_version(CUDA, "1.12"),  # not a runtime of its own: to go once callers ask for the version
+    "ort-cpu": CPU,
+    "tensorrt": TENSORRT,
+    "torch-eager": EAGER,
+}
 
 __all__ = [
-    "ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "paced",
-    "run_graph", "slower",
+    "ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "of_version",
+    "paced", "run_graph", "slower",
 ]  # fmt: skip
 
 
@@ -30,8 +36,8 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
     """
     if transformers:
         before = Counter(o.type for o in graph.operators)
-        graph = optimise(graph, TRANSFORMERS_112 if runtime.name == CUDA_112.name else TRANSFORMERS, DISABLED)
+        graph = optimise(graph, runtime.offline, DISABLED)
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
-    return runtime.place(optimise(graph, runtime.fusions, level))
+    return runtime.place(optimise(graph, runtime.rules, level))

@@ -1,15 +1,16 @@
-"""What a runtime is, and the engine that applies its fusion rules to a graph.
+"""The engine that applies a runtime's fusion rules to a graph.
 
-A rule looks at one operator (its anchor) and answers `Fused`, `Miss` (it nearly matched, and why it did not)
-or None; a `Pass` looks at the whole graph. The engine first removes what hands its input on as it is; then it tries
-the rules and passes of a level in the runtime's order, each rule on every anchor, until none applies any more, then
-those of the next level. It refuses what would lose a value that others read, and keeps the reasons.
+A rule is tried at every operator of certain types (its anchors) and answers `Fused`, `Miss` (it nearly matched, and why
+it did not) or None; most rules are patterns (see `pattern`). A `Pass` rewrites the whole graph. First, operators that
+only hand on their input, such as Identity, are removed. Then the rules and passes of a level take turns, in the
+runtime's order, until none applies any more, and those of the next level follow. A fusion that would remove a value
+which another operator still reads is refused. Every Miss that remains becomes a note.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,57 +21,6 @@ DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # at most, in each level: as many as ONNX Runtime makes
 UNKNOWN_FORM = "it meets a form that it does not know"  # of a hostile file, or a bug of the rule
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Choices a runtime makes: `tf32` names the products that may use TF32, `arena` is how its allocator takes memory
-    (see onnxperf.memory), `channels_last`: convolutions get images as tensor cores want them.
-    """
-
-    tf32: frozenset[str] = frozenset()
-    arena: str = "powers of two"
-    channels_last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HostCosts:
-    """Seconds the host spends: per run, per node it walks, per kernel launch, per operator it computes itself,
-    per copy it starts, and per wait for the device; `gap_s` passes on the device between two kernels.
-
-    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
-    """
-
-    run_s: float
-    node_s: float
-    launch_s: float
-    host_op_s: float
-    copy_s: float
-    sync_s: float
-    gap_s: float
-    replay_s: float
-    replay_gap_s: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """A way of running a graph: what it fuses, what it makes of the rest, and what that costs the host; `kind` is
-    the device it is made for, gpu or cpu.
-    """
-
-    name: str
-    fusions: tuple[Fusion | Pass, ...]
-    place: Callable[[Graph], Graph]
-    policy: Policy
-    host: HostCosts
-    describe: str
-    kind: str = "gpu"
-
-    @property
-    def synchronous(self) -> bool:
-        """True where the host computes each operator itself before it goes on to the next."""
-        return self.kind == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +48,10 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A named rule with its anchors and the optimisation level from which it applies."""
+    """A named rule, and the types of operators at which it is tried."""
 
     name: str
     anchors: tuple[str, ...]
-    level: int
     rule: Callable[[Rewriter, Operator], Fused | Miss | None]
 
 
@@ -114,17 +63,19 @@ class Pass:
     """
 
     name: str
-    level: int
     run: Callable[[Graph], Graph]
     once: bool = False
 
 
+Rules = Mapping[int, tuple[Fusion | Pass, ...]]  # of each optimisation level, in the order in which they take turns
+
+
 def fusion(
-    name: str, *, anchor: str | tuple[str, ...], level: int = BASIC
+    name: str, *, anchor: str | tuple[str, ...]
 ) -> Callable[[Callable[[Rewriter, Operator], Fused | Miss | None]], Fusion]:
-    """Make a `Fusion` of a rule function; the runtime lists it where it belongs in its order."""
+    """Make a `Fusion` of a function that walks the graph itself, where no pattern says what it looks for."""
     anchors = (anchor,) if isinstance(anchor, str) else anchor
-    return lambda rule: Fusion(name, anchors, level, rule)
+    return lambda rule: Fusion(name, anchors, rule)
 
 
 def fused(
@@ -132,7 +83,7 @@ def fused(
     anchor: Operator,
     replaced: Iterable[Operator],
     inputs: Iterable[Tensor | None],
-    attrs: dict[str, Any] | None = None,
+    attrs: Mapping[str, Any] | None = None,
 ) -> Fused:
     """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
     ops = tuple(replaced)
@@ -266,20 +217,19 @@ def without_identities(graph: Graph) -> Graph:
     return redirected(graph, lambda o: None if (x := hands_on(o)) is None else (x,))
 
 
-def optimise(graph: Graph, fusions: Iterable[Fusion | Pass], level: int) -> Graph:
-    """Apply the rules of each level up to `level`; what nearly matched becomes a note each kind."""
-    rules = tuple(f for f in fusions if f.level <= level)
-    if not rules:
+def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
+    """The graph after the rules of each level up to `level`; each rule's reasons for a Miss become one note."""
+    stages = [rules[stage] for stage in range(level + 1) if rules.get(stage)]
+    if not stages:
         return graph
     g = Rewriter(without_identities(graph))
     notes: list[Note] = []
-    for stage in range(level + 1):
-        own = [f for f in rules if f.level == stage]
+    for stage in stages:
         misses: dict[tuple[str, str], list[str]] = {}
-        for turn in range(ROUNDS if own else 0):
+        for turn in range(ROUNDS):
             changed = False
             misses.clear()
-            for f in own:
+            for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
                 elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(()), misses)) is not before:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from onnxperf.runtimes.engine import HostCosts
+from onnxperf.runtimes.runtime import HostCosts
 
 
 @dataclass(frozen=True, slots=True)

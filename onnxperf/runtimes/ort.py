@@ -13,58 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import ort_basic as basic
-from onnxperf.runtimes import ort_extended as extended
-from onnxperf.runtimes import ort_layout as layout
-from onnxperf.runtimes import ort_nchwc as nchwc
-from onnxperf.runtimes import ort_quantised as quantised
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import EXTENDED, Fusion, HostCosts, Pass, Policy, Runtime
+from onnxperf.runtimes import ort_basic, ort_extended, ort_nchwc, ort_transformers
+from onnxperf.runtimes.engine import ALL, BASIC, DISABLED, EXTENDED
 from onnxperf.runtimes.ort_attention import apart
 from onnxperf.runtimes.placement import FREE, place
-
-LEVEL_1: tuple[Fusion | Pass, ...] = (
-    quantised.ONE_READER_EACH,
-    basic.ELIMINATION,
-    basic.casts,
-    basic.div_mul,
-    basic.relu_clip,
-    basic.gemm_sum,
-    basic.gemm_transpose,
-    basic.not_where,
-    basic.conv_affine,
-    basic.conv_batch_norm,
-    basic.pad,
-    basic.matmul_batch_norm,
-    basic.COMMON_SUBEXPRESSIONS,
-    basic.matmul_add,
-    basic.since(patterns.gelu, 20),
-    basic.since(patterns.layer_norm, 17),
-    layout.PUSH,
-)
-LEVEL_2_FIRST: tuple[Fusion | Pass, ...] = (layout.of_matrices, layout.PUSH_AGAIN)
-LEVEL_2_CPU: tuple[Fusion | Pass, ...] = (
-    quantised.unsigned,
-    quantised.moves,
-    quantised.linear,
-    extended.gemm_activation,
-    quantised.matmul_integer_to_float,
-    quantised.dynamic_quantize_matmul,
-    extended.conv_activation,
-)
-LEVEL_2: tuple[Fusion | Pass, ...] = (
-    replace(patterns.gelu, level=EXTENDED),
-    patterns.layer_norm,
-    extended.rms_norm,
-    extended.split,
-    extended.matmul_transpose,
-    extended.bias_gelu,
-    basic.matmul_add_left,
-    extended.skip_layer_norm,
-    extended.bias_skip_layer_norm,
-    patterns.fast_gelu,
-    extended.quick_gelu,
-)
+from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
 
 
 def beside(graph: Graph) -> Graph:
@@ -76,7 +29,8 @@ def beside(graph: Graph) -> Graph:
 
 CUDA = Runtime(
     name="ort-cuda",
-    fusions=(*LEVEL_1, *LEVEL_2_FIRST, *LEVEL_2, extended.bias_softmax, extended.matmul_scale),
+    rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CUDA},
+    offline={DISABLED: ort_transformers.RULES},
     place=lambda graph: apart(place(graph)),
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
     host=HostCosts(
@@ -85,23 +39,20 @@ CUDA = Runtime(
     ),
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip
-
 CUDA_112 = replace(
     CUDA,
     name="ort-cuda-1.12",
-    fusions=tuple(
-        basic.matmul_add_flat if f is basic.matmul_add else f for f in CUDA.fusions if f is not basic.matmul_add_left
-    ),
+    rules={BASIC: ort_basic.RULES_112, EXTENDED: ort_extended.CUDA_112},
+    offline={DISABLED: ort_transformers.RULES_112},
     place=lambda graph: apart(place(graph), fused=False),
     describe="ONNX Runtime until 1.12, CUDA provider, inputs and outputs bound on the device",
 )
+CUDA = replace(CUDA, versions={"1.12": CUDA_112})
 
 CPU = Runtime(
     name="ort-cpu",
-    fusions=(
-        basic.inlined, *LEVEL_1, *LEVEL_2_FIRST, *LEVEL_2_CPU, *LEVEL_2, extended.matmul_scale, nchwc.LAYOUT,
-        quantised.channels_last, quantised.MOVED_ON, nchwc.conv_sum,
-    ),
+    rules={BASIC: ort_basic.CPU, EXTENDED: ort_extended.CPU, ALL: ort_nchwc.RULES},
+    offline={DISABLED: ort_transformers.RULES},
     place=beside,
     policy=Policy(),
     host=HostCosts(

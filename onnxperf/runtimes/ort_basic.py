@@ -1,7 +1,4 @@
-"""ONNX Runtime's rules of level `basic`, the same for every provider: what leaves the graph or goes into weights.
-
-The layout pass of this level is in `ort_layout`, that of quantised models in `ort_quantised`.
-"""
+"""ONNX Runtime's rules of level `basic`, the same for every provider: what leaves the graph or goes into weights."""
 
 from __future__ import annotations
 
@@ -9,26 +6,15 @@ from collections import Counter
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import (
-    BASIC,
-    EXTENDED,
-    Fused,
-    Fusion,
-    Miss,
-    Pass,
-    Rewriter,
-    fused,
-    fusion,
-    hands_on,
-    redirected,
-)
-from onnxperf.runtimes.patterns import next_op, scalar
+from onnxperf.runtimes import fusions, ort_layout, ort_quantised
+from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fusion, hands_on, redirected
+from onnxperf.runtimes.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar
 from op_models import FLOATS, Operator, Tensor
 
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
-SHARED = 8  # elements of equal constants that are taken for one
-#: And everything random. A DequantizeLinear has one reader; the value of a ConstantOfShape is not among the attrs.
+SHARED = 8  # elements at most of stored tensors that are compared by value, larger ones by name
+#: Not merged even where type and inputs are equal, and neither is anything random: each DequantizeLinear has one reader
+#: on purpose, and what a ConstantOfShape is filled with is not among its attributes.
 NEVER_SHARED = frozenset(
     {"If", "Loop", "Scan", "Dropout", "Bernoulli", "Multinomial", "DequantizeLinear", "ConstantOfShape"}
 )
@@ -40,9 +26,9 @@ LOSSLESS = {
 }  # fmt: skip
 
 
-def since(rule: Fusion, version: int) -> Fusion:
-    """A rule at the basic level, for models of opsets that have what it makes as an operator of their own."""
-    return replace(rule, level=BASIC, rule=lambda g, o: rule.rule(g, o) if o.version >= version else None)
+def since(version: int, fusion: Fusion) -> Fusion:
+    """A fusion for models of that opset or a later one only, which has what it makes as an operator of its own."""
+    return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
 def _eliminated(graph: Graph) -> Graph:
@@ -85,129 +71,131 @@ def _shared(graph: Graph) -> Graph:
     return redirected(graph, instead)
 
 
-ELIMINATION = Pass("elimination of what does nothing", BASIC, _eliminated)
-COMMON_SUBEXPRESSIONS = Pass("common subexpressions", BASIC, _shared, once=True)
+ELIMINATION = Pass("elimination of what does nothing", _eliminated)
+COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
 
 
-@fusion("Cast + Cast", anchor="Cast")
-def casts(g: Rewriter, last: Operator) -> Fused | None:
+FIRST_CAST = alone(op.Cast(X))
+
+
+@pattern("Cast + Cast", op.Cast(FIRST_CAST))
+def casts(m: Match) -> Fused | None:
     """A Cast through a wider type and on is one Cast, or none."""
-    first = g.made_by(last.present[0], "Cast")
-    if first is None or not g.only_user(first.out):
+    x, wide, out = m[X].dtype, m.op(FIRST_CAST).out.dtype, m.root.out.dtype
+    if wide not in LOSSLESS.get(x, ()):
         return None
-    x = first.present[0]
-    if first.out.dtype not in LOSSLESS.get(x.dtype, ()):
-        return None
-    return fused("Cast" if x.dtype != last.out.dtype else "Identity", last, (first, last), (x,), dict(last.attrs))
+    return m.fused("Cast" if x != out else "Identity", (m[X],), m.root.attrs)
 
 
-@fusion("Div + Mul", anchor="Mul")
-def div_mul(g: Rewriter, product: Operator) -> Fused | None:
+@pattern("Div + Mul", alone(1.0 / Y) * X)
+def div_mul(m: Match) -> Fused:
     """x times 1 / y is x / y."""
-    for inverse, x in (product.present, product.present[::-1]):
-        quotient = g.made_by(inverse, "Div")
-        if quotient is not None and g.only_user(inverse) is product and scalar(quotient.inputs[0]) == 1:
-            return fused("Div", product, (quotient, product), (x, quotient.inputs[1]))
-    return None
+    return m.fused("Div", (m[X], m[Y]))
 
 
-@fusion("Relu + Clip", anchor="Relu")
-def relu_clip(g: Rewriter, relu: Operator) -> Fused | Miss | None:
+RELU = op.Relu(X)
+
+
+@pattern("Relu + Clip", op.Clip(RELU, ...), start="Relu")
+def relu_clip(m: Match) -> Fused | Miss:
     """A Clip behind a Relu takes its lower bound, or zero."""
-    clip = next_op(g, relu, "Clip")
-    if clip is None:
-        return None
-    low = clip.inputs[1] if len(clip.inputs) > 1 else None
-    if low is not None and scalar(low) is None:
-        return Miss("the lower bound is no constant", clip.nodes)
-    return fused("Clip", clip, (relu, clip), (*relu.inputs, *clip.inputs[1:]), dict(clip.attrs))
+    bounds = m.root.inputs[1:]
+    if bounds and bounds[0] is not None and scalar(bounds[0]) is None:
+        return Miss("the lower bound is no constant", m.root.nodes)
+    return m.fused("Clip", (m[X], *bounds), m.root.attrs)
 
 
-@fusion("Gemm + Sum", anchor="Sum")
-def gemm_sum(g: Rewriter, total: Operator) -> Fused | None:
+GEMM = op.Gemm(A, B)
+
+
+@pattern("Gemm + Sum", op.Sum(GEMM, C))
+def gemm_sum(m: Match) -> Fused | None:
     """A Sum of two becomes the summand of the Gemm that comes first."""
-    gemm = g.made_by(total.inputs[0], "Gemm")
-    if gemm is None or len(total.present) != 2 or len(gemm.present) != 2 or gemm.out.shape != total.out.shape:
+    gemm = m.op(GEMM)
+    if gemm.out.shape != m.root.out.shape:
         return None
-    return fused("Gemm", total, (gemm, total), (*gemm.inputs[:2], total.inputs[1]), {**gemm.attrs, "beta": 1.0})
+    return m.fused("Gemm", (m[A], m[B], m[C]), {**gemm.attrs, "beta": 1.0})
 
 
-@fusion("Gemm + Transpose", anchor="Gemm")
-def gemm_transpose(g: Rewriter, gemm: Operator) -> Fused | None:
+A_TURNED, B_TURNED = alone(op.Transpose(A)), alone(op.Transpose(B))
+GEMM_OF_TURNED = op.Gemm(A_TURNED, B, ...) | op.Gemm(A, B_TURNED, ...)
+
+
+@pattern("Gemm + Transpose", GEMM_OF_TURNED | op.Transpose(GEMM), start="Gemm")
+def gemm_transpose(m: Match) -> Fused | None:
     """A transposed matrix, operand or result, becomes a flag of the product; a stack has a Reshape between."""
-    flags = ("transA", "transB")
-    for side, flag in enumerate(flags):
-        before = g.made_by(gemm.inputs[side], "Transpose")
-        if before is not None and before.out.rank == 2 and g.only_user(before.out):
-            inputs = tuple(before.present[0] if i == side else t for i, t in enumerate(gemm.inputs))
-            return fused("Gemm", gemm, (before, gemm), inputs, {**gemm.attrs, flag: 1 - gemm.attrs.get(flag, 0)})
-    after = next_op(g, gemm, "Transpose")
-    if after is None or len(gemm.present) != 2 or after.out.rank != 2:
+    if GEMM in m:  # (A B)^T is B^T A^T
+        attrs = m.op(GEMM).attrs
+        turned = {"transA": 1 - attrs.get("transB", 0), "transB": 1 - attrs.get("transA", 0)}
+        return m.fused("Gemm", (m[B], m[A]), {**attrs, **turned}) if m.root.out.rank == 2 else None
+    side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
+    if m.op(side).out.rank != 2:
         return None
-    turned = {flag: 1 - gemm.attrs.get(other, 0) for flag, other in zip(flags, flags[::-1], strict=True)}
-    return fused("Gemm", after, (gemm, after), gemm.present[::-1], {**gemm.attrs, **turned})
+    inputs = (m[A], m[B], *m.root.inputs[2:])
+    return m.fused("Gemm", inputs, {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
 
 
 @fusion("function inlined", anchor=("HardSwish", "Mish"))
-def inlined(g: Rewriter, op: Operator) -> Fused:
+def inlined(g: Rewriter, o: Operator) -> Fused:
     """x f(x) of an operator for which the provider has no kernel, so that its definition is put in its place."""
-    gate = op.present[0]
+    gate = o.present[0]
     before: list[Operator] = []
-    for type in ("HardSigmoid",) if op.type == "HardSwish" else ("Softplus", "Tanh"):
-        made = replace(op.out, name=f"{op.out.name}#{type}")
-        before.append(replace(op, name=f"{op.name}#{type}", type=type, inputs=(gate,), outputs=(made,)))
+    for type in ("HardSigmoid",) if o.type == "HardSwish" else ("Softplus", "Tanh"):
+        made = replace(o.out, name=f"{o.out.name}#{type}")
+        before.append(replace(o, name=f"{o.name}#{type}", type=type, inputs=(gate,), outputs=(made,)))
         gate = made
-    return Fused((op,), replace(op, type="Mul", inputs=(op.present[0], gate)), tuple(before))
+    return Fused((o,), replace(o, type="Mul", inputs=(o.present[0], gate)), tuple(before))
 
 
-@fusion("Not + Where", anchor="Where")
-def not_where(g: Rewriter, where: Operator) -> Fused | None:
-    """The choice is turned round instead of its condition."""
-    condition, x, y = where.present
-    no = g.made_by(condition, "Not")
-    return fused("Where", where, (no, where), (no.inputs[0], y, x)) if no is not None else None
+@pattern("Not + Where", op.Where(op.Not(C), X, Y))
+def not_where(m: Match) -> Fused:
+    """Its other two operands change places, instead of the condition being turned round."""
+    return m.fused("Where", (m[C], m[Y], m[X]))
 
 
-@fusion("Conv + BatchNormalization", anchor="BatchNormalization")
-def conv_batch_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
+CONV = op.Conv(...)
+ANY_CONV = call(("Conv", "ConvTranspose"), ...)
+
+
+@pattern("Conv + BatchNormalization", op.BatchNormalization(ANY_CONV, ...))
+def conv_batch_norm(m: Match) -> Fused | Miss | None:
     """The scale and shift of inference go into weights and bias."""
-    conv = g.made_by(norm.inputs[0], "Conv", "ConvTranspose")
-    if conv is None or norm.attrs.get("training_mode"):
+    conv, norm = m.op(ANY_CONV), m.root
+    if norm.attrs.get("training_mode"):
         return None
     if not all(t.stored for t in (*conv.present[1:], *norm.present[1:])):
         return Miss("weights or statistics are no constants", norm.nodes)
-    return _conv(conv, norm, norm.inputs[2])
+    return _into_weights(conv, norm, norm.inputs[2])
 
 
-@fusion("MatMul + BatchNormalization", anchor="BatchNormalization")
-def matmul_batch_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
+@pattern("MatMul + BatchNormalization", op.BatchNormalization(fusions.PRODUCT, ...))
+def matmul_batch_norm(m: Match) -> Fused | Miss | None:
     """The scale goes into the matrix, the shift becomes the summand of a Gemm."""
-    matmul = g.made_by(norm.inputs[0], "MatMul")
-    if matmul is None or norm.attrs.get("training_mode") or matmul.out.rank != 2:
+    norm = m.root
+    if norm.attrs.get("training_mode") or norm.out.rank != 2:
         return None
-    matrix = matmul.present[1]
-    if not all(t.stored for t in (matrix, *norm.present[1:])):
+    if not all(t.stored for t in (m[B], *norm.present[1:])):
         return Miss("the matrix or statistics are no constants", norm.nodes)
-    return fused("Gemm", norm, (matmul, norm), (*matmul.inputs, norm.inputs[2]))
+    return m.fused("Gemm", (m[A], m[B], norm.inputs[2]))
 
 
-@fusion("Conv + Add / Mul", anchor=("Add", "Mul"))
-def conv_affine(g: Rewriter, affine: Operator) -> Fused | Miss | None:
+CONSTANT = Variable("constant", stored=True)
+
+
+@pattern("Conv + Add / Mul", call(("Add", "Mul"), CONV, CONSTANT))
+def conv_affine(m: Match) -> Fused | Miss:
     """A constant added to, or multiplied with, every channel goes into weights or bias; it comes second."""
-    product, constant = affine.present
-    conv = g.made_by(product, "Conv")
-    if conv is None or not constant.stored:
-        return None
+    conv, affine, constant = m.op(CONV), m.root, m[CONSTANT]
     column = (conv.out.shape[1], *(1 for _ in conv.out.shape[2:]))
-    one = affine.type == "Mul" and constant.size == 1 and affine.out.shape == product.shape
+    one = affine.type == "Mul" and constant.size == 1 and affine.out.shape == conv.out.shape
     if not one and constant.shape not in (column, (1, *column)):
         return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
     if not all(t.stored for t in conv.present[1:]):
         return Miss("the convolution's weights are no constants", conv.nodes)
-    return _conv(conv, affine, constant if affine.type == "Add" else None)
+    return _into_weights(conv, affine, constant if affine.type == "Add" else None)
 
 
-def _conv(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
+def _into_weights(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
     """The convolution with what follows folded in: it writes what the last one wrote, a shift gives it a bias."""
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     if bias is None and shift is not None:
@@ -217,13 +205,13 @@ def _conv(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
     return Fused((conv, last), merged)
 
 
-@fusion("Pad + Conv / Pool", anchor=("Conv", "MaxPool", "AveragePool"))
-def pad(g: Rewriter, window: Operator) -> Fused | Miss | None:
+PADDED = alone(op.Pad(X, ...))
+
+
+@pattern("Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...))
+def pad(m: Match) -> Fused | Miss:
     """Zeros padded around an image become the padding of the operator that reads them alone."""
-    before = g.made_by(window.inputs[0], "Pad")
-    if before is None or not g.only_user(before.out):
-        return None
-    x, *rest = before.inputs
+    before, window, rest = m.op(PADDED), m.root, m.op(PADDED).inputs[1:]
     amounts = rest[0].value if rest and rest[0] else before.attrs.get("pads")
     value = (scalar(rest[1]) if len(rest) > 1 and rest[1] else before.attrs.get("value", 0.0)) if amounts else None
     if before.attrs.get("mode", "constant") != "constant" or value != 0 or len(rest) > 2 or not amounts:
@@ -236,54 +224,65 @@ def pad(g: Rewriter, window: Operator) -> Fused | Miss | None:
     added = [int(n) for half in ends for n in half[2:]]
     pads = tuple(a + b for a, b in zip(added, window.attrs.get("pads") or [0] * len(added), strict=False))
     attrs, nodes = {**window.attrs, "pads": pads}, (*before.nodes, *window.nodes)
-    return Fused((before, window), replace(window, inputs=(x, *window.inputs[1:]), attrs=attrs, nodes=nodes))
+    return Fused((before, window), replace(window, inputs=(m[X], *window.inputs[1:]), attrs=attrs, nodes=nodes))
 
 
-def _left_to_attention(g: Rewriter, x: Tensor, add: Operator) -> bool:
+BIASED = fusions.PRODUCT + C
+
+
+def _left_to_attention(m: Match) -> bool:
     """Three MatMuls and a residual sum read one LayerNormalization: ONNX Runtime keeps that for its Attention rule."""
-    after = next_op(g, add, "Add")
-    for t in (x, patterns.other(after, add.out)):
-        norm = g.made_by(t, "LayerNormalization")
-        users = Counter(u.type for u in g.users(norm.out)) if norm is not None else Counter[str]()
+    after = m.g.only_user(m.root.out)
+    residual = after.present if after is not None and after.type == "Add" else ()
+    for t in (m[A], *(t for t in residual if t.name != m.root.out.name)):
+        norm = m.g.made_by(t, "LayerNormalization")
+        users = Counter(u.type for u in m.g.users(norm.out)) if norm is not None else Counter[str]()
         if users and (users["MatMul"], users["Add"], users.total() - users["Shape"]) == (3, 1, 4):
             return True
     return False
 
 
-def _gemm(g: Rewriter, add: Operator, preserve: bool) -> Fused | Miss | None:
-    miss = None
-    for matmul, summand in patterns.biased_product(g, add):
-        x, matrix = matmul.present
-        if matrix.rank != 2 or matmul.out.dtype not in FLOATS:
-            continue
-        if preserve and _left_to_attention(g, x, add):
-            continue
-        fits = summand.shape == matrix.shape[1:]
-        if x.rank == 2 and summand.rank == 2:
-            fits = all(d in (1, n) for d, n in zip(summand.shape, matmul.out.shape, strict=True))
-        if fits:
-            return fused("Gemm", add, (matmul, add), (x, matrix, summand))
-        wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
-        miss = Miss(f"{wanted} {list(summand.shape)} to {list(matmul.out.shape)}", add.nodes)
-    return miss
-
-
-@fusion("MatMul + Add -> Gemm", anchor="Add")
-def matmul_add(g: Rewriter, add: Operator) -> Fused | Miss | None:
+def _gemm(m: Match) -> Fused | Miss | None:
     """A product with a matrix, and what Gemm can add to it: a vector along its columns, or a matrix to a matrix.
 
     Free reshapes fold the leading axes of a stack of matrices.
     """
-    return _gemm(g, add, True)
+    x, matrix, summand, out = m[A], m[B], m[C], m.op(fusions.PRODUCT).out
+    if matrix.rank != 2 or out.dtype not in FLOATS:
+        return None
+    fits = summand.shape == matrix.shape[1:]
+    if x.rank == 2 and summand.rank == 2:
+        fits = all(d in (1, n) for d, n in zip(summand.shape, out.shape, strict=True))
+    if fits:
+        return m.fused("Gemm", (x, matrix, summand))
+    wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
+    return Miss(f"{wanted} {list(summand.shape)} to {list(out.shape)}", m.root.nodes)
 
 
-@fusion("MatMul + Add -> Gemm", anchor="Add", level=EXTENDED)
-def matmul_add_left(g: Rewriter, add: Operator) -> Fused | Miss | None:
-    """The same for the products around an attention, which the basic level keeps."""
-    return _gemm(g, add, False)
+GEMM_RULE = "MatMul + Add -> Gemm"
+#: The products around an attention are left for the next level; until 1.12, stacks of matrices were left alone.
+matmul_add = pattern(GEMM_RULE, BIASED)(lambda m: None if _left_to_attention(m) else _gemm(m))
+matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
+matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m) if m.root.out.rank == 2 else None)
 
-
-@fusion("MatMul + Add -> Gemm", anchor="Add")
-def matmul_add_flat(g: Rewriter, add: Operator) -> Fused | Miss | None:
-    """The same until 1.12, which left stacks of matrices alone."""
-    return _gemm(g, add, False) if add.out.rank == 2 else None
+RULES: tuple[Fusion | Pass, ...] = (
+    ort_quantised.ONE_READER_EACH,
+    ELIMINATION,
+    casts,
+    div_mul,
+    relu_clip,
+    gemm_sum,
+    gemm_transpose,
+    not_where,
+    conv_affine,
+    conv_batch_norm,
+    pad,
+    matmul_batch_norm,
+    COMMON_SUBEXPRESSIONS,
+    matmul_add,
+    since(20, fusions.gelu),
+    since(17, fusions.layer_norm),
+    ort_layout.PUSH,
+)
+CPU = (inlined, *RULES)
+RULES_112 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)

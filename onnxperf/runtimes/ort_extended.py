@@ -1,76 +1,65 @@
 """ONNX Runtime's rules of level `extended`: operators of its own in place of several.
 
-A rule is made for the providers that have the kernel (`ort` lists them), and for the dtypes those know.
+Each provider has those for which it has kernels, in the types that these know.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import EXTENDED, Fused, Miss, Rewriter, fused, fusion
-from onnxperf.runtimes.patterns import next_op, scalar, scaled
-from op_models import FLOATS, Operator, Tensor
+from onnxperf.runtimes import fusions, ort_basic, ort_layout, ort_quantised
+from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.fusions import HALF_OR_SINGLE
+from onnxperf.runtimes.ort_layout import perm_of
+from onnxperf.runtimes.pattern import A, B, Match, X, Y, alone, call, op, pattern, scale, shared
+from op_models import FLOATS, Operator
 
-HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
 AFTER_GEMM = (
     "Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Elu", "Selu", "Softplus", "Softsign", "ThresholdedRelu",
 )  # fmt: skip
 AFTER_CONV = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
+SKIP = "com.microsoft::SkipLayerNormalization"
+FUSED_MATMUL = "com.microsoft::FusedMatMul"
 
 
-def _activated(type: str, product: Operator, after: Operator) -> Fused:
-    attrs = {**product.attrs, "activation": after.type, **{f"activation_{k}": v for k, v in after.attrs.items()}}
-    return fused(f"com.microsoft::{type}", after, (product, after), product.inputs, attrs)
+def _activated(m: Match, type: str, product: Operator) -> Fused:
+    attrs = {**product.attrs, "activation": m.root.type, **{f"activation_{k}": v for k, v in m.root.attrs.items()}}
+    return m.fused(f"com.microsoft::{type}", product.inputs, attrs)
 
 
-@fusion("Gemm + activation", anchor="Gemm", level=EXTENDED)
-def gemm_activation(g: Rewriter, gemm: Operator) -> Fused | None:
+GEMM = op.Gemm(X, ...)
+
+
+@pattern("Gemm + activation", call(AFTER_GEMM, GEMM, ...), start="Gemm")
+def gemm_activation(m: Match) -> Fused | None:
     """An activation that alone reads a Gemm; where Reshapes surround the Gemm, none does."""
-    after = next_op(g, gemm, *AFTER_GEMM)
-    if after is None or gemm.out.dtype != "float32" or gemm.inputs[0] is None or gemm.inputs[0].rank != 2:
+    if m.op(GEMM).out.dtype != "float32" or m[X].rank != 2:
         return None
-    return _activated("FusedGemm", gemm, after)
+    return _activated(m, "FusedGemm", m.op(GEMM))
 
 
-@fusion("Conv + activation", anchor="Conv", level=EXTENDED)
-def conv_activation(g: Rewriter, conv: Operator) -> Fused | Miss | None:
+@pattern("Conv + activation", call(AFTER_CONV, ort_basic.CONV, ...), start="Conv")
+def conv_activation(m: Match) -> Fused | Miss | None:
     """An activation that alone reads a convolution; a Clip between constants."""
-    after = next_op(g, conv, *AFTER_CONV)
-    if after is None or conv.out.dtype != "float32":
+    conv = m.op(ort_basic.CONV)
+    if conv.out.dtype != "float32":
         return None
-    if not all(t.stored for t in after.present[1:]):
-        return Miss("the bounds of the Clip are no constants", after.nodes)
-    return _activated("FusedConv", conv, after)
+    if not all(t.stored for t in m.root.present[1:]):
+        return Miss("the bounds of the Clip are no constants", m.root.nodes)
+    return _activated(m, "FusedConv", conv)
 
 
-@fusion("QuickGelu", anchor="Sigmoid", level=EXTENDED)
-def quick_gelu(g: Rewriter, sigmoid: Operator) -> Fused | None:
-    """x sigmoid(alpha x), be alpha 1 (SiLU) or a number."""
-    product = next_op(g, sigmoid, "Mul")
-    x = patterns.other(product, sigmoid.out)
-    if product is None or x is None or x.dtype not in HALF_OR_SINGLE:
-        return None
-    before = g.made_by(sigmoid.inputs[0], "Mul")
-    y, alpha = scaled(before) or (None, 0.0)
-    if sigmoid.present[0].name == x.name:
-        return fused("com.microsoft::QuickGelu", product, (sigmoid, product), (x,), {"alpha": 1.0})
-    if before is not None and y is not None and y.name == x.name:
-        return fused("com.microsoft::QuickGelu", product, (before, sigmoid, product), (x,), {"alpha": alpha})
-    return None
-
-
-def _pieces(op: Operator) -> tuple[int, int, int] | None:
+def _pieces(o: Operator) -> tuple[int, int, int] | None:
     """The axis of which a Slice or Gather takes a run, and from where to where."""
-    x, rest = op.present[0], op.present[1:]
+    x, rest = o.present[0], o.present[1:]
     if not x.rank or not rest:
         return None
     values = [t.value if t.stored else None for t in rest]
-    if op.type == "Gather":
+    if o.type == "Gather":
         if rest[0].size != 1 or rest[0].rank > 1 or not values[0]:
             return None
-        axis = op.attrs.get("axis", 0) % x.rank
+        axis = o.attrs.get("axis", 0) % x.rank
         at = int(values[0][0]) % x.shape[axis]
         return axis, at, at + 1
     if any(v is None or len(v) != 1 for v in values) or len(values) < 3 or (len(values) > 3 and values[3] != (1,)):
@@ -82,7 +71,7 @@ def _pieces(op: Operator) -> tuple[int, int, int] | None:
     return axis, low, high
 
 
-@fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"), level=EXTENDED)
+@fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"))
 def split(g: Rewriter, first: Operator) -> Fused | None:
     """Slices (or Gathers of one) that cut a tensor into pieces without gap or overlap are one Split."""
     x = first.present[0]
@@ -102,132 +91,93 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
     return Fused(ops, replace(merged, outputs=tuple(o.out for o in ops)), early=True)
 
 
-@fusion("SimplifiedLayerNormalization", anchor="Sqrt", level=EXTENDED)
-def rms_norm(g: Rewriter, root: Operator) -> Fused | Miss | None:
-    """x / sqrt(mean(x^2) + epsilon) gamma, Llama's; written with a Reciprocal, ONNX Runtime does not know it."""
-    epsilon = g.made_by(root.inputs[0], "Add")
-    mean = next((m for m in (g.made_by(t, "ReduceMean") for t in (epsilon.present if epsilon else ())) if m), None)
-    square = g.made_by(mean.inputs[0], "Pow") if mean else None
-    quotient = next_op(g, root, "Div")
-    if epsilon is None or mean is None or square is None or quotient is None:
-        return None
-    x = square.present[0]
-    if quotient.present[0].name != x.name or scalar(square.inputs[1]) != 2:
-        return None
-    if mean.out.shape != (*x.shape[:-1], 1):
-        change = f"{list(x.shape)} -> {list(mean.out.shape)}"
-        return Miss(f"the mean is not taken over the last axis alone: {change}", mean.nodes)
-    scale = next_op(g, quotient, "Mul")
-    gamma = patterns.other(scale, quotient.out)
-    if scale is None or gamma is None or not gamma.stored or gamma.shape != x.shape[-1:]:
-        return Miss("no stored scale follows the quotient", quotient.nodes)
-    parts = (square, mean, epsilon, root, quotient, scale)
-    return fused("SimplifiedLayerNormalization", scale, parts, (x, gamma), {"axis": -1})
+RESIDUAL = op.Add(X, Y)
 
 
-@fusion("SkipLayerNormalization", anchor="LayerNormalization", level=EXTENDED)
-def skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | Miss | None:
+@pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))
+def skip_layer_norm(m: Match) -> Fused | Miss:
     """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
-    add = g.made_by(norm.inputs[0], "Add")
-    if add is None:
-        return None
-    x, skip = add.present
+    x, skip, add, norm = m[X], m[Y], m.op(RESIDUAL), m.root
     if x.dtype not in HALF_OR_SINGLE:
         return Miss(f"there is no kernel for {x.dtype}", add.nodes)
     if x.shape != skip.shape or x.rank != 3:
         return Miss(f"the summands are not two alike of three axes: {list(x.shape)}, {list(skip.shape)}", add.nodes)
     if norm.attrs.get("axis", -1) not in (-1, 2):
         return Miss("the normalisation is not over the last axis alone", norm.nodes)
-    return fused("com.microsoft::SkipLayerNormalization", norm, (add, norm), (x, skip, *norm.inputs[1:]))
+    return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
 
-@fusion("BiasGelu", anchor=("com.microsoft::Gelu", "Gelu"), level=EXTENDED)
-def bias_gelu(g: Rewriter, gelu: Operator) -> Fused | Miss | None:
+BIASED = alone(X + fusions.BIAS)
+
+
+@pattern("SkipLayerNormalization + bias", call(SKIP, BIASED, Y, ..., commutes=True))
+def bias_skip_layer_norm(m: Match) -> Fused | None:
+    """A bias added to either summand goes along; it comes second, or behind a product."""
+    x, bias, norm = m[X], m[fusions.BIAS], m.root
+    known = x is m.op(BIASED).inputs[0] or m.g.made_by(x, "MatMul")
+    if not known or bias.shape != x.shape[-1:] or x.rank != 3 or len(norm.inputs) > 4:
+        return None
+    return m.fused(SKIP, (x, m[Y], *(*norm.inputs[2:], None)[:2], bias), norm.attrs)
+
+
+SUM = X + Y
+
+
+@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu"), SUM))
+def bias_gelu(m: Match) -> Fused | Miss | None:
     """A bias along the last axis and the Gelu behind it in one kernel."""
-    add = g.made_by(gelu.inputs[0], "Add")
-    if add is None or gelu.attrs.get("approximate", "none") != "none":
+    if m.root.attrs.get("approximate", "none") != "none":
         return None
-    for x, bias in (add.present, add.present[::-1]):
-        if x.rank > 1 and bias.shape == x.shape[-1:]:
-            return fused("com.microsoft::BiasGelu", gelu, (add, gelu), (x, bias))
-    return Miss("no summand is a bias along the last axis", add.nodes)
+    if m[X].rank > 1 and m[Y].shape == m[X].shape[-1:]:
+        return m.fused("com.microsoft::BiasGelu", (m[X], m[Y]))
+    return Miss("no summand is a bias along the last axis", m.op(SUM).nodes)
 
 
-def _product(g: Rewriter, matmul: Operator, side: int, before: Operator, x: Tensor, **flags: float) -> Fused:
-    """The product that reads `x` itself where it read what `before` made of it; others may read that still."""
-    inputs = tuple(x if i == side else t for i, t in enumerate(matmul.inputs))
-    replaced = (before, matmul) if g.only_user(before.out) else (matmul,)
-    return fused("com.microsoft::FusedMatMul", matmul, replaced, inputs, {**matmul.attrs, **flags})
+A_TURNED, B_TURNED = shared(op.Transpose(A)), shared(op.Transpose(B))
+MATMUL = ("MatMul", FUSED_MATMUL)
 
 
-@fusion("MatMul + Transpose", anchor=("MatMul", "com.microsoft::FusedMatMul"), level=EXTENDED)
-def matmul_transpose(g: Rewriter, matmul: Operator) -> Fused | Miss | None:
+@pattern("MatMul + Transpose", call(MATMUL, A_TURNED, B) | call(MATMUL, A, B_TURNED))
+def matmul_transpose(m: Match) -> Fused | Miss | None:
     """A transposition of the last two axes becomes a flag of the product."""
-    miss = None
-    for side, flag in ((0, "transA"), (1, "transB")):
-        transpose = g.made_by(matmul.inputs[side], "Transpose")
-        if transpose is None or matmul.attrs.get(flag):
-            continue
-        rank = transpose.out.rank
-        perm = tuple(transpose.attrs.get("perm", range(rank - 1, -1, -1)))
-        if rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2):
-            return _product(g, matmul, side, transpose, transpose.present[0], **{flag: 1})
-        miss = Miss(f"the transposition {list(perm)} moves more than the last two axes", transpose.nodes)
-    return miss
+    side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
+    if m.root.attrs.get(flag):
+        return None
+    turn = m.op(side)
+    rank, perm = turn.out.rank, perm_of(turn)
+    if rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
+        return Miss(f"the transposition {list(perm)} moves more than the last two axes", turn.nodes)
+    return m.fused(FUSED_MATMUL, (m[A], m[B]), {**m.root.attrs, flag: 1})
 
 
-@fusion("MatMul + scale", anchor=("MatMul", "com.microsoft::FusedMatMul"), level=EXTENDED)
-def matmul_scale(g: Rewriter, matmul: Operator) -> Fused | None:
+PRODUCT = call(MATMUL, A, B)
+SCALED = scale(PRODUCT)
+A_SCALED, B_SCALED = shared(scale(A)), shared(scale(B))
+SCALED_OPERAND = call(MATMUL, A_SCALED, B) | call(MATMUL, A, B_SCALED)
+
+
+@pattern("MatMul + scale", SCALED, SCALED_OPERAND, start=MATMUL)
+def matmul_scale(m: Match) -> Fused | None:
     """A number multiplied with the product, or with one of its operands, becomes its alpha."""
-    if matmul.out.dtype not in FLOATS:
+    product = m.op(PRODUCT) if SCALED in m else m.root
+    (factor,) = (m.factor(part) for part in (SCALED, A_SCALED, B_SCALED) if part in m)
+    if product.out.dtype not in FLOATS:
         return None
-    alpha = float(matmul.attrs.get("alpha", 1.0))
-    after = next_op(g, matmul, "Mul", "Div")
-    found = scaled(after)
-    if after is not None and found is not None:
-        attrs = {**matmul.attrs, "alpha": alpha * found[1]}
-        return fused("com.microsoft::FusedMatMul", after, (matmul, after), matmul.inputs, attrs)
-    for side in (0, 1):
-        before = g.made_by(matmul.inputs[side], "Mul", "Div")
-        found = scaled(before)
-        if before is not None and found is not None:
-            return _product(g, matmul, side, before, found[0], alpha=alpha * found[1])
-    return None
+    alpha = float(product.attrs.get("alpha", 1.0)) * factor
+    return m.fused(FUSED_MATMUL, (m[A], m[B]), {**product.attrs, "alpha": alpha})
 
 
-@fusion("SkipLayerNormalization + bias", anchor="com.microsoft::SkipLayerNormalization", level=EXTENDED)
-def bias_skip_layer_norm(g: Rewriter, norm: Operator) -> Fused | None:
-    """A bias added to either summand goes along."""
-    if len(norm.inputs) > 4:
-        return None
-    for side in (0, 1):
-        add = g.made_by(norm.inputs[side], "Add")
-        if add is None or not g.only_user(add.out):
-            continue
-        for x, bias in (add.present, add.present[::-1]):
-            known = x is add.present[0] or g.made_by(x, "MatMul")  # it comes second, or behind a product
-            if known and bias.stored and bias.shape == x.shape[-1:] and x.rank == 3:
-                summands = (x, norm.inputs[1 - side])
-                rest = (*norm.inputs[2:], None)[:2]
-                return fused(norm.type, norm, (add, norm), (*summands, *rest, bias), dict(norm.attrs))
-    return None
-
-
-@fusion("BiasSoftmax", anchor="Softmax", level=EXTENDED)
-def bias_softmax(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
+@pattern("BiasSoftmax", op.Softmax(SUM))
+def bias_softmax(m: Match) -> Fused | Miss:
     """A sum and the Softmax behind it, where the bias repeats along outer axes, or along inner ones, before the row."""
-    add = g.made_by(softmax.inputs[0], "Add")
-    if add is None:
-        return None
-    if not add.out.rank or add.out.dtype not in ("float32", "float16", "float64"):
-        return Miss(f"there is no kernel for {add.out.dtype}", add.nodes)
-    rank = add.out.rank
+    x, bias, add, softmax = m[X], m[Y], m.op(SUM).out, m.root
+    rank = add.rank
+    if not rank or add.dtype not in ("float32", "float16", "float64"):
+        return Miss(f"there is no kernel for {add.dtype}", m.op(SUM).nodes)
     axis = softmax.attrs.get("axis", -1 if softmax.version >= 13 else 1) % rank
     if softmax.version >= 13 and axis != rank - 1:
         return Miss("the row is not the last axis", softmax.nodes)
-    for x, bias in (add.present, add.present[::-1]):
-        if x.shape != add.out.shape or bias.rank > rank:
-            continue
+    if x.shape == add.shape and bias.rank <= rank:
         padded = (1,) * (rank - bias.rank) + bias.shape
         same = [a == b for a, b in zip(x.shape[:axis], padded[:axis], strict=True)]
         ones = [b == 1 for b in padded[:axis]]
@@ -236,5 +186,24 @@ def bias_softmax(g: Rewriter, softmax: Operator) -> Fused | Miss | None:
         inner = any(all(same[:i]) and all(ones[i:]) for i in splits)
         if padded[axis:] == x.shape[axis:] and (outer or inner):
             attrs = {"axis": axis, "is_inner_broadcast": int(inner and not outer)}
-            return fused("com.microsoft::BiasSoftmax", softmax, (add, softmax), (x, bias), attrs)
-    return Miss("the bias repeats along axes in the middle, or inside the row", add.nodes)
+            return m.fused("com.microsoft::BiasSoftmax", (x, bias), attrs)
+    return Miss("the bias repeats along axes in the middle, or inside the row", m.op(SUM).nodes)
+
+
+RULES: tuple[Fusion | Pass, ...] = (
+    fusions.gelu,
+    fusions.layer_norm,
+    fusions.rms_norm,
+    split,
+    matmul_transpose,
+    bias_gelu,
+    ort_basic.matmul_add_left,
+    skip_layer_norm,
+    bias_skip_layer_norm,
+    fusions.fast_gelu,
+    fusions.quick_gelu,
+)
+FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
+CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
+CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
+CUDA_112 = tuple(f for f in CUDA if f is not ort_basic.matmul_add_left)

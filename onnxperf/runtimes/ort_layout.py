@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import BASIC, EXTENDED, Fused, Pass, Rewriter, fusion, without_identities
+from onnxperf.runtimes.engine import Fused, Pass, Rewriter, without_identities
+from onnxperf.runtimes.pattern import Match, X, op, pattern
 from onnxperf.runtimes.placement import REDUCTIONS
 from op_models import Operator, Tensor
 
@@ -207,24 +207,25 @@ def _pushed(graph: Graph) -> Graph:
     return without_identities(g.result(())) if changed else graph
 
 
-PUSH = Pass("transposes moved on", BASIC, _pushed, once=True)
-PUSH_AGAIN = replace(PUSH, level=EXTENDED)
+PUSH = Pass("transposes moved on", _pushed, once=True)
 
 
-@fusion("Transpose + Reshape", anchor="Transpose", level=EXTENDED)
-def of_matrices(g: Rewriter, transpose: Operator) -> Fused | None:
+TURNED = op.Transpose(X)
+
+
+@pattern("Transpose + Reshape", op.Reshape(TURNED, ...), start="Transpose")
+def of_matrices(m: Match) -> Fused | None:
     """Matrices transposed in a stack that a Reshape then splits into more axes: it is split first."""
-    split = patterns.next_op(g, transpose, "Reshape")
-    x, y = transpose.present[0], transpose.out
-    if split is None or perm_of(transpose) != (0, 2, 1) or split.out.rank < 4 or split.out.shape[-2:] != y.shape[-2:]:
+    x, turned, split = m[X], m.op(TURNED), m.root
+    y, out = turned.out, split.out
+    if perm_of(turned) != (0, 2, 1) or out.rank < 4 or out.shape[-2:] != y.shape[-2:]:
         return None
-    rank = split.out.rank
-    view = replace(y, name=f"{y.name}#view", shape=(*split.out.shape[:-2], *x.shape[-2:]))
+    perm = (*range(out.rank - 2), out.rank - 1, out.rank - 2)
+    second = replace(turned, outputs=split.outputs, attrs={"perm": perm})
+    view = replace(y, name=f"{y.name}#view", shape=(*out.shape[:-2], *x.shape[-2:]))
+    merged = m.g.made_by(x, "Reshape")
+    if merged is not None and merged.present[0].shape == view.shape:  # what was split before needs no Reshape
+        gone = (merged,) if m.g.only_user(x) else ()
+        return Fused((*gone, turned, split), replace(second, inputs=merged.inputs[:1]))
     first = replace(split, inputs=(x,), outputs=(view,), attrs={})
-    merged = g.made_by(x, "Reshape")
-    back = merged is not None and merged.present[0].shape == view.shape  # what was split before needs no Reshape
-    source = merged.present[0] if merged is not None and back else view
-    perm = (*range(rank - 2), rank - 1, rank - 2)
-    second = replace(transpose, inputs=(source,), outputs=split.outputs, attrs={"perm": perm})
-    gone = (merged,) if merged is not None and back and g.only_user(x) else ()
-    return Fused((*gone, transpose, split), second, () if back else (first,))
+    return Fused((turned, split), replace(second, inputs=(view,)), (first,))

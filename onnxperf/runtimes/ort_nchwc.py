@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes.engine import ALL, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes import ort_quantised
+from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused
 from onnxperf.runtimes.ort_extended import AFTER_CONV
 from onnxperf.runtimes.ort_layout import perm_of
-from onnxperf.runtimes.patterns import next_op
+from onnxperf.runtimes.pattern import Match, Y, alone, call, pattern
 from op_models import Operator, Tensor
 from op_models.move import BLOCK
 
@@ -165,22 +166,26 @@ def _in_blocks(graph: Graph) -> Graph:
     return _bordered(g.result(()), blocked) if blocked else graph
 
 
-LAYOUT = Pass("convolutions in blocks of channels", ALL, _in_blocks, once=True)
+LAYOUT = Pass("convolutions in blocks of channels", _in_blocks, once=True)
 
 
-@fusion("Conv + Add + activation", anchor="Add", level=ALL)
-def conv_sum(g: Rewriter, add: Operator) -> Fused | Miss | None:
+CONV_OUTSIDE = alone(call("Conv", ...))
+
+
+@pattern("Conv + Add + activation", CONV_OUTSIDE + Y)
+def conv_sum(m: Match) -> Fused | Miss | None:
     """A sum with a convolution outside the layout, and the activation that alone reads it."""
-    for x, summand in (add.present, add.present[::-1]):
-        conv = g.made_by(x, "Conv")
-        if conv is None or g.only_user(x) is not add or len(conv.present) < 3 or x.rank != 4 or x.dtype != "float32":
-            continue
-        if x.shape != summand.shape:
-            return Miss(f"the summands differ in shape: {list(x.shape)}, {list(summand.shape)}", add.nodes)
-        after = next_op(g, add, *AFTER_CONV)
-        parts, attrs = [conv, add], dict(conv.attrs)
-        if after is not None and all(t.stored for t in after.present[1:]):
-            parts.append(after)
-            attrs["activation"] = after.type
-        return fused("com.microsoft::FusedConv", parts[-1], parts, (*conv.inputs, summand), attrs)
-    return None
+    conv, add, summand = m.op(CONV_OUTSIDE), m.root, m[Y]
+    x = conv.out
+    if len(conv.present) < 3 or x.rank != 4 or x.dtype != "float32":
+        return None
+    if x.shape != summand.shape:
+        return Miss(f"the summands differ in shape: {list(x.shape)}, {list(summand.shape)}", add.nodes)
+    after, parts, attrs = m.g.only_user(add.out), m.parts, dict(conv.attrs)
+    if after is not None and after.type in AFTER_CONV and all(t.stored for t in after.present[1:]):
+        parts, attrs["activation"] = (*parts, after), after.type
+    return fused("com.microsoft::FusedConv", parts[-1], parts, (*conv.inputs, summand), attrs)
+
+
+#: At level `all`, for the CPU provider.
+RULES: tuple[Fusion | Pass, ...] = (LAYOUT, ort_quantised.channels_last, ort_quantised.MOVED_ON, conv_sum)

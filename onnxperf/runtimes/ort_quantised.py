@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import ALL, BASIC, EXTENDED, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.fusions import BIAS
 from onnxperf.runtimes.ort_layout import PUSH, inverse, perm_of, shape_under
-from onnxperf.runtimes.patterns import next_op
-from op_models import Operator, Tensor
+from onnxperf.runtimes.pattern import A, B, C, Match, X, Y, call, op, pattern, shared
+from op_models import Operator
 
 #: Operators that move elements, or choose among them, and so work on quantised ones as they are.
 MOVES = (
@@ -27,6 +27,7 @@ LINEAR = {
     "Conv": "QLinearConv", "MatMul": "QLinearMatMul", "Gemm": "com.microsoft::QGemm",
 }  # fmt: skip
 SIGNED_WEIGHTS = ("Conv", "MatMul", "Gemm")
+TO_FLOAT = "com.microsoft::MatMulIntegerToFloat"
 
 
 def _one_reader_each(graph: Graph) -> Graph:
@@ -49,114 +50,116 @@ def _one_reader_each(graph: Graph) -> Graph:
     return graph if len(copies) == len(graph.operators) else replace(graph, operators=tuple(copies))
 
 
-ONE_READER_EACH = Pass("a DequantizeLinear each", BASIC, _one_reader_each, once=True)
+ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each, once=True)
 
 
-def _grid(op: Operator) -> tuple[object, ...]:
-    """Scale and zero point of a QuantizeLinear or DequantizeLinear, comparable."""
-    return tuple(t and (t.value if t.value is not None else t.name) for t in (*op.inputs[1:3], None)[:2])
+def _grid(o: Operator) -> tuple[object, ...]:
+    """Scale and zero point of a QuantizeLinear or DequantizeLinear: two grids are the same where these are equal."""
+    return tuple(t and (t.value if t.value is not None else t.name) for t in (*o.inputs[1:3], None)[:2])
 
 
-@fusion("signed to unsigned", anchor="QuantizeLinear", level=EXTENDED)
-def unsigned(g: Rewriter, q: Operator) -> Fused | None:
+QUANTIZE = op.QuantizeLinear(X, A, B)
+
+
+@pattern("signed to unsigned", op.DequantizeLinear(QUANTIZE, Y, C, ...), start="QuantizeLinear")
+def unsigned(m: Match) -> Fused | None:
     """Signed activations become unsigned ones, where one DequantizeLinear reads them."""
-    dq = next_op(g, q, "DequantizeLinear")
-    if dq is None or q.out.dtype != "int8" or len(q.inputs) < 3 or len(dq.inputs) < 3 or q.inputs[2] is None:
+    q, zero = m.op(QUANTIZE), m[B]
+    if q.out.dtype != "int8":
         return None
-    zero = q.inputs[2]
     value = tuple(v + 128 for v in zero.value) if zero.value is not None else None
     zero = replace(zero, name=f"{zero.name}#unsigned", dtype="uint8", value=value)
     out = replace(q.out, name=f"{q.out.name}#unsigned", dtype="uint8")
     before = replace(q, inputs=(*q.inputs[:2], zero), outputs=(out,))
-    return Fused((q, dq), replace(dq, inputs=(out, dq.inputs[1], zero)), (before,))
+    return Fused((q, m.root), replace(m.root, inputs=(out, m[Y], zero)), (before,))
 
 
-@fusion("quantised as it is", anchor=MOVES, level=EXTENDED)
-def moves(g: Rewriter, op: Operator) -> Fused | Miss | None:
+DEQUANTIZE = op.DequantizeLinear(X, ...)
+MOVE = call(MOVES, DEQUANTIZE, ...)
+
+
+@pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES)
+def moves(m: Match) -> Fused | Miss:
     """What only moves elements does so with quantised ones, where their grid stays the same."""
-    dq, q = g.made_by(op.inputs[0], "DequantizeLinear"), next_op(g, op, "QuantizeLinear")
-    if dq is None or q is None:
-        return None
-    if _grid(dq) != _grid(q) or dq.present[0].dtype != q.out.dtype:
-        return Miss("scale or zero point change", op.nodes)
-    return fused(op.type, q, (dq, op, q), (dq.inputs[0], *op.inputs[1:]), dict(op.attrs))
+    move, dq, q = m.op(MOVE), m.op(DEQUANTIZE), m.root
+    if _grid(dq) != _grid(q) or m[X].dtype != q.out.dtype:
+        return Miss("scale or zero point change", move.nodes)
+    return m.fused(move.type, (m[X], *move.inputs[1:]), move.attrs)
 
 
-@fusion("8-bit operator", anchor=tuple(LINEAR), level=EXTENDED)
-def linear(g: Rewriter, op: Operator) -> Fused | Miss | None:
+@fusion("8-bit operator", anchor=tuple(LINEAR))
+def linear(g: Rewriter, o: Operator) -> Fused | Miss | None:
     """An operator between DequantizeLinear and QuantizeLinear, on unsigned activations and weights of either sign."""
-    q = next_op(g, op, "QuantizeLinear")
-    dqs = [dq for t in op.inputs if (dq := g.made_by(t, "DequantizeLinear"))]
-    if not dqs or len(dqs) < len(op.present):
+    after = g.only_user(o.out)
+    q = after if after is not None and after.type == "QuantizeLinear" else None
+    dqs = [dq for t in o.inputs if (dq := g.made_by(t, "DequantizeLinear"))]
+    if not dqs or len(dqs) < len(o.present):
         return None
     kinds = [dq.present[0].dtype for dq in dqs]
-    weights = 1 if op.type in SIGNED_WEIGHTS else len(kinds)
+    weights = 1 if o.type in SIGNED_WEIGHTS else len(kinds)
     if set(kinds[:weights]) != {"uint8"}:
-        return Miss(f"activations are not unsigned 8-bit: {', '.join(kinds)}", op.nodes)
+        return Miss(f"activations are not unsigned 8-bit: {', '.join(kinds)}", o.nodes)
     if q is not None and q.out.dtype != kinds[0]:
-        return Miss(f"the result is {q.out.dtype}, its operand {kinds[0]}", op.nodes)
-    if q is None and op.type not in ("Gemm", "MatMul"):
-        return Miss("no QuantizeLinear alone reads the result", op.nodes)
-    grids = [t for dq in dqs[:2] for t in dq.inputs[:3]] if op.type != "Concat" else [t for d in dqs for t in d.inputs]
-    bias = [dq.inputs[0] for dq in dqs[2:]] if op.type in SIGNED_WEIGHTS else []
-    target = list(q.inputs[1:3]) if q is not None else []
-    tail = (*bias, *target) if op.type == "Gemm" else (*target, *bias)
-    if q is None and op.type == "MatMul":
+        return Miss(f"the result is {q.out.dtype}, its operand {kinds[0]}", o.nodes)
+    if q is None and o.type not in ("Gemm", "MatMul"):
+        return Miss("no QuantizeLinear alone reads the result", o.nodes)
+    if q is None and o.type == "MatMul":
         (a, a_scale, a_zero), (b, b_scale, b_zero) = (dq.inputs[:3] for dq in dqs)
-        return _to_float(op, (*dqs, op), (a, b, a_scale, b_scale, a_zero, b_zero))
-    last = (op,) if q is None else (op, q)
-    return fused(LINEAR[op.type], last[-1], (*dqs, *last), (*grids, *tail), dict(op.attrs))
+        return fused(TO_FLOAT, o, (*dqs, o), (a, b, a_scale, b_scale, a_zero, b_zero))
+    grids = [t for d in dqs for t in d.inputs] if o.type == "Concat" else [t for d in dqs[:2] for t in d.inputs[:3]]
+    bias = [dq.inputs[0] for dq in dqs[2:]] if o.type in SIGNED_WEIGHTS else []
+    target = q.inputs[1:3] if q is not None else ()
+    tail = (*bias, *target) if o.type == "Gemm" else (*target, *bias)
+    last = (o,) if q is None else (o, q)
+    return fused(LINEAR[o.type], last[-1], (*dqs, *last), (*grids, *tail), dict(o.attrs))
 
 
-def _to_float(last: Operator, replaced: tuple[Operator, ...], inputs: tuple[Tensor | None, ...]) -> Fused:
-    return fused("com.microsoft::MatMulIntegerToFloat", last, replaced, inputs)
+INTEGER = op.MatMulInteger(A, B, ...)
+SCALES = shared(X * Y)
+IN_FLOAT = op.Cast(INTEGER) * SCALES
 
 
-@fusion("MatMulIntegerToFloat", anchor="MatMulInteger", level=EXTENDED)
-def matmul_integer_to_float(g: Rewriter, matmul: Operator) -> Fused | None:
+@pattern("MatMulIntegerToFloat", IN_FLOAT + BIAS | IN_FLOAT, start="MatMulInteger")
+def matmul_integer_to_float(m: Match) -> Fused | None:
     """An integer product, its Cast, both scales, and perhaps a bias: what dynamic quantisation writes."""
-    cast = next_op(g, matmul, "Cast")
-    product = next_op(g, cast, "Mul")
-    scales = g.made_by(patterns.other(product, cast.out if cast else None), "Mul")
-    if cast is None or product is None or scales is None:
+    zeros = (*m.op(INTEGER).inputs[2:], None, None)[:2]
+    bias = (m[BIAS],) if BIAS in m else ()
+    if any(t.shape != m.root.out.shape[-1:] for t in bias):
         return None
-    a, b, *zeros = matmul.inputs
-    parts = [matmul, cast, product, *([scales] if g.only_user(scales.out) else [])]
-    inputs = [a, b, *scales.present, *(*zeros, None, None)[:2]]
-    add = next_op(g, product, "Add")
-    bias = patterns.other(add, product.out)
-    if add is not None and bias is not None and bias.stored and bias.shape == product.out.shape[-1:]:
-        return _to_float(add, (*parts, add), (*inputs, bias))
-    return _to_float(product, tuple(parts), tuple(inputs))
+    return m.fused(TO_FLOAT, (m[A], m[B], m[X], m[Y], *zeros, *bias))
 
 
-@fusion("DynamicQuantizeMatMul", anchor="com.microsoft::MatMulIntegerToFloat", level=EXTENDED)
-def dynamic_quantize_matmul(g: Rewriter, matmul: Operator) -> Fused | Miss | None:
+QUANTISED = op.DynamicQuantizeLinear(X)
+
+
+@pattern("DynamicQuantizeMatMul", call(TO_FLOAT, QUANTISED, ...))
+def dynamic_quantize_matmul(m: Match) -> Fused | Miss:
     """The product together with the quantisation of its operand, which no other product shares."""
-    quantise = g.made_by(matmul.inputs[0], "DynamicQuantizeLinear")
-    if quantise is None:
-        return None
-    if any(u is not matmul for t in quantise.outputs for u in g.users(t)):
+    quantise = m.op(QUANTISED)
+    if any(u is not m.root for t in quantise.outputs for u in m.g.users(t)):
         return Miss("others read the quantised operand as well", quantise.nodes)
-    _, b, _, b_scale, _, b_zero, *bias = matmul.inputs
-    inputs = (quantise.inputs[0], b, b_scale, b_zero, *bias)
-    return fused("com.microsoft::DynamicQuantizeMatMul", matmul, (quantise, matmul), inputs)
+    _, b, _, b_scale, _, b_zero, *bias = m.root.inputs
+    return m.fused("com.microsoft::DynamicQuantizeMatMul", (m[X], b, b_scale, b_zero, *bias))
 
 
-@fusion("channels last", anchor=("QLinearConv", "MaxPool"), level=ALL)
-def channels_last(g: Rewriter, op: Operator) -> Fused | None:
+#: At level `extended`, for the CPU provider.
+RULES: tuple[Fusion | Pass, ...] = (unsigned, moves, linear, matmul_integer_to_float, dynamic_quantize_matmul)
+
+
+@fusion("channels last", anchor=("QLinearConv", "MaxPool"))
+def channels_last(g: Rewriter, o: Operator) -> Fused | None:
     """8-bit convolutions, and pools behind them, read and write channels last, between Transposes that then move on."""
-    x, y = op.present[0], op.out
-    last, pool = (0, *range(2, x.rank), 1), op.type == "MaxPool"
-    before = g.made_by(x, "Transpose") if x.dtype in ("int8", "uint8") and len(op.outputs) == 1 else None
+    x, y = o.present[0], o.out
+    last, pool = (0, *range(2, x.rank), 1), o.type == "MaxPool"
+    before = g.made_by(x, "Transpose") if x.dtype in ("int8", "uint8") and len(o.outputs) == 1 else None
     if pool and (before is None or perm_of(before) != inverse(last)):
         return None
     type = "com.microsoft::NhwcMaxPool" if pool else "com.microsoft::QLinearConv"
-    a, b = (replace(t, name=f"{t.name}#{op.name}", kind="activation", shape=shape_under(last, t)) for t in (x, y))
-    first = Operator(a.name, "Transpose", (x,), (a,), {"perm": last}, 0, op.nodes, repeat=op.repeat)
+    a, b = (replace(t, name=f"{t.name}#{o.name}", kind="activation", shape=shape_under(last, t)) for t in (x, y))
+    first = Operator(a.name, "Transpose", (x,), (a,), {"perm": last}, 0, o.nodes, repeat=o.repeat)
     after = replace(first, name=b.name, inputs=(b,), outputs=(y,), attrs={"perm": inverse(last)})
-    attrs = {**op.attrs, "channels_last": 1}
-    return Fused((op,), after, (first, replace(op, type=type, inputs=(a, *op.inputs[1:]), outputs=(b,), attrs=attrs)))
+    attrs = {**o.attrs, "channels_last": 1}
+    return Fused((o,), after, (first, replace(o, type=type, inputs=(a, *o.inputs[1:]), outputs=(b,), attrs=attrs)))
 
 
 def _moved_on(graph: Graph) -> Graph:
@@ -164,4 +167,4 @@ def _moved_on(graph: Graph) -> Graph:
     return PUSH.run(graph) if any(o.type in last for o in graph.operators) else graph
 
 
-MOVED_ON = Pass("transposes around channels last moved on", ALL, _moved_on)
+MOVED_ON = Pass("transposes around channels last moved on", _moved_on)

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import ort_basic, ort_extended, ort_transformers, patterns
-from onnxperf.runtimes.engine import DISABLED, Fused, HostCosts, Miss, Pass, Policy, Rewriter, Runtime, fused, fusion
-from onnxperf.runtimes.patterns import next_op, scaled
+from onnxperf.runtimes import fusions, ort_basic, ort_extended
+from onnxperf.runtimes.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.runtimes.pattern import Match, Y, alone, call, op, pattern, scaled, shared
 from onnxperf.runtimes.placement import FLOW, FREE
+from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor, work_of
 from op_models.pointwise import FLOPS
 
@@ -47,22 +48,21 @@ WIDEST_HEAD = 256
 LONGEST_CHAIN = 64  # nodes in one kernel; assumed
 
 
-@fusion("product + residual", anchor="Add", level=DISABLED)
-def residual(g: Rewriter, add: Operator) -> Fused | Miss | None:
+PRODUCT = alone(call(("Conv", "Gemm", "MatMul"), ...))
+
+
+@pattern("product + residual", Y + PRODUCT)
+def residual(m: Match) -> Fused | Miss:
     """A sum of the product's own shape is read by its epilogue; of two products, by the Add's second operand."""
-    for out, other in (add.present[::-1], add.present):
-        product = g.made_by(out, "Conv", "Gemm", "MatMul")
-        if product is None or g.only_user(out) is None:
-            continue
-        if other.shape != out.shape:
-            return Miss(f"the summand {list(other.shape)} is not of the output's shape {list(out.shape)}", add.nodes)
-        type = "FusedConv" if product.type == "Conv" else "FusedMatMulActivation"
-        inputs = (*product.inputs, None)[:3]
-        return fused(f"com.microsoft::{type}", add, (product, add), (*inputs, other), dict(product.attrs))
-    return None
+    product, summand, add = m.op(PRODUCT), m[Y], m.root
+    if summand.shape != product.out.shape:
+        shapes = f"{list(summand.shape)} is not of the output's shape {list(product.out.shape)}"
+        return Miss(f"the summand {shapes}", add.nodes)
+    type = "FusedConv" if product.type == "Conv" else "FusedMatMulActivation"
+    return m.fused(f"com.microsoft::{type}", (*(*product.inputs, None)[:3], summand), product.attrs)
 
 
-@fusion("view behind a product", anchor="Reshape", level=DISABLED)
+@fusion("view behind a product", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
     """A Reshape between a product and an elementwise operator moves behind it, and the other operand gets its own."""
     product = g.made_by(view.present[0], *PRODUCTS)
@@ -86,17 +86,20 @@ def view_last(g: Rewriter, view: Operator) -> Fused | None:
     return Fused((view, after), last, (*before, moved))
 
 
-@fusion("product + activation", anchor=tuple(ACTIVATED), level=DISABLED)
-def activation(g: Rewriter, product: Operator) -> Fused | None:
+ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
+
+
+@pattern("product + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
+def activation(m: Match) -> Fused | None:
     """The activation that alone reads a product."""
-    after = next_op(g, product, *ACTIVATIONS)
-    if after is None or product.attrs.get("activation") or product.out.dtype != after.out.dtype:
+    product = m.op(ACTIVATED_PRODUCT)
+    if product.attrs.get("activation") or product.out.dtype != m.root.out.dtype:
         return None
-    attrs = {**product.attrs, "activation": after.type.rpartition("::")[2]}
-    return fused(ACTIVATED[product.type], after, (product, after), product.inputs, attrs)
+    attrs = {**product.attrs, "activation": m.root.type.rpartition("::")[2]}
+    return m.fused(ACTIVATED[product.type], product.inputs, attrs)
 
 
-@fusion("elementwise operators", anchor=ELEMENTWISE, level=DISABLED)
+@fusion("elementwise operators", anchor=ELEMENTWISE)
 def chain(g: Rewriter, last: Operator) -> Fused | None:
     """An elementwise operator takes along the one before it that nobody else reads."""
     for t in last.present:
@@ -116,7 +119,7 @@ def _flops(o: Operator) -> int:
     return work_of(o).vector_flops // max(o.out.size, 1)
 
 
-@fusion("elementwise operators + rows", anchor=ROWS, level=DISABLED)
+@fusion("elementwise operators + rows", anchor=ROWS)
 def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
     """What a softmax or normalisation reads is computed on the way, where nobody else reads it."""
     x = rows.present[0]
@@ -133,7 +136,7 @@ def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
     return Fused((before, rows), replace(rows, inputs=(first, *own, *others), attrs=attrs, nodes=nodes))
 
 
-@fusion("attention", anchor="MatMul", level=DISABLED)
+@fusion("attention", anchor="MatMul")
 def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
     """softmax(scale Q K^T + mask) V, with the transpositions around it, in one kernel."""
     softmax = g.made_by(second.inputs[0], "Softmax")
@@ -154,8 +157,10 @@ def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
         return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
     if k.rank == 3:  # batch and heads in one axis
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
-    last = next_op(g, second, "Transpose") or second
-    return fused("tensorrt::Attention", last, (*parts, *(() if last is second else (last,))), (q, k, v, mask))
+    after = g.only_user(second.out)
+    if after is not None and after.type == "Transpose":
+        parts.append(after)
+    return fused("tensorrt::Attention", parts[-1] if parts[-1] is after else second, parts, (q, k, v, mask))
 
 
 def _scores(g: Rewriter, o: Operator | None) -> tuple[Operator, Tensor | None, list[Operator]] | None:
@@ -194,27 +199,28 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
     return replace(x, shape=t.shape)
 
 
-@fusion("DequantizeLinear + product", anchor=PRODUCTS, level=DISABLED)
-def dequantised(g: Rewriter, product: Operator) -> Fused | None:
+X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
+
+
+@pattern(
+    "DequantizeLinear + product",
+    call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...),
+)
+def dequantised(m: Match) -> Fused:
     """A product of two dequantised operands runs on the quantised ones."""
-    x, w = (g.made_by(t, "DequantizeLinear") for t in product.inputs[:2])
-    if x is None or w is None:
-        return None
-    made = [x, w, *(b for t in product.inputs[2:3] if (b := g.made_by(t, "DequantizeLinear")))]
-    inputs = (*(o.present[0] for o in made), *product.inputs[len(made) :])
-    gone = [o for o in made if g.only_user(o.out)]
-    nodes = tuple(dict.fromkeys(n for o in (*gone, product) for n in o.nodes))
-    return Fused((*gone, product), replace(product, inputs=inputs, nodes=nodes))
+    made = [m.op(p).present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
+    nodes = tuple(dict.fromkeys(n for o in m.parts for n in o.nodes))
+    return Fused(m.parts, replace(m.root, inputs=(*made, *m.root.inputs[len(made) :]), nodes=nodes))
 
 
-@fusion("producer + QuantizeLinear", anchor="QuantizeLinear", level=DISABLED)
-def quantised(g: Rewriter, quantise: Operator) -> Fused | None:
+KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
+
+
+@pattern("producer + QuantizeLinear", op.QuantizeLinear(KERNEL, ...))
+def quantised(m: Match) -> Fused:
     """What alone reads a kernel's output is the end of that kernel."""
-    before = g.made_by(quantise.present[0], *PRODUCTS, *ROWS)
-    if before is None or g.only_user(quantise.present[0]) is None:
-        return None
-    nodes = (*before.nodes, *quantise.nodes)
-    return Fused((before, quantise), replace(before, outputs=quantise.outputs, nodes=nodes))
+    kernel = m.op(KERNEL)
+    return Fused(m.parts, replace(kernel, outputs=m.root.outputs, nodes=(*kernel.nodes, *m.root.nodes)))
 
 
 def _siblings(graph: Graph) -> Graph:
@@ -284,35 +290,34 @@ def place(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(placed))
 
 
+RULES = (
+    ort_basic.ELIMINATION,
+    ort_basic.COMMON_SUBEXPRESSIONS,
+    ort_basic.conv_affine,
+    ort_basic.conv_batch_norm,
+    ort_basic.matmul_batch_norm,
+    fusions.layer_norm,
+    fusions.rms_norm_any,
+    fusions.gelu,
+    fusions.fast_gelu,
+    fusions.quick_gelu,
+    fusions.softmax,
+    fusions.linear,
+    attention,
+    dequantised,
+    view_last,
+    activation,
+    residual,
+    Pass("products side by side", _siblings),
+    ort_extended.skip_layer_norm,
+    quantised,
+    chain,
+    before_rows,
+)
+
 TENSORRT = Runtime(
     name="tensorrt",
-    fusions=tuple(
-        replace(rule, level=DISABLED)
-        for rule in (
-            ort_basic.ELIMINATION,
-            ort_basic.COMMON_SUBEXPRESSIONS,
-            ort_basic.conv_affine,
-            ort_basic.conv_batch_norm,
-            ort_basic.matmul_batch_norm,
-            patterns.layer_norm,
-            ort_transformers.rms_norm,
-            patterns.gelu,
-            patterns.fast_gelu,
-            ort_extended.quick_gelu,
-            patterns.softmax,
-            patterns.linear,
-            attention,
-            dequantised,
-            view_last,
-            activation,
-            residual,
-            Pass("products side by side", DISABLED, _siblings),
-            ort_extended.skip_layer_norm,
-            quantised,
-            chain,
-            before_rows,
-        )
-    ),
+    rules={DISABLED: RULES},
     place=place,
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True),
     host=HostCosts(

@@ -11,9 +11,10 @@ from dataclasses import replace
 from math import prod
 
 from onnxperf.graph import Graph
-from onnxperf.runtimes import patterns
-from onnxperf.runtimes.engine import DISABLED, HostCosts, Policy, Runtime
+from onnxperf.runtimes import fusions
+from onnxperf.runtimes.engine import DISABLED
 from onnxperf.runtimes.placement import FLOW
+from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
 Strides = tuple[int, ...]  # in elements
@@ -144,9 +145,7 @@ def _multipliable(t: Tensor, strides: Strides) -> bool:
 
 EAGER = Runtime(
     name="torch-eager",
-    fusions=tuple(
-        replace(f, level=DISABLED) for f in (patterns.layer_norm, patterns.gelu, patterns.softmax, patterns.linear)
-    ),
+    rules={DISABLED: (fusions.layer_norm, fusions.gelu, fusions.softmax, fusions.linear)},
     place=place,
     policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
     host=HostCosts(

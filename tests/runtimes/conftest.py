@@ -16,7 +16,7 @@ from onnx import load as load_model
 
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
-from onnxperf.runtimes.engine import Fusion, Pass, optimise
+from onnxperf.runtimes.engine import Rules, optimise
 from onnxperf.runtimes.ort import CPU
 
 Run = Callable[..., Graph]
@@ -112,9 +112,9 @@ def blocked(domain: str, type: str) -> str:
     return f"nchwc::{type}" if domain == "com.microsoft.nchwc" else type
 
 
-def ours(model: ModelProto, level: str, fusions: tuple[Fusion | Pass, ...] = CPU.fusions) -> Counter[str]:
+def ours(model: ModelProto, level: str, rules: Rules = CPU.rules) -> Counter[str]:
     """The same of our own rules."""
-    graph = CPU.place(optimise(load(model), fusions, LEVELS[level]))
+    graph = CPU.place(optimise(load(model), rules, LEVELS[level]))
     types = (o.type.rpartition("::") for o in graph.operators if o.place != "free")
     return Counter(blocked(domain, type) for domain, _, type in types)
 

@@ -85,7 +85,7 @@ def pair(g: Rewriter, b: Operator) -> Fused | None:
 )
 def test_a_careless_rule_is_refused_where_others_read(operators: list[Operator], outputs: str, left: list[str]) -> None:
     before = graph(*operators, outputs=outputs)
-    after = optimise(before, (pair,), BASIC)
+    after = optimise(before, {BASIC: (pair,)}, BASIC)
     assert [o.type for o in after.operators] == left
     whole(after, before)
     refused = [n for n in after.notes if "used elsewhere" in n.message]
@@ -107,13 +107,14 @@ def test_rules_of_a_level_go_on_until_none_applies_then_comes_the_next() -> None
         ab = g.made_by(c.inputs[0], "AB")
         return fused("ABC", c, (ab, c), ab.inputs) if ab is not None else None
 
-    @fusion("late", anchor="ABC", level=EXTENDED)
+    @fusion("late", anchor="ABC")
     def late(g: Rewriter, abc: Operator) -> Fused:
         return fused("D", abc, (abc,), abc.inputs)
 
     chain = graph(op("a", "A", "x", "m"), op("b", "B", "m", "n"), op("c", "C", "n", "y"))
-    assert [o.type for o in optimise(chain, (late, triple, pair), BASIC).operators] == ["ABC"]
-    (only,) = optimise(chain, (late, triple, pair), EXTENDED).operators
+    rules = {BASIC: (triple, pair), EXTENDED: (late,)}
+    assert [o.type for o in optimise(chain, rules, BASIC).operators] == ["ABC"]
+    (only,) = optimise(chain, rules, EXTENDED).operators
     assert (only.type, only.name, only.nodes) == ("D", "c", ("a", "b", "c"))
 
 
@@ -121,9 +122,9 @@ def test_many_identities_of_one_reader_all_go() -> None:
     names = [f"t{i}" for i in range(8000)]
     operators = [op(n, "Identity", "x", n) for n in names]
     before = graph(*operators, op("c", "Concat", " ".join(names), "y"))
-    (only,) = optimise(before, (pair,), BASIC).operators
+    (only,) = optimise(before, {BASIC: (pair,)}, BASIC).operators
     assert {t.name for t in only.present} == {"x"} and len(only.present) == 8000
-    assert optimise(before, (), BASIC) is before
+    assert optimise(before, {}, BASIC) is before
 
 
 def test_dropout_in_training_stays(run: Any) -> None:

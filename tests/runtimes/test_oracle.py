@@ -19,7 +19,7 @@ from onnx import ModelProto
 
 from onnxperf.graph import load
 from onnxperf.runtimes.engine import DISABLED, optimise
-from onnxperf.runtimes.ort_transformers import TRANSFORMERS
+from onnxperf.runtimes.ort_transformers import RULES
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ["basic", "extended", "all"]
@@ -325,8 +325,8 @@ def offline(path: Path, kind: str, **size: int) -> Counter[str]:
     return count(done.model, ())
 
 
-def count(model: ModelProto, fusions: Any) -> Counter[str]:
-    graph = optimise(load(model), fusions, DISABLED)
+def count(model: ModelProto, rules: Any) -> Counter[str]:
+    graph = optimise(load(model), {DISABLED: rules}, DISABLED)
     views = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
     return Counter(t for o in graph.operators if (t := o.type.rpartition("::")[2]) not in views)
 
@@ -361,7 +361,7 @@ def encoders() -> dict[str, ModelProto]:
 @pytest.mark.parametrize("name", ["bert", "bert from TorchScript", "gpt2", "vit"])
 def test_offline_optimizer(encoders: dict[str, ModelProto], tmp_path: Path, name: str) -> None:
     onnx.save(encoders[name], tmp_path / "m.onnx")
-    found = count(encoders[name], TRANSFORMERS)
+    found = count(encoders[name], RULES)
     assert found == offline(tmp_path / "m.onnx", name.split()[0])
     assert found["SkipLayerNormalization"] >= 4 and found["BiasGelu"] + found["FastGelu"] == 2
 
@@ -387,6 +387,6 @@ def test_offline_attention(make: Any, tmp_path: Path, mask: str, scale: str) -> 
     masked = {"low": -10000.0, "a1": [1], "a2": [2]} if mask == "counted" else {}
     model = make(text, spread({**LAYER_WEIGHTS, **masked}), 17)
     onnx.save(model, tmp_path / "m.onnx")
-    found = count(model, TRANSFORMERS)
+    found = count(model, RULES)
     assert found == offline(tmp_path / "m.onnx", "bert")
     assert found["Attention"] == (scale == "Div(a,r)" and mask != "added")

@@ -17,7 +17,7 @@ from onnxperf.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, WITHIN, run_graph
 from onnxperf.runtimes.ort_attention import apart
-from onnxperf.runtimes.ort_transformers import TRANSFORMERS
+from onnxperf.runtimes.ort_transformers import RULES
 from op_models import Attention, Operator, Tensor, work_of
 from tests.runtimes.test_engine import whole
 from tests.runtimes.test_oracle import count, offline
@@ -65,7 +65,7 @@ def test_the_optimizer_finds_attention_in_the_form_of_the_samples(
             dtype = onnx.helper.tensor_dtype_to_np_dtype(t.data_type)
             t.CopyFrom(onnx.numpy_helper.from_array(np.full(tuple(t.dims), 0.01, dtype), t.name))
     onnx.save(model, tmp_path / "m.onnx")
-    found = count(model, TRANSFORMERS)
+    found = count(model, RULES)
     assert found == offline(tmp_path / "m.onnx", "bert", num_heads=4, hidden_size=32)
     assert (found["Attention"], found["SkipLayerNormalization"], found["BiasGelu"]) == (2, 4, 2)
 

@@ -1,0 +1,124 @@
+"""Fusions that several runtimes make: operators that exporters write as several nodes.
+
+Who makes them, in which order and at which level, stands in the runtimes' own modules.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from onnxperf.runtimes.engine import Fused, Miss
+from onnxperf.runtimes.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
+from op_models import Operator
+
+HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know
+GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "bias"))
+EPSILON = Variable("epsilon")
+PRODUCT = op.MatMul(A, B)
+
+BY_ERF = 1.0 + op.Erf(X / sqrt(2))  # ONNX Runtime does not recognise the Mul of other exporters
+
+
+@pattern("Gelu", BY_ERF * alone(Y * 0.5), BY_ERF * Y * 0.5, BY_ERF, start="Erf")
+def gelu(m: Match) -> Fused | Miss:
+    """0.5 x (1 + erf(x / sqrt 2)), as torch's exporters wrote it before opset 20."""
+    if Y not in m:
+        return Miss("its 1 + erf(x / sqrt 2) is not multiplied by x and 0.5 alone", m.root.nodes)
+    if m[X].name != m[Y].name:
+        return Miss("erf and product read different tensors", m.root.nodes)
+    return m.fused("com.microsoft::Gelu", (m[X],))
+
+
+BY_TANH = 1.0 + op.Tanh((X + X**3 * 0.044715) * sqrt(2 / pi))
+
+
+@pattern("FastGelu", BY_TANH * alone(X * 0.5), BY_TANH * X * 0.5, BY_TANH, start="Tanh")
+def fast_gelu(m: Match) -> Fused | Miss:
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's."""
+    if m.root is m.op(BY_TANH):
+        return Miss("its gate is not multiplied by x and 0.5 alone", m.root.nodes)
+    return m.fused("com.microsoft::FastGelu", (m[X],))
+
+
+SCALED = scale(X)
+
+
+def scaled_sigmoid(m: Match) -> Fused | None:
+    """x sigmoid(alpha x), be alpha 1 (SiLU) or a number."""
+    if m[X].dtype not in HALF_OR_SINGLE:
+        return None
+    return m.fused("com.microsoft::QuickGelu", (m[X],), {"alpha": m.factor(SCALED) if SCALED in m else 1.0})
+
+
+quick_gelu = pattern("QuickGelu", X * op.Sigmoid(X), X * op.Sigmoid(SCALED), start="Sigmoid")(scaled_sigmoid)
+
+
+def _other_axes(m: Match, mean: Operator) -> Miss | None:
+    """A Miss where a mean is not that of the last axis of X."""
+    x, out = m[X], mean.out
+    if out.shape == (*x.shape[:-1], 1):
+        return None
+    return Miss(f"the mean is not taken over the last axis alone: {list(x.shape)} -> {list(out.shape)}", mean.nodes)
+
+
+CENTRED = X - op.ReduceMean(X, ...)
+VARIANCE = op.ReduceMean(CENTRED**2, ...)
+NORMALISED = CENTRED / op.Sqrt(VARIANCE + EPSILON)
+
+
+@pattern("LayerNormalization", NORMALISED * GAMMA + BETA, NORMALISED, start="Sqrt")
+def layer_norm(m: Match) -> Fused | Miss:
+    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) gamma + beta, as exported before opset 17."""
+    if miss := _other_axes(m, m.op(VARIANCE)):
+        return miss
+    if BETA not in m:
+        return Miss("no stored scale and bias follow the quotient", m.root.nodes)
+    return m.fused("LayerNormalization", (m[X], m[GAMMA], m[BETA]), {"axis": -1})
+
+
+MEAN_SQUARE = op.ReduceMean(X**2, ...)
+ROOT = op.Sqrt(MEAN_SQUARE + EPSILON)
+QUOTIENT, BY_INVERSE = X / ROOT, X * (op.Reciprocal(ROOT) | 1.0 / ROOT)
+
+
+RMS_NORM = "SimplifiedLayerNormalization"
+
+
+@pattern(RMS_NORM, QUOTIENT * GAMMA, QUOTIENT, start="Sqrt")
+def rms_norm(m: Match) -> Fused | Miss:
+    """x / sqrt(mean(x^2) + epsilon) gamma, Llama's; written with a Reciprocal, ONNX Runtime does not know it."""
+    if miss := _other_axes(m, m.op(MEAN_SQUARE)):
+        return miss
+    if GAMMA not in m or m[GAMMA].shape != m[X].shape[-1:]:
+        return Miss("no stored scale follows the quotient", m.op(QUOTIENT).nodes)
+    return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1})
+
+
+@pattern(RMS_NORM, (QUOTIENT | BY_INVERSE) * GAMMA, start="Sqrt")
+def rms_norm_any(m: Match) -> Fused | None:
+    """The same by quotient, Reciprocal or one over the root, as other optimizers know it."""
+    fits = not _other_axes(m, m.op(MEAN_SQUARE)) and m[GAMMA].shape == m[X].shape[-1:]
+    return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1}) if fits else None
+
+
+HIGHEST = op.ReduceMax(X, ...)
+EXP = op.Exp(X - HIGHEST)
+TOTAL = op.ReduceSum(EXP, ...)
+
+
+@pattern("Softmax", EXP / TOTAL)
+def softmax(m: Match) -> Fused | None:
+    """exp(x - max x) / sum exp(x - max x) along one axis."""
+    x, total = m[X], m.op(TOTAL).out
+    if total.rank != x.rank or m.op(HIGHEST).out.shape != total.shape:
+        return None
+    reduced = [i for i, (a, b) in enumerate(zip(x.shape, total.shape, strict=True)) if a != b]
+    return m.fused("Softmax", (x,), {"axis": reduced[0]}) if len(reduced) == 1 else None
+
+
+@pattern("linear layer", PRODUCT + BIAS)
+def linear(m: Match) -> Fused | None:
+    """x W + b of stored W and b, which exporters write as two nodes where x has more than two axes."""
+    weight, bias = m[B], m[BIAS]
+    fits = weight.stored and weight.rank == 2 and bias.shape == weight.shape[1:]
+    return m.fused("Gemm", (m[A], weight, bias)) if fits else None

@@ -1,0 +1,69 @@
+"""What a runtime is: its fusion rules, its placement, its policy and what it costs the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from onnxperf.errors import UsageError
+from onnxperf.graph import Graph
+from onnxperf.runtimes.engine import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices a runtime makes: `tf32` names the families of products that may use TF32, `arena` is how its allocator
+    takes memory (see onnxperf.memory), `channels_last`: convolutions read and write NHWC, as tensor cores want it.
+    """
+
+    tf32: frozenset[str] = frozenset()
+    arena: str = "powers of two"
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds the host spends: per run, per node it walks, per kernel launch, per operator it computes itself,
+    per copy it starts, and per wait for the device; `gap_s` passes on the device between two kernels.
+
+    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
+    """
+
+    run_s: float
+    node_s: float
+    launch_s: float
+    host_op_s: float
+    copy_s: float
+    sync_s: float
+    gap_s: float
+    replay_s: float
+    replay_gap_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
+    `host` is what that costs the processor.
+
+    `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
+    made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
+    """
+
+    name: str
+    rules: Rules
+    place: Callable[[Graph], Graph]
+    policy: Policy
+    host: HostCosts
+    describe: str
+    offline: Rules = field(default_factory=dict)
+    kind: str = "gpu"
+    versions: Mapping[str, Runtime] = field(default_factory=dict)
+
+
+def of_version(runtime: Runtime, version: str) -> Runtime:
+    """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
+    if version not in runtime.versions:
+        known = ", ".join(runtime.versions) or "none"
+        raise UsageError(f"unknown version {version!r} of {runtime.name}: older ones that it knows are: {known}")
+    return runtime.versions[version]
