@@ -18,14 +18,17 @@ from onnxperf.graph import Graph, Note
 from op_models import ODD, Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
-ROUNDS = 10  # at most, in each level: as many as ONNX Runtime makes
-UNKNOWN_FORM = "it meets a form that it does not know"  # of a hostile file, or a bug of the rule
+ROUNDS = 10  # in each level, at most: as many as ONNX Runtime makes
+UNKNOWN_FORM = "it meets a form that it does not know"  # an error inside a rule: a malformed file, or a bug
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """`operator`, and those `before` it that it reads, take the place of `replaced`: of the last, or the first."""
+    """`operator`, and the operators `before` it that it reads, replace `replaced`.
+
+    They stand where the last of these stood, or the first if `early`.
+    """
 
     replaced: tuple[Operator, ...]
     operator: Operator
@@ -67,6 +70,7 @@ class Pass:
     once: bool = False
 
 
+Misses = dict[tuple[str, str], list[str]]  # by rule and reason, the nodes
 Rules = Mapping[int, tuple[Fusion | Pass, ...]]  # of each optimisation level, in the order in which they take turns
 
 
@@ -88,25 +92,24 @@ def fused(
     """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
     ops = tuple(replaced)
     nodes = tuple(dict.fromkeys(n for o in ops for n in o.nodes))
-    new = replace(  # version 0: what runtimes fuse into follows today's definition
+    new = replace(  # version 0: the newest definition of the operator, whatever the model's opset
         anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, version=0, nodes=nodes, outputs=anchor.outputs[:1]
     )
     return Fused(ops, new)
 
 
 class Rewriter:
-    """A graph under rewriting: the same questions as `Graph`, with makers and users kept up to date."""
+    """A graph while it is rewritten: who makes and who reads a tensor is kept up to date."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.slots: list[list[Operator]] = [[o] for o in graph.operators]
-        self.position: dict[int, int] = {}
-        self.types: dict[str, dict[int, Operator]] = {}
+        self.place: dict[Operator, tuple[int, ...]] = {}  # places sort in execution order
+        self.types: dict[str, dict[Operator, None]] = {}
         self.makers: dict[str, Operator] = {}
-        self.readers: dict[str, dict[int, Operator]] = {}
+        self.readers: dict[str, dict[Operator, None]] = {}
         self.reads: Counter[str] = Counter()
         for i, o in enumerate(graph.operators):
-            self._enter(o, i)
+            self._enter(o, (i,))
 
     def made_by(self, tensor: Tensor | None, *types: str) -> Operator | None:
         """The operator that writes `tensor`, if it is of one of `types` (of any where none are given)."""
@@ -115,68 +118,59 @@ class Rewriter:
 
     def users(self, tensor: Tensor) -> tuple[Operator, ...]:
         """The operators that read `tensor`."""
-        return tuple(self.readers.get(tensor.name, {}).values())
+        return tuple(self.readers.get(tensor.name, ()))
 
     def only_user(self, tensor: Tensor) -> Operator | None:
         """The operator that alone reads `tensor`, and once; None for outputs of the graph."""
         if self.reads[tensor.name] != 1 or tensor.name in self.graph.output_names:
             return None
-        return self.users(tensor)[0]
+        return next(iter(self.readers[tensor.name]))
 
-    def anchors(self, types: tuple[str, ...]) -> list[Operator]:
+    def of_types(self, types: Iterable[str]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
-        found = [o for type in types for o in self.types.get(type, {}).values()]
-        return sorted(found, key=lambda o: self.position[id(o)])
+        return sorted((o for type in types for o in self.types.get(type, ())), key=self.place.__getitem__)
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
         kept = {t.name for o in change.operators for t in o.outputs}
         needed = ({t.name for o in change.operators for t in o.present} | self.graph.output_names) - kept
-        replaced = {id(o) for o in change.replaced}
+        replaced = set(change.replaced)
         for o in change.replaced:
             for t in o.outputs:
-                read = t.name not in kept and any(id(u) not in replaced for u in self.users(t))
-                if read or t.name in needed:
+                if t.name in needed or (t.name not in kept and not replaced.issuperset(self.users(t))):
                     return o
         return None
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
-        chosen = min if change.early else max
-        at = chosen(self.position[id(o)] for o in change.replaced)
-        gone = {id(o) for o in change.replaced}
-        index = chosen(i for i, o in enumerate(self.slots[at]) if id(o) in gone)  # its neighbours may read what is new
-        index -= sum(id(o) in gone for o in self.slots[at][:index])
+        at = (min if change.early else max)(self.place[o] for o in change.replaced)
         for o in change.replaced:
             self.forget(o)
-        self.slots[at][index:index] = change.operators
-        for o in change.operators:
-            self._enter(o, at)
+        for i, o in enumerate(change.operators):
+            self._enter(o, at if len(change.operators) == 1 else (*at, i))
 
-    def result(self, notes: Iterable[Note]) -> Graph:
+    def result(self, notes: Iterable[Note] = ()) -> Graph:
         """The rewritten graph."""
-        operators = tuple(o for slot in self.slots for o in slot)
+        operators = tuple(sorted(self.place, key=self.place.__getitem__))
         return replace(self.graph, operators=operators, notes=(*self.graph.notes, *notes))
 
     def forget(self, op: Operator) -> None:
         """Take an operator out."""
-        at = self.position.pop(id(op))
-        self.slots[at] = [o for o in self.slots[at] if o is not op]
-        del self.types[op.type][id(op)]
+        del self.place[op], self.types[op.type][op]
         for t in op.outputs:
             self.makers.pop(t.name, None)
         for t in op.present:
             self.reads[t.name] -= 1
-            self.readers[t.name].pop(id(op), None)
+            self.readers[t.name].pop(op, None)
 
-    def _enter(self, op: Operator, at: int) -> None:
-        self.types.setdefault(op.type, {})[id(op)] = op
-        self.position[id(op)] = at
+    def _enter(self, op: Operator, at: tuple[int, ...]) -> None:
+        self.place[op] = at
+        self.types.setdefault(op.type, {})[op] = None
         for t in op.outputs:
             self.makers[t.name] = op
         for t in op.present:
             self.reads[t.name] += 1
-            self.readers.setdefault(t.name, {})[id(op)] = op
+            self.readers.setdefault(t.name, {})[op] = None
 
 
 HANDS_ON = frozenset({"Identity", "Dropout", "Cast"})
@@ -218,21 +212,21 @@ def without_identities(graph: Graph) -> Graph:
 
 
 def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
-    """The graph after the rules of each level up to `level`; each rule's reasons for a Miss become one note."""
+    """The graph after the rules of each level up to `level`; the reasons for every Miss become notes."""
     stages = [rules[stage] for stage in range(level + 1) if rules.get(stage)]
     if not stages:
         return graph
     g = Rewriter(without_identities(graph))
     notes: list[Note] = []
     for stage in stages:
-        misses: dict[tuple[str, str], list[str]] = {}
+        misses: Misses = {}
         for turn in range(ROUNDS):
             changed = False
             misses.clear()
             for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(()), misses)) is not before:
+                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(), misses)) is not before:
                     g, changed = Rewriter(after), True
             if not changed:
                 break
@@ -240,7 +234,7 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
     return g.result(notes)
 
 
-def _run(f: Pass, graph: Graph, misses: dict[tuple[str, str], list[str]]) -> Graph:
+def _run(f: Pass, graph: Graph, misses: Misses) -> Graph:
     """What a pass makes of the graph: nothing, where it meets a form that it does not know."""
     try:
         return f.run(graph)
@@ -249,12 +243,12 @@ def _run(f: Pass, graph: Graph, misses: dict[tuple[str, str], list[str]]) -> Gra
         return graph
 
 
-def _sweep(g: Rewriter, f: Fusion, misses: dict[tuple[str, str], list[str]]) -> bool:
+def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
     """Try one rule on all its anchors; True where it changed the graph."""
     changed = False
-    for op in g.anchors(f.anchors):
-        if id(op) not in g.position:
-            continue  # the rule itself has taken it
+    for op in g.of_types(f.anchors):
+        if op not in g.place:
+            continue  # the rule has just replaced it
         try:
             answer = f.rule(g, op)
         except ODD:

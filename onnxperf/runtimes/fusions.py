@@ -1,6 +1,6 @@
-"""Fusions that several runtimes make: operators that exporters write as several nodes.
+"""Fusions that several runtimes make, of operators that exporters write as several nodes.
 
-Who makes them, in which order and at which level, stands in the runtimes' own modules.
+The modules of the runtimes list them, in order and by level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "
 EPSILON = Variable("epsilon")
 PRODUCT = op.MatMul(A, B)
 
-BY_ERF = 1.0 + op.Erf(X / sqrt(2))  # ONNX Runtime does not recognise the Mul of other exporters
+BY_ERF = 1.0 + op.Erf(X / sqrt(2))  # a Div: where x is multiplied instead, ONNX Runtime does not recognise it
 
 
 @pattern("Gelu", BY_ERF * alone(Y * 0.5), BY_ERF * Y * 0.5, BY_ERF, start="Erf")
@@ -35,7 +35,7 @@ BY_TANH = 1.0 + op.Tanh((X + X**3 * 0.044715) * sqrt(2 / pi))
 @pattern("FastGelu", BY_TANH * alone(X * 0.5), BY_TANH * X * 0.5, BY_TANH, start="Tanh")
 def fast_gelu(m: Match) -> Fused | Miss:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's."""
-    if m.root is m.op(BY_TANH):
+    if m.root is m[BY_TANH]:
         return Miss("its gate is not multiplied by x and 0.5 alone", m.root.nodes)
     return m.fused("com.microsoft::FastGelu", (m[X],))
 
@@ -44,7 +44,7 @@ SCALED = scale(X)
 
 
 def scaled_sigmoid(m: Match) -> Fused | None:
-    """x sigmoid(alpha x), be alpha 1 (SiLU) or a number."""
+    """x sigmoid(alpha x), where alpha is a number; 1, as in SiLU, is not written."""
     if m[X].dtype not in HALF_OR_SINGLE:
         return None
     return m.fused("com.microsoft::QuickGelu", (m[X],), {"alpha": m.factor(SCALED) if SCALED in m else 1.0})
@@ -54,7 +54,7 @@ quick_gelu = pattern("QuickGelu", X * op.Sigmoid(X), X * op.Sigmoid(SCALED), sta
 
 
 def _other_axes(m: Match, mean: Operator) -> Miss | None:
-    """A Miss where a mean is not that of the last axis of X."""
+    """A Miss if a mean is not taken over the last axis of X alone."""
     x, out = m[X], mean.out
     if out.shape == (*x.shape[:-1], 1):
         return None
@@ -69,7 +69,7 @@ NORMALISED = CENTRED / op.Sqrt(VARIANCE + EPSILON)
 @pattern("LayerNormalization", NORMALISED * GAMMA + BETA, NORMALISED, start="Sqrt")
 def layer_norm(m: Match) -> Fused | Miss:
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) gamma + beta, as exported before opset 17."""
-    if miss := _other_axes(m, m.op(VARIANCE)):
+    if miss := _other_axes(m, m[VARIANCE]):
         return miss
     if BETA not in m:
         return Miss("no stored scale and bias follow the quotient", m.root.nodes)
@@ -79,25 +79,23 @@ def layer_norm(m: Match) -> Fused | Miss:
 MEAN_SQUARE = op.ReduceMean(X**2, ...)
 ROOT = op.Sqrt(MEAN_SQUARE + EPSILON)
 QUOTIENT, BY_INVERSE = X / ROOT, X * (op.Reciprocal(ROOT) | 1.0 / ROOT)
-
-
 RMS_NORM = "SimplifiedLayerNormalization"
 
 
 @pattern(RMS_NORM, QUOTIENT * GAMMA, QUOTIENT, start="Sqrt")
 def rms_norm(m: Match) -> Fused | Miss:
     """x / sqrt(mean(x^2) + epsilon) gamma, Llama's; written with a Reciprocal, ONNX Runtime does not know it."""
-    if miss := _other_axes(m, m.op(MEAN_SQUARE)):
+    if miss := _other_axes(m, m[MEAN_SQUARE]):
         return miss
     if GAMMA not in m or m[GAMMA].shape != m[X].shape[-1:]:
-        return Miss("no stored scale follows the quotient", m.op(QUOTIENT).nodes)
+        return Miss("no stored scale follows the quotient", m[QUOTIENT].nodes)
     return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1})
 
 
 @pattern(RMS_NORM, (QUOTIENT | BY_INVERSE) * GAMMA, start="Sqrt")
 def rms_norm_any(m: Match) -> Fused | None:
-    """The same by quotient, Reciprocal or one over the root, as other optimizers know it."""
-    fits = not _other_axes(m, m.op(MEAN_SQUARE)) and m[GAMMA].shape == m[X].shape[-1:]
+    """The same, also by a Reciprocal or one over the root: TensorRT and ONNX Runtime's offline optimizer know all."""
+    fits = not _other_axes(m, m[MEAN_SQUARE]) and m[GAMMA].shape == m[X].shape[-1:]
     return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1}) if fits else None
 
 
@@ -109,8 +107,8 @@ TOTAL = op.ReduceSum(EXP, ...)
 @pattern("Softmax", EXP / TOTAL)
 def softmax(m: Match) -> Fused | None:
     """exp(x - max x) / sum exp(x - max x) along one axis."""
-    x, total = m[X], m.op(TOTAL).out
-    if total.rank != x.rank or m.op(HIGHEST).out.shape != total.shape:
+    x, total = m[X], m[TOTAL].out
+    if total.rank != x.rank or m[HIGHEST].out.shape != total.shape:
         return None
     reduced = [i for i, (a, b) in enumerate(zip(x.shape, total.shape, strict=True)) if a != b]
     return m.fused("Softmax", (x,), {"axis": reduced[0]}) if len(reduced) == 1 else None

@@ -1,7 +1,8 @@
-"""The processors that launch kernels: how long a runtime's host work takes on each, beside the reference.
+"""The processors that launch kernels: how long a runtime's work on the host takes on each, relative to a server.
 
-No row of the open measurements names its processor: the costs derived from them are taken for a server's, and all
-figures here are assumed. The pace is the ratio of single-thread speeds of typical processors of each kind, rounded.
+No row of the open measurements names its processor, so the costs derived from them are taken to be a server's, and all
+figures here are assumed. A pace is the time that one thread takes on a typical processor of the kind, as a multiple of
+the server's, rounded.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""ONNX Runtime's CUDA and CPU providers: what they fuse, in their order, and what the host thread costs.
+"""ONNX Runtime's CUDA and CPU providers: which rules they have at which level, and what the host thread costs.
 
-Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and what ONNX Runtime 1.31 itself writes: tests
-compare the CPU provider's graphs at every level (at `all`, as on a machine with AVX-512). The CUDA provider also writes
-its graph where its library loads but no GPU is there; for twelve of fourteen models, compared by hand at every level,
-it was ours (not for a TorchScript BERT and for open dimensions): convolution or Gemm and activation stay separate
-kernels, a BiasSoftmax is one. What cuDNN fuses below that can't be seen without a GPU.
-Quantised models keep QuantizeLinear and DequantizeLinear as kernels of their own on CUDA, one for each reader.
+Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and the optimised graphs that ONNX Runtime 1.31
+itself writes: tests compare those of the CPU provider at every level (at `all`, on a machine with AVX-512). The CUDA
+provider writes its graph too where its library loads, even without a GPU. Compared by hand at every level, it was ours
+for twelve of fourteen models, but not for a BERT exported by TorchScript and one with open dimensions: a convolution or
+Gemm and its activation stay separate kernels, a sum and its Softmax are one. What cuDNN fuses below that can't be seen
+without a GPU. Quantised models keep QuantizeLinear and DequantizeLinear as kernels of their own on CUDA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
 
 
 def beside(graph: Graph) -> Graph:
-    """Every operator on the provider itself, nothing copied; views are free."""
+    """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
     return replace(
         graph, operators=tuple(replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
     )

@@ -1,9 +1,9 @@
-"""What com.microsoft::Attention runs on CUDA: a product that projects, and one fused kernel or six plain ones.
+"""The kernels of com.microsoft::Attention on CUDA: a product that projects, then one fused kernel or six plain ones.
 
-Until 1.12 no kernel was fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is spread over all rows
-before the product, heads are laid apart, a past state goes before them, scores, their Softmax and the values weighed by
-it are three kernels, and heads are joined again. Since
-1.13 half precision has fused kernels, TensorRT's from Turing on and memory-efficient or flash ones since 1.14.
+Until 1.12 nothing was fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows
+before the product, a transposition separates the heads, a past state is put before keys and values, a product makes
+scores, a kernel their Softmax, a product weighs the values, and a transposition joins the heads again. Since 1.13 there
+are fused kernels for half precision: TensorRT's from Turing on, memory-efficient or flash ones since 1.14.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import replace
 from onnxperf.graph import Graph
 from op_models import Operator, Tensor
 
-#: Attribute of an operator that the host launches from the node before it.
+#: Attribute of a kernel that belongs to the node before it: the host launches it without walking a node of its own.
 WITHIN = "within"
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
-    """The graph with the kernels of its attentions in their place; `fused`: of those in half precision, one."""
+    """The graph with each Attention replaced by its kernels; `fused`: by the fused one where half precision has it."""
     if not any(o.type == "com.microsoft::Attention" for o in graph.operators):
         return graph
     return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
 
 
 def _usual(o: Operator) -> bool:
-    """An attention on the card whose queries, keys and values are of one size, with both states or none."""
+    """Whether an Attention runs on the GPU, with queries, keys and values of one size, and with both states or none."""
     if o.type != "com.microsoft::Attention" or o.place != "gpu" or [t.rank for t in o.present[:2]] != [3, 2]:
         return False
     heads, states = o.attrs.get("num_heads"), [t.rank for t in (*o.inputs[4:5], *o.outputs[1:]) if t is not None]
@@ -52,7 +52,7 @@ def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
         return replace(o, name=out.name, type=type, inputs=inputs, outputs=(out,), attrs=own, version=0)
 
     packed = made("qkv", batch, length, 3 * width)
-    if bias is not None and not fused:  # spread first: the product adds a matrix
+    if bias is not None and not fused:  # broadcast first: the product then adds a matrix
         rows = made("bias", batch, length, 3 * width)
         yield kernel("Expand", rows, bias)
         bias = rows

@@ -18,7 +18,7 @@ SHARED = 8  # elements at most of stored tensors that are compared by value, lar
 NEVER_SHARED = frozenset(
     {"If", "Loop", "Scan", "Dropout", "Bernoulli", "Multinomial", "DequantizeLinear", "ConstantOfShape"}
 )
-#: dtypes that a Cast may pass through without a trace.
+#: dtypes that hold every value of another: a Cast there and on loses nothing.
 LOSSLESS = {
     "float32": {"float64"}, "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
     "int32": {"int64", "float64"}, "int16": {"int32", "int64"}, "int8": {"int16", "int32", "int64"},
@@ -32,7 +32,7 @@ def since(version: int, fusion: Fusion) -> Fusion:
 
 
 def _eliminated(graph: Graph) -> Graph:
-    """x + 0, x * 1, x - 0, x / 1, a Slice of everything, an Expand to the same shape; not of the graph's inputs."""
+    """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input."""
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
@@ -52,7 +52,7 @@ def _eliminated(graph: Graph) -> Graph:
 
 
 def _shared(graph: Graph) -> Graph:
-    """Operators that compute the same from the same are one (common subexpressions)."""
+    """Operators of equal type, attributes and inputs are one (common subexpressions)."""
     seen: dict[object, tuple[Tensor, ...]] = {}
 
     def key(t: Tensor | None) -> object:
@@ -80,8 +80,8 @@ FIRST_CAST = alone(op.Cast(X))
 
 @pattern("Cast + Cast", op.Cast(FIRST_CAST))
 def casts(m: Match) -> Fused | None:
-    """A Cast through a wider type and on is one Cast, or none."""
-    x, wide, out = m[X].dtype, m.op(FIRST_CAST).out.dtype, m.root.out.dtype
+    """A Cast to a wider type and the Cast behind it are one, or none where that gives the first type again."""
+    x, wide, out = m[X].dtype, m[FIRST_CAST].out.dtype, m.root.out.dtype
     if wide not in LOSSLESS.get(x, ()):
         return None
     return m.fused("Cast" if x != out else "Identity", (m[X],), m.root.attrs)
@@ -98,7 +98,7 @@ RELU = op.Relu(X)
 
 @pattern("Relu + Clip", op.Clip(RELU, ...), start="Relu")
 def relu_clip(m: Match) -> Fused | Miss:
-    """A Clip behind a Relu takes its lower bound, or zero."""
+    """A Clip behind a Relu does the work of both: its lower bound is raised to zero."""
     bounds = m.root.inputs[1:]
     if bounds and bounds[0] is not None and scalar(bounds[0]) is None:
         return Miss("the lower bound is no constant", m.root.nodes)
@@ -110,8 +110,8 @@ GEMM = op.Gemm(A, B)
 
 @pattern("Gemm + Sum", op.Sum(GEMM, C))
 def gemm_sum(m: Match) -> Fused | None:
-    """A Sum of two becomes the summand of the Gemm that comes first."""
-    gemm = m.op(GEMM)
+    """The second operand of a Sum becomes the summand of the Gemm that is the first."""
+    gemm = m[GEMM]
     if gemm.out.shape != m.root.out.shape:
         return None
     return m.fused("Gemm", (m[A], m[B], m[C]), {**gemm.attrs, "beta": 1.0})
@@ -123,13 +123,13 @@ GEMM_OF_TURNED = op.Gemm(A_TURNED, B, ...) | op.Gemm(A, B_TURNED, ...)
 
 @pattern("Gemm + Transpose", GEMM_OF_TURNED | op.Transpose(GEMM), start="Gemm")
 def gemm_transpose(m: Match) -> Fused | None:
-    """A transposed matrix, operand or result, becomes a flag of the product; a stack has a Reshape between."""
+    """The transposition of an operand or of the result becomes a flag of the Gemm."""
     if GEMM in m:  # (A B)^T is B^T A^T
-        attrs = m.op(GEMM).attrs
+        attrs = m[GEMM].attrs
         turned = {"transA": 1 - attrs.get("transB", 0), "transB": 1 - attrs.get("transA", 0)}
         return m.fused("Gemm", (m[B], m[A]), {**attrs, **turned}) if m.root.out.rank == 2 else None
     side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
-    if m.op(side).out.rank != 2:
+    if m[side].out.rank != 2:
         return None
     inputs = (m[A], m[B], *m.root.inputs[2:])
     return m.fused("Gemm", inputs, {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
@@ -137,7 +137,7 @@ def gemm_transpose(m: Match) -> Fused | None:
 
 @fusion("function inlined", anchor=("HardSwish", "Mish"))
 def inlined(g: Rewriter, o: Operator) -> Fused:
-    """x f(x) of an operator for which the provider has no kernel, so that its definition is put in its place."""
+    """The definition, x f(x), in place of an operator for which the CPU provider has no kernel."""
     gate = o.present[0]
     before: list[Operator] = []
     for type in ("HardSigmoid",) if o.type == "HardSwish" else ("Softplus", "Tanh"):
@@ -149,7 +149,7 @@ def inlined(g: Rewriter, o: Operator) -> Fused:
 
 @pattern("Not + Where", op.Where(op.Not(C), X, Y))
 def not_where(m: Match) -> Fused:
-    """Its other two operands change places, instead of the condition being turned round."""
+    """The two values to choose from change places, instead of the condition being negated."""
     return m.fused("Where", (m[C], m[Y], m[X]))
 
 
@@ -159,8 +159,8 @@ ANY_CONV = call(("Conv", "ConvTranspose"), ...)
 
 @pattern("Conv + BatchNormalization", op.BatchNormalization(ANY_CONV, ...))
 def conv_batch_norm(m: Match) -> Fused | Miss | None:
-    """The scale and shift of inference go into weights and bias."""
-    conv, norm = m.op(ANY_CONV), m.root
+    """The scale and shift of a normalisation in inference go into weights and bias."""
+    conv, norm = m[ANY_CONV], m.root
     if norm.attrs.get("training_mode"):
         return None
     if not all(t.stored for t in (*conv.present[1:], *norm.present[1:])):
@@ -184,8 +184,8 @@ CONSTANT = Variable("constant", stored=True)
 
 @pattern("Conv + Add / Mul", call(("Add", "Mul"), CONV, CONSTANT))
 def conv_affine(m: Match) -> Fused | Miss:
-    """A constant added to, or multiplied with, every channel goes into weights or bias; it comes second."""
-    conv, affine, constant = m.op(CONV), m.root, m[CONSTANT]
+    """A constant for each channel, added or multiplied as second operand, goes into bias or weights."""
+    conv, affine, constant = m[CONV], m.root, m[CONSTANT]
     column = (conv.out.shape[1], *(1 for _ in conv.out.shape[2:]))
     one = affine.type == "Mul" and constant.size == 1 and affine.out.shape == conv.out.shape
     if not one and constant.shape not in (column, (1, *column)):
@@ -196,7 +196,7 @@ def conv_affine(m: Match) -> Fused | Miss:
 
 
 def _into_weights(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
-    """The convolution with what follows folded in: it writes what the last one wrote, a shift gives it a bias."""
+    """The convolution in place of itself and the last operator; with a `shift`, it has a bias."""
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     if bias is None and shift is not None:
         bias = replace(shift, name=f"{conv.name}#bias", shape=conv.out.shape[1:2], value=None)
@@ -211,7 +211,7 @@ PADDED = alone(op.Pad(X, ...))
 @pattern("Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...))
 def pad(m: Match) -> Fused | Miss:
     """Zeros padded around an image become the padding of the operator that reads them alone."""
-    before, window, rest = m.op(PADDED), m.root, m.op(PADDED).inputs[1:]
+    before, window, rest = m[PADDED], m.root, m[PADDED].inputs[1:]
     amounts = rest[0].value if rest and rest[0] else before.attrs.get("pads")
     value = (scalar(rest[1]) if len(rest) > 1 and rest[1] else before.attrs.get("value", 0.0)) if amounts else None
     if before.attrs.get("mode", "constant") != "constant" or value != 0 or len(rest) > 2 or not amounts:
@@ -231,7 +231,7 @@ BIASED = fusions.PRODUCT + C
 
 
 def _left_to_attention(m: Match) -> bool:
-    """Three MatMuls and a residual sum read one LayerNormalization: ONNX Runtime keeps that for its Attention rule."""
+    """Whether three MatMuls and a residual sum read one LayerNormalization, as ONNX Runtime's Attention rule wants."""
     after = m.g.only_user(m.root.out)
     residual = after.present if after is not None and after.type == "Add" else ()
     for t in (m[A], *(t for t in residual if t.name != m.root.out.name)):
@@ -243,11 +243,10 @@ def _left_to_attention(m: Match) -> bool:
 
 
 def _gemm(m: Match) -> Fused | Miss | None:
-    """A product with a matrix, and what Gemm can add to it: a vector along its columns, or a matrix to a matrix.
-
-    Free reshapes fold the leading axes of a stack of matrices.
+    """A product with a matrix and the Add behind it, where Gemm can add that: a vector along the columns, or a matrix
+    to the product of two matrices. Free Reshapes fold the leading axes of a stack of matrices.
     """
-    x, matrix, summand, out = m[A], m[B], m[C], m.op(fusions.PRODUCT).out
+    x, matrix, summand, out = m[A], m[B], m[C], m[fusions.PRODUCT].out
     if matrix.rank != 2 or out.dtype not in FLOATS:
         return None
     fits = summand.shape == matrix.shape[1:]

@@ -33,16 +33,16 @@ GEMM = op.Gemm(X, ...)
 
 @pattern("Gemm + activation", call(AFTER_GEMM, GEMM, ...), start="Gemm")
 def gemm_activation(m: Match) -> Fused | None:
-    """An activation that alone reads a Gemm; where Reshapes surround the Gemm, none does."""
-    if m.op(GEMM).out.dtype != "float32" or m[X].rank != 2:
+    """An activation that alone reads the product of two matrices; behind that of a stack stands a Reshape."""
+    if m[GEMM].out.dtype != "float32" or m[X].rank != 2:
         return None
-    return _activated(m, "FusedGemm", m.op(GEMM))
+    return _activated(m, "FusedGemm", m[GEMM])
 
 
 @pattern("Conv + activation", call(AFTER_CONV, ort_basic.CONV, ...), start="Conv")
 def conv_activation(m: Match) -> Fused | Miss | None:
-    """An activation that alone reads a convolution; a Clip between constants."""
-    conv = m.op(ort_basic.CONV)
+    """An activation that alone reads a convolution; a Clip needs constant bounds."""
+    conv = m[ort_basic.CONV]
     if conv.out.dtype != "float32":
         return None
     if not all(t.stored for t in m.root.present[1:]):
@@ -51,7 +51,7 @@ def conv_activation(m: Match) -> Fused | Miss | None:
 
 
 def _pieces(o: Operator) -> tuple[int, int, int] | None:
-    """The axis of which a Slice or Gather takes a run, and from where to where."""
+    """Axis, start and end of what a Slice or Gather takes; None unless it is one run of neighbours."""
     x, rest = o.present[0], o.present[1:]
     if not x.rank or not rest:
         return None
@@ -73,7 +73,7 @@ def _pieces(o: Operator) -> tuple[int, int, int] | None:
 
 @fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"))
 def split(g: Rewriter, first: Operator) -> Fused | None:
-    """Slices (or Gathers of one) that cut a tensor into pieces without gap or overlap are one Split."""
+    """Slices, or Gathers of one index, that cut a tensor into pieces without gap or overlap are one Split."""
     x = first.present[0]
     same = [o for o in g.users(x) if o.type == first.type]
     if x.stored or len(same) < 2 or same[0] is not first:
@@ -97,7 +97,7 @@ RESIDUAL = op.Add(X, Y)
 @pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))
 def skip_layer_norm(m: Match) -> Fused | Miss:
     """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
-    x, skip, add, norm = m[X], m[Y], m.op(RESIDUAL), m.root
+    x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
     if x.dtype not in HALF_OR_SINGLE:
         return Miss(f"there is no kernel for {x.dtype}", add.nodes)
     if x.shape != skip.shape or x.rank != 3:
@@ -112,9 +112,9 @@ BIASED = alone(X + fusions.BIAS)
 
 @pattern("SkipLayerNormalization + bias", call(SKIP, BIASED, Y, ..., commutes=True))
 def bias_skip_layer_norm(m: Match) -> Fused | None:
-    """A bias added to either summand goes along; it comes second, or behind a product."""
+    """A bias added to either summand joins the kernel, if it is the second operand or added to a product."""
     x, bias, norm = m[X], m[fusions.BIAS], m.root
-    known = x is m.op(BIASED).inputs[0] or m.g.made_by(x, "MatMul")
+    known = x is m[BIASED].inputs[0] or m.g.made_by(x, "MatMul")
     if not known or bias.shape != x.shape[-1:] or x.rank != 3 or len(norm.inputs) > 4:
         return None
     return m.fused(SKIP, (x, m[Y], *(*norm.inputs[2:], None)[:2], bias), norm.attrs)
@@ -130,7 +130,7 @@ def bias_gelu(m: Match) -> Fused | Miss | None:
         return None
     if m[X].rank > 1 and m[Y].shape == m[X].shape[-1:]:
         return m.fused("com.microsoft::BiasGelu", (m[X], m[Y]))
-    return Miss("no summand is a bias along the last axis", m.op(SUM).nodes)
+    return Miss("no summand is a bias along the last axis", m[SUM].nodes)
 
 
 A_TURNED, B_TURNED = shared(op.Transpose(A)), shared(op.Transpose(B))
@@ -143,7 +143,7 @@ def matmul_transpose(m: Match) -> Fused | Miss | None:
     side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
     if m.root.attrs.get(flag):
         return None
-    turn = m.op(side)
+    turn = m[side]
     rank, perm = turn.out.rank, perm_of(turn)
     if rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
         return Miss(f"the transposition {list(perm)} moves more than the last two axes", turn.nodes)
@@ -159,7 +159,7 @@ SCALED_OPERAND = call(MATMUL, A_SCALED, B) | call(MATMUL, A, B_SCALED)
 @pattern("MatMul + scale", SCALED, SCALED_OPERAND, start=MATMUL)
 def matmul_scale(m: Match) -> Fused | None:
     """A number multiplied with the product, or with one of its operands, becomes its alpha."""
-    product = m.op(PRODUCT) if SCALED in m else m.root
+    product = m[PRODUCT] if SCALED in m else m.root
     (factor,) = (m.factor(part) for part in (SCALED, A_SCALED, B_SCALED) if part in m)
     if product.out.dtype not in FLOATS:
         return None
@@ -169,11 +169,11 @@ def matmul_scale(m: Match) -> Fused | None:
 
 @pattern("BiasSoftmax", op.Softmax(SUM))
 def bias_softmax(m: Match) -> Fused | Miss:
-    """A sum and the Softmax behind it, where the bias repeats along outer axes, or along inner ones, before the row."""
-    x, bias, add, softmax = m[X], m[Y], m.op(SUM).out, m.root
+    """A sum and the Softmax behind it, if the bias is broadcast along outer axes or along those next to the row."""
+    x, bias, add, softmax = m[X], m[Y], m[SUM].out, m.root
     rank = add.rank
     if not rank or add.dtype not in ("float32", "float16", "float64"):
-        return Miss(f"there is no kernel for {add.dtype}", m.op(SUM).nodes)
+        return Miss(f"there is no kernel for {add.dtype}", m[SUM].nodes)
     axis = softmax.attrs.get("axis", -1 if softmax.version >= 13 else 1) % rank
     if softmax.version >= 13 and axis != rank - 1:
         return Miss("the row is not the last axis", softmax.nodes)
@@ -187,7 +187,7 @@ def bias_softmax(m: Match) -> Fused | Miss:
         if padded[axis:] == x.shape[axis:] and (outer or inner):
             attrs = {"axis": axis, "is_inner_broadcast": int(inner and not outer)}
             return m.fused("com.microsoft::BiasSoftmax", (x, bias), attrs)
-    return Miss("the bias repeats along axes in the middle, or inside the row", m.op(SUM).nodes)
+    return Miss("the bias repeats along axes in the middle, or inside the row", m[SUM].nodes)
 
 
 RULES: tuple[Fusion | Pass, ...] = (

@@ -1,12 +1,14 @@
 """ONNX Runtime's TransposeOptimizer: a Transpose is pushed behind what reads it where that saves transposing.
 
-It walks the operators once, in order, at each level. A Transpose moves on where the inputs get cheaper and the result
-is no dearer (an axis of more than one element costs one), or a Transpose further on may cancel it. Operators that
-ONNX Runtime pushes through but that are not in the tables here (Resize, Tile, Gather of many, ...) stop it.
+It walks the operators once, in order, at each level. Transposing a tensor costs as much as the tensor has axes longer
+than one. A Transpose moves on where that saves more at the operator's inputs than it adds at its outputs, or where it
+saves anything and a Transpose further on may cancel the new one. Operators that ONNX Runtime pushes through but that
+are not in the tables here (Resize, Tile, Gather of several indices, ...) stop it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +60,11 @@ def _readers(op: Operator) -> tuple[int, ...]:
     first = op.type in ALONG or op.type in REDUCTIONS or op.type in ("Transpose", "Pad", "Slice", "Squeeze", "Gather")
     per_tensor = op.type in PER_TENSOR and op.present[1].size == 1
     return (0,) if (first or per_tensor) and not old else ()
+
+
+def _read(op: Operator) -> list[Tensor]:
+    """The tensors at those inputs."""
+    return [t for i in _readers(op) if (t := op.inputs[i]) is not None]
 
 
 def _cost(g: Rewriter, t: Tensor, perm: Perm) -> int:
@@ -119,56 +126,77 @@ def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
 def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operator, ...] | None:
     """Move the Transpose at input `at` behind the operator: the new operators, or None where it does not pay."""
     transpose = g.made_by(op.inputs[at], "Transpose")
-    readers = _readers(op)
-    if transpose is None or at not in readers or transpose.repeat != op.repeat:
+    if transpose is None or at not in _readers(op) or transpose.repeat != op.repeat:
         return None
     perm = perm_of(transpose)
     if not perm or len(perm) != transpose.present[0].rank or sorted(perm) != list(range(len(perm))):
         return None
     if op.type == "Transpose":
-        composed = tuple(perm[p] for p in perm_of(op))
-        merged = replace(op, inputs=(transpose.present[0],), nodes=(*transpose.nodes, *op.nodes))
-        if composed == tuple(range(len(perm))):
-            return (replace(merged, type="Identity", attrs={}),)
-        return (replace(merged, attrs={"perm": composed}),)
-    rank = max(t.rank for i in readers if (t := op.inputs[i]) is not None)
-    perm = (*range(rank - len(perm)), *(p + rank - len(perm) for p in perm))
-    cost = sum(_cost(g, t, perm_of(transpose)) for i in readers if (t := op.inputs[i]) is not None)
-    if not any(t.name in leading for t in op.outputs):
-        cost += max(sum(d != 1 for d in t.shape) for t in op.outputs) if cost < 0 else 0
-    through = _through(op, perm)
-    if cost >= 0 or through is None:
+        return (_composed(transpose, op),)
+    missing = max(t.rank for t in _read(op)) - len(perm)  # axes that broadcasting adds in front
+    whole = (*range(missing), *(p + missing for p in perm))
+    through = _through(op, whole)
+    if through is None or not _pays(g, op, perm, leading):
         return None
     attrs, values, out_perm = through
     if any(t.rank != len(out_perm) for t in op.outputs):
         return None  # a shape is assumed
-    back, new, inputs = inverse(perm), [], list(op.inputs)
+    before, inputs = _untransposed(g, op, whole, values)
+    moved = replace(op, inputs=inputs, attrs=attrs)
+    if out_perm == tuple(range(len(out_perm))):
+        return (*before, moved)
+    return (*before, *_transposed(moved, out_perm, transpose))
+
+
+def _composed(first: Operator, second: Operator) -> Operator:
+    """One Transpose in place of two, or an Identity where the second undoes the first."""
+    perm = tuple(perm_of(first)[p] for p in perm_of(second))
+    merged = replace(second, inputs=first.inputs[:1], nodes=(*first.nodes, *second.nodes))
+    if perm == tuple(range(len(perm))):
+        return replace(merged, type="Identity", attrs={})
+    return replace(merged, attrs={"perm": perm})
+
+
+def _pays(g: Rewriter, op: Operator, perm: Perm, leading: set[str]) -> bool:
+    """Whether undoing `perm` at the inputs saves more than transposing the results costs, if that is to be paid."""
+    cost = sum(_cost(g, t, perm) for t in _read(op))
+    undone_later = any(t.name in leading for t in op.outputs)
+    return cost < 0 and (undone_later or cost + max(sum(d != 1 for d in t.shape) for t in op.outputs) < 0)
+
+
+def _untransposed(
+    g: Rewriter, op: Operator, perm: Perm, values: dict[int, tuple[int, ...]]
+) -> tuple[list[Operator], tuple[Tensor | None, ...]]:
+    """The inputs of an operator with `perm` undone, or with new values, and the Transposes that this takes."""
+    new, inputs, readers = list[Operator](), list(op.inputs), _readers(op)
     for i, t in enumerate(op.inputs):
         if t is None or (i in readers and t.size == 1):
             continue
         if i in values:
-            shape = (len(values[i]),)
-            inputs[i] = replace(t, name=f"{t.name}#{op.name}", kind="constant", shape=shape, value=values[i])
+            name = f"{t.name}#{op.name}"
+            inputs[i] = replace(t, name=name, kind="constant", shape=(len(values[i]),), value=values[i])
         elif i in readers:
             before = g.made_by(t, "Transpose")
             if before is not None and perm_of(before) == perm:
                 inputs[i] = before.present[0]
                 continue
-            full = replace(t, shape=(1,) * (rank - t.rank) + t.shape)
-            name, kind = f"{t.name}#{op.name}#{i}", t.kind if t.stored else "activation"
+            full = replace(t, shape=(1,) * (len(perm) - t.rank) + t.shape)
+            name, back = f"{t.name}#{op.name}#{i}", inverse(perm)
+            kind = t.kind if t.stored else "activation"
             inputs[i] = undone = replace(full, name=name, shape=shape_under(back, full), kind=kind, value=None)
             if not t.stored:
-                turn = {"perm": back}
-                new.append(Operator(name, "Transpose", (t,), (undone,), turn, 0, op.nodes, repeat=op.repeat))
-    moved = replace(op, inputs=tuple(inputs), attrs=attrs)
-    if out_perm == tuple(range(len(out_perm))):
-        return (*new, moved)
-    undo, turns = inverse(out_perm), []
-    for t in op.outputs:
-        undone, name = replace(t, name=f"{t.name}#{op.name}", shape=shape_under(undo, t)), f"{transpose.name}#{t.name}"
-        attrs = {"perm": out_perm}
-        turns.append(Operator(name, "Transpose", (undone,), (t,), attrs, 0, transpose.nodes, repeat=op.repeat))
-    return (*new, replace(moved, outputs=tuple(o.present[0] for o in turns)), *turns)
+                attrs = {"perm": back}
+                new.append(Operator(name, "Transpose", (t,), (undone,), attrs, 0, op.nodes, repeat=op.repeat))
+    return new, tuple(inputs)
+
+
+def _transposed(op: Operator, perm: Perm, like: Operator) -> Iterator[Operator]:
+    """The operator on untransposed inputs, and behind it the Transposes that its outputs then need."""
+    before = [replace(t, name=f"{t.name}#{op.name}", shape=shape_under(inverse(perm), t)) for t in op.outputs]
+    yield replace(op, outputs=tuple(before))
+    for x, y in zip(before, op.outputs, strict=True):
+        name = f"{like.name}#{y.name}"
+        yield Operator(name, "Transpose", (x,), (y,), {"perm": perm}, 0, like.nodes, repeat=op.repeat)
 
 
 def _leading(graph: Graph) -> set[str]:
@@ -178,7 +206,7 @@ def _leading(graph: Graph) -> set[str]:
         if o.type == "Transpose":
             leading.add(o.present[0].name)
         elif any(t.name in leading for t in o.outputs):
-            leading.update(t.name for i in _readers(o) if (t := o.inputs[i]) is not None)
+            leading.update(t.name for t in _read(o))
     return leading
 
 
@@ -204,7 +232,7 @@ def _pushed(graph: Graph) -> Graph:
                 if source.out.name not in read | graph.output_names and not g.users(source.out):
                     g.forget(source)
             changed, todo = True, [*(o for o in new if o.type != "Identity"), *todo]
-    return without_identities(g.result(())) if changed else graph
+    return without_identities(g.result()) if changed else graph
 
 
 PUSH = Pass("transposes moved on", _pushed, once=True)
@@ -216,7 +244,7 @@ TURNED = op.Transpose(X)
 @pattern("Transpose + Reshape", op.Reshape(TURNED, ...), start="Transpose")
 def of_matrices(m: Match) -> Fused | None:
     """Matrices transposed in a stack that a Reshape then splits into more axes: it is split first."""
-    x, turned, split = m[X], m.op(TURNED), m.root
+    x, turned, split = m[X], m[TURNED], m.root
     y, out = turned.out, split.out
     if perm_of(turned) != (0, 2, 1) or out.rank < 4 or out.shape[-2:] != y.shape[-2:]:
         return None

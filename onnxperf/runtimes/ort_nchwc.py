@@ -1,9 +1,9 @@
 """ONNX Runtime's layout NCHWc, in which its CPU provider runs convolutions at level `all` (nchwc_transformer.cc).
 
-Channels stand in blocks of as many float32 as a vector register holds: 16 are taken for granted here, as with AVX-512;
-with AVX2 they are 8, and on Arm there is no such layout. What follows a convolution stays in the layout where it can,
-sums and activations inside the convolution; ReorderInput and ReorderOutput stand at the borders. Tensors keep the
-shapes they have outside, so that channels which fill up a block cost nothing.
+Channels stand in blocks of as many float32 as a vector register holds: 16 with AVX-512, which is assumed here, 8 with
+AVX2; on Arm there is no such layout. Operators behind a convolution stay in the layout where they can, and sums and
+activations become part of the convolution. ReorderInput and ReorderOutput change the layout at its borders. Tensors
+keep the shapes that they have outside it, so that channels which only fill up a block are not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIGNED = 4  # channels come in multiples of this, or are not reordered
 INTO_CONV = ("Relu", "Sigmoid", "Tanh", "HardSigmoid")
 POINTWISE = (*INTO_CONV, "Gelu", "com.microsoft::Gelu", "com.microsoft::QuickGelu")
 POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
-#: Coordinates of a Resize that there is a kernel for; the nearest of them are rounded down.
+#: Coordinate transformations of a linear Resize that have a kernel; of a nearest one, only `asymmetric` with floor has.
 LINEAR = ("half_pixel", "asymmetric", "align_corners")
 
 
@@ -43,7 +43,7 @@ def _fits(conv: Operator) -> bool:
 
 
 def _reads_nchw(conv: Operator) -> bool:
-    """Whether a convolution has so few channels, as of an image, that it reads them as they are."""
+    """Whether a convolution has so few input channels, as an image has, that it reads them in NCHW."""
     return conv.attrs.get("group", 1) == 1 and conv.present[1].shape[1] < BLOCK
 
 
@@ -56,9 +56,9 @@ def _into(g: Rewriter, op: Operator, x: Tensor) -> Operator | None:
 
 
 def _sum_or_product(g: Rewriter, op: Operator) -> Fused | None:
-    """Of equal shapes; the sum of two becomes a part of a convolution that has no summand yet, the first if it can.
+    """A sum or product in the layout; the sum of two joins a convolution that has no summand yet, the first if it can.
 
-    Summands of other images or sides are seen as having a fifth axis, free of cost, and repeated.
+    All operands have one shape; those of a sum may differ in batch, height or width, and are then broadcast.
     """
     if any(t.shape != op.out.shape for t in op.present):
         repeated = op.type != "Mul" and all(t.shape[1] == op.out.shape[1] for t in op.present)
@@ -71,7 +71,7 @@ def _sum_or_product(g: Rewriter, op: Operator) -> Fused | None:
 
 
 def _resize(op: Operator, x: Tensor) -> Fused | None:
-    """By whole factors."""
+    """The Upsample that replaces a Resize by whole factors; None for any other."""
     how, where = (op.attrs.get(k, v) for k, v in (("mode", "nearest"), ("coordinate_transformation_mode", LINEAR[0])))
     down = how == "nearest" and where == "asymmetric" and op.attrs.get("nearest_mode") == "floor"
     whole = x.shape[:2] == op.out.shape[:2] and all(b % a == 0 for a, b in zip(x.shape, op.out.shape, strict=True))
@@ -80,7 +80,7 @@ def _resize(op: Operator, x: Tensor) -> Fused | None:
 
 
 def _inside(g: Rewriter, op: Operator, blocked: set[str]) -> Fused | None:
-    """What takes an operator's place in the layout; None where it stays outside."""
+    """What replaces an operator in the layout (it may be the operator itself); None where it stays outside."""
     x = next((t for t in op.present if not t.stored), None)
     if x is None or x.rank != 4 or len(op.outputs) != 1 or op.out.dtype != "float32":
         return None
@@ -163,7 +163,7 @@ def _in_blocks(graph: Graph) -> Graph:
             if before is not None and perm_of(before) == (0, 3, 1, 2) and g.only_user(before.out):
                 g.apply(Fused((before,), replace(before, type=INPUT, attrs={"channels_last": 1})))
                 blocked.add(before.out.name)
-    return _bordered(g.result(()), blocked) if blocked else graph
+    return _bordered(g.result(), blocked) if blocked else graph
 
 
 LAYOUT = Pass("convolutions in blocks of channels", _in_blocks, once=True)
@@ -175,7 +175,7 @@ CONV_OUTSIDE = alone(call("Conv", ...))
 @pattern("Conv + Add + activation", CONV_OUTSIDE + Y)
 def conv_sum(m: Match) -> Fused | Miss | None:
     """A sum with a convolution outside the layout, and the activation that alone reads it."""
-    conv, add, summand = m.op(CONV_OUTSIDE), m.root, m[Y]
+    conv, add, summand = m[CONV_OUTSIDE], m.root, m[Y]
     x = conv.out
     if len(conv.present) < 3 or x.rank != 4 or x.dtype != "float32":
         return None

@@ -1,7 +1,8 @@
 """Quantised models in ONNX Runtime: QuantizeLinear and DequantizeLinear around operators, and dynamic quantisation.
 
-Level `basic` gives every reader a DequantizeLinear of its own, whatever the provider. Level `extended` makes 8-bit
-operators of what stands between them for the CPU provider, as on x86-64, where activations are unsigned.
+Level `basic` gives each reader of a dequantised activation a DequantizeLinear of its own, for every provider. Level
+`extended` fuses an operator between DequantizeLinear and QuantizeLinear to an 8-bit one, for the CPU provider alone and
+as on x86-64, where activations are unsigned.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from onnxperf.runtimes.ort_layout import PUSH, inverse, perm_of, shape_under
 from onnxperf.runtimes.pattern import A, B, C, Match, X, Y, call, op, pattern, shared
 from op_models import Operator
 
-#: Operators that move elements, or choose among them, and so work on quantised ones as they are.
+#: Operators that only move or choose elements: these work on quantised elements as they do on others.
 MOVES = (
     "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "GatherElements", "Slice", "Expand", "Tile",
     "MaxPool", "Resize",
@@ -31,7 +32,7 @@ TO_FLOAT = "com.microsoft::MatMulIntegerToFloat"
 
 
 def _one_reader_each(graph: Graph) -> Graph:
-    """A DequantizeLinear for each that reads one of an activation, and for the graph's outputs."""
+    """A DequantizeLinear for each reader of one, and one for the graph's output."""
     copies: list[Operator] = []
     there: set[str] = set()
     made = {o.out.name: o for o in graph.operators if o.type == "DequantizeLinear"}
@@ -63,8 +64,8 @@ QUANTIZE = op.QuantizeLinear(X, A, B)
 
 @pattern("signed to unsigned", op.DequantizeLinear(QUANTIZE, Y, C, ...), start="QuantizeLinear")
 def unsigned(m: Match) -> Fused | None:
-    """Signed activations become unsigned ones, where one DequantizeLinear reads them."""
-    q, zero = m.op(QUANTIZE), m[B]
+    """Signed activations become unsigned ones, where a single DequantizeLinear reads them."""
+    q, zero = m[QUANTIZE], m[B]
     if q.out.dtype != "int8":
         return None
     value = tuple(v + 128 for v in zero.value) if zero.value is not None else None
@@ -80,8 +81,8 @@ MOVE = call(MOVES, DEQUANTIZE, ...)
 
 @pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES)
 def moves(m: Match) -> Fused | Miss:
-    """What only moves elements does so with quantised ones, where their grid stays the same."""
-    move, dq, q = m.op(MOVE), m.op(DEQUANTIZE), m.root
+    """What only moves elements moves quantised ones, where scale and zero point stay the same."""
+    move, dq, q = m[MOVE], m[DEQUANTIZE], m.root
     if _grid(dq) != _grid(q) or m[X].dtype != q.out.dtype:
         return Miss("scale or zero point change", move.nodes)
     return m.fused(move.type, (m[X], *move.inputs[1:]), move.attrs)
@@ -122,7 +123,7 @@ IN_FLOAT = op.Cast(INTEGER) * SCALES
 @pattern("MatMulIntegerToFloat", IN_FLOAT + BIAS | IN_FLOAT, start="MatMulInteger")
 def matmul_integer_to_float(m: Match) -> Fused | None:
     """An integer product, its Cast, both scales, and perhaps a bias: what dynamic quantisation writes."""
-    zeros = (*m.op(INTEGER).inputs[2:], None, None)[:2]
+    zeros = (*m[INTEGER].inputs[2:], None, None)[:2]
     bias = (m[BIAS],) if BIAS in m else ()
     if any(t.shape != m.root.out.shape[-1:] for t in bias):
         return None
@@ -135,7 +136,7 @@ QUANTISED = op.DynamicQuantizeLinear(X)
 @pattern("DynamicQuantizeMatMul", call(TO_FLOAT, QUANTISED, ...))
 def dynamic_quantize_matmul(m: Match) -> Fused | Miss:
     """The product together with the quantisation of its operand, which no other product shares."""
-    quantise = m.op(QUANTISED)
+    quantise = m[QUANTISED]
     if any(u is not m.root for t in quantise.outputs for u in m.g.users(t)):
         return Miss("others read the quantised operand as well", quantise.nodes)
     _, b, _, b_scale, _, b_zero, *bias = m.root.inputs
@@ -148,7 +149,7 @@ RULES: tuple[Fusion | Pass, ...] = (unsigned, moves, linear, matmul_integer_to_f
 
 @fusion("channels last", anchor=("QLinearConv", "MaxPool"))
 def channels_last(g: Rewriter, o: Operator) -> Fused | None:
-    """8-bit convolutions, and pools behind them, read and write channels last, between Transposes that then move on."""
+    """8-bit convolutions, and pools behind them, run channels last between two Transposes, which are then moved on."""
     x, y = o.present[0], o.out
     last, pool = (0, *range(2, x.rank), 1), o.type == "MaxPool"
     before = g.made_by(x, "Transpose") if x.dtype in ("int8", "uint8") and len(o.outputs) == 1 else None

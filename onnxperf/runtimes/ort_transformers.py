@@ -47,7 +47,7 @@ SUM = op.Add(X, Y)
 
 def _skip_layer_norm(m: Match) -> Fused | Miss | None:
     """A sum of two activations and the normalisation behind it; where others read the sum, it is a result as well."""
-    add, norm, x, skip = m.op(SUM), m.root, m[X], m[Y]
+    add, norm, x, skip = m[SUM], m.root, m[X], m[Y]
     if x.stored or skip.stored:
         return None
     if x.rank < skip.rank or x.size < skip.size:
@@ -88,7 +88,7 @@ def bias_gelu(m: Match) -> Fused | None:
     if m[BIAS].rank != 1 or m.root.attrs.get("approximate", "none") != "none":
         return None
     type = FAST_GELU if m.root.type == FAST_GELU else "com.microsoft::BiasGelu"
-    return m.fused(type, (m.op(PRODUCT).out, m[BIAS]))
+    return m.fused(type, (m[PRODUCT].out, m[BIAS]))
 
 
 @pattern("bias + SkipLayerNormalization", call(NORMS["LayerNormalization"], BIASED, Y, A, B, commutes=True))
@@ -96,8 +96,8 @@ def bias_skip_layer_norm(m: Match) -> Fused | None:
     """The bias of a product goes along with the residual sum behind it."""
     if m[BIAS].rank != 1:
         return None
-    inputs = (m.op(PRODUCT).out, m[Y], m[A], m[B], m[BIAS])
-    merged = replace(m.root, inputs=inputs, nodes=(*m.op(BIASED).nodes, *m.root.nodes))
+    inputs = (m[PRODUCT].out, m[Y], m[A], m[B], m[BIAS])
+    merged = replace(m.root, inputs=inputs, nodes=(*m[BIASED].nodes, *m.root.nodes))
     return Fused(m.parts, merged)
 
 
@@ -109,7 +109,7 @@ GEMM = op.Gemm(FLAT, A, B)
 @pattern("Gemm -> MatMul + Add", op.Reshape(GEMM, ...), start="Gemm")
 def unreshaped(m: Match) -> Fused | None:
     """GPT-2's: a Gemm between Reshapes, behind a normalisation or FastGelu, is a product of the stack again."""
-    gemm, after, x = m.op(GEMM), m.root, m.op(FLAT).present[0]
+    gemm, after, x = m[GEMM], m.root, m[FLAT].present[0]
     if gemm.attrs.get("transA") or gemm.attrs.get("transB") or after.out.shape[:-1] != x.shape[:-1]:
         return None
     product = replace(after.out, name=f"{after.out.name}#product")
@@ -142,7 +142,7 @@ MASK = (1.0 - (op.Cast(SPREAD) | SPREAD)) * Variable("lowest")
 @pattern("Attention", op.Reshape(TURNED, ...), start="Softmax")
 def attention(m: Match) -> Fused | Miss:
     """Three biased projections of one tensor, scaled and masked scores, their Softmax, and the values weighed by it."""
-    softmax, products = m.op(SOFTMAX), [m.op(p[3]) for p in (QUERIES, KEYS, VALUES)]
+    softmax, products = m[SOFTMAX], [m[p[3]] for p in (QUERIES, KEYS, VALUES)]
     x, weight = products[0].present
     if any(p.present[0].name != x.name or not p.present[1].stored for p in products):
         return Miss("queries, keys and values are not projections of one tensor", softmax.nodes)
@@ -150,20 +150,20 @@ def attention(m: Match) -> Fused | Miss:
         return Miss(f"there is no kernel for {x.dtype}", products[0].nodes)
     mask = m.find(MASK, m[C]) if MASKED in m else m
     if mask is None:
-        return Miss("its mask is written in a form that is not recognised", m.op(MASKED).nodes)
+        return Miss("its mask is written in a form that is not recognised", m[MASKED].nodes)
     width = sum(p.out.shape[-1] for p in products)
     weight = replace(weight, name=f"{products[0].name}#qkv", shape=(x.shape[-1], width), value=None)
-    bias = replace(weight, name=f"{m.op(QUERIES[2]).name}#qkv", shape=(width,))
+    bias = replace(weight, name=f"{m[QUERIES[2]].name}#qkv", shape=(width,))
     length, before = _lengths(mask) if TOKENS in mask else (None, ())
     calls = (*QUERIES, *KEYS, *VALUES, SCORES, SCALED, *([MASKED] if MASKED in m else []), SOFTMAX, WEIGHED, TURNED)
-    parts, inputs = (*(m.op(c) for c in calls), m.root), (x, weight, bias, *([length] if length else []))
-    attrs = {"num_heads": m.op(QUERIES[0]).out.shape[1]}
+    parts, inputs = (*(m[c] for c in calls), m.root), (x, weight, bias, *([length] if length else []))
+    attrs = {"num_heads": m[QUERIES[0]].out.shape[1]}
     return replace(fused("com.microsoft::Attention", m.root, parts, inputs, attrs), before=before)
 
 
 def _lengths(m: Match) -> tuple[Tensor, tuple[Operator, ...]]:
     """The number of tokens of each sequence, which the kernel reads: the sum of the mask, made once for all layers."""
-    mask, softmax = m[TOKENS], m.op(SOFTMAX)
+    mask, softmax = m[TOKENS], m[SOFTMAX]
     length = Tensor(f"{mask.name}#length", "int32", mask.shape[:1])
     if m.g.made_by(length) is not None:
         return length, ()
@@ -200,14 +200,14 @@ PAST_PARTS = (
 @pattern("Attention with past", op.Reshape(PAST_TURNED, ...), start="Softmax")
 def attention_with_past(m: Match) -> Fused | None:
     """GPT-2's: one product makes queries, keys, values; the last two go behind a past state, and become the present."""
-    caches = (m.op(ALL_KEYS), m.op(ALL_VALUES))
+    caches = (m[ALL_KEYS], m[ALL_VALUES])
     grown = [u for c in caches for u in m.g.users(c.out) if u.type == "Unsqueeze"]
     present = m.g.only_user(grown[0].out) if grown else None
     if present is None or present.type != "Concat":
         return None
-    merged, turned, x = m.root, m.op(PAST_TURNED), m[X]
-    inner = (*(m.op(c) for c in PAST_PARTS if c in m), *grown)
-    parts = (*inner, m.op(PAST_SOFTMAX), m.op(PAST_WEIGHED), turned, merged, present)
+    merged, turned, x = m.root, m[PAST_TURNED], m[X]
+    inner = (*(m[c] for c in PAST_PARTS if c in m), *grown)
+    parts = (*inner, m[PAST_SOFTMAX], m[PAST_WEIGHED], turned, merged, present)
     attrs = {"num_heads": turned.out.shape[2], "unidirectional": 1}
     one = fused("com.microsoft::Attention", merged, parts, (x, m[A], m[B], None, m[STATE]), attrs).operator
     joined = replace(turned.out, name=f"{merged.out.name}#joined", shape=x.shape)

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isclose
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from onnxperf.runtimes.engine import Fused, Fusion, Miss, Rewriter, fused
 from op_models import Operator, Tensor
 
+MOST_STEPS = 6  # upwards, from the operator at which a search starts to the last one of the pattern
 TOLERANCE = 1e-3  # relative, of numbers: exporters round them to the model's type, which may be half precision
 
 
@@ -52,34 +53,37 @@ class Match:
 
     g: Rewriter
     root: Operator
-    tensors: Mapping[Pattern, Tensor] = field(default_factory=dict)
-    operators: Mapping[Call, Operator] = field(default_factory=dict)
+    found: Mapping[Pattern, Any] = field(default_factory=dict)
 
-    def __getitem__(self, variable: Pattern) -> Tensor:
-        """The tensor that a variable stands for."""
-        return self.tensors[variable]
+    @overload
+    def __getitem__(self, part: Variable) -> Tensor: ...
 
-    def __contains__(self, part: object) -> bool:
+    @overload
+    def __getitem__(self, part: Call) -> Operator: ...
+
+    def __getitem__(self, part: Pattern) -> Any:
+        """The tensor that a variable stands for, or the operator that is a part of the pattern."""
+        return self.found[part]
+
+    def __contains__(self, part: Pattern) -> bool:
         """Whether a variable or operator belongs to the alternative that matches."""
-        return part in self.tensors or part in self.operators
+        return part in self.found
 
-    def op(self, call: Call) -> Operator:
-        """The operator that a part of the pattern has matched."""
-        return self.operators[call]
+    def get(self, variable: Variable) -> Tensor | None:
+        """The tensor that a variable stands for, or None where the alternative that matches is without it."""
+        return self.found.get(variable)
 
-    def factor(self, call: Call) -> float:
+    def factor(self, part: Scale) -> float:
         """c of the operator that a `scale` has matched."""
-        found = scaled(self.operators[call])
+        found = scaled(self[part])
         return found[1] if found is not None else 1.0
 
     @property
     def parts(self) -> tuple[Operator, ...]:
         """The operators that a fusion replaces, those that are read before those that read them."""
-        stays = {
-            id(o) for c, o in self.operators.items()
-            if c.use == "kept" or (c.use == "shared" and self.g.only_user(o.out) is None)
-        }  # fmt: skip
-        return tuple({id(o): o for o in self.operators.values() if id(o) not in stays}.values())
+        calls = [(c, o) for c, o in self.found.items() if isinstance(c, Call) and c.use != "kept"]
+        own = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
+        return tuple({id(o): o for o in own}.values())
 
     def find(self, part: Pattern, tensor: Tensor) -> Match | None:
         """The match together with that of another pattern at a tensor, if it is there."""
@@ -96,31 +100,17 @@ class Pattern:
     __slots__ = ()
 
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        """`m` and what it takes for this pattern to match a tensor, in every possible way."""
+        """The match `m`, extended by a tensor that this pattern fits, in every possible way."""
         raise NotImplementedError
 
-    def at(self, o: Operator, m: Match) -> Iterator[Match]:
-        """The same for what an operator makes."""
-        return iter(())
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """The types that the last operator may have."""
-        return ()
-
-    @property
-    def depth(self) -> int:
-        """The number of operators on the longest way through the pattern."""
-        return 0
-
     def __add__(self, other: Pattern | float) -> Call:
-        return Call(("Add",), (self, _lifted(other)), commutes=True)
+        return call("Add", self, other, commutes=True)
 
     def __radd__(self, other: float) -> Call:
-        return _lifted(other) + self
+        return call("Add", other, self, commutes=True)
 
     def __mul__(self, other: Pattern | float) -> Call:
-        return Call(("Mul",), (self, _lifted(other)), commutes=True)
+        return call("Mul", self, other, commutes=True)
 
     def __sub__(self, other: Pattern) -> Call:
         return call("Sub", self, other)
@@ -138,23 +128,22 @@ class Pattern:
         return call("Pow", self, other)
 
     def __or__(self, other: Pattern) -> Either:
-        return Either((self, other))
+        return Either((*(self.options if isinstance(self, Either) else (self,)), other))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable(Pattern):
-    """Any tensor, the same wherever the variable stands; `stored`: a weight or constant."""
+    """Any tensor, the same wherever the variable stands; `stored`: only a weight or constant."""
 
     name: str
     stored: bool = False
 
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        """See Pattern."""
         if tensor is None or (self.stored and not tensor.stored):
             return
-        known = m.tensors.get(self)
+        known = m.found.get(self)
         if known is None:
-            yield Match(m.g, m.root, {**m.tensors, self: tensor}, m.operators)
+            yield Match(m.g, m.root, {**m.found, self: tensor})
         elif known.name == tensor.name:
             yield m
 
@@ -166,7 +155,6 @@ class Number(Pattern):
     value: float
 
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        """See Pattern."""
         found = scalar(tensor)
         if found is not None and isclose(found, self.value, rel_tol=TOLERANCE):
             yield m
@@ -174,32 +162,13 @@ class Number(Pattern):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Either(Pattern):
-    """One pattern or another: all ways of the first, then all of the second."""
+    """One pattern or another: all ways of the first, then all of the second, and so on."""
 
     options: tuple[Pattern, ...]
 
-    def __or__(self, other: Pattern) -> Either:
-        return Either((*self.options, other))
-
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        """See Pattern."""
         for p in self.options:
             yield from p.match(tensor, m)
-
-    def at(self, o: Operator, m: Match) -> Iterator[Match]:
-        """See Pattern."""
-        for p in self.options:
-            yield from p.at(o, m)
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """See Pattern."""
-        return tuple(dict.fromkeys(t for p in self.options for t in p.roots))
-
-    @property
-    def depth(self) -> int:
-        """See Pattern."""
-        return max(p.depth for p in self.options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,38 +185,27 @@ class Call(Pattern):
     use: str = "inside"
 
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        """See Pattern."""
         o = m.g.made_by(tensor, *self.types)
         if o is not None and tensor is not None and (self.use != "alone" or m.g.only_user(tensor)):
             yield from self.at(o, m)
 
     def at(self, o: Operator, m: Match) -> Iterator[Match]:
-        """See Pattern."""
-        known = m.operators.get(self)
+        """The match `m`, extended by this operator and what it reads."""
+        known = m.found.get(self)
         if known is not None or o.type not in self.types:
             yield from (m,) if known is o else ()
             return
-        for inputs in self.given(o):
-            for found in _all(tuple(zip(self.operands, inputs, strict=True)), m):
-                yield Match(m.g, m.root, found.tensors, {**found.operators, self: o})
+        for inputs in self.orders(o):
+            for n in _all(self.operands, inputs, m):
+                yield Match(m.g, m.root, {**n.found, self: o})
 
-    def given(self, o: Operator) -> Iterator[tuple[Tensor | None, ...]]:
-        """The operator's inputs in the orders that the operands may have."""
+    def orders(self, o: Operator) -> tuple[tuple[Tensor | None, ...], ...]:
+        """The inputs that are the operands, in each order in which these may stand; none where there are too few."""
         n = len(self.operands)
-        if len(o.inputs) >= n and (self.more or not any(o.inputs[n:])):
-            yield o.inputs[:n]
-            if self.commutes:
-                yield (*o.inputs[1::-1], *o.inputs[2:n])
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """See Pattern."""
-        return self.types
-
-    @property
-    def depth(self) -> int:
-        """See Pattern."""
-        return 1 + max((p.depth for p in self.operands), default=0)
+        if len(o.inputs) < n or (len(o.inputs) > n and not self.more and any(o.inputs[n:])):
+            return ()
+        first = o.inputs[:n]
+        return (first, (*first[1::-1], *first[2:])) if self.commutes else (first,)
 
 
 class Scale(Call):
@@ -255,21 +213,21 @@ class Scale(Call):
 
     __slots__ = ()
 
-    def given(self, o: Operator) -> Iterator[tuple[Tensor | None, ...]]:
+    def orders(self, o: Operator) -> tuple[tuple[Tensor | None, ...], ...]:
         """What is multiplied."""
         found = scaled(o)
-        if found is not None:
-            yield found[:1]
+        return (found[:1],) if found is not None else ()
 
 
-def _all(pairs: tuple[tuple[Pattern, Tensor | None], ...], m: Match) -> Iterator[Match]:
+def _all(patterns: tuple[Pattern, ...], tensors: tuple[Tensor | None, ...], m: Match) -> Iterator[Match]:
     """All ways in which every pattern matches its tensor."""
-    if not pairs:
+    if not patterns:
         yield m
-        return
-    p, tensor = pairs[0]
-    for found in p.match(tensor, m):
-        yield from _all(pairs[1:], found)
+    elif len(patterns) == 1:
+        yield from patterns[0].match(tensors[0], m)
+    else:
+        for n in patterns[0].match(tensors[0], m):
+            yield from _all(patterns[1:], tensors[1:], n)
 
 
 def _lifted(value: Pattern | float) -> Pattern:
@@ -282,22 +240,25 @@ def call(types: str | tuple[str, ...], *operands: Pattern | float | EllipsisType
     return Call((types,) if isinstance(types, str) else types, own, len(own) < len(operands), commutes)
 
 
-def scale(p: Pattern) -> Call:
+AnyCall = TypeVar("AnyCall", bound=Call)
+
+
+def scale(p: Pattern) -> Scale:
     """A pattern's result times a stored number, or divided by one; `Match.factor` gives the number."""
     return Scale(("Mul", "Div"), (p,))
 
 
-def alone(p: Call) -> Call:
+def alone(p: AnyCall) -> AnyCall:
     """The same operator, where nothing else reads what it makes."""
     return replace(p, use="alone")
 
 
-def shared(p: Call) -> Call:
+def shared(p: AnyCall) -> AnyCall:
     """The same operator, which others may read as well: it is then not replaced, but stays for them."""
     return replace(p, use="shared")
 
 
-def kept(p: Call) -> Call:
+def kept(p: AnyCall) -> AnyCall:
     """The same operator, which is only looked at and not replaced."""
     return replace(p, use="kept")
 
@@ -313,27 +274,32 @@ op = _Operators()
 X, Y, A, B, C = (Variable(name) for name in "XYABC")
 
 
+Answer = Fused | Miss | None
+
+
 def pattern(
     name: str, *forms: Pattern, start: str | tuple[str, ...] = ()
-) -> Callable[[Callable[[Match], Fused | Miss | None]], Fusion]:
+) -> Callable[[Callable[[Match], Answer]], Fusion]:
     """Make a `Fusion` of a function that says what becomes of a match.
 
-    The first of `forms` that matches is the one: later forms are parts of earlier ones, so that the function can say
-    what lacks. Where a form matches in several ways, the first that fuses is taken, or else the last Miss.
-    `start` is the type of the operator inside the pattern from which the search begins, a rare one best; without it,
-    that is the pattern's last operator. What lies between it and the last is read by nothing else.
-    """
-    starts = (start,) if isinstance(start, str) else start
-    anchors = starts or tuple(dict.fromkeys(t for form in forms for t in form.roots))
-    height = max(form.depth for form in forms) if starts else 1
+    The first of `forms` that matches decides: so a later form may be the heart of an earlier one, for the function to
+    say what lacks. Where a form matches in several ways, the first that is fused is taken, or else the last Miss.
 
-    def decorate(decide: Callable[[Match], Fused | Miss | None]) -> Fusion:
-        def rule(g: Rewriter, anchor: Operator) -> Fused | Miss | None:
-            roots = list(_upwards(g, anchor, height))
-            for form in forms:
-                answers: list[Fused | Miss | None] = []
-                for m in _matches(g, form, roots):
-                    if any(o is anchor for o in m.operators.values()):
+    `start` are the types of the operator in the pattern at which the search begins, rare ones for speed; what lies
+    between it and the pattern's last operator is read by nothing else. By default it begins at the last operator.
+    """
+    options = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
+    last = tuple(dict.fromkeys(t for of_form in options for p in of_form for t in p.types))
+    anchors = (start,) if isinstance(start, str) else start or last
+
+    def decorate(decide: Callable[[Match], Answer]) -> Fusion:
+        def rule(g: Rewriter, anchor: Operator) -> Answer:
+            roots = [o for o in _upwards(g, anchor) if o.type in last] if start else [anchor]
+            for of_form in options if roots else ():
+                matches = (m for p in of_form for o in roots for m in p.at(o, Match(g, o)))
+                answers: list[Answer] = []
+                for m in matches:
+                    if not start or any(o is anchor for o in m.found.values()):
                         answers.append(answer := decide(m))
                         if isinstance(answer, Fused):
                             return answer
@@ -346,18 +312,10 @@ def pattern(
     return decorate
 
 
-def _matches(g: Rewriter, form: Pattern, roots: Iterable[Operator]) -> Iterator[Match]:
-    """All matches of a form whose last operator is one of `roots`."""
-    for option in form.options if isinstance(form, Either) else (form,):
-        for root in roots:
-            if root.type in option.roots:
-                yield from option.at(root, Match(g, root))
-
-
-def _upwards(g: Rewriter, o: Operator | None, height: int) -> Iterator[Operator]:
+def _upwards(g: Rewriter, start: Operator) -> Iterator[Operator]:
     """An operator, the one that alone reads it, the one that alone reads that, and so on."""
-    for _ in range(height):
-        if o is None:
-            return
-        yield o
-        o = g.only_user(o.out) if o.outputs else None
+    o: Operator | None = start
+    for _ in range(MOST_STEPS):
+        if o is not None:
+            yield o
+            o = g.only_user(o.out) if o.outputs else None

@@ -33,12 +33,12 @@ HOST_INPUTS: dict[str, slice] = {
     "com.microsoft::GroupQueryAttention": slice(6, 7),
 }  # fmt: skip
 HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
-FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # the host decides
+FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # control flow, which the host runs
 UNKNOWN_TO_CPU = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
 NEVER_SMALL = UNKNOWN_TO_CPU | {"float16"}
 CELLS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Gemm", "Conv", "ConvTranspose"})
-SMALL = 100  # elements of a constant that may lie on either side
+SMALL = 100  # elements at most of a constant that both sides can read without a copy
 MEMCPY = {"h2d": "MemcpyFromHost", "d2h": "MemcpyToHost"}
 
 Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
@@ -50,7 +50,7 @@ def place(graph: Graph) -> Graph:
     A tensor crosses only once each way. The notes `host-fallback` and `no-kernel` name what has no kernel.
     """
     host: set[str] = set()  # tensors in host memory
-    light: set[str] = set()  # those of them that draw their readers to the host
+    light: set[str] = set()  # shapes and what is computed from them: their readers run on the host as well
     inputs = {t.name for t in graph.inputs}
     maker: dict[str, Operator] = {}
     placed: list[Operator] = []
@@ -67,7 +67,9 @@ def place(graph: Graph) -> Graph:
         return copied[t.name, way]
 
     def prefers_host(o: Operator, on_host: range) -> bool:
-        """All it reads is on the host, small and stored, or an input; but not where its CUDA kernel reads it there."""
+        """Whether all it reads is on the host, small and stored, or an input of the graph, and not only because
+        its CUDA kernel reads those inputs from host memory.
+        """
         if light.isdisjoint(t.name for t in o.present):
             return False
         return all(
@@ -106,7 +108,7 @@ def place(graph: Graph) -> Graph:
 
 
 def _refused(type: str, dtype: str) -> bool:
-    """True for what has no kernel on the host either: as in a product that is to run on quantised operands."""
+    """True for what has no kernel on the host either, such as a product of int8 operands."""
     return dtype in UNKNOWN_TO_CPU or (type.rpartition("::")[2] in PRODUCTS and dtype == "int8")
 
 

@@ -4,10 +4,10 @@ No rule here could be compared with TensorRT itself, which needs a GPU to build 
 guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names that trtexec publishes. Assumed:
 
 - the builder finds the fastest tactic, which is what `latency` estimates; shapes are static, weights stay on the card;
-- products take bias, one residual of their own shape, and an activation along; elementwise operators in a row are one
-  kernel, and go along with a softmax or normalisation that reads them;
+- a product, its bias, one residual of the output's shape and an activation are one kernel; so are elementwise operators
+  in a row, and a softmax or normalisation together with the elementwise operators before it;
 - products that read the same tensor with equal attributes are one wider product;
-- attention is one kernel in half and 8-bit types with heads up to 256; in float32 its parts stay apart;
+- attention is one kernel in half and 8-bit types with heads of up to 256; in float32 its operators stay separate;
 - a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 """
@@ -20,7 +20,7 @@ from dataclasses import replace
 from onnxperf.graph import Graph
 from onnxperf.runtimes import fusions, ort_basic, ort_extended
 from onnxperf.runtimes.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
-from onnxperf.runtimes.pattern import Match, Y, alone, call, op, pattern, scaled, shared
+from onnxperf.runtimes.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
 from onnxperf.runtimes.placement import FLOW, FREE
 from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor, work_of
@@ -29,7 +29,7 @@ from op_models.pointwise import FLOPS
 CONVOLUTIONS = ("Conv", "com.microsoft::FusedConv")
 GEMMS = ("Gemm", "com.microsoft::FusedGemm", "MatMul", "com.microsoft::FusedMatMulActivation")
 PRODUCTS = (*CONVOLUTIONS, "ConvTranspose", *GEMMS)
-#: What a product of each type becomes where it takes an activation along.
+#: What a product of each type becomes together with its activation.
 ACTIVATED = {
     "Conv": "com.microsoft::FusedConv", "com.microsoft::FusedConv": "com.microsoft::FusedConv",
     "Gemm": "com.microsoft::FusedGemm", "MatMul": "com.microsoft::FusedMatMulActivation",
@@ -53,8 +53,8 @@ PRODUCT = alone(call(("Conv", "Gemm", "MatMul"), ...))
 
 @pattern("product + residual", Y + PRODUCT)
 def residual(m: Match) -> Fused | Miss:
-    """A sum of the product's own shape is read by its epilogue; of two products, by the Add's second operand."""
-    product, summand, add = m.op(PRODUCT), m[Y], m.root
+    """What is added to a product is read by the product's kernel; of two products, by that of the second operand."""
+    product, summand, add = m[PRODUCT], m[Y], m.root
     if summand.shape != product.out.shape:
         shapes = f"{list(summand.shape)} is not of the output's shape {list(product.out.shape)}"
         return Miss(f"the summand {shapes}", add.nodes)
@@ -64,7 +64,7 @@ def residual(m: Match) -> Fused | Miss:
 
 @fusion("view behind a product", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
-    """A Reshape between a product and an elementwise operator moves behind it, and the other operand gets its own."""
+    """A Reshape between a product and an elementwise operator moves behind it; the other operands are reshaped too."""
     product = g.made_by(view.present[0], *PRODUCTS)
     after = g.only_user(view.out)
     if product is None or after is None or after.type not in ELEMENTWISE or after.out.shape != view.out.shape:
@@ -92,7 +92,7 @@ ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
 @pattern("product + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
 def activation(m: Match) -> Fused | None:
     """The activation that alone reads a product."""
-    product = m.op(ACTIVATED_PRODUCT)
+    product = m[ACTIVATED_PRODUCT]
     if product.attrs.get("activation") or product.out.dtype != m.root.out.dtype:
         return None
     attrs = {**product.attrs, "activation": m.root.type.rpartition("::")[2]}
@@ -101,7 +101,7 @@ def activation(m: Match) -> Fused | None:
 
 @fusion("elementwise operators", anchor=ELEMENTWISE)
 def chain(g: Rewriter, last: Operator) -> Fused | None:
-    """An elementwise operator takes along the one before it that nobody else reads."""
+    """An elementwise operator and the one before it, which nothing else reads, are one kernel."""
     for t in last.present:
         before = g.made_by(t, *ELEMENTWISE)
         if before is None or not g.only_user(t) or len(before.outputs) > 1:
@@ -121,7 +121,7 @@ def _flops(o: Operator) -> int:
 
 @fusion("elementwise operators + rows", anchor=ROWS)
 def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
-    """What a softmax or normalisation reads is computed on the way, where nobody else reads it."""
+    """A softmax or normalisation and the elementwise operator before it, which nothing else reads, are one kernel."""
     x = rows.present[0]
     before = g.made_by(x, *ELEMENTWISE)
     if before is None or not g.only_user(x) or BITS[before.out.dtype] < 16:
@@ -136,20 +136,27 @@ def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
     return Fused((before, rows), replace(rows, inputs=(first, *own, *others), attrs=attrs, nodes=nodes))
 
 
-@fusion("attention", anchor="MatMul")
-def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
+SCORES = alone(op.MatMul(A, B))
+SCALED = alone(scale(SCORES))
+MASKED = alone((SCALED | SCORES) + C)
+RESCALED = alone(scale(MASKED))
+SOFTMAX = op.Softmax(RESCALED | MASKED | SCALED | SCORES, ...)
+ANY_SOFTMAX = op.Softmax(X, ...)
+
+
+@pattern("attention", op.MatMul(SOFTMAX, Y), op.MatMul(ANY_SOFTMAX, Y))
+def attention(m: Match) -> Fused | Miss | None:
     """softmax(scale Q K^T + mask) V, with the transpositions around it, in one kernel."""
-    softmax = g.made_by(second.inputs[0], "Softmax")
-    if softmax is None or softmax.attrs.get("axis", -1) not in (-1, softmax.out.rank - 1):
+    g, second = m.g, m.root
+    softmax = m[SOFTMAX if SOFTMAX in m else ANY_SOFTMAX]
+    if softmax.attrs.get("axis", -1) not in (-1, softmax.out.rank - 1):
         return None
-    found = _scores(g, g.made_by(softmax.inputs[0]))
-    if found is None:
+    if SOFTMAX not in m:
         return Miss("its softmax is not one of a scaled and masked product", softmax.nodes)
-    first, mask, parts = found
-    parts = [*parts, softmax, second]
-    q, k, v = (_head(g, t, parts) for t in (*first.present, second.present[1]))
+    parts = [m[c] for c in (RESCALED, MASKED, SCALED, SCORES, SOFTMAX) if c in m] + [second]
+    q, k, v = (_head(g, t, parts) for t in (m[A], m[B], m[Y]))
     if k.rank not in (3, 4) or q.rank != k.rank or v.rank != k.rank:
-        return Miss("its operands have other than three or four axes", first.nodes)
+        return Miss("its operands have other than three or four axes", m[SCORES].nodes)
     k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
     if q.dtype not in HALF:
         return Miss(f"there is no fused kernel for {q.dtype}", second.nodes)
@@ -157,38 +164,14 @@ def attention(g: Rewriter, second: Operator) -> Fused | Miss | None:
         return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
     if k.rank == 3:  # batch and heads in one axis
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
-    after = g.only_user(second.out)
+    last, after = second, g.only_user(second.out)
     if after is not None and after.type == "Transpose":
-        parts.append(after)
-    return fused("tensorrt::Attention", parts[-1] if parts[-1] is after else second, parts, (q, k, v, mask))
-
-
-def _scores(g: Rewriter, o: Operator | None) -> tuple[Operator, Tensor | None, list[Operator]] | None:
-    """The product behind a softmax's input, the mask added on the way, and all the operators."""
-    mask, parts = None, []
-    while o is not None and g.only_user(o.out):
-        parts.append(o)
-        if o.type == "MatMul":
-            return o, mask, parts
-        if (found := scaled(o)) is not None:
-            o = g.made_by(found[0])
-        elif o.type == "Add" and mask is None:
-            x, mask = sorted(o.present, key=lambda t: _product_behind(g, t), reverse=True)
-            o = g.made_by(x)
-        else:
-            return None
-    return None
-
-
-def _product_behind(g: Rewriter, t: Tensor) -> bool:
-    """True for a product, be it scaled."""
-    maker = g.made_by(t)
-    found = scaled(maker)
-    return maker is not None and (maker.type == "MatMul" or bool(found and g.made_by(found[0], "MatMul")))
+        parts.append(last := after)
+    return fused("tensorrt::Attention", last, parts, (q, k, v, m.get(C)))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
-    """What an operand is made of by scaling and transposing, seen in the operand's own shape; those go along."""
+    """The tensor that becomes an operand by scaling and transposing alone, in the operand's shape; joins `parts`."""
     x = t
     while (o := g.made_by(x, "Transpose", "Mul", "Div")) is not None and g.only_user(x):
         found = (o.present[0], 1.0) if o.type == "Transpose" else scaled(o)
@@ -208,7 +191,7 @@ X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
 )
 def dequantised(m: Match) -> Fused:
     """A product of two dequantised operands runs on the quantised ones."""
-    made = [m.op(p).present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
+    made = [m[p].present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
     nodes = tuple(dict.fromkeys(n for o in m.parts for n in o.nodes))
     return Fused(m.parts, replace(m.root, inputs=(*made, *m.root.inputs[len(made) :]), nodes=nodes))
 
@@ -218,15 +201,15 @@ KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
 
 @pattern("producer + QuantizeLinear", op.QuantizeLinear(KERNEL, ...))
 def quantised(m: Match) -> Fused:
-    """What alone reads a kernel's output is the end of that kernel."""
-    kernel = m.op(KERNEL)
+    """A kernel and the QuantizeLinear that alone reads its output are one."""
+    kernel = m[KERNEL]
     return Fused(m.parts, replace(kernel, outputs=m.root.outputs, nodes=(*kernel.nodes, *m.root.nodes)))
 
 
 def _siblings(graph: Graph) -> Graph:
-    """Products of one tensor with stored weights and equal attributes become one with all their columns.
+    """Products of one tensor with stored weights and equal attributes become one product, with the columns of all.
 
-    The parts of its output are free views. Residuals keep products apart.
+    The parts of its output are free views. Products with a residual stay separate.
     """
     groups: dict[object, list[Operator]] = {}
     for o in graph.operators:
@@ -255,7 +238,7 @@ def _columns(o: Operator) -> int:
 
 
 def _wide(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """The tensor that these lie in side by side, along an axis."""
+    """The tensor in which several lie side by side along an axis."""
     first = parts[0]
     at = axis % max(first.rank, 1)
     shape = tuple(sum(t.shape[at] for t in parts) if i == at else d for i, d in enumerate(first.shape))
@@ -275,8 +258,8 @@ def _merged(ops: list[Operator]) -> Iterator[Operator]:
 
 
 def place(graph: Graph) -> Graph:
-    """Shape arithmetic is done when the engine is built; views are free, and so is a Concat or Split of what kernels
-    write.
+    """Free are views, shape arithmetic, which is done when the engine is built, and a Concat or Split of tensors that
+    kernels write.
     """
     written: set[str] = set()
     placed = []

@@ -1,8 +1,8 @@
 """Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory.
 
-Its rules find the calls that exporters took apart (a gelu by erf, a linear layer): they hold at every optimisation
-level. A gelu by tanh is no call: the models that use it (`gelu_new` of transformers) write it out in eight operators,
-and torch's own, `gelu(approximate="tanh")`, is exported as one.
+Its rules find again the calls that exporters write as several nodes (a gelu by erf, a linear layer), so they apply at
+every optimisation level. There is no rule for a gelu by tanh: models that use it (`gelu_new` of transformers) compute
+it in eight operators, and torch's own, `gelu(approximate="tanh")`, is exported as one node.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ Strides = tuple[int, ...]  # in elements
 
 
 def place(graph: Graph) -> Graph:
-    """Views are free and keep their strides; who needs contiguous memory copies first.
+    """Views are free and keep their strides; an operator that needs contiguous memory gets a copy before it.
 
-    A Reshape copies what it can't view; a product folds its leading axes (which copies permuted ones at batch
-    sizes above one) and takes matrices with one unit stride as they are; a layer's matrix is stored transposed. Other
-    operators read strided memory and write contiguous results. Shapes are Python integers and cost nothing.
+    A Reshape copies where no view gives the new shape. A product folds its leading axes, which takes a copy where they
+    are permuted and the batch size is above one, and reads matrices with one unit stride as they are; a layer's matrix
+    is stored transposed. Other operators read strided memory and write contiguous results. Shapes are Python integers
+    and cost nothing.
     """
     strides: dict[str, Strides] = {}
     placed: list[Operator] = []
