@@ -49,13 +49,16 @@ class Miss:
     nodes: tuple[str, ...] = ()
 
 
+Answer = Fused | Miss | None
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """A named rule, and the types of operators at which it is tried."""
 
     name: str
     anchors: tuple[str, ...]
-    rule: Callable[[Rewriter, Operator], Fused | Miss | None]
+    rule: Callable[[Rewriter, Operator], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,7 @@ Misses = dict[tuple[str, str], list[str]]  # by rule and reason, the nodes
 Rules = Mapping[int, tuple[Fusion | Pass, ...]]  # of each optimisation level, in the order in which they take turns
 
 
-def fusion(
-    name: str, *, anchor: str | tuple[str, ...]
-) -> Callable[[Callable[[Rewriter, Operator], Fused | Miss | None]], Fusion]:
+def fusion(name: str, *, anchor: str | tuple[str, ...]) -> Callable[[Callable[[Rewriter, Operator], Answer]], Fusion]:
     """Make a `Fusion` of a function that walks the graph itself, where no pattern says what it looks for."""
     anchors = (anchor,) if isinstance(anchor, str) else anchor
     return lambda rule: Fusion(name, anchors, rule)

@@ -66,19 +66,6 @@ def place(graph: Graph) -> Graph:
             placed.append(Operator(name, MEMCPY[way], (t,), out, {}, 0, o.nodes, "copy", often))
         return copied[t.name, way]
 
-    def prefers_host(o: Operator, on_host: range) -> bool:
-        """Whether all it reads is on the host, small and stored, or an input of the graph, and not only because
-        its CUDA kernel reads those inputs from host memory.
-        """
-        if light.isdisjoint(t.name for t in o.present):
-            return False
-        return all(
-            t.dtype not in NEVER_SMALL
-            and ((t.stored and t.size <= SMALL) or t.name in inputs or (t.name in light and i not in on_host))
-            for i, t in enumerate(o.inputs)
-            if t is not None
-        )
-
     for o in graph.operators:
         on_host = range(*HOST_INPUTS.get(o.type, slice(0)).indices(len(o.inputs)))
         there = has_kernel(o)
@@ -86,7 +73,7 @@ def place(graph: Graph) -> Graph:
             dtype = next((t.dtype for t in (*o.present, *o.outputs)), "")
             lacking.setdefault((o.type, dtype), []).extend(o.nodes)
             there = _refused(o.type, dtype)
-        preferred = there and prefers_host(o, on_host)
+        preferred = there and _prefers_host(o, on_host, light, inputs)
         if preferred or not there:
             on_host = range(len(o.inputs))
         moved = list(o.inputs)
@@ -105,6 +92,22 @@ def place(graph: Graph) -> Graph:
         placed.append(o)
     notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
     return replace(graph, operators=tuple(placed), notes=(*graph.notes, *notes))
+
+
+def _prefers_host(o: Operator, on_host: range, light: set[str], inputs: set[str]) -> bool:
+    """Whether an operator with a CUDA kernel runs on the host all the same, as shape arithmetic does.
+
+    It reads a `light` tensor, and every input is a small constant, an input of the graph, or a light tensor that its
+    kernel would not read from host memory anyway (`on_host`: the inputs that it would).
+    """
+    if light.isdisjoint(t.name for t in o.present):
+        return False
+    return all(
+        t.dtype not in NEVER_SMALL
+        and ((t.stored and t.size <= SMALL) or t.name in inputs or (t.name in light and i not in on_host))
+        for i, t in enumerate(o.inputs)
+        if t is not None
+    )
 
 
 def _refused(type: str, dtype: str) -> bool:
