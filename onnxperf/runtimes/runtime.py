@@ -60,6 +60,11 @@ class Runtime:
     kind: str = "gpu"
     versions: Mapping[str, Runtime] = field(default_factory=dict)
 
+    @property
+    def synchronous(self) -> bool:
+        """True where the host computes each operator itself before it goes on to the next."""
+        return self.kind == "cpu"
+
 
 def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
