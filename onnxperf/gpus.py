@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
-from onnxperf.report import tabulate
+from onnxperf.tables import tabulate
 
 #: What a Device carries that is no figure of the card.
 NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})

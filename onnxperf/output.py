@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -45,8 +45,13 @@ def settle_streams() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_target(target: str, *sources: str, option: str = "--json") -> None:
-    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read."""
+def check_target(target: str | None, *sources: str, option: str = "--json") -> None:
+    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read.
+
+    target: as an option gives it: None where it is not given; of --json, "-" for stdout. sources: files that are read.
+    """
+    if target is None or (target == "-" and option == "--json"):
+        return
     if not target:
         raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
     if not os.path.isdir(folder := os.path.dirname(target) or "."):
@@ -55,6 +60,28 @@ def check_target(target: str, *sources: str, option: str = "--json") -> None:
         with suppress(OSError):
             if os.path.samefile(target, source):
                 raise UsageError(f"{option} {target} would overwrite {source}, which is read: name another file")
+
+
+def deliver(
+    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None
+) -> None:
+    """Give a user the result of a command: JSON alone on stdout where `json_to` is "-"; else JSON to the file
+    `json_to`, if it is named, and what `show` prints.
+
+    gate: raises LimitExceeded where the result breaks a limit; it is asked last, and also where whoever reads stdout
+    stops before the end (`onnxperf predict ... | head`).
+    """
+    try:
+        if json_to == "-":
+            print(as_json(), flush=True)
+        else:
+            if json_to:
+                write_file(json_to, as_json() + "\n")
+            show()
+    except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
+        gate()
+        raise
+    gate()
 
 
 def write_file(target: str, content: str | bytes) -> None:

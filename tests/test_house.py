@@ -19,22 +19,22 @@ BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "output", "graph", "export", "passes", "runtimes", "lower", "latency", "schedule", "memory", "prediction",
-    "remarks", "pipeline", "report", "decide", "testing", "measure", "measurements", "calibrate", "explain", "gpus",
-    "validate", "arguments", "cli", "__main__",
+    "errors", "output", "tables", "fitting", "graph", "export", "passes", "runtimes", "lower", "latency", "schedule",
+    "memory", "prediction", "remarks", "pipeline", "report", "decide", "testing", "measure", "datasets", "derive",
+    "calibrate", "explain", "gpus", "compare", "validate", "arguments", "cli", "__main__",
 )  # fmt: skip
 #: What a prediction does not walk through: measuring, measurements, fits to them, scores, and the view of one kernel.
-WORKSHOP = ("measure", "measurements", "calibrate", "validate", "explain")
+WORKSHOP = ("measure", "datasets", "fitting", "derive", "calibrate", "compare", "validate", "explain")
 #: Before and after a prediction: exporters of frameworks, what follows from the answer, the command line.
 DOORS = ("export", "decide", "testing", "arguments", "cli")
 BENCH = ("onnxperf/graph/build.py", "onnxperf/graph/skeleton.py")  # models for measuring, where onnx may be imported
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.
 EXTRA = {
-    "calibrate": {"scipy"},
+    "datasets": {"pyarrow"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "torch"},
+    "fitting": {"scipy"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
-    "measurements": {"pyarrow"},
     "testing": {"pytest"},
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}

@@ -1,4 +1,4 @@
-"""What of measurements a fit can use: rows with the kernels behind them, and what is left out, with the reason."""
+"""The rows that a fit to measurements uses, with the kernels behind them; and what is left out, with the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Dropped:
 
 
 class Part(NamedTuple):
-    """What one row is of: kernels of a run, by their indices, and the seconds measured of them together."""
+    """What one row is of: kernels of a model, by their indices, and the seconds measured of them together."""
 
     name: str
     kernels: tuple[int, ...]
@@ -40,8 +40,8 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A measured model, lowered for the device without effects, and its rows. host: the runtime's costs there."""
+class MeasuredModel:
+    """A measured model, lowered for the device without effects, and its rows. host: what the runtime costs the host."""
 
     model: str
     kernels: Kernels
@@ -54,8 +54,8 @@ class Run:
         return self.parts[0].name == WHOLE
 
 
-def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
-    """A measurement's kernels for the device as it is, and its rows."""
+def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredModel:
+    """A measurement's kernels on the device `base`, and its rows; what is no row is noted in `dropped`."""
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
     graph, device, scenario = prepare(Request(m.subject.skeleton, base, shapes=dict(s.inputs), terms=terms))
@@ -64,7 +64,7 @@ def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> Run:
     one_by_one = base.kind == "cpu" and bool(m.operators)
     rows = joined(m.operators, answer(graph, device, scenario)) if one_by_one else ()
     parts = _operators(m, kernels, rows, dropped) if one_by_one else _whole_run(m, kernels, dropped)
-    return Run(m.subject.name, kernels, host, parts)
+    return MeasuredModel(m.subject.name, kernels, host, parts)
 
 
 def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tuple[Part, ...]:

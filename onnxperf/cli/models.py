@@ -76,7 +76,7 @@ def strip(model: str, out: str) -> None:
       onnxperf strip model.onnx -o skeleton.onnx
     """
     from onnxperf.export import command
-    from onnxperf.report import size
+    from onnxperf.tables import size
 
     before, after, left_out = command.strip(model, out)
     click.echo(printable(f"{model} {size(before)}, {out} {size(after)}: {left_out} left out"), err=True)

@@ -15,7 +15,7 @@ from onnxperf.measure import bench, job, show
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
-from onnxperf.report import console
+from onnxperf.tables import console
 from tests.test_cli import SAMPLES, golden, run
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -1,0 +1,177 @@
+"""A family of constants, and its fit to tables of measured kernels.
+
+Beside its constants a fit has a few unknowns that are not kept: each card has three effects of its own, on compute,
+memory and launch, as `gpu_specs.Effects` has them, and each rig on each card an overhead that its clock includes. Their
+priors pull them to 1 (the overhead to the rig's usual one); predictions are made without the effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import gpu_specs
+from gpu_specs import Device
+from onnxperf.datasets import Table, datasets, kernels
+from onnxperf.errors import UsageError
+from onnxperf.fitting import Array, Prior, map_fit
+from onnxperf.latency import Constants, alone
+from op_models import Work
+
+FEWEST = 3  # rows for each constant: with fewer, the priors would be passed off as derived
+
+
+def by_itself(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+    """Seconds [n, g] of each work repeated on its own, after the power budget."""
+    return alone(works, devices, c).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One constant: its dotted path, what it is, and its prior: the median, the standard deviation of its logarithm,
+    and a bound from above, for shares of something.
+    """
+
+    path: str
+    meaning: str
+    start: float
+    spread: float = 0.3
+    most: float = 1e30
+
+    @property
+    def prior(self) -> Prior:
+        """What is known of it before a fit."""
+        return Prior(self.start, self.spread, most=self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What one file of constants is derived from, and how.
+
+    overhead_s: of each rig, what its clock usually includes beside the kernel. model: works, devices, constants to
+    seconds [n, g], but for what the clock includes: the overhead, and `beside`, which differs from work to work [n].
+    sample: works of a table that a fit takes at most. weight: how many rows
+    the data counts for, so that priors bind. effects: standard deviations of the logarithms of a card's own effects on
+    compute, memory, launch. learned: what is read off the tables before the fit, by dotted path. rows: the tables that
+    it is fitted to, where these are not all `fitted_rows` of its name. others: models of kernels that were measured in
+    another way, by what `datasets.Kernels.how` says.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    overhead_s: Mapping[str, float]
+    model: Callable[..., Array] = by_itself
+    beside: Callable[[Sequence[Work], Constants], Array] = lambda works, c: np.zeros(len(works))
+    sample: int = 1000
+    weight: float = 300.0
+    effects: tuple[float, float, float] = (0.05, 0.05, 0.1)
+    overhead_sd: float = 0.5
+    learned: Callable[[Sequence[Table]], Mapping[str, Any]] = lambda tables: {}
+    rows: Callable[[Sequence[Table]], list[Table]] | None = None
+    others: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
+
+    def tables(self, every: Sequence[Table]) -> list[Table]:
+        """Of all tables, the rows that the family is fitted to."""
+        return self.rows(every) if self.rows else fitted_rows(every, self.name)
+
+    def seconds(self, t: Table, devices: Sequence[Device], c: Constants) -> Array:
+        """What the constants make of a table's works on cards, in the way that it was measured."""
+        known = kernels().get(t.family)
+        model = self.others.get(known.how if known else "", self.model)
+        return np.asarray(model(t.works, devices, c) + self.beside(t.works, c)[:, None])
+
+    def overhead(self, t: Table, gpu: str, c: Constants) -> float:
+        """Seconds that the clock of a table's rig includes beside a kernel on a card, as the constants have it; on a
+        card without rows what it is on others.
+        """
+        found = c.rig.get(self.name, {}).get(t.rig) or {"other": self.overhead_s.get(t.rig, 0.0)}
+        return float(found.get(gpu, found["other"]))
+
+
+def overheads(constants: str) -> dict[str, float]:
+    """What each rig's clock usually includes beside a kernel of these constants, in seconds."""
+    return {d.rig: k.overhead_s for d in datasets() for k in d.kernels if k.constants == constants}
+
+
+def open_rows(every: Sequence[Table], constants: str) -> list[Table]:
+    """The rows of kernels that these constants predict, but for those that only score."""
+    known = ((t, kernels().get(t.family)) for t in every)
+    return [k.open_rows(t) for t, k in known if k and k.constants == constants and k.fitted]
+
+
+def fitted_rows(every: Sequence[Table], constants: str) -> list[Table]:
+    """Of those, the rows that tell a fit of these constants, as their datasets say."""
+    found = ((t, kernels()[t.family].fitted) for t in open_rows(every, constants))
+    return [fitted(t) for t, fitted in found if fitted]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Constants that were derived, the effects and overheads [s] of each card that went beside them, and rows used."""
+
+    constants: Constants
+    values: Mapping[str, float]
+    effects: Mapping[str, tuple[float, float, float]]
+    overhead_s: Mapping[tuple[str, str], float]
+    rows: int
+
+
+def thinned(table: Table, most: int) -> Table:
+    """At most `most` works of a table, drawn by a fixed seed: every run draws the same."""
+    if len(table.works) <= most:
+        return table
+    return table.take(np.sort(np.random.default_rng(0).permutation(len(table.works))[:most]))
+
+
+def unfitted(family: Family, start: Constants) -> Fit:
+    """Every constant at its prior: where the only die that tells a family is left out."""
+    values = {p.path: p.start for p in family.parameters}
+    return Fit(start.having(values), values, {}, {}, 0)
+
+
+def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
+    """Derive the family's constants from all rows of `tables`; cards count alike, however many rows each has."""
+    tables = [thinned(t, family.sample) for t in tables]
+    devices = {g: gpu_specs.load(g) for g in sorted({g for t in tables for g in t.gpus})}
+    rigs = sorted({(t.rig, g) for t in tables for g in t.gpus})
+    measured = [np.isfinite(t.seconds) for t in tables]
+    rows = sum(int(m.sum()) for m in measured)
+    if rows < FEWEST * len(family.parameters):
+        raise UsageError(
+            f"{rows} rows are too few to derive the {len(family.parameters)} constants of {family.name!r}"
+            f" from: it takes {FEWEST * len(family.parameters)}"
+        )
+    count = {g: sum(int(m[:, t.gpus.index(g)].sum()) for t, m in zip(tables, measured, strict=True) if g in t.gpus)
+             for g in devices}  # fmt: skip
+    share = {g: np.sqrt(family.weight / len(devices) / max(n, 1)) for g, n in count.items()}
+
+    def named(point: Array) -> Fit:
+        """The fit that the values of all parameters, then of the cards' and the rigs', stand for."""
+        own, inside = np.split(point[len(family.parameters) :], [3 * len(devices)])
+        values = {p.path: float(v) for p, v in zip(family.parameters, point, strict=False)}
+        effects = dict(zip(devices, map(tuple, own.reshape(-1, 3).tolist()), strict=True))
+        overhead = {r: float(v) * family.overhead_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
+        return Fit(start.having(values), values, effects, overhead, rows)
+
+    def off(point: Array) -> Array:
+        """log(predicted / measured) of all rows."""
+        found, parts = named(point), []
+        for t, known in zip(tables, measured, strict=True):
+            cards = [replace(devices[g], effects=gpu_specs.Effects(*found.effects[g], source="fit")) for g in t.gpus]
+            inside = np.array([[found.overhead_s[t.rig, g] for g in t.gpus]])
+            parts.append((np.log(family.seconds(t, cards, found.constants) + inside) - np.log(t.seconds))[known])
+        return np.concatenate(parts)
+
+    priors = [
+        *(p.prior for p in family.parameters),
+        *(Prior(1.0, sd) for _ in devices for sd in family.effects),
+        *(Prior(1.0, family.overhead_sd) for _ in rigs),
+    ]
+    weights = [np.broadcast_to([share[g] for g in t.gpus], m.shape)[m] for t, m in zip(tables, measured, strict=True)]
+    return named(map_fit(priors, lambda points: np.stack([off(p) for p in points], axis=1), np.concatenate(weights)))
+
+
+__all__ = ["Family", "Fit", "Parameter", "fit", "fitted_rows", "open_rows", "overheads", "thinned", "unfitted"]
