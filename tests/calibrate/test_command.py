@@ -56,6 +56,7 @@ def put(folder: Path, measurements: tuple[Measurement, ...]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_from_recorded_files_of_a_card(calibrate, on_a_card: tuple[Measurement, ...], tmp_path: Path) -> None:
     folder = put(tmp_path / "runs", on_a_card)
     (folder / "other.json").write_text('{"schema_version": 1}', encoding="utf-8")
@@ -76,6 +77,7 @@ def test_from_recorded_files_of_a_card(calibrate, on_a_card: tuple[Measurement, 
     assert calibrate("--from", "runs")[0] == 0  # a device file may be replaced
 
 
+@pytest.mark.slow
 def test_from_recorded_files_of_a_processor_elsewhere(calibrate, nominal_cpu: Device, tmp_path: Path) -> None:
     put(tmp_path / "runs", measured(nominal_cpu))
     code, out, _ = calibrate("--from", "runs", "-o", "theirs.toml", "--json", "-")
@@ -85,6 +87,7 @@ def test_from_recorded_files_of_a_processor_elsewhere(calibrate, nominal_cpu: De
     assert json.loads(out)["error_after"] < 0.05
 
 
+@pytest.mark.slow
 def test_measurements_of_several_devices_are_refused(
     calibrate, on_a_card: tuple[Measurement, ...], nominal_cpu: Device, tmp_path: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_no_gpu_to_calibrate(calibrate) -> None:
     assert (code, out) == (4, "") and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_this_processor(calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     broken = Case("broken", b"no model", 0.1)
@@ -183,6 +187,7 @@ def test_the_first_failure_is_told_where_every_case_fails(nominal_cpu: Device, m
     assert len(failed) == len(cpu_suite())
 
 
+@pytest.mark.slow
 def test_suites_are_models_that_can_be_predicted(nominal_cpu: Device) -> None:
     names = set()
     for d in (nominal_cpu, *map(gpu_specs.load, ("a100-sxm4-40gb", "p100-pcie-16gb", "orin-nano-8gb"))):

@@ -13,6 +13,7 @@ from onnxperf.errors import UsageError
 from onnxperf.measure.record import Measurement
 from tests.calibrate.conftest import measured, predicted
 
+pytestmark = pytest.mark.slow  # fits to whole suites
 SAMPLES = Path(__file__).parents[2] / "samples"
 GPU = Effects(compute=1.15, memory=1.1, launch=1.2, host=1.7)
 CPU = Effects(compute=0.8, memory=1.4, host=1.6, operators=Rates((("Conv depthwise", 0.6), ("Softmax", 2.5))))

@@ -59,6 +59,7 @@ def test_a_processors_file_is_whole(nominal_cpu: Device, tmp_path: Path) -> None
 
 
 @given(name=st.text(max_size=40), says=st.text(max_size=40), operator=st.text(max_size=20))
+@pytest.mark.slow
 def test_names_of_strangers_cannot_break_the_file(
     name: str, says: str, operator: str, nominal_cpu: Device, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

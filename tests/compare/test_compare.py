@@ -107,6 +107,7 @@ def put(path: Path, m: Measurement) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_predicted_for_this_processor(run: Run, small: Path, tmp_path: Path) -> None:
     asked = ("validate", small, "--provider", "cpu", "--batch", 4, "--iterations", 7)
     code, out, err = run(*asked, "--json", "-")

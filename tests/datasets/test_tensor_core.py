@@ -113,6 +113,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
         kernels(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_sample_has_every_family() -> None:
     made = {t.family: t for t in tensor_core.DATASET.tables(SAMPLE)}
     products = {f"gemm {t}" for t in (*tensor_core.TYPES, *tensor_core.WEIGHT_ONLY)}

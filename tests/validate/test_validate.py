@@ -117,6 +117,7 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
     assert 2e-3 < found["t4", scores.ROOFLINE] < 3e-3
 
 
+@pytest.mark.slow
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(kernels.classes())
     assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 17
@@ -133,6 +134,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
     assert {g: round(100 * published[g], 1) for g in expected} == expected  # as the source says of itself
 
 
+@pytest.mark.slow
 def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Report) -> None:
     again = json.loads(report.to_json())
     assert again["interval"] == 0.8 and again["data"] == "sample"
@@ -144,6 +146,7 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
     assert aside == {("p4", 974)}  # all that were kept back of P4
 
 
+@pytest.mark.slow
 def test_markdown_is_the_table_of_the_readme(report: Report) -> None:
     text = show.markdown(report)
     tables = [line for line in text.splitlines() if line.startswith("|")]
@@ -153,6 +156,7 @@ def test_markdown_is_the_table_of_the_readme(report: Report) -> None:
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_are_counted(tmp_path: Path) -> None:
     good = "linear,Tesla T4,train,1,4096,1024,1024,{},0"
     gemm = [
@@ -238,6 +242,7 @@ def read(path: Path) -> list[list[str]]:
         return list(csv.reader(f))
 
 
+@pytest.mark.slow
 def test_drawing_from_a_sample_changes_nothing_and_is_the_same_each_time(tmp_path: Path) -> None:
     draw(SAMPLE, tmp_path / "once")
     draw(SAMPLE, tmp_path / "twice")
@@ -248,6 +253,7 @@ def test_drawing_from_a_sample_changes_nothing_and_is_the_same_each_time(tmp_pat
 
 
 @pytest.mark.skipif(not FULL.is_dir(), reason="the full tables are not here")
+@pytest.mark.slow
 def test_the_sample_is_what_is_drawn_from_the_full_tables(tmp_path: Path) -> None:
     draw(FULL, tmp_path)
     for file in sources(SAMPLE):
