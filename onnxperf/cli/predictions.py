@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.arguments import (
-    SIZE_UNITS,
-    TIME_UNITS,
-    Quantity,
-    Share,
-    debug,
-    of_a_run,
-    parse_count,
-    parse_dim,
-    parse_product,
-    parse_shape,
-    unique,
-)
+from onnxperf import arguments
+from onnxperf.arguments import SIZE_UNITS, TIME_UNITS, Quantity, Share, debug, of_a_run
 from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
@@ -49,14 +38,9 @@ max_memory_option = click.option(
 @max_memory_option
 @debug
 def predict(
-    model: str,
-    json_to: str | None,
-    top: int,
-    detail: bool,
-    max_latency: float | None,
-    max_memory: float | None,
+    model: str, json_to: str | None, top: int, detail: bool, max_latency: float | None, max_memory: float | None,
     **terms: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
     \b
@@ -188,10 +172,10 @@ def _request(
     return Request(
         source(model, batch=batch, open_batch=fit)[0],
         gpu,
-        shapes=unique(shapes, parse_shape, "--shapes"),
-        dims=unique(dims, parse_dim, "--dim"),
+        shapes=arguments.unique(shapes, arguments.parse_shape, "--shapes"),
+        dims=arguments.unique(dims, arguments.parse_dim, "--dim"),
         batch=batch,
-        trip_counts=unique(trips, parse_count, "--trip-count"),
+        trip_counts=arguments.unique(trips, arguments.parse_count, "--trip-count"),
         terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
     )
 
@@ -219,7 +203,7 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     from onnxperf.tables import console
 
     graph, device, scenario = _prepared(
-        room.product_graph(parse_product(gemm)) if gemm is not None else model or "", json_to, **terms
+        room.product_graph(arguments.parse_product(gemm)) if gemm is not None else model or "", json_to, **terms
     )
     explanation = room.explain(graph, device, scenario, room.PRODUCT if node is None else node)
     deliver(json_to, explanation.to_json, lambda: room.show(console(), explanation))

@@ -16,7 +16,7 @@ from onnxperf.graph import Note
 from onnxperf.measure.environment import card_of, processor, usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
-from onnxperf.measure.profile import Joined, by_class, joined, worst
+from onnxperf.measure.profile import ClassSum, Joined, by_class, joined, worst
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
 from onnxperf.pipeline import Request, answer, find, prepare
@@ -89,39 +89,27 @@ class Comparison:
             "precision": m.setting.precision,
             "batch": m.setting.batch,
             "measured": {
-                "seconds": m.seconds,
-                "statistic": self.statistic,
-                "runs": len(m.device.samples),
-                "median_seconds": m.device.median,
-                "median_interval_seconds": None if interval is None else list(interval),
+                "seconds": m.seconds, "statistic": self.statistic, "runs": len(m.device.samples),
+                "median_seconds": m.device.median, "median_interval_seconds": interval and list(interval),
             },
-            "predicted": {
-                "seconds": p.seconds,
-                "low_seconds": p.low_seconds,
-                "high_seconds": p.high_seconds,
-                "interval": p.interval,
-            },
+            "predicted": {k: getattr(p, k) for k in ("seconds", "low_seconds", "high_seconds", "interval")},
             "error": self.error,
             "in_range": self.in_range,
             "operators": self._operators() if self.rows else None,
             "warnings": [asdict(n) for n in self.notes],
-        }
+        }  # fmt: skip
 
     def _operators(self) -> dict[str, Any]:
-        sums = {
-            "predicted_seconds": sum(r.predicted_s or 0.0 for r in self.only_predicted),
-            "measured_seconds": sum(r.measured_s or 0.0 for r in self.only_measured),
-        }
+        def times(x: ClassSum | Joined) -> dict[str, Any]:
+            return {"type": x.type, "measured_seconds": x.measured_s, "predicted_seconds": x.predicted_s}
+
         return {
-            "by_type": [
-                {"type": c.type, "measured_seconds": c.measured_s, "predicted_seconds": c.predicted_s}
-                for c in by_class(self.rows)
-            ],
-            "most_wrong": [
-                {"name": r.name, "type": r.type, "measured_seconds": r.measured_s, "predicted_seconds": r.predicted_s}
-                for r in worst(self.rows, MOST_WRONG)
-            ],
-            "unmatched": sums,
+            "by_type": [times(c) for c in by_class(self.rows)],
+            "most_wrong": [{"name": r.name, **times(r)} for r in worst(self.rows, MOST_WRONG)],
+            "unmatched": {
+                "predicted_seconds": sum(r.predicted_s or 0.0 for r in self.only_predicted),
+                "measured_seconds": sum(r.measured_s or 0.0 for r in self.only_measured),
+            },
         }
 
     def to_json(self) -> str:

@@ -59,66 +59,48 @@ def sheets(report: Report) -> list[Sheet]:
 def classes(report: Report) -> Sheet:
     """Kernels by operator class, averaged over cards: the rows that the source itself kept back, and the rest."""
     by = _index(s for s in report.scores if s.kind == "kernels" and not s.gpu)
-    lines = [
-        (name, rows, *_line(by, KERNELS, name, "", rows))
-        for name in operator_classes()
-        for rows in WHICH
-        if (name, "", rows, LEFT_OUT) in by
-    ]
-    heads = ("!operator", "!which", *_names(KERNELS))
-    return Sheet(f"Kernels by operator class, {MEAN}", heads, tuple(lines), ("range",))
+    keys = [((name, rows), (name, "", rows)) for name in operator_classes() for rows in WHICH]
+    return _sheet(f"Kernels by operator class, {MEAN}", ("!operator", "!which"), by, KERNELS, keys, ("range",))
 
 
 def cards(report: Report) -> Sheet:
     """Kernels by card and operator class: the rows that the source itself kept back, where it did, or all."""
     by = _index(s for s in report.scores if s.kind == "kernels" and s.gpu)
-    lines = []
+    keys = []
     for gpu in sorted({gpu for _, gpu, _, _ in by}):
         for name in operator_classes():
-            which = next((w for w in WHICH if (name, gpu, w, LEFT_OUT) in by), None)
-            if which:
-                lines.append((gpu, name, which, *_line(by, KERNELS, name, gpu, which)))
-    heads = ("!card", "!operator", "!which", *_names(KERNELS))
-    return Sheet("Kernels by card, those kept back if there are any", heads, tuple(lines), ("range",))
+            rows = next((w for w in WHICH if (name, gpu, w, LEFT_OUT) in by), "")
+            keys.append(((gpu, name, rows), (name, gpu, rows)))
+    heads = ("!card", "!operator", "!which")
+    return _sheet("Kernels by card, those kept back if there are any", heads, by, KERNELS, keys, ("range",))
+
+
+def of_models(report: Report) -> tuple[Sheet, ...]:
+    """Whole models, a table a dataset: by card, then the mean over cards, or by how long they take."""
+    return tuple(_of_dataset(report, of) for _, of in datasets.models())
+
+
+def _of_dataset(report: Report, of: Models) -> Sheet:
+    by = _index(s for s in report.scores if s.kind == "models" and s.name in of.headings)
+    if not of.by_card:
+        keys = [((name,), (name, "", "test")) for name in of.headings]
+        return _sheet(of.title, ("!which",), by, models.METHODS, keys, ("range",))
+    gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
+    keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
+    return _sheet(of.title, ("!card",), by, _scored(report), keys, _spare())
+
+
+def by_model(report: Report) -> Sheet:
+    """Every model by name, all cards together."""
+    by = _index(s for s in report.scores if s.kind == "model" and not s.gpu)
+    keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
+    return _sheet("Whole models by model", ("!model",), by, _scored(report), keys, _spare())
 
 
 def _scored(report: Report) -> tuple[str, ...]:
     """The methods that whole models were scored by."""
     published = (models.PUBLISHED + m for _, of in datasets.models() for m in of.published)
     return tuple(m for m in (*models.METHODS, *published) if any(s.method == m for s in report.scores))
-
-
-def of_models(report: Report) -> tuple[Sheet, ...]:
-    """Whole models, a table a dataset: by card, then the mean over cards, or by how long they take."""
-    return tuple(_by_card(report, of) if of.by_card else _by_length(report, of) for _, of in datasets.models())
-
-
-def _by_card(report: Report, of: Models) -> Sheet:
-    by, methods = _index(s for s in report.scores if s.kind == "models" and s.name == of.reported), _scored(report)
-    lines = [
-        (gpu or MEAN, *_line(by, methods, of.reported, gpu, "test"))
-        for gpu in [*sorted({g for _, g, _, _ in by} - {""}), ""]
-        if (of.reported, gpu, "test", LEFT_OUT) in by
-    ]
-    return Sheet(of.title, ("!card", *_names(methods)), tuple(lines), _spare())
-
-
-def _by_length(report: Report, of: Models) -> Sheet:
-    by = _index(s for s in report.scores if s.kind == "models")
-    lines = [
-        (name, *_line(by, models.METHODS, name, "", "test"))
-        for name in of.headings
-        if (name, "", "test", LEFT_OUT) in by
-    ]
-    return Sheet(of.title, ("!which", *_names(models.METHODS)), tuple(lines), ("range",))
-
-
-def by_model(report: Report) -> Sheet:
-    """Every model by name, all cards together."""
-    by, methods = _index(s for s in report.scores if s.kind == "model" and not s.gpu), _scored(report)
-    names = sorted(name for name, _, rows, method in by if (rows, method) == ("test", LEFT_OUT))
-    lines = [(name, *_line(by, methods, name, "", "test")) for name in names]
-    return Sheet("Whole models by model", ("!model", *_names(methods)), tuple(lines), _spare())
 
 
 def _spare() -> tuple[str, ...]:
@@ -198,20 +180,25 @@ def _index(scores: Iterable[Score]) -> Scores:
     return {(s.name, s.gpu, s.rows, s.method): s for s in scores}
 
 
-def _names(methods: Sequence[str]) -> tuple[str, ...]:
-    return (*OURS, *(heading(m) for m in methods if m != LEFT_OUT))
-
-
-def _line(by: Scores, methods: Sequence[str], name: str, gpu: str, rows: str) -> tuple[str, ...]:
-    """The figures of one line: all of the first method's, then the MAPEs of the others."""
-    s = by[name, gpu, rows, LEFT_OUT]
-    others = [by.get((name, gpu, rows, m)) for m in methods if m != LEFT_OUT]
-    return (
-        f"{s.count:,}", _percent(s.mape), _percent(s.bias, "+"),
-        NOTHING if s.coverage is None else f"{s.coverage:.0%}",
-        NOTHING if s.half_width is None else f"±{s.half_width:.0%}",
-        *(NOTHING if o is None else _percent(o.mape) for o in others),
-    )  # fmt: skip
+def _sheet(
+    title: str, heads: tuple[str, ...], by: Scores, methods: Sequence[str],
+    keys: Iterable[tuple[tuple[str, ...], tuple[str, str, str]]], spare: tuple[str, ...],
+) -> Sheet:  # fmt: skip
+    """A line of scores for each of the keys (labels; name, card, rows) that was scored: all figures of the first
+    method, then the MAPEs of the others.
+    """
+    others = [m for m in methods if m != LEFT_OUT]
+    lines = []
+    for labels, key in keys:
+        if s := by.get((*key, LEFT_OUT)):
+            found = (by.get((*key, m)) for m in others)
+            figures = (
+                f"{s.count:,}", _percent(s.mape), _percent(s.bias, "+"),
+                NOTHING if s.coverage is None else f"{s.coverage:.0%}",
+                NOTHING if s.half_width is None else f"±{s.half_width:.0%}",
+            )  # fmt: skip
+            lines.append((*labels, *figures, *(NOTHING if o is None else _percent(o.mape) for o in found)))
+    return Sheet(title, (*heads, *OURS, *map(heading, others)), tuple(lines), spare)
 
 
 def _microseconds(least: float, most: float) -> str:
