@@ -109,21 +109,21 @@ def put(out: Console, sheets: Iterable[Sheet]) -> None:
             out.print()
 
 
-def remark(out: Console, remarks: Iterable[str]) -> None:
-    """Print sentences as a list, in the dim style of what is beside the figures."""
-    for text in remarks:
+def put_notes(out: Console, notes: Iterable[str]) -> None:
+    """Print sentences on what was shown, as a list."""
+    for text in notes:
         out.print(Text(f"- {text}", style="dim"))
 
 
-def markdown(sheets: Iterable[Sheet], remarks: Iterable[str]) -> str:
-    """Tables in Markdown, those without lines left out, and the remarks on them as a list."""
+def markdown(sheets: Iterable[Sheet], notes: Iterable[str]) -> str:
+    """Tables in Markdown, those without lines left out, and the notes on them as a list."""
     parts = []
     for sheet in (s for s in sheets if s.lines):
         heads = [n.lstrip("#!") for n in sheet.names]
         rules = ["--:" if n.startswith("#") else "---" for n in sheet.names]
         lines = [_cells(heads), _cells(rules), *map(_cells, sheet.lines)]
         parts.append("\n".join((f"{sheet.title}:", "", *lines)))
-    return "\n\n".join((*parts, "\n".join(f"- {text}" for text in remarks)))
+    return "\n\n".join((*parts, "\n".join(f"- {text}" for text in notes)))
 
 
 def _cells(cells: Iterable[str]) -> str:

@@ -102,7 +102,7 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
     """Why an operator is no row, "" if it is."""
     if is_frame(j.name):
-        return "it belongs to the frame around the operators"
+        return "it only holds the operators together"
     if j.measured_s is None:
         return "it was predicted, but is not in the profile"
     if j.predicted_s is None:

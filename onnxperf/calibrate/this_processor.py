@@ -27,7 +27,7 @@ ASSUMED_BANDWIDTH = 10e9  # bytes/s that one core streams
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What texts of the system say of a processor; None where they say nothing. flops_per_clock is one core's."""
+    """What the operating system tells of a processor; None where it tells nothing. flops_per_clock is one core's."""
 
     units: str
     flops_per_clock: int

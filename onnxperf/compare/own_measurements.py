@@ -1,4 +1,4 @@
-"""A folder of measurements that users took themselves, each beside its prediction."""
+"""The measurement files of a folder, each beside its prediction: how `onnxperf validate --data` scores a user's own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OwnMeasurements:
     def scores(self) -> tuple[Score, ...]:
         """All files of a device together; `name` is the device's own."""
         pairs = (_pairs(r) for r in sorted(self.rows, key=lambda r: r.device))
-        return tuple(score("measurements", pairs, alone=False))
+        return tuple(score("measurements", pairs, by_card=False))
 
     def to_dict(self) -> dict[str, Any]:
         """The files as plain data: the fields of `Row`, and of `Score` by device."""
@@ -70,7 +70,10 @@ class OwnMeasurements:
 
 
 def own_measurements(folder: Path, progress: Progress) -> OwnMeasurements:
-    """Score the measurement files right in a folder; device files there tell of the devices that bear their names."""
+    """Predict what the measurement files in a folder measured, subfolders aside.
+
+    A device file (*.toml) beside them stands for the device that has its name. Files that can't be used are noted.
+    """
     rows: list[Row] = []
     devices, rejected = _devices(sorted(folder.glob("*.toml")))
     paths = sources(folder)

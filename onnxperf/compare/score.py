@@ -55,13 +55,13 @@ class Pairs:
     test: Array
 
 
-def score(kind: str, pairs: Iterable[Pairs], alone: bool = True) -> list[Score]:
-    """The scores of each name, card and method, then those averaged over cards; rows of all cards count alike where no
-    card stands `alone`.
+def score(kind: str, pairs: Iterable[Pairs], by_card: bool = True) -> list[Score]:
+    """The scores of each name, card and method, then those averaged over cards; or, where not `by_card`, of each name
+    and method, all rows alike.
     """
     alike: dict[tuple[str, str, str], list[Pairs]] = {}
     for p in pairs:
-        alike.setdefault((p.name, p.gpu * alone, p.method), []).append(p)
+        alike.setdefault((p.name, p.gpu * by_card, p.method), []).append(p)
     found: list[Score] = []
     for (name, gpu, method), parts in alike.items():
         columns = (np.concatenate([getattr(p, c) for p in parts]) for c in ("measured", "predicted", "low", "high"))
@@ -71,7 +71,7 @@ def score(kind: str, pairs: Iterable[Pairs], alone: bool = True) -> list[Score]:
             if taken.any():
                 terms = _terms(measured[taken], predicted[taken], low[taken], high[taken])
                 found.append(Score(kind, name, gpu, rows, method, int(taken.sum()), *terms))
-    return found + over_cards(found) if alone else found
+    return found + over_cards(found) if by_card else found
 
 
 Terms = tuple[float, float, float | None, float | None]

@@ -9,7 +9,7 @@ from onnxperf.compare.comparison import MOST_WRONG, NOMINAL, Comparison
 from onnxperf.compare.own_measurements import NAME, OwnMeasurements
 from onnxperf.errors import printable
 from onnxperf.measure.profile import Joined, by_class, worst
-from onnxperf.tables import NOTHING, Sheet, duration, put, remark, shortened, tabulate
+from onnxperf.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 
 
 def show(out: Console, c: Comparison) -> None:
@@ -30,7 +30,7 @@ def show(out: Console, c: Comparison) -> None:
     out.print(tabulate(out, ("!what", "#time", "how sure"), lines, heads=False))
     out.print()
     put(out, (types(c), operators(c)))
-    remark(out, notes(c))
+    put_notes(out, notes(c))
 
 
 def _basis(c: Comparison) -> str:
@@ -122,7 +122,7 @@ def files(t: OwnMeasurements) -> list[Sheet]:
     ]
 
 
-def remarks(t: OwnMeasurements) -> list[str]:
+def file_notes(t: OwnMeasurements) -> list[str]:
     """What the words of these tables mean."""
     if not t.rows:
         return []

@@ -24,7 +24,7 @@ AGAIN, SLOW = "measured again: of one shape the median counts", "measured again:
 OTHER_LIBRARY = " of another library"
 FEW = 0.1  # of a card's kept-back rows: so many may be on kernels that are merely rare
 
-#: The die under a card's name: cards of one die are never each other's test.
+#: The die of each card. A card is never scored with constants that were fitted to rows of another card of its die.
 DIES = {
     "m40": "GM200", "titan-x-maxwell": "GM200", "m6000": "GM200", "p4": "GP104", "gtx-1080-ti": "GP102",
     "titan-x-pascal": "GP102", "titan-xp": "GP102", "p100-pcie-16gb": "GP100", "v100-pcie-16gb": "GV100",

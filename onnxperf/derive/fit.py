@@ -7,6 +7,7 @@ priors pull them to 1 (the overhead to the rig's usual one); predictions are mad
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -133,45 +134,54 @@ def unfitted(family: Family, start: Constants) -> Fit:
 
 
 def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
-    """Derive the family's constants from all rows of `tables`; cards count alike, however many rows each has."""
+    """Derive the family's constants from all rows of `tables`; cards count alike, however many rows each has.
+
+    Raises UsageError where there are fewer than FEWEST rows a constant.
+    """
     tables = [thinned(t, family.sample) for t in tables]
     devices = {g: gpu_specs.load(g) for g in sorted({g for t in tables for g in t.gpus})}
     rigs = sorted({(t.rig, g) for t in tables for g in t.gpus})
-    measured = [np.isfinite(t.seconds) for t in tables]
-    rows = sum(int(m.sum()) for m in measured)
+    rows, weights = sum(int(np.isfinite(t.seconds).sum()) for t in tables), _weights(tables, family.weight)
     if rows < FEWEST * len(family.parameters):
         raise UsageError(
             f"{rows} rows are too few to derive the {len(family.parameters)} constants of {family.name!r}"
             f" from: it takes {FEWEST * len(family.parameters)}"
         )
-    count = {g: sum(int(m[:, t.gpus.index(g)].sum()) for t, m in zip(tables, measured, strict=True) if g in t.gpus)
-             for g in devices}  # fmt: skip
-    share = {g: np.sqrt(family.weight / len(devices) / max(n, 1)) for g, n in count.items()}
 
     def named(point: Array) -> Fit:
-        """The fit that the values of all parameters, then of the cards' and the rigs', stand for."""
+        """The fit that a value of each prior below stands for."""
         own, inside = np.split(point[len(family.parameters) :], [3 * len(devices)])
         values = {p.path: float(v) for p, v in zip(family.parameters, point, strict=False)}
         effects = dict(zip(devices, map(tuple, own.reshape(-1, 3).tolist()), strict=True))
         overhead = {r: float(v) * family.overhead_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
         return Fit(start.having(values), values, effects, overhead, rows)
 
-    def off(point: Array) -> Array:
+    def misfits(point: Array) -> Array:
         """log(predicted / measured) of all rows."""
         found, parts = named(point), []
-        for t, known in zip(tables, measured, strict=True):
+        for t in tables:
             cards = [replace(devices[g], effects=gpu_specs.Effects(*found.effects[g], source="fit")) for g in t.gpus]
             inside = np.array([[found.overhead_s[t.rig, g] for g in t.gpus]])
-            parts.append((np.log(family.seconds(t, cards, found.constants) + inside) - np.log(t.seconds))[known])
+            off = np.log(family.seconds(t, cards, found.constants) + inside) - np.log(t.seconds)
+            parts.append(off[np.isfinite(t.seconds)])
         return np.concatenate(parts)
 
     priors = [
         *(p.prior for p in family.parameters),
-        *(Prior(1.0, sd) for _ in devices for sd in family.effects),
+        *(Prior(1.0, spread) for _ in devices for spread in family.effects),
         *(Prior(1.0, family.overhead_sd) for _ in rigs),
     ]
-    weights = [np.broadcast_to([share[g] for g in t.gpus], m.shape)[m] for t, m in zip(tables, measured, strict=True)]
-    return named(map_fit(priors, lambda points: np.stack([off(p) for p in points], axis=1), np.concatenate(weights)))
+    return named(map_fit(priors, lambda points: np.stack([misfits(p) for p in points], axis=1), weights))
+
+
+def _weights(tables: Sequence[Table], total: float) -> Array:
+    """How much each row counts, by its square: `total` in all, as much on each card."""
+    count = Counter[str]()
+    for t in tables:
+        count.update(dict(zip(t.gpus, np.isfinite(t.seconds).sum(axis=0).tolist(), strict=True)))
+    each = {g: np.sqrt(total / len(count) / max(n, 1)) for g, n in count.items()}
+    rows = (np.broadcast_to([each[g] for g in t.gpus], t.seconds.shape)[np.isfinite(t.seconds)] for t in tables)
+    return np.concatenate([*rows, np.empty(0)])
 
 
 __all__ = ["Family", "Fit", "Parameter", "fit", "fitted_rows", "open_rows", "overheads", "thinned", "unfitted"]

@@ -51,7 +51,13 @@ def with_watts_to_spare(every: Sequence[Table]) -> list[Table]:
 FAMILY = Family(
     name="gemm",
     parameters=(
-        Parameter("cuda_core_gemm.alpha", "what a last wave lacks of a whole one counts so much", 0.88, 0.1, most=1.0),
+        Parameter(
+            "cuda_core_gemm.alpha",
+            "wave quantisation: of what a partial wave lacks, so much counts",
+            0.88,
+            0.1,
+            most=1.0,
+        ),
         Parameter("cuda_core_gemm.best", "efficiency of a tile of 128 x 128", 0.975, 0.02, most=1.0),
         Parameter("cuda_core_gemm.kappa", "loss of small tiles", 0.40, 0.08),
         Parameter("cuda_core_gemm.half_warps", "warps at which half the latency is hidden", 0.7, 0.5),

@@ -20,7 +20,7 @@ from op_models import BITS, Gemm, Pointwise, Work
 COPIES = 5  # of the weights, which the rig takes in turn
 OLD_RATE = 0.63  # of Hopper's rate, by mma.sync (Luo et al., Dissecting the NVIDIA Hopper Architecture, 2024)
 FACTORS = (("start", "start_cycles", 0.15), ("rate", "rate", 0.1), ("extra_k", "extra_k", 0.3))  # with priors' widths
-COOL = BY_THREADS  # whose rows go beyond what the limit leaves to others, too: short runs, or plain data
+UNLIMITED = BY_THREADS  # fitted without the power limit, beyond which their rows go: short runs, or plain data
 
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True) -> Array:
@@ -35,13 +35,13 @@ def sustained(works: Sequence[Work], devices: Sequence[Device], c: Constants) ->
 
 def uniform(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
     """As DeepBench runs products, on operands of its own."""
-    return seconds(works, eased(devices, c), c)
+    return seconds(works, with_uniform_operands(devices, c), c)
 
 
-def eased(devices: Sequence[Device], c: Constants) -> list[Device]:
-    """Cards under DeepBench's operands: uniform random numbers, which switch fewer bits than those of models.
+def with_uniform_operands(devices: Sequence[Device], c: Constants) -> list[Device]:
+    """The cards with a power limit that is higher by as much as DeepBench's operands take less energy.
 
-    Less energy at one limit is as good as a higher limit.
+    Uniform random numbers switch fewer bits than the values of models do.
     """
     return [replace(d, tdp_W=d.tdp_W / c.rig["uniform"]) for d in devices]
 
@@ -64,7 +64,7 @@ def recipe(name: str, works: Sequence[Work], devices: Sequence[Device], c: Const
         if name == "sq" and not kind.startswith("mma"):
             mma = c.tensor_class["mma"]
             values[f"tensor_class.{kind}"] = {**mma, "rate": mma["rate"] * OLD_RATE}
-        found[:, at] = seconds(works, cards, c.having(values), name not in COOL)
+        found[:, at] = seconds(works, cards, c.having(values), name not in UNLIMITED)
         found[:, at] += own["start_cycles"] / np.array([x.tensor_hz for x in cards])
         if "sweeps" in own:
             moved = [(w, w.size.m * w.size.k) for w in works if isinstance(w.size, Gemm)]
@@ -137,7 +137,7 @@ def _sweeps(name: str) -> Parameter:
     return Parameter(f"tensor_gemm.types.{name}.sweeps", "of quantising over the activations", 1.5, 0.4)
 
 
-ON = ("mma_128", "wgmma", "tcgen05")  # who multiplies FP8
+ON = ("mma_128", "wgmma", "tcgen05")  # classes of tensor cores that multiply FP8
 TENSORS = tuple(p for kind in ON for p in _own("fp8", kind, 0.85, 2.5, 14000.0))
 BLOCKS = (  # scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed
     *_own("fp8_block", ON[0], 0.5, 2.5, 4000.0),
@@ -150,5 +150,5 @@ FAMILIES = (
     _family("fp8_block", 0.0, _sweeps("fp8_block"), own=BLOCKS),
     _family("fp8_static", 1000.0, waits=0.0),
     _family("nvfp4", 6000.0, _sweeps("nvfp4")),
-    *(_family(name, 8000.0, waits=8.0) for name in COOL),
+    *(_family(name, 8000.0, waits=8.0) for name in UNLIMITED),
 )

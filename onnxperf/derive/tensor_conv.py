@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_specs import Device
 from onnxperf.derive.fit import Family, Parameter, overheads
-from onnxperf.derive.tensor import eased
+from onnxperf.derive.tensor import with_uniform_operands
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants, alone
 from op_models import Work
@@ -14,7 +14,7 @@ from op_models import Work
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
     """Each convolution repeated on its own, after the power budget; operands are those of DeepBench's products."""
-    return alone(works, eased(devices, c), c).seconds
+    return alone(works, with_uniform_operands(devices, c), c).seconds
 
 
 FAMILY = Family(

@@ -101,7 +101,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
             dropped[of.reported][printable(str(e))[:200]] += 1
     found += score("model", one_by_one)
     for by_card in (True, False):
-        found += score("models", (p for of, p in together if of.by_card == by_card), alone=by_card)
+        found += score("models", (p for of, p in together if of.by_card == by_card), by_card=by_card)
     ordered += order("models", (replace(p, name=of.reported) for of, p in together))
     tell("done", total, total)
     return Report(

@@ -12,7 +12,7 @@ from onnxperf.compare.score import LEFT_OUT, ROOFLINE, SHIPPED, WITHIN, Score
 from onnxperf.datasets import LEAST_S, Models
 from onnxperf.errors import printable
 from onnxperf.latency.constants import unmeasured
-from onnxperf.tables import NOTHING, Sheet, put, remark
+from onnxperf.tables import NOTHING, Sheet, put, put_notes
 from onnxperf.tables import markdown as in_markdown
 from onnxperf.validate import models
 from onnxperf.validate.kernels import classes as operator_classes
@@ -27,7 +27,7 @@ OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
 def show(out: Console, report: Report) -> None:
     """Print all tables and what a reader has to know of them."""
     put(out, sheets(report))
-    remark(out, notes(report))
+    put_notes(out, notes(report))
 
 
 def markdown(report: Report) -> str:
@@ -125,10 +125,10 @@ def ordering(report: Report) -> Sheet:
 def notes(report: Report) -> list[str]:
     """What the tables' words mean, and what limits them."""
     if not report.scores:
-        return own.remarks(report.measurements)
+        return own.file_notes(report.measurements)
     clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s if most)
     found = [
-        *own.remarks(report.measurements),
+        *own.file_notes(report.measurements),
         "MAPE: mean of |predicted / measured - 1|; bias: median of predicted / measured, less 1. Cards count alike, "
         "however many rows they have.",
         "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "

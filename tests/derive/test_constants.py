@@ -52,9 +52,7 @@ def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
 
 
 @pytest.mark.slow
-def test_families_without_rows_of_the_die_are_not_fitted_again(
-    tables: list[Table], passes: dict[str, Derived]
-) -> None:
+def test_families_without_rows_of_the_die_are_not_fitted_again(tables: list[Table], passes: dict[str, Derived]) -> None:
     """Nor does it make a difference: the same data make the same constants, ranges and files."""
     again, afresh = derive(tables, "GM200", passes[""]), derive(tables, "GM200")
     assert again.values["vector"] == passes[""].values["vector"]  # all its cards are newer

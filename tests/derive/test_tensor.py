@@ -9,7 +9,7 @@ import gpu_specs
 from onnxperf.datasets import Table, kernels
 from onnxperf.derive.families import FAMILIES
 from onnxperf.derive.fit import fit, unfitted
-from onnxperf.derive.tensor import COOL, FAMILY, recipe, seconds
+from onnxperf.derive.tensor import FAMILY, UNLIMITED, recipe, seconds
 from onnxperf.latency import Constants
 from onnxperf.latency.constants import assumed
 from op_models import BITS, Gemm, Work
@@ -77,7 +77,7 @@ def test_packed_weights_are_predicted_as_they_are_fitted(m: int) -> None:
 
 
 def test_rows_beyond_the_limit_are_fitted_without_it() -> None:
-    c = assumed().having({f"tensor_gemm.types.{name}.start_cycles": 0.0 for name in COOL})
+    c = assumed().having({f"tensor_gemm.types.{name}.start_cycles": 0.0 for name in UNLIMITED})
     w, l40s = product(8192, 8192, 8192, "int8", "tensor_int8"), [gpu_specs.load("l40s")]
     assert recipe("sq", [w], l40s, c)[0, 0] < 0.8 * seconds([w], l40s, c)[0, 0]
     assert recipe("sq", [w], [gpu_specs.load("h200-sxm")], c) > 1.3 * seconds(
