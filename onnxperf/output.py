@@ -23,7 +23,7 @@ STREAM = re.compile(r"/(?:dev|proc/self)/(?:stdin|stdout|stderr|fd/([0-9]{1,4}))
 
 
 def prepare_streams() -> None:
-    """Have streams that lose characters they can't encode, not the whole answer."""
+    """Make stdout and stderr replace characters that they can't encode, rather than fail."""
     # A closed one would leave its number to the next file that is opened: check before any is.
     if sys.stdout is None:
         raise EnvironmentFailure("stdout is closed: there is nowhere to write the answer to")
@@ -35,7 +35,7 @@ def prepare_streams() -> None:
 
 
 def settle_streams() -> None:
-    """Flush what is left, and let a stream that fails take no part in the interpreter's own last flush."""
+    """Flush what is left; a stream that fails is closed off, so that the interpreter's own last flush does not fail."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -102,7 +102,9 @@ def write_file(target: str, content: str | bytes) -> None:
 
 @contextmanager
 def aside(target: str) -> Iterator[Path]:
-    """A path in a folder beside a file: what is written there takes its place in the end, and what lies beside that."""
+    """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
+    that were written beside it go where it lies.
+    """
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
@@ -131,7 +133,7 @@ def _unwritten(target: str, e: OSError) -> Error:
 
 
 def _stream(target: str) -> BinaryIO | None:
-    """What a target is opened as if it is no regular file, or names one of our own streams."""
+    """The target opened for writing where it is no regular file or names one of our own streams, else None."""
     if named := STREAM.fullmatch(target):
         number = int(named[1] or ("stdin", "stdout", "stderr").index(target.rpartition("/")[2]))
         sys.stdout.flush()

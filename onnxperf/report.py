@@ -118,7 +118,7 @@ def _facts(p: Prediction, device: Device) -> Table:
 
 
 def _pace(p: Prediction) -> str:
-    """What sets the pace for how much of the run, and where that holds longest."""
+    """Whether kernels, the host or copies set the pace, for which share of the time, and where for longest."""
     held_by: dict[str, list[Stretch]] = {}
     for s in p.stretches:
         held_by.setdefault(s.held_by, []).append(s)

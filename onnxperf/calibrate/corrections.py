@@ -42,8 +42,9 @@ STEP = 1e-3  # of a logarithm, for differences
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured, and what was predicted of it before and after, in seconds. type: of its operator as in
-    `Effects.operators`, or "" where a run is of no single one.
+    """One measured time beside its predictions before and after the fit, in seconds.
+
+    type: of the operator as in `Effects.operators`; "" for a whole run that no single type takes most of.
     """
 
     model: str
@@ -85,8 +86,8 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
         except Error as e:
             dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
     if base.kind == "cpu":
-        base = _raised(models, base)
-    models = [_physical(m, base, dropped) for m in models]
+        base = _with_clock_shown(models, base)
+    models = [_without_impossible(m, base, dropped) for m in models]
     model = _Model([m for m in models if m.parts], base)
     if len(model.measured) < FEWEST:
         why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
@@ -104,7 +105,9 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
 
 
 def _within_peak(d: Device) -> Device:
-    """A core that computes faster than its peak has a higher one: the same times by another clock."""
+    """A processor whose effect on compute is at least 1: where arithmetic came out faster than the peak allows, the
+    same times by a higher clock, with bandwidth and the effect on memory scaled to it.
+    """
     faster = 1 / d.effects.compute
     if d.kind != "cpu" or faster <= 1:
         return d
@@ -120,8 +123,10 @@ def _clocked(d: Device, factor: float) -> Device:
     return replace(d, boost_hz=d.boost_hz * factor, tensor_hz=d.tensor_hz * factor, dense_flops=rates)
 
 
-def _raised(models: Sequence[MeasuredModel], base: Device) -> Device:
-    """A processor whose clock is at least what its fastest rows show."""
+def _with_clock_shown(models: Sequence[MeasuredModel], base: Device) -> Device:
+    """A processor with its clock raised until fewer than SHOWN_BY rows beat the peak; rows that are faster than RAISED
+    times the peak are taken for errors.
+    """
     rows = [(p, floor_s) for m in models for p, floor_s in zip(m.parts, _floors(m, base), strict=True)]
     ratios = sorted(floor_s / p.seconds for p, floor_s in rows)
     shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
@@ -134,7 +139,7 @@ def _floors(m: MeasuredModel, base: Device) -> list[float]:
     return [float(floor_s[list(p.kernels)].sum()) for p in m.parts]
 
 
-def _physical(m: MeasuredModel, base: Device, dropped: list[Dropped]) -> MeasuredModel:
+def _without_impossible(m: MeasuredModel, base: Device, dropped: list[Dropped]) -> MeasuredModel:
     """The model without rows that are faster than physics allows."""
     fast = [part for part, floor_s in zip(m.parts, _floors(m, base), strict=True) if part.seconds < FASTER * floor_s]
     why = "it is faster than the device's peak allows"
@@ -143,7 +148,7 @@ def _physical(m: MeasuredModel, base: Device, dropped: list[Dropped]) -> Measure
 
 
 class _Model:
-    """All rows as functions of the device."""
+    """What is predicted of all rows, as a function of the device's effects and of the factors by operator type."""
 
     def __init__(self, models: Sequence[MeasuredModel], base: Device):
         self.models, self.base = models, base
@@ -209,7 +214,7 @@ def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
 
 
 def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
-    """The effects that fit best beside these factors, as `_Model.device` takes them."""
+    """The effects that fit best beside these factors, in the order of `_Model.names`; `values` are where it begins."""
 
     def misfits(points: Array) -> Array:
         devices = [model.device(p, factors) for p in points]
@@ -219,8 +224,12 @@ def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Arra
 
 
 def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dict[str, float]:
-    """The factor of each type beside the effects of `device`: the mean of its rows' logarithms, wild ones aside."""
-    off, share, types = _left(model, device)
+    """The factor of each operator type beside the effects of `device`.
+
+    It is the mean of what its rows ask for, as logarithms, in which rows that are far off count little; the prior,
+    which counts for SHRINK rows, pulls it to 1.
+    """
+    off, share, types = _misses(model, device)
     found = {}
     for t in sorted({t for t in model.types if t}):
         mine, before = types == t, np.log(factors.get(t, 1.0))
@@ -234,18 +243,19 @@ def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dic
     return found
 
 
-def _left(model: _Model, device: Device) -> tuple[Array, Array, Array]:
-    """The logarithm of measured over predicted of each row, the share of its type's factor in it, and its type."""
+def _misses(model: _Model, device: Device) -> tuple[Array, Array, Array]:
+    """Of each row: log(measured / predicted), the share of its time that its type's factor multiplies, and its type."""
     predicted, share = (part[:, 0] for part in model.predicted([device]))
     return np.log(model.measured / predicted), share, model.types
 
 
 def _half_width(model: _Model, device: Device, factors: Mapping[str, float]) -> float | None:
-    """Four in five rows are off by less than this logarithm, each against its type's factor without it.
+    """The half-width of ranges: four in five rows are off by less, as a logarithm.
 
-    None where fewer than WIDTH_ROWS types' rows have company.
+    Each row counts as if its type's factor had been found without it. None where fewer than WIDTH_ROWS rows are of a
+    type with other rows.
     """
-    off, share, types = _left(model, device)
+    off, share, types = _misses(model, device)
     misses = []
     for t in factors:
         mine = types == t

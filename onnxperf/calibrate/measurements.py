@@ -52,7 +52,10 @@ def recorded(folder: str, unread: list[Dropped]) -> tuple[Measurement, ...]:
 
 
 def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Measurement, ...]:
-    """The suite, run on the device that is here; cases that fail are noted. The first error is raised if all do."""
+    """Measure the suite on the device that is here; cases that fail are noted in `failed`.
+
+    keep: a folder for the measurements. Raises the first error where every case fails.
+    """
     if keep is not None:
         try:
             os.makedirs(keep, exist_ok=True)
@@ -88,9 +91,9 @@ def _case(case: Case, provider: str) -> Measurement:
 
 
 def host_link(measurements: Sequence[Measurement]) -> float | None:
-    """Bytes a second that the link to the host carries one way, by the fastest large copy; None where there is none.
+    """The rate of the link to the host one way, in bytes a second, by the fastest large copy; None without such copies.
 
-    As `latency` has it, a copy takes a start and its bytes at a share of that rate.
+    seconds = start + bytes / (achieved x rate), as `latency` predicts copies, solved for the rate.
     """
     c, rates = shipped().transfer, []
     for copies in (m.copies for m in measurements if m.copies is not None):

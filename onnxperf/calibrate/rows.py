@@ -32,7 +32,7 @@ class Dropped:
 
 
 class Part(NamedTuple):
-    """What one row is of: kernels of a model, by their indices, and the seconds measured of them together."""
+    """One row of a fit: some kernels of a model, by their indices, and the seconds measured for them together."""
 
     name: str
     kernels: tuple[int, ...]
@@ -55,7 +55,7 @@ class MeasuredModel:
 
 
 def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredModel:
-    """A measurement's kernels on the device `base`, and its rows; what is no row is noted in `dropped`."""
+    """The kernels of a measured model on the device `base`, and its rows; what can't be a row is noted in `dropped`."""
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
     graph, device, scenario = prepare(Request(m.subject.skeleton, base, shapes=dict(s.inputs), terms=terms))
@@ -79,7 +79,9 @@ def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tupl
 
 
 def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped: list[Dropped]) -> tuple[Part, ...]:
-    """One row of each operator that was measured; of equal ones their median, of those without a name their sum."""
+    """A row for each measured operator: one for all with equal work, with the median of their times, and one for all of
+    a type to which ONNX Runtime gave no names, with the sum.
+    """
     index, provider = {k.name: i for i, k in enumerate(kernels.rows)}, {o.name: o.provider for o in m.operators}
     equal: dict[tuple[object, str], list[Part]] = defaultdict(list)
     nameless: dict[str, list[Part]] = defaultdict(list)
@@ -100,7 +102,7 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 
 
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
-    """Why an operator is no row, "" if it is."""
+    """Why an operator can't be a row, "" if it can."""
     if is_frame(j.name):
         return "it only holds the operators together"
     if j.measured_s is None:

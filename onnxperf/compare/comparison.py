@@ -1,4 +1,4 @@
-"""One measured model beside the prediction for the very device that it ran on."""
+"""One measured model beside its prediction for the device that it ran on."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ INCOMPLETE = Note("interrupted", "the measurement was interrupted: it holds what
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A measurement and the prediction of the same run. source: what the device's figures come from: the catalogue,
-    nominal figures, or a device file by name; rows: measured operators beside predicted kernels, none where nothing was
-    profiled; notes: what limits either.
+    """A measurement and the prediction of the same run.
+
+    source: where the device's figures come from: the catalogue, nominal figures, or a device file by name; rows:
+    measured operators beside predicted kernels, none where nothing was profiled; notes: what limits the two.
     """
 
     measurement: Measurement
@@ -69,7 +70,7 @@ class Comparison:
 
     @property
     def statistic(self) -> str:
-        """What of the measured runs is compared."""
+        """Which time of the measured runs is compared: the median, or on a processor the undisturbed run."""
         return "median" if self.measurement.place.kind == "gpu" else "undisturbed run"
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...]
 
 
 def _with_overhead(p: Prediction) -> Prediction:
-    """A processor's kernels with what the runtime spends on each before: measured operators hold that, too."""
+    """A processor's kernels, each with the time that the runtime spends before it: measured operators include that."""
     ordered = sorted(p.kernels, key=lambda k: k.start_seconds)
     ends = (0.0, *(k.start_seconds + k.seconds for k in ordered))
     kernels = (replace(k, seconds=end - begin) for k, begin, end in zip(ordered, ends, ends[1:], strict=False))

@@ -22,8 +22,10 @@ NAME = "your measurements"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement file. device: what the device calls itself; figures: where those of the prediction come from: the
-    catalogue, nominal figures, or a device file by name; error: predicted over measured, less 1.
+    """One measurement file.
+
+    device: what the device calls itself; figures: where those of the predicted device come from: the catalogue, nominal
+    figures, or a device file by name; error: predicted over measured, less 1.
     """
 
     file: str
@@ -55,7 +57,7 @@ class OwnMeasurements:
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """All files of a device together; `name` is the device's own."""
+        """The scores of each device, all its files together; `name` is what the device calls itself."""
         pairs = (_pairs(r) for r in sorted(self.rows, key=lambda r: r.device))
         return tuple(score("measurements", pairs, by_card=False))
 

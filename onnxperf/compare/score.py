@@ -111,8 +111,8 @@ WITHIN = 2.0  # times: which of two cards is faster is no question where one has
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """For how many pairs of cards, measured less than WITHIN apart on the same work or run, a method says which is
-    faster; where it says neither, half.
+    """How often a method is right about which of two cards is faster: the share of `count` pairs of cards whose times,
+    measured of the same work or run, differ by less than a factor of WITHIN. Where both come out the same: half.
     """
 
     kind: str

@@ -34,7 +34,7 @@ def show(out: Console, c: Comparison) -> None:
 
 
 def _basis(c: Comparison) -> str:
-    """What of how many runs the measured time is, and how sure their median."""
+    """How the measured time follows from the runs, and how sure their median is."""
     series = c.measurement.device
     interval = series.median_interval
     sure = f"95% between {duration(interval[0])} and {duration(interval[1])}" if interval else "few runs"
@@ -72,7 +72,7 @@ def _figures(measured: float | None, predicted: float | None) -> tuple[str, str,
 
 
 def notes(c: Comparison) -> list[str]:
-    """What has no counterpart, how operators were timed, and what was remarked on the way."""
+    """How operators were timed, what has no counterpart, and the notes of the comparison."""
     found = []
     if c.rows:
         how = (
@@ -81,13 +81,13 @@ def notes(c: Comparison) -> list[str]:
             else "Operators are timed by ONNX Runtime's profiler in runs of their own, of each the fastest call; "
             "predicted times hold what the runtime spends on each."
         )
-        found = [how, f"Without a counterpart: {_lonely(c.only_predicted, 'predicted')}; "
-                 f"{_lonely(c.only_measured, 'measured')}."]  # fmt: skip
+        found = [how, f"Without a counterpart: {_unmatched(c.only_predicted, 'predicted')}; "
+                 f"{_unmatched(c.only_measured, 'measured')}."]  # fmt: skip
     return [*found, *(f"{printable(n.code)}: {printable(n.message)}" for n in c.notes)]
 
 
-def _lonely(rows: tuple[Joined, ...], side: str) -> str:
-    """How much time stands on one side alone, and in what most of all."""
+def _unmatched(rows: tuple[Joined, ...], side: str) -> str:
+    """How much time has no counterpart on the other side, and the operators that it is most of."""
     if not rows:
         return f"nothing that was {side}"
     most = ", ".join(shortened(r.name) for r in rows[:3])

@@ -22,7 +22,7 @@ def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> A
 
 
 def rare_cards_apart(every: Sequence[Table]) -> list[Table]:
-    """Rows of the kinds of heads that are not kept back, cards with few of them apart."""
+    """Rows of the kinds of heads that are not kept back; cards that have few of them are tables of their own."""
     found = []
     for t in fitted_rows(every, "attention"):
         rare = np.isfinite(t.seconds).mean(axis=0) < RARE

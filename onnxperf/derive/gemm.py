@@ -34,8 +34,9 @@ def learned(every: Sequence[Table]) -> dict[str, Sizes]:
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
     """Each product repeated a few times on its own: short ones are over before the power limit acts in full.
 
-    stretch = (1 + (r / m)^p)^(1/p), r the energy's time by that at full clock, m = 1 + 0.3 / (1 + t / 5 ms). Whole
-    models last longer; their budget, in `latency.power`, knows no such burst.
+    The time t at full clock is stretched by (1 + (r / m)^p)^(1/p): r is the time in which the power limit supplies the
+    energy, over t; m = 1 + 0.3 / (1 + t / 5 ms) is what may be drawn beyond the limit for so long; p is `power.norm`.
+    Whole models last longer, and are predicted without the burst.
     """
     full = alone(works, devices, c, budget=False).seconds
     norm = c.power["norm"]

@@ -1,4 +1,7 @@
-"""Half-widths from rows of dies that had no part in the constants that predict them; `measured` alone is in sample."""
+"""How wide ranges have to be, from rows of dies that had no part in the constants that predict them.
+
+Only the distance `measured` is of rows that the constants were fitted to.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ THIRDS = (1 / 3, 2 / 3)
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """log(measured / predicted) [k] of one operator class on one die, predicted from afar or not, see DISTANCES.
+    """log(measured / predicted) [k] of one operator class on one die.
 
-    amount [k]: how much work each is. by_die: only this die was left out of the constants, not its whole generation.
+    distance: of DISTANCES, how near the rows are that the constants were fitted to; amount [k]: how much work each row
+    is; by_die: only this die was left out of the constants, not its whole generation.
     """
 
     operator_class: str
@@ -43,7 +47,7 @@ def quantile(misses: Sequence[Misses]) -> float:
 
 
 def widened(misses: Sequence[Misses]) -> float:
-    """What half-widths from other dies have to be multiplied by to hold for COVERAGE of a die's rows, on average.
+    """The factor on half-widths from other dies with which they hold for COVERAGE of a die's rows, on average.
 
     Each die in turn against the half-width from the others: rows of one die are alike, so that a quantile over few
     dies is too narrow for the next one. 1 where fewer than three dies can tell.
@@ -59,9 +63,10 @@ def widened(misses: Sequence[Misses]) -> float:
 
 
 def shared_part(misses: Sequence[Misses]) -> tuple[dict[str, float], float]:
-    """Each die's common miss over the usual size of that, and the part of the squared misses that is common to a die.
+    """Each die's mean miss, divided by the root mean square of these means; and the share of the mean squared miss that
+    the means account for: the correlation between two rows of a die.
 
-    Rows beyond three half-widths count as if they were there: one row that went wrong is no correlation.
+    Misses beyond three half-widths are clipped to that: one row that went wrong is no correlation.
     """
     most = 3 * quantile(misses)
     clipped = [np.clip(m.miss, -most, most) for m in misses]

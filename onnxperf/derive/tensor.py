@@ -29,12 +29,12 @@ def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants, budg
 
 
 def sustained(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
-    """The same, until the card is as warm as it gets: the limit holds in full."""
+    """The same for minutes, until the card is as warm as it gets: the power limit holds in full."""
     return alone(works, devices, c, copies=COPIES).seconds
 
 
 def uniform(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
-    """As DeepBench runs products, on operands of its own."""
+    """Products as DeepBench runs them, on uniform random numbers."""
     return seconds(works, with_uniform_operands(devices, c), c)
 
 
@@ -47,7 +47,7 @@ def with_uniform_operands(devices: Sequence[Device], c: Constants) -> list[Devic
 
 
 def recipe(name: str, works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
-    """Products in fewer bits as one library makes them, with the factors that its rows tell, by class if they do.
+    """Products in fewer bits as one library makes them, with factors of its own, by class of tensor cores or for all.
 
     Activations are quantised by elementwise kernels, which read 16 bits and write what the product reads: their
     launches are among `start_cycles`, and `sweeps` counts their traffic. INT8 products are mma.sync's everywhere.
