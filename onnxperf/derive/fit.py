@@ -148,30 +148,50 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
             f" from: it takes {FEWEST * len(family.parameters)}"
         )
 
-    def named(point: Array) -> Fit:
-        """The fit that a value of each prior below stands for."""
+    def named(point: Array) -> Unknowns:
+        """What a value of each prior below stands for."""
         own, inside = np.split(point[len(family.parameters) :], [3 * len(devices)])
         values = {p.path: float(v) for p, v in zip(family.parameters, point, strict=False)}
-        effects = dict(zip(devices, map(tuple, own.reshape(-1, 3).tolist()), strict=True))
+        effects = {g: (a, b, c) for g, (a, b, c) in zip(devices, own.reshape(-1, 3).tolist(), strict=True)}
         overhead = {r: float(v) * family.overhead_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
-        return Fit(start.having(values), values, effects, overhead, rows)
-
-    def misfits(point: Array) -> Array:
-        """log(predicted / measured) of all rows."""
-        found, parts = named(point), []
-        for t in tables:
-            cards = [replace(devices[g], effects=gpu_specs.Effects(*found.effects[g], source="fit")) for g in t.gpus]
-            inside = np.array([[found.overhead_s[t.rig, g] for g in t.gpus]])
-            off = np.log(family.seconds(t, cards, found.constants) + inside) - np.log(t.seconds)
-            parts.append(off[np.isfinite(t.seconds)])
-        return np.concatenate(parts)
+        return values, effects, overhead
 
     priors = [
         *(p.prior for p in family.parameters),
         *(Prior(1.0, spread) for _ in devices for spread in family.effects),
         *(Prior(1.0, family.overhead_sd) for _ in rigs),
     ]
-    return named(map_fit(priors, lambda points: np.stack([misfits(p) for p in points], axis=1), weights))
+    found = map_fit(priors, lambda points: _misfits(family, tables, start, [named(p) for p in points]), weights)
+    values, effects, overhead = named(found)
+    return Fit(start.having(values), values, effects, overhead, rows)
+
+
+#: What a fit varies: constants by dotted path, each card's own effects, what each rig's clock includes on each card.
+Unknowns = tuple[dict[str, float], dict[str, tuple[float, float, float]], dict[tuple[str, str], float]]
+
+
+def _misfits(family: Family, tables: Sequence[Table], start: Constants, at: Sequence[Unknowns]) -> Array:
+    """log(predicted / measured) of all rows [r] at some points [k].
+
+    Points that differ in a card's own effects or overhead alone share one call of the model, in which a card is a
+    column for each of its effects.
+    """
+    alike: dict[tuple[float, ...], list[int]] = {}
+    for i, (values, _, _) in enumerate(at):
+        alike.setdefault(tuple(values.values()), []).append(i)
+    off = [np.empty((int(np.isfinite(t.seconds).sum()), len(at))) for t in tables]
+    for points in alike.values():
+        constants = start.having(at[points[0]][0])
+        for t, rows in zip(tables, off, strict=True):
+            cards = list(dict.fromkeys((g, at[i][1][g]) for i in points for g in t.gpus))
+            column = {card: j for j, card in enumerate(cards)}
+            devices = [replace(gpu_specs.load(g), effects=gpu_specs.Effects(*own, source="fit")) for g, own in cards]
+            seconds = family.seconds(t, devices, constants)
+            for i in points:
+                inside = np.array([[at[i][2][t.rig, g] for g in t.gpus]])
+                read = seconds[:, [column[g, at[i][1][g]] for g in t.gpus]] + inside
+                rows[:, i] = (np.log(read) - np.log(t.seconds))[np.isfinite(t.seconds)]
+    return np.concatenate([*off, np.empty((0, len(at)))])
 
 
 def _weights(tables: Sequence[Table], total: float) -> Array:
