@@ -54,12 +54,8 @@ class Quantity(FloatType):
             number = float(match[1]) * self.units[match[2]]
             if 0 < number < math.inf:
                 return number
-        example = "8ms" if "ms" in self.units else "2GB"
-        self.fail(
-            f"{value!r} is no {self.name}; write a number and a unit ({', '.join(self.units)}), such as {example}",
-            param,
-            ctx,
-        )
+        such = f"a number and a unit ({', '.join(self.units)}), such as {'8ms' if 'ms' in self.units else '2GB'}"
+        self.fail(f"{value!r} is no {self.name}; write {such}", param, ctx)
 
 
 class Share(FloatType):
@@ -140,97 +136,77 @@ def unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], flag
     return found
 
 
+def _chosen(flag: str, among: tuple[str, ...], says: str | None = None, **more: Any) -> Callable[[Command], Command]:
+    return click.option(flag, type=click.Choice(among), help=says, **more)
+
+
+SHAPES = click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable.")
+DIM = click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable.")
+BATCH = click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs.")
+OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+
 #: What a run is: the card, the runtime, the precision, the model's open dimensions, how it is launched.
 SCENARIO = (
-    click.option(
-        "--gpu", required=True, help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."
-    ),
-    click.option("--runtime", type=click.Choice(RUNTIMES), help="[default: ort-cuda; ort-cpu on a processor]"),
-    click.option(
-        "--opt-level",
-        type=click.Choice(LEVELS),
-        default="all",
-        show_default=True,
-        help="Optimisations of ort-cuda and ort-cpu.",
-    ),
+    click.option("--gpu", required=True,
+                 help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."),
+    _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
+    _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
-    click.option("--precision", type=click.Choice(PRECISIONS), default="keep", show_default=True),
-    click.option("--method", type=click.Choice(METHODS), default="tile-wave", show_default=True),
-    click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable."),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable."),
-    click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs."),
+    _chosen("--precision", PRECISIONS, default="keep", show_default=True),
+    _chosen("--method", METHODS, default="tile-wave", show_default=True),
+    SHAPES, DIM, BATCH,
     click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
     click.option("--trip-count", "trips", multiple=True, metavar="NODE=N", help="How often a Loop runs; repeatable."),
-    click.option(
-        "--streams",
-        type=click.IntRange(1, 64),
-        default=1,
-        show_default=True,
-        help="Kernels that may run side by side.",
-    ),
+    click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True,
+                 help="Kernels that may run side by side."),
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
     click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
     click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
-    click.option(
-        "--host",
-        type=click.Choice(HOSTS),
-        help="Processor that launches kernels.  [default: server; jetson for Jetson modules]",
-    ),
+    _chosen("--host", HOSTS, "Processor that launches kernels.  [default: server; jetson for Jetson modules]"),
     click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
     click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to."),
-)
-
+)  # fmt: skip
 
 #: How a model is run here: those that are not given are left to `Job`.
 HERE = (
-    click.option("--provider", type=click.Choice(PROVIDERS), help="Where MODEL runs.  [default: cuda where usable]"),
-    click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable."),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable."),
-    click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs."),
-    click.option("--precision", type=click.Choice(MEASURED), help="As MODEL is run.  [default: keep]"),
-    click.option("--opt-level", type=click.Choice(LEVELS), help="ONNX Runtime's optimisations.  [default: all]"),
+    _chosen("--provider", PROVIDERS, "Where MODEL runs.  [default: cuda where usable]"),
+    SHAPES, DIM, BATCH,
+    _chosen("--precision", MEASURED, "As MODEL is run.  [default: keep]"),
+    _chosen("--opt-level", LEVELS, "ONNX Runtime's optimisations.  [default: all]"),
     click.option("--iterations", type=click.IntRange(1, 1_000_000), help="Runs that count.  [default: 300]"),
-)
-
+)  # fmt: skip
 
 #: What of such a run is told, and for how long it goes on.
 COUNTED = (
-    click.option(
-        "--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name, instead of random ones."
-    ),
-    click.option(
-        "--duration", "duration_s", type=Quantity("duration", TIME_UNITS), metavar="10s", help="Stop after that."
-    ),
+    click.option("--inputs", type=click.Path(), metavar="FILE.npz",
+                 help="Arrays by input name, instead of random ones."),
+    click.option("--duration", "duration_s", type=Quantity("duration", TIME_UNITS), metavar="10s",
+                 help="Stop after that."),
     click.option("--include-transfers", is_flag=True, help="Time copies of inputs and outputs as well."),
     click.option("--throughput", "search", is_flag=True, help="Look for the batch with the most samples per second."),
     click.option("--batches", type=Batches(), default=(), metavar="1,2,4", help="The same, of these batches."),
     click.option("--allow-host", is_flag=True, help="Go on where nodes run on the CPU that belong on the GPU."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
-)
-
+)  # fmt: skip
 
 #: What predictions are compared with, and how far off they may be.
 SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
-    click.option(
-        "--gpu", help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"
-    ),
-    click.option(
-        "--fail-above", type=Share(), metavar="15%", help="Exit 1 where MODEL or your own files are missed by more."
-    ),
+    click.option("--gpu",
+                 help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"),
+    click.option("--fail-above", type=Share(), metavar="15%",
+                 help="Exit 1 where MODEL or your own files are missed by more."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
     click.option("--markdown", is_flag=True, help="Print tables for a README; not with MODEL."),
-)
-
+)  # fmt: skip
 
 #: What a framework's model is exported with.
 EXPORTED = (
-    click.option(
-        "--input", "inputs", multiple=True, metavar="[NAME:]1x3x224x224[:int64]", help="An example input; repeatable."
-    ),
-    click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write."),
+    click.option("--input", "inputs", multiple=True, metavar="[NAME:]1x3x224x224[:int64]",
+                 help="An example input; repeatable."),
+    OUT,
     click.option("--weightless", is_flag=True, help="Leave the weights out: the file predicts the same."),
-)
+)  # fmt: skip
 
 
 def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:

@@ -11,28 +11,15 @@ from rich.text import Text
 
 from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
-from onnxperf.report import tabulate
+from onnxperf.tables import tabulate
 
 #: What a Device carries that is no figure of the card.
 NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})
 
-NOT_OF_A_CPU = frozenset(
-    {
-        "capability",
-        "node_nm",
-        "tensor_hz",
-        "l2_partitions",
-        "smem_bytes",
-        "threads_per_sm",
-        "tdp_W",
-        "pcie_Bps",
-        "nvlink_Bps",
-        "memory_bus_bits",
-        "memory_rate_bps",
-        "nvml_names",
-        "base_hz",
-    }
-)
+NOT_OF_A_CPU = frozenset({
+    "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
+    "nvlink_Bps", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
+})  # fmt: skip
 
 
 def facts(device: Device) -> dict[str, Any]:

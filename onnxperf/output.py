@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +23,7 @@ STREAM = re.compile(r"/(?:dev|proc/self)/(?:stdin|stdout|stderr|fd/([0-9]{1,4}))
 
 
 def prepare_streams() -> None:
-    """Have streams that lose characters they can't encode, not the whole answer."""
+    """Make stdout and stderr replace characters that they can't encode, rather than fail."""
     # A closed one would leave its number to the next file that is opened: check before any is.
     if sys.stdout is None:
         raise EnvironmentFailure("stdout is closed: there is nowhere to write the answer to")
@@ -35,7 +35,7 @@ def prepare_streams() -> None:
 
 
 def settle_streams() -> None:
-    """Flush what is left, and let a stream that fails take no part in the interpreter's own last flush."""
+    """Flush what is left; a stream that fails is closed off, so that the interpreter's own last flush does not fail."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -45,8 +45,13 @@ def settle_streams() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_target(target: str, *sources: str, option: str = "--json") -> None:
-    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read."""
+def check_target(target: str | None, *sources: str, option: str = "--json") -> None:
+    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read.
+
+    target: as an option gives it: None where it is not given; of --json, "-" for stdout. sources: files that are read.
+    """
+    if target is None or (target == "-" and option == "--json"):
+        return
     if not target:
         raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
     if not os.path.isdir(folder := os.path.dirname(target) or "."):
@@ -55,6 +60,28 @@ def check_target(target: str, *sources: str, option: str = "--json") -> None:
         with suppress(OSError):
             if os.path.samefile(target, source):
                 raise UsageError(f"{option} {target} would overwrite {source}, which is read: name another file")
+
+
+def deliver(
+    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None
+) -> None:
+    """Give a user the result of a command: JSON alone on stdout where `json_to` is "-"; else JSON to the file
+    `json_to`, if it is named, and what `show` prints.
+
+    gate: raises LimitExceeded where the result breaks a limit; it is asked last, and also where whoever reads stdout
+    stops before the end (`onnxperf predict ... | head`).
+    """
+    try:
+        if json_to == "-":
+            print(as_json(), flush=True)
+        else:
+            if json_to:
+                write_file(json_to, as_json() + "\n")
+            show()
+    except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
+        gate()
+        raise
+    gate()
 
 
 def write_file(target: str, content: str | bytes) -> None:
@@ -75,7 +102,9 @@ def write_file(target: str, content: str | bytes) -> None:
 
 @contextmanager
 def aside(target: str) -> Iterator[Path]:
-    """A path in a folder beside a file: what is written there takes its place in the end, and what lies beside that."""
+    """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
+    that were written beside it go where it lies.
+    """
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
@@ -104,7 +133,7 @@ def _unwritten(target: str, e: OSError) -> Error:
 
 
 def _stream(target: str) -> BinaryIO | None:
-    """What a target is opened as if it is no regular file, or names one of our own streams."""
+    """The target opened for writing where it is no regular file or names one of our own streams, else None."""
     if named := STREAM.fullmatch(target):
         number = int(named[1] or ("stdin", "stdout", "stderr").index(target.rpartition("/")[2]))
         sys.stdout.flush()

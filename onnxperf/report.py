@@ -5,12 +5,9 @@ Names come from model files and may hold anything: they are printed as plain tex
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,50 +16,18 @@ from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
 from onnxperf.scenario import PLATFORMS
+from onnxperf.tables import GAP, duration, row, shortened, size, stacked, tabulate
 
 BAR = 24
-WIDTH = 110
-GAP = 2  # between columns
-FOLDED = 20  # characters that a column of text keeps where lines are short
-NAME = 36  # characters of a name in a table
 GAPS = 10  # phases and gaps listed
 OPERATORS = 8  # types listed before the rest is summed up
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the unit that reads best, three digits."""
-    return _in_units(seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6}) or f"{seconds * 1e9:.3g} ns"
-
-
-def size(nbytes: float) -> str:
-    """Bytes in decimal units."""
-    return _in_units(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}) or f"{nbytes:.0f} B"
-
-
-def _in_units(value: float, units: Mapping[str, float]) -> str:
-    """A value in the first of the units that is not too large for it, or nothing."""
-    for unit, scale in units.items():
-        if value >= scale * 0.9995:
-            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:,.0f} {unit}"
-    return ""
-
-
-def console() -> Console:
-    """A console on stdout; where that is no terminal and COLUMNS is not set, lines are wide enough for every table."""
-    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(highlight=False, width=None if known else WIDTH)
-
-
 def show(
-    out: Console,
-    p: Prediction,
-    device: Device,
-    *,
-    top: int = 10,
-    detail: bool = False,
+    out: Console, p: Prediction, device: Device, *, top: int = 10, detail: bool = False,
     changes: Sequence[tuple[str, Prediction]] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Print a prediction: one screen, or with `detail` every kernel and note.
 
     `top` is how many different kernels to list; `changes` are the same run under other terms.
@@ -85,8 +50,7 @@ def show(
         parts.append(_kernels(out, ranked[:top]))
     parts.append(_changes(out, p, changes))
     parts.append(_notes(p.warnings if detail else [w for w in p.warnings if w.code not in QUIET], all_nodes=detail))
-    shown = [x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x)]
-    out.print(Group(*(x for part in shown for x in (part, Text()))), end="")
+    out.print(stacked(parts), end="")
 
 
 def _headline(p: Prediction, device: Device) -> Text:
@@ -155,7 +119,7 @@ def _facts(p: Prediction, device: Device) -> Table:
 
 
 def _pace(p: Prediction) -> str:
-    """What sets the pace for how much of the run, and where that holds longest."""
+    """Whether kernels, the host or copies set the pace, for which share of the time, and where for longest."""
     stalled_on: dict[str, list[Phase]] = {}
     for s in p.phases:
         stalled_on.setdefault(s.stalled_on, []).append(s)
@@ -202,11 +166,6 @@ def _gaps(out: Console, p: Prediction) -> Table:
     return tabulate(out, names, rows)
 
 
-def shortened(text: str, most: int = NAME) -> str:
-    """A name of a kernel or an operator, safe to print and short enough for a table; its end says most."""
-    return printable(text if len(text) <= most else f"{text[:9]}...{text[12 - most :]}")
-
-
 def _by_operator(out: Console, p: Prediction) -> Table:
     groups: dict[str, list[KernelPrediction]] = {}
     for k in p.kernels:
@@ -245,37 +204,6 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         named = (shortened(k.name), _short(k.op), f"{times} x")
         rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
-
-
-def tabulate(
-    out: Console, names: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = (), heads: bool = True
-) -> Table:
-    """A table that stays readable where lines are short: columns named in `spare` go, then text folds, figures never.
-
-    A leading # marks a column of figures, aligned to the right; a leading ! one of words that are not folded.
-    """
-    lines = [*rows]
-    cells = {n: [*([n.lstrip("#!")] if heads else []), *(line[i] for line in lines)] for i, n in enumerate(names)}
-    least = {n: max(map(cell_len, c), default=0) for n, c in cells.items()}
-    least = {n: w if n[:1] in ("#", "!") else min(w, FOLDED) for n, w in least.items()}
-    kept = [*names]
-    for name in spare:
-        if sum(least[n] + GAP for n in kept) - GAP <= out.width:
-            break
-        kept = [n for n in kept if n.lstrip("#!") != name]
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False, show_header=heads)
-    for name in kept:
-        whole = name[:1] in ("#", "!")
-        justify: JustifyMethod = "right" if name.startswith("#") else "left"
-        table.add_column(name.lstrip("#!"), justify=justify, overflow="fold", no_wrap=whole)
-    for line in lines:
-        row(table, *(cell for name, cell in zip(names, line, strict=True) if name in kept))
-    return table
-
-
-def row(table: Table, *cells: str) -> None:
-    """A row of plain text: rich would read [brackets] in a string as markup."""
-    table.add_row(*map(Text, cells))
 
 
 def _changes(out: Console, p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:

@@ -14,9 +14,9 @@ from statistics import mean
 
 import onnxperf
 from gpu_specs import Device
-from onnxperf.calibrate.device import measured
-from onnxperf.calibrate.effects import fit
-from onnxperf.calibrate.nominal import this_cpu
+from onnxperf.calibrate.corrections import fit
+from onnxperf.calibrate.measurements import measured
+from onnxperf.calibrate.this_processor import this_cpu
 from onnxperf.measure.job import Job
 from onnxperf.measure.run import measure
 

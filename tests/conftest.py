@@ -10,11 +10,9 @@ TESTS = Path(__file__).parent
 #: Exporters, comparisons with other programs, fits, scores and processes: whole files, and tests of other files. The
 #: quick loop does not even import these files. A test may also be marked where it stands.
 SLOW = (
-    "calibrate/test_constants.py",
-    "calibrate/test_device.py",
-    "calibrate/test_effects.py",
-    "calibrate/test_host.py",
-    "calibrate/test_tensor.py",
+    "derive/test_constants.py",
+    "derive/test_host.py",
+    "derive/test_tensor.py",
     "export/test_command.py",
     "export/test_from_tf.py",
     "export/test_from_torch.py",
@@ -29,7 +27,6 @@ SLOW = (
     "measure/test_show.py::test_a_batch_that_the_model_is_not_made_for",
     "measure/test_show.py::test_a_model_is_measured_shown_and_written",
     "measure/test_show.py::test_json_alone_on_stdout_with_a_curve_over_batches",
-    "measurements/test_tensor_core.py::test_the_sample_has_every_family",
     "op_models/test_against_torch.py",
     "op_models/test_random_shapes.py::test_attributes_of_a_hostile_file_do_no_harm",
     "runtimes/test_engine.py::test_samples_stay_whole_at_every_level",
@@ -51,8 +48,6 @@ SLOW = (
     "test_gates.py::test_the_action_passes_and_tells_of_every_model",
     "test_samples_run.py",
     "test_testing.py",
-    "test_validate.py",
-    "validate/test_here.py::test_a_model_is_measured_and_predicted_for_this_processor",
     "validate/test_measure_gpu.py",
 )
 

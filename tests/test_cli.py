@@ -16,7 +16,7 @@ import gpu_specs
 import onnxperf
 from onnxperf import cli
 from onnxperf.arguments import parse_shape
-from onnxperf.report import duration
+from onnxperf.tables import duration
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"

@@ -13,7 +13,7 @@ import pytest
 import onnxperf
 from onnxperf import cli
 from onnxperf.cli import cli as commands
-from onnxperf.report import duration
+from onnxperf.tables import duration
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]

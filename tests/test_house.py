@@ -1,40 +1,36 @@
-"""The house stands as it was drawn: who imports whom, how large it is, what is loaded when."""
+"""The house stands as it was drawn: who imports whom, how large files and functions are, what is loaded when."""
 
 from __future__ import annotations
 
 import ast
-import io
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from onnxperf import arguments, methods, passes, runtimes
+from tests.conftest import SLOW, TESTS
 
 ROOT = Path(__file__).parents[1]
 BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "output", "graph", "export", "passes", "runtimes", "lower", "latency", "methods", "scenario", "schedule",
-    "memory", "run", "notes", "prediction", "summary", "pipeline", "report", "decide", "testing", "measure",
-    "measurements", "calibrate", "explain", "gpus", "validate", "arguments", "cli", "__main__",
+    "errors", "output", "tables", "fitting", "graph", "export", "passes", "runtimes", "lower", "latency", "methods",
+    "scenario", "schedule", "memory", "run", "notes", "prediction", "summary", "pipeline", "report", "decide",
+    "testing", "measure", "datasets", "derive", "calibrate", "explain", "gpus", "compare", "validate", "arguments",
+    "cli", "__main__",
 )  # fmt: skip
-#: What a prediction does not walk through: measuring, measurements, fits to them, scores, and the view of one kernel.
-WORKSHOP = ("measure", "measurements", "calibrate", "validate", "explain")
-#: Before and after a prediction: exporters of frameworks, what follows from the answer, the command line.
-DOORS = ("export", "decide", "testing", "arguments", "cli")
-BENCH = ("onnxperf/graph/microbenchmarks.py", "onnxperf/graph/skeleton.py")  # models for measuring
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.
 EXTRA = {
-    "calibrate": {"scipy"},
+    "datasets": {"pyarrow"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "torch"},
+    "fitting": {"scipy"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
-    "measurements": {"pyarrow"},
     "testing": {"pytest"},
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
@@ -56,6 +52,7 @@ def imports(tree: ast.AST, typing: bool = True) -> Iterator[str]:
             yield from imports(node, typing)
 
 
+@cache
 def tree(file: str) -> ast.Module:
     return ast.parse(FILES[file].read_text(encoding="utf-8"))
 
@@ -94,29 +91,68 @@ def test_nothing_runs_what_a_file_says(file: str) -> None:
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), called
 
 
-def code(path: Path) -> int:
-    """Lines of code: what is neither blank nor comment nor docstring."""
-    text = path.read_text(encoding="utf-8")
-    described: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            described.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    aside = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in aside]
-    return len({line for t in tokens for line in range(t.start[0], t.end[0] + 1)} - described)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def test_the_house_stays_small() -> None:
-    lines = {file: len(path.read_text(encoding="utf-8").splitlines()) for file, path in FILES.items()}
-    assert not {file: n for file, n in lines.items() if n > 350}
-    total = {file: code(path) for file, path in FILES.items()}
-    workshop = {file: n for file, n in total.items() if room(file) in WORKSHOP or file in BENCH}
-    doors = {file: n for file, n in total.items() if room(file) in DOORS}
-    assert sum(total.values()) - sum(workshop.values()) - sum(doors.values()) < 7_850
-    assert sum(doors.values()) < 1_650
-    assert sum(n for file, n in workshop.items() if room(file) == "measure") < 2_050
-    assert sum(workshop.values()) < 6_150
-    assert sum(n for file, n in lines.items() if file.startswith("op_models")) < 2_000
+def local_names(function: ast.AST) -> Iterator[str]:
+    """What a function binds: arguments, assignments, imports; not what functions inside it and comprehensions do."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, SCOPES):
+            yield node.name
+        elif isinstance(node, COMPREHENSIONS):
+            yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        elif not isinstance(node, ast.Lambda):
+            if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+                yield node.name
+            yield from local_names(node)
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its decorators and its docstring."""
+    said = function.body[0] if ast.get_docstring(function) is not None else None
+    docstring = (said.end_lineno or 0) - said.lineno + 1 if said else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_and_functions_stay_small(file: str) -> None:
+    functions = [n for n in ast.walk(tree(file)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    names = {f.name: len(set(local_names(f))) for f in functions}
+    assert len(FILES[file].read_text(encoding="utf-8").splitlines()) <= 350
+    assert not {f.name: lines_of(f) for f in functions if lines_of(f) > 60}
+    assert not {name: count for name, count in names.items() if count > 30}
+
+
+FUNCTION = """
+def f(a, *b, c=1, **d):
+    'Two
+    lines.'
+    e = [g for g in a if (h := g)]
+    with open(e) as (i, j):
+        import k.l as m, n.o
+    for p in (lambda q: q)(a):
+        p.r = a[0] = p
+    def s(t):
+        u = t
+    try:
+        v: int = 1
+    except ValueError as w:
+        pass
+"""
+
+
+def test_locals_are_arguments_and_what_is_assigned() -> None:
+    (function,) = ast.parse(FUNCTION.replace("'", "'" * 3)).body
+    assert isinstance(function, ast.FunctionDef)
+    assert "".join(sorted(set(local_names(function)))) == "abcdehijmnpsvw"
+    assert lines_of(function) == 12
 
 
 @pytest.mark.parametrize("module", ["onnxperf", "onnxperf.cli", "onnxperf.errors", "gpu_specs", "op_models"])
@@ -133,3 +169,9 @@ def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
     assert tuple(sorted(methods.METHODS)) == arguments.METHODS
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_is_called_slow_is_there(name: str) -> None:
+    file, _, test = name.partition("::")
+    assert f"def {test}" in (TESTS / file).read_text(encoding="utf-8")

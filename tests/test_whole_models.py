@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import gpu_specs
+from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.sources.fp32_torch import COLUMNS, SAMPLES, models
 from onnxperf.errors import UsageError
 from onnxperf.graph import load
 from onnxperf.lower import Kernels, lower
-from onnxperf.measurements.models import COLUMNS, SAMPLES, Measured, models
 from onnxperf.runtimes import RUNTIMES, run_graph
 from tests.estimating import estimate
 from tests.zoo import zoo
@@ -29,7 +30,7 @@ def kernels(sample: str, batch: int, sequence: int) -> Kernels:
     return lower(run_graph(graph, EAGER), EAGER)
 
 
-def table(folder: Path, *rows: str) -> tuple[list[Measured], dict[str, int]]:
+def table(folder: Path, *rows: str) -> tuple[list[MeasuredRun], dict[str, int]]:
     header = ",".join((*COLUMNS, "neusight_ms"))
     (folder / "e2e.csv").write_text("\n".join((header, *rows)) + "\n")
     return models(folder)

@@ -1,4 +1,4 @@
-"""What of measurements a fit can use: rows with the kernels behind them, and what is left out, with the reason."""
+"""The rows that a fit to measurements uses, with the kernels behind them; and what is left out, with the reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Dropped:
 
 
 class Part(NamedTuple):
-    """What one row is of: kernels of a run, by their indices, and the seconds measured of them together."""
+    """One row of a fit: some kernels of a model, by their indices, and the seconds measured for them together."""
 
     name: str
     kernels: tuple[int, ...]
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredModel:
     """A measured model, its run on the device without effects, and its rows."""
 
     model: str
@@ -54,15 +54,15 @@ class MeasuredRun:
         return self.parts[0].name == WHOLE
 
 
-def lowered_run(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredRun:
-    """A measurement's kernels for the device as it is, and its rows."""
+def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredModel:
+    """The kernels of a measured model on the device `base`, and its rows; what can't be a row is noted in `dropped`."""
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
     run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), base)
     one_by_one = base.kind == "cpu" and bool(m.operators)
     rows = joined(m.operators, summarise(run)) if one_by_one else ()
     parts = _operators(m, run.kernels, rows, dropped) if one_by_one else _whole_run(m, run.kernels, dropped)
-    return MeasuredRun(m.subject.name, run, parts)
+    return MeasuredModel(m.subject.name, run, parts)
 
 
 def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tuple[Part, ...]:
@@ -77,7 +77,9 @@ def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tupl
 
 
 def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped: list[Dropped]) -> tuple[Part, ...]:
-    """One row of each operator that was measured; of equal ones their median, of those without a name their sum."""
+    """A row for each measured operator: one for all with equal work, with the median of their times, and one for all of
+    a type to which ONNX Runtime gave no names, with the sum.
+    """
     index, provider = {k.name: i for i, k in enumerate(kernels.rows)}, {o.name: o.provider for o in m.operators}
     equal: dict[tuple[object, str], list[Part]] = defaultdict(list)
     nameless: dict[str, list[Part]] = defaultdict(list)
@@ -98,9 +100,9 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 
 
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
-    """Why an operator is no row, "" if it is."""
+    """Why an operator can't be a row, "" if it can."""
     if is_wrapper(j.name):
-        return "it belongs to the frame around the operators"
+        return "it only holds the operators together"
     if j.measured_s is None:
         return "it was predicted, but is not in the profile"
     if j.predicted_s is None:

@@ -1,5 +1,6 @@
-"""What calibration runs: small models without weights, for a processor many operators of a kind side by side, for a GPU
-a few of a kind in a row.
+"""The suite that calibration measures: small models without weights.
+
+On a processor each holds many operators of a kind side by side, on a GPU a few of a kind one after the other.
 
 Shapes stand on grids, small to large, around what layers of common models have; no whole model is among them, nor is
 any model's list of layers. A processor's operators are told apart by ONNX Runtime's profile; a GPU is timed by the run.
@@ -24,8 +25,10 @@ ROOM = 0.25  # of the card's memory that a case may take
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model to measure for about `seconds`, in a precision, copies of inputs and outputs timed as well or not;
-    operators of a CPU's one by one, or the whole run.
+    """One model to measure, for about `seconds`.
+
+    copies: those of inputs and outputs are timed as well; one_by_one: on a processor each operator is timed, not the
+    whole run.
     """
 
     name: str

@@ -13,7 +13,7 @@ import click
 
 from onnxperf import __version__
 from onnxperf.arguments import debug
-from onnxperf.cli import here, models, predictions
+from onnxperf.cli import models, on_device, predictions
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.output import prepare_streams, settle_streams
 
@@ -36,7 +36,7 @@ def cli() -> None:
 
 for _command in (
     predictions.predict, predictions.check, predictions.diff, predictions.explain, predictions.gpus,
-    models.export, models.strip, here.measure, here.validate, here.calibrate,
+    models.export, models.strip, on_device.measure, on_device.validate, on_device.calibrate,
 ):  # fmt: skip
     cli.add_command(_command)
 

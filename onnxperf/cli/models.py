@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.arguments import debug, of_an_export, parse_input
+from onnxperf.arguments import OUT, debug, of_an_export, parse_input
 from onnxperf.errors import printable
 
 
@@ -63,7 +63,7 @@ def export_keras(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@OUT
 @debug
 def strip(model: str, out: str) -> None:
     """Write MODEL without its weights: a small file that predicts the same.
@@ -76,7 +76,7 @@ def strip(model: str, out: str) -> None:
       onnxperf strip model.onnx -o skeleton.onnx
     """
     from onnxperf.export import command
-    from onnxperf.report import size
+    from onnxperf.tables import size
 
     before, after, left_out = command.strip(model, out)
     click.echo(printable(f"{model} {size(before)}, {out} {size(after)}: {left_out} left out"), err=True)

@@ -9,21 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.arguments import (
-    SIZE_UNITS,
-    TIME_UNITS,
-    Quantity,
-    Share,
-    debug,
-    of_a_run,
-    parse_count,
-    parse_dim,
-    parse_product,
-    parse_shape,
-    unique,
-)
+from onnxperf import arguments
+from onnxperf.arguments import SIZE_UNITS, TIME_UNITS, Quantity, Share, debug, of_a_run
 from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
-from onnxperf.output import check_target, write_file
+from onnxperf.output import check_target, deliver
 
 if TYPE_CHECKING:
     from onnxperf.graph import Graph
@@ -48,14 +37,9 @@ max_memory_option = click.option(
 @max_memory_option
 @debug
 def predict(
-    model: str,
-    json_to: str | None,
-    top: int,
-    detail: bool,
-    max_latency: float | None,
-    max_memory: float | None,
+    model: str, json_to: str | None, top: int, detail: bool, max_latency: float | None, max_memory: float | None,
     **terms: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
     \b
@@ -71,20 +55,14 @@ def predict(
 
     run = _run(model, json_to, **terms)
     prediction = summarise(run)
-    try:
-        if json_to == "-":
-            click.echo(prediction.to_json())
-        else:
-            from onnxperf.report import console, show
 
-            if json_to:
-                write_file(json_to, prediction.to_json() + "\n")
-            better = changes(prediction)
-            show(console(), prediction, run.devices[0], top=top, detail=detail, changes=better)
-    except (BrokenPipeError, SystemExit):  # whoever reads has enough: the limits hold all the same
-        keep(prediction, max_latency, max_memory)
-        raise
-    keep(prediction, max_latency, max_memory)
+    def screen() -> None:
+        from onnxperf.report import show
+        from onnxperf.tables import console
+
+        show(console(), prediction, run.devices[0], top=top, detail=detail, changes=changes(prediction))
+
+    deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
 
 
 @click.command()
@@ -106,8 +84,8 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
     """
     from onnxperf.decide.budget import keep
     from onnxperf.pipeline import find
-    from onnxperf.report import duration, size
     from onnxperf.summary import summarise
+    from onnxperf.tables import duration, size
 
     if max_latency is None and max_memory is None:
         raise UsageError("check takes --max-latency, --max-memory or both")
@@ -159,21 +137,14 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     from onnxperf.pipeline import find
 
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
-    limit = math.inf if fail_above is None else fail_above
-    try:
-        if json_to == "-":
-            click.echo(found.to_json())
-        else:
-            from onnxperf.decide.show import show
-            from onnxperf.report import console
 
-            if json_to:
-                write_file(json_to, found.to_json() + "\n")
-            show(console(), found, find(terms["gpu"])[0], top=top)
-    except (BrokenPipeError, SystemExit):  # whoever reads has enough: the limit holds all the same
-        keep(found, limit)
-        raise
-    keep(found, limit)
+    def screen() -> None:
+        from onnxperf.decide.show import show
+        from onnxperf.tables import console
+
+        show(console(), found, find(terms["gpu"])[0], top=top)
+
+    deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
 
 
 def _run(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Run:
@@ -194,14 +165,13 @@ def _request(
 
     if not model:
         raise UsageError("the path of MODEL is empty")
-    if json_to not in (None, "-"):
-        check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
+    check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
     return Request(
         source(model, batch=batch, open_batch=fit)[0],
-        shapes=unique(shapes, parse_shape, "--shapes"),
-        dims=unique(dims, parse_dim, "--dim"),
+        shapes=arguments.unique(shapes, arguments.parse_shape, "--shapes"),
+        dims=arguments.unique(dims, arguments.parse_dim, "--dim"),
         batch=batch,
-        trip_counts=unique(trips, parse_count, "--trip-count"),
+        trip_counts=arguments.unique(trips, arguments.parse_count, "--trip-count"),
         terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
     )
 
@@ -226,16 +196,11 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     if gemm is not None and (given := [n for n in ("shapes", "dims", "batch", "fit", "trips") if terms[n]]):
         raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
     from onnxperf import explain as room
-    from onnxperf.report import console
+    from onnxperf.tables import console
 
-    subject = room.product_graph(parse_product(gemm)) if gemm is not None else model or ""
+    subject = room.product_graph(arguments.parse_product(gemm)) if gemm is not None else model or ""
     explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
-    if json_to == "-":
-        click.echo(explanation.to_json())
-        return
-    if json_to:
-        write_file(json_to, explanation.to_json() + "\n")
-    room.show(console(), explanation)
+    deliver(json_to, explanation.to_json, lambda: room.show(console(), explanation))
 
 
 @click.command()
@@ -253,19 +218,15 @@ def gpus(name: str | None, as_json: bool) -> None:
     import gpu_specs
     from onnxperf import gpus as cards
     from onnxperf.pipeline import find
-    from onnxperf.report import console
+    from onnxperf.tables import console
 
+    json_to = "-" if as_json else None
     if name is None:
         devices = [gpu_specs.load(i) for i in gpu_specs.ids()]
-        if as_json:
-            click.echo(json.dumps([cards.as_json(d) for d in devices], indent=2))
-        else:
-            cards.show_gpus(console(), devices)
+        every = [cards.as_json(d) for d in devices]
+        deliver(json_to, lambda: json.dumps(every, indent=2), lambda: cards.show_gpus(console(), devices))
         return
     device, notes = find(name)
     for note in notes:
         click.echo(note.message, err=True)
-    if as_json:
-        click.echo(json.dumps(cards.as_json(device), indent=2))
-    else:
-        cards.show_gpu(console(), device)
+    deliver(json_to, lambda: json.dumps(cards.as_json(device), indent=2), lambda: cards.show_gpu(console(), device))

@@ -11,7 +11,8 @@ from gpu_specs import Device
 from onnxperf.errors import BudgetExceeded, UsageError, printable
 from onnxperf.pipeline import predict
 from onnxperf.prediction import Prediction
-from onnxperf.report import blame, duration, size
+from onnxperf.report import blame
+from onnxperf.tables import duration, size
 
 MOST = 1e15  # milliseconds or GB
 

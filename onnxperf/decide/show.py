@@ -13,7 +13,8 @@ from onnxperf.decide.diff import Change, Difference, total
 from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import KernelPrediction, Prediction
-from onnxperf.report import QUIET, duration, shortened, tabulate
+from onnxperf.report import QUIET
+from onnxperf.tables import duration, shortened, tabulate
 
 SAYS = {
     "slower": "same work, slower in B",

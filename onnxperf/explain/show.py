@@ -7,7 +7,7 @@ from rich.text import Text
 
 from onnxperf.errors import printable
 from onnxperf.explain.core import Explanation, amount
-from onnxperf.report import duration, tabulate
+from onnxperf.tables import duration, tabulate
 
 BAR = 20
 

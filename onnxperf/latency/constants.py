@@ -1,8 +1,8 @@
 """The shipped constants, from the TOML files in `constants/` beside this file.
 
 `assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
-made by `python -m onnxperf.calibrate.constants` and holds one family's constants, what they were derived from, and the
-same constants derived without each die in turn.
+made by `python -m onnxperf.derive` and holds one family's constants, what they were derived from, and the same
+constants derived without each die in turn.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from onnxperf.measure.run import Progress, measure
 from onnxperf.measure.series import Series
 from onnxperf.measure.throughput import measure_throughput
 from onnxperf.output import check_target, write_file
-from onnxperf.report import FOLDED, console, duration, row, shortened, size, tabulate
+from onnxperf.tables import FOLDED, console, duration, row, shortened, size, tabulate
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up

@@ -1,6 +1,6 @@
-"""How far the answers are from measurements: every method scored on open rows, with each card left out in turn."""
+"""How far the answers are from measurements of others: every method scored, with each card left out in turn."""
 
-from onnxperf.validate.run import Report, sources, validate
-from onnxperf.validate.score import Score
+from onnxperf.compare.score import Score
+from onnxperf.validate.report import Report, sources, validate
 
 __all__ = ["Report", "Score", "sources", "validate"]

@@ -9,8 +9,8 @@ import pytest
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.calibrate.nominal import Described, device
 from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
+from onnxperf.calibrate.this_processor import Described, device
 from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
 from onnxperf.pipeline import Request, run_of

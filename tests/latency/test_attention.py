@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.calibrate import attention as calibrate
+from onnxperf.datasets import Table
+from onnxperf.derive.attention import FAMILY
 from onnxperf.latency import alone, floors, shipped
-from onnxperf.measurements import Table
 from op_models import Operator, Tensor, Work, work_or_bytes
 
 CARDS = [gpu_specs.load(i) for i in gpu_specs.ids() if gpu_specs.load(i).kind == "gpu"]
@@ -89,7 +89,7 @@ def test_rows_kept_back_are_in_no_fit() -> None:
     kept = np.array([False, False, False, True])
     names = np.full(times.shape, "", dtype=object)
     table = Table("attention decode", "graph", works, ("h200-sxm", "a100-sxm4-80gb"), times, kept, names, {})
-    found = calibrate.tables([table, table])
+    found = FAMILY.tables([table, table])
     assert [t.gpus for t in found] == [("h200-sxm",), ("a100-sxm4-80gb",)] * 2  # A100's rows would be drawn too seldom
     assert [len(t.works) for t in found] == [3, 1] * 2
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.calibrate import tensor_conv
-from onnxperf.calibrate.fit import fit
+from onnxperf.datasets import Table
+from onnxperf.derive import tensor_conv
+from onnxperf.derive.fit import fit
 from onnxperf.latency import alone, floors, shipped, single
 from onnxperf.latency.constants import assumed
 from onnxperf.latency.terms import KernelTerms
-from onnxperf.measurements import Table
 from onnxperf.methods import METHODS
 from op_models import Conv, Work
 
@@ -141,8 +141,8 @@ def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> 
     works = tuple(half(n, 128, 128, (s, s), (3, 3)) for n in (1, 4, 16, 64) for s in (7, 14, 28, 56))
     rows = tensor_conv.FAMILY.model(works, (V100, T4), made) + 1e-6
     kernel, test = np.full(rows.shape, "", dtype=object), np.ones(len(works), dtype=bool)
-    table = Table(tensor_conv.NAMES[0], "deepbench", works, (V100.id, T4.id), rows, test, kernel, {})
-    found = fit(tensor_conv.FAMILY, tensor_conv.tables([table]), assumed()).values
+    table = Table("deepbench conv fp16", "deepbench", works, (V100.id, T4.id), rows, test, kernel, {})
+    found = fit(tensor_conv.FAMILY, tensor_conv.FAMILY.tables([table]), assumed()).values
     assert found[start] == pytest.approx(8e-6, rel=0.2)
 
 

@@ -6,10 +6,10 @@ from math import prod
 import pytest
 
 import gpu_specs
-from onnxperf.calibrate import gemm as calibration
+from onnxperf.datasets import Row, tables
+from onnxperf.derive import gemm as calibration
 from onnxperf.latency import alone, shipped, single
 from onnxperf.latency.constants import assumed
-from onnxperf.measurements import Row, tables
 from onnxperf.methods import METHODS
 from op_models import Gemm, Work
 from tests.latency import conftest
@@ -81,7 +81,7 @@ def test_fits_see_training_rows_of_cards_at_full_clock_alone() -> None:
     rows = [
         Row("linear", g, product(512, 512, k), 1e-3, k == 512) for g in ("t4", "v100-pcie-32gb") for k in (512, 640)
     ]
-    (table,) = calibration.tables(tables(rows, "torch", {}))
+    (table,) = calibration.FAMILY.tables(tables(rows, "torch", {}))
     assert table.gpus == ("v100-pcie-32gb",)
     assert [w.matrix_flops for w in table.works] == [2 * 512 * 512 * 640]
 

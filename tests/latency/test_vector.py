@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.calibrate import vector as calibrate
-from onnxperf.calibrate.fit import fit
+from onnxperf.datasets import Table
+from onnxperf.derive.fit import fit
+from onnxperf.derive.vector import FAMILY
 from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import assumed
 from onnxperf.latency.families.rows import rows as row_model
 from onnxperf.latency.works import Works
-from onnxperf.measurements import Table
 from op_models import Move, Pointwise, Rows, Work
 from tests.latency.conftest import seconds
 
@@ -105,8 +105,8 @@ def test_short_runs_cost_more_than_a_copy() -> None:
 
 
 def test_every_constant_of_the_family_has_a_start_value() -> None:
-    for p in calibrate.FAMILY.parameters:
-        assert reduce(getitem, p.path.split("."), vars(assumed())) == pytest.approx(p.prior, rel=0.7)
+    for p in FAMILY.parameters:
+        assert reduce(getitem, p.path.split("."), vars(assumed())) == pytest.approx(p.start, rel=0.7)
 
 
 def tables(dram: float) -> list[Table]:
@@ -116,7 +116,8 @@ def tables(dram: float) -> list[Table]:
         *(rows(2**14, w, SOFTMAX) for w in range(256, 4096, 256)),
     )
     cards = (P4, P100, T4)
-    made = calibrate.model(works, cards, assumed().having({"dram.early": dram})) + 2e-5
+    c = assumed().having({"dram.early": dram})
+    made = FAMILY.model(works, cards, c) + FAMILY.beside(works, c)[:, None] + 2e-5
     made = made * np.exp(0.02 * np.random.default_rng(0).standard_normal(made.shape))
     short = 1e-6 * np.ones((1, len(cards)))
     every = np.vstack([made, short])
@@ -126,13 +127,13 @@ def tables(dram: float) -> list[Table]:
 
 
 def test_a_slice_of_rows_gives_back_the_constant_that_made_it() -> None:
-    used = calibrate.tables(tables(0.65))
-    found = fit(replace(calibrate.FAMILY, weight=300.0), used, assumed())
+    used = FAMILY.tables(tables(0.65))
+    found = fit(replace(FAMILY, weight=300.0), used, assumed())
     assert found.values["dram.early"] == pytest.approx(0.65, rel=0.05)
 
 
 def test_fits_see_neither_test_rows_nor_rows_shorter_than_a_launch() -> None:
-    (given,), (used,) = tables(0.7), calibrate.tables(tables(0.7))
+    (given,), (used,) = tables(0.7), FAMILY.tables(tables(0.7))
     assert len(used.works) == len(given.works) - 2
     assert not used.test.any() and np.nanmin(used.seconds) >= 1e-4
     assert sum(used.dropped.values()) == 3

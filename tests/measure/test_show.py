@@ -14,7 +14,7 @@ from onnxperf.measure import job, show, throughput
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
-from onnxperf.report import console
+from onnxperf.tables import console
 from tests.measure.conftest import parsed
 from tests.test_cli import SAMPLES, golden, run
 

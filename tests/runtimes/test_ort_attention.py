@@ -15,7 +15,7 @@ import onnxperf
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import precision
-from onnxperf.runtimes import LEVELS, RUNTIMES, WITHIN, run_graph
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, WITHIN, run_graph
 from onnxperf.runtimes.ort_attention import apart
 from onnxperf.runtimes.ort_transformers import RULES
 from op_models import Attention, Operator, Tensor, work_of
@@ -110,10 +110,10 @@ def test_a_fused_attention_stays_causal(causal: int) -> None:
 def test_the_host_walks_to_a_node_once(minilm: Graph) -> None:
     free = replace(OLDER.host, host_op_s=0.0, copy_s=0.0, launch_s=0.0, node_s=1.0)
     run = run_graph(minilm, OLDER, LEVELS["all"], True)
-    rows = lower(run, replace(OLDER, host=free)).rows
+    launches, tail = lower(run, OLDER).host_seconds(free, HOSTS["server"])
     inside = sum(WITHIN in o.attrs for o in run.operators)
     assert inside == 6 * 6
-    assert sum(k.host_s for k in rows) == sum(o.place != "copy" for o in run.operators) - inside
+    assert sum(launches) + tail == sum(o.place != "copy" for o in run.operators) - inside
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""`onnxperf calibrate`: fit a device's corrections to what was measured on it, and write its device file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.text import Text
+
+import gpu_specs
+from gpu_specs import Device, Source, SpecError
+from onnxperf.calibrate.corrections import Calibration, fit
+from onnxperf.calibrate.device_file import file_of
+from onnxperf.calibrate.measurements import host_link, measured, recorded
+from onnxperf.calibrate.rows import Dropped
+from onnxperf.calibrate.show import FIGURES, as_json, show
+from onnxperf.calibrate.this_processor import elsewhere, this_cpu
+from onnxperf.errors import UsageError, printable
+from onnxperf.fitting import require_scipy
+from onnxperf.measure import environment
+from onnxperf.measure.environment import card_of, processor, usable_provider
+from onnxperf.measure.record import Measurement, Place
+from onnxperf.output import check_target, deliver, write_file
+from onnxperf.tables import console
+
+
+def run(provider: str | None, folder: str | None, out: str | None, json_to: str | None, keep: str | None) -> None:
+    """Calibrate the device that is here, or the one of the measurements in `folder`; write its file, say what it holds.
+
+    provider: cuda or cpu, None takes CUDA where it can be used; out: the file, None for one in the working folder;
+    json_to: as of other commands; keep: a folder for the measurements.
+    Raises onnxperf errors: what is wrong with the request before anything runs.
+    """
+    require_scipy("fitting a device")
+    if folder is not None and (provider or keep):
+        raise UsageError("--from DIR reads what was measured before: --provider and --keep don't go with it")
+    check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
+    unused = list[Dropped]()
+    measurements = recorded(folder, unused) if folder is not None else ()
+    base = base_of(measurements[0].place if measurements else _place(provider or usable_provider()))
+    target = out or ("this-cpu.toml" if base.kind == "cpu" else f"{base.id}-here.toml")
+    refuse(target)
+    if json_to is not None and Path(json_to).absolute() == Path(target).absolute():
+        raise UsageError(f"--json {json_to} would overwrite the device file: name another")
+    if folder is None:
+        measurements = measured(base, keep, unused)
+    found = fit(measurements, base)
+    found = replace(found, device=sourced(found, measurements, folder is None), dropped=(*unused, *found.dropped))
+    link = host_link(measurements) if base.kind == "gpu" else None
+    write_file(target, file_of(found.device, link))
+
+    def screen() -> None:
+        show(console(), found, link)
+        console().print(Text(f"written to {target}: --gpu {target} takes it", style="bold"))
+
+    deliver(json_to, lambda: as_json(found, link), screen)
+
+
+def _place(provider: str) -> Place:
+    if provider == "cpu":
+        return processor()
+    cuda = environment.cuda_runtime()
+    environment.require_device(cuda)
+    return environment.graphics(cuda, environment.Sensors(None, ""))
+
+
+def base_of(place: Place) -> Device:
+    """The device to start from: the catalogue's card, or a processor with nominal figures."""
+    if place.kind == "cpu":
+        return this_cpu() if place.name == processor().name else elsewhere(place)
+    if not (id := card_of(place)):
+        raise UsageError(f"{printable(place.name)} is not in the catalogue, and a fit needs its figures to start from")
+    return gpu_specs.load(id)
+
+
+def refuse(target: str) -> None:
+    """Raise UsageError where a device file can't go: not by that name, or over something that is none."""
+    path = Path(target)
+    if path.suffix.lower() != ".toml":
+        raise UsageError(f"-o {target}: the name of a device file ends in .toml")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {target}: there is no folder {path.parent}")
+    if path.exists():
+        try:
+            gpu_specs.read(path)
+        except SpecError:
+            raise UsageError(f"-o {target} is there and is no device file: name another") from None
+
+
+def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:
+    """The device, with measurements named as the source of its effects and of the figures that they changed."""
+    m = measurements[0]
+    runtime = dict(m.setting.software).get("onnxruntime", "of an unknown version")
+    driver = f", driver {m.place.driver}" if m.place.driver else ""
+    whence = "its suite" if suite else f"{len(measurements)} files"
+    before, after = (f"{found.error(x):.0%}" for x in (False, True))
+    says = printable(
+        f"onnxperf calibrate, {datetime.now(UTC):%Y-%m-%d}, ONNX Runtime {runtime[:40]}{driver[:40]}:"
+        f" {len(found.rows)} rows of {whence}, off by {before} before and {after} after, mean"
+    )
+    d, base = found.device, found.base
+    changed = {f for f in FIGURES if getattr(d, f) != getattr(base, f)}
+    changed |= {"fp32"} if d.dense_flops != base.dense_flops else set()
+    sources = [replace(s, facts=tuple(f for f in s.facts if f not in changed)) for s in d.sources]
+    if changed:
+        sources.append(Source("derived", says, tuple(sorted(changed))))
+    return replace(d, effects=replace(d.effects, source=says), sources=tuple(s for s in sources if s.facts))

@@ -1,0 +1,271 @@
+"""Corrections of a device from measurements on it: a few effects, and a factor for each type of operator.
+
+On a processor every profiled operator is a row, on a GPU every run, as is a run that was not profiled. First the
+effects are fitted (`onnxperf.fitting`), then one factor for each operator type to what is left of its rows, pulled to 1
+where there are few. Both in turns, as they share rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpu_specs import Device, Effects, Rates
+from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
+from onnxperf.errors import Error, UsageError
+from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
+from onnxperf.latency import Estimates, correction_name, estimate
+from onnxperf.measure.record import Measurement
+from onnxperf.runtimes import slower
+from onnxperf.schedule import schedule
+
+#: Standard deviations of the logarithms of the effects: cards are known by their datasheets, processors by flags.
+#: `DRAM` and `L3` are the bandwidth, and what a core has of the cache that it shares.
+SPREADS = {
+    "gpu": {"compute": 0.12, "memory": 0.08, "launch": 0.3, "host": 0.4, "power": 0.2},
+    "cpu": {"compute": 0.7, "memory": 0.7, "host": 0.7, "DRAM": 0.7, "L3": 0.7},
+}
+SHRINK = {"gpu": 2.0, "cpu": 0.2}  # rows that the prior of an operator type's factor counts for
+FEWEST = 3  # usable rows
+LIMIT = 30.0  # of any effect or factor, up or down
+TURNS = 3
+FASTER = 0.9  # of the physical floor: rows below went wrong
+RAISED = 4.0  # a processor may be so much faster than nominal
+SHOWN_BY = 5  # rows that show it
+MOST = 0.5  # of a GPU's run that one type takes, or the run says nothing of a single one
+COVERAGE, LEAST_WIDTH, WIDTH_ROWS = 0.8, 0.05, 5
+STEP = 1e-3  # of a logarithm, for differences
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured time beside its predictions before and after the fit, in seconds.
+
+    type: of the operator as in `Effects.operators`; "" for a whole run that no single type takes most of.
+    """
+
+    model: str
+    name: str
+    type: str
+    measured_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The device with its effects, what it was before, and the rows behind them."""
+
+    device: Device
+    base: Device
+    rows: tuple[Row, ...]
+    dropped: tuple[Dropped, ...]
+
+    def error(self, after: bool, type: str | None = None) -> float:
+        """Mean of |predicted / measured - 1| over all rows or those of a type."""
+        rows = [r for r in self.rows if type is None or r.type == type]
+        return float(np.mean([abs((r.after_s if after else r.before_s) / r.measured_s - 1) for r in rows]))
+
+
+def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
+    """Derive the effects of `device`, whatever it has now, from measurements on it.
+
+    Raises UsageError where fewer than FEWEST rows can be used, EnvironmentFailure without scipy.
+    """
+    require_scipy("fitting a device")
+    base, dropped = replace(device, effects=Effects()), list[Dropped]()
+    models = []
+    for m in measurements:
+        try:
+            if not m.complete:
+                raise UsageError("it was interrupted before it was complete")
+            models.append(rows_of(m, base, dropped))
+        except Error as e:
+            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    if base.kind == "cpu":
+        base = _with_clock_shown(models, base)
+    models = [_without_impossible(m, base, dropped) for m in models]
+    model = _Model([m for m in models if m.parts], base)
+    if len(model.measured) < FEWEST:
+        why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
+        raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
+    values, factors = np.ones(len(model.names)), dict[str, float]()
+    for _ in range(TURNS):
+        values = _effects(model, values, factors)
+        factors = _factors(model, model.device(values, factors), factors)
+    found = _within_peak(model.device(values, factors))
+    width = _half_width(model, found, factors)
+    found = replace(found, effects=replace(found.effects, half_width=width))
+    before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
+    rows = zip(model.of, model.types, model.measured, before, after, strict=True)
+    return Calibration(found, device, tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows), tuple(dropped))
+
+
+def _within_peak(d: Device) -> Device:
+    """A processor whose effect on compute is at least 1: where arithmetic came out faster than the peak allows, the
+    same times by a higher clock, with bandwidth and the effect on memory scaled to it.
+    """
+    faster = 1 / d.effects.compute
+    if d.kind != "cpu" or faster <= 1:
+        return d
+    return replace(
+        _clocked(d, faster),
+        bandwidth_Bps=d.bandwidth_Bps * faster,
+        effects=replace(d.effects, compute=1.0, memory=d.effects.memory * faster),
+    )
+
+
+def _clocked(d: Device, factor: float) -> Device:
+    rates = Rates(tuple((pipe, rate * factor) for pipe, rate in d.dense_flops.items()))
+    return replace(d, boost_hz=d.boost_hz * factor, tensor_hz=d.tensor_hz * factor, dense_flops=rates)
+
+
+def _with_clock_shown(models: Sequence[MeasuredModel], base: Device) -> Device:
+    """A processor with its clock raised until fewer than SHOWN_BY rows beat the peak; rows that are faster than RAISED
+    times the peak are taken for errors.
+    """
+    rows = [(p, floor_s) for m in models for p, floor_s in zip(m.parts, _floors(m, base), strict=True)]
+    ratios = sorted(floor_s / p.seconds for p, floor_s in rows)
+    shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
+    return _clocked(base, max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0))
+
+
+def _floors(m: MeasuredModel, base: Device) -> list[float]:
+    """The physical bound of each row, in seconds."""
+    floor_s = _estimates(m, [base]).floor_s[:, 0]
+    return [float(floor_s[list(p.kernels)].sum()) for p in m.parts]
+
+
+def _without_impossible(m: MeasuredModel, base: Device, dropped: list[Dropped]) -> MeasuredModel:
+    """The model without rows that are faster than physics allows."""
+    fast = [part for part, floor_s in zip(m.parts, _floors(m, base), strict=True) if part.seconds < FASTER * floor_s]
+    why = "it is faster than the device's peak allows"
+    dropped += (Dropped(m.model, part.name, part.seconds, why) for part in fast)
+    return replace(m, parts=tuple(part for part in m.parts if part not in fast))
+
+
+class _Model:
+    """What is predicted of all rows, as a function of the device's effects and of the factors by operator type."""
+
+    def __init__(self, models: Sequence[MeasuredModel], base: Device):
+        self.models, self.base = models, base
+        spreads = {n: s for n, s in SPREADS[base.kind].items() if n != "L3" or base.l3_bytes}
+        self.names = tuple(spreads)
+        self.priors = [Prior(1.0, s, 1 / LIMIT, LIMIT) for s in spreads.values()]
+        self.of = [(m.model, p.name) for m in models for p in m.parts]
+        self.measured = np.array([p.seconds for m in models for p in m.parts])
+        self.types_of = [self._types(m) for m in models]
+        self.types = np.array([t for types in self.types_of for t in types], dtype=object)
+
+    def device(self, values: Array, factors: Mapping[str, float]) -> Device:
+        """The device with these effects, in the order of `names`, and factors by operator type."""
+        at = dict(zip(self.names, map(float, values), strict=True))
+        bandwidth, shared = at.pop("DRAM", 1.0), at.pop("L3", 1.0)
+        return replace(
+            self.base,
+            bandwidth_Bps=self.base.bandwidth_Bps * bandwidth,
+            l3_bytes=round(self.base.l3_bytes * shared),
+            effects=Effects(**at, operators=Rates(tuple(sorted(factors.items()))), source="fit"),
+        )
+
+    def predicted(self, devices: Sequence[Device]) -> tuple[Array, Array]:
+        """Seconds of all rows on each device [rows, g], and the share of them that their types' factors multiply."""
+        found = [
+            self._whole(m, types[0], devices) if m.whole else self._each(m, devices)
+            for m, types in zip(self.models, self.types_of, strict=True)
+        ]
+        return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
+
+    def _each(self, m: MeasuredModel, devices: Sequence[Device]) -> tuple[Array, Array]:
+        """Each row by itself, with what the host spends on its operators."""
+        e, host = _estimates(m, devices), np.array([d.effects.host for d in devices])
+        kernel = np.array([e.seconds[list(p.kernels)].sum(axis=0) for p in m.parts])
+        nodes = np.array([[sum(m.run.kernels.rows[i].repeat for i in p.kernels)] for p in m.parts])
+        total = kernel + nodes * m.run.host_costs[0].node_s * host
+        return total, kernel / total
+
+    def _whole(self, m: MeasuredModel, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
+        e = _estimates(m, devices)
+        total = np.array([[_scheduled(m, e, j, d.effects.host) for j, d in enumerate(devices)]])
+        mine = np.array([correction_name(k) == type for k in m.run.kernels.rows], dtype=bool)
+        return total, e.seconds[mine].sum(axis=0, keepdims=True) / total
+
+    def _types(self, m: MeasuredModel) -> list[str]:
+        """The operator type of each row, "" where a run is of no single one."""
+        names = [correction_name(k) for k in m.run.kernels.rows]
+        if not m.whole:
+            return [names[p.kernels[0]] for p in m.parts]
+        e, sums = _estimates(m, [self.base]), defaultdict[str, float](float)
+        for name, seconds in zip(names, e.seconds[:, 0], strict=True):
+            sums[name] += float(seconds)
+        most = max(sums, key=lambda t: sums[t], default="")
+        return [most if sums[most] > MOST * _scheduled(m, e, 0, 1.0) else ""]
+
+
+def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
+    return estimate(m.run.kernels, devices, m.run.method, m.run.constants)
+
+
+def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
+    """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
+    own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], occupancy=e.occupancy[:, [j]])
+    return float(schedule(m.run.kernels, own, [slower(m.run.host_costs[0], host)], m.run.cpu).total_s[0])
+
+
+def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
+    """The effects that fit best beside these factors, in the order of `_Model.names`; `values` are where it begins."""
+
+    def misfits(points: Array) -> Array:
+        devices = [model.device(p, factors) for p in points]
+        return np.asarray(np.log(model.predicted(devices)[0] / model.measured[:, None]))
+
+    return map_fit(model.priors, misfits, begin=values, step=STEP)
+
+
+def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dict[str, float]:
+    """The factor of each operator type beside the effects of `device`.
+
+    It is the mean of what its rows ask for, as logarithms, in which rows that are far off count little; the prior,
+    which counts for SHRINK rows, pulls it to 1.
+    """
+    off, share, types = _misses(model, device)
+    found = {}
+    for t in sorted({t for t in model.types if t}):
+        mine, before = types == t, np.log(factors.get(t, 1.0))
+        says, s = off[mine] / np.maximum(share[mine], 0.1) + before, share[mine]  # each row's own logarithm
+        at = float(np.median(says))
+        for _ in range(TURNS):
+            weight = s**2 / np.sqrt(1 + (s * (says - at) / SOFT) ** 2)
+            at = float((weight * says).sum() / max(weight.sum(), 1e-9))
+        at *= (s**2).sum() / ((s**2).sum() + SHRINK[model.base.kind])
+        found[t] = float(np.clip(np.exp(at), 1 / LIMIT, LIMIT))
+    return found
+
+
+def _misses(model: _Model, device: Device) -> tuple[Array, Array, Array]:
+    """Of each row: log(measured / predicted), the share of its time that its type's factor multiplies, and its type."""
+    predicted, share = (part[:, 0] for part in model.predicted([device]))
+    return np.log(model.measured / predicted), share, model.types
+
+
+def _half_width(model: _Model, device: Device, factors: Mapping[str, float]) -> float | None:
+    """The half-width of ranges: four in five rows are off by less, as a logarithm.
+
+    Each row counts as if its type's factor had been found without it. None where fewer than WIDTH_ROWS rows are of a
+    type with other rows.
+    """
+    off, share, types = _misses(model, device)
+    misses = []
+    for t in factors:
+        mine = types == t
+        if mine.sum() > 1:
+            counted = share[mine] ** 2
+            total = counted.sum() + SHRINK[model.base.kind]
+            misses += list(np.abs(off[mine] * total / (total - counted)))
+    if len(misses) < WIDTH_ROWS:
+        return None
+    rank = min(int(np.ceil((len(misses) + 1) * COVERAGE)), len(misses))  # split-conformal, as of shipped ranges
+    return float(max(np.sort(misses)[rank - 1], LEAST_WIDTH))

@@ -1,0 +1,106 @@
+"""The measurements that a calibration is fitted to: taken here with the suite, or read from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_specs import Device
+from onnxperf.calibrate.rows import Dropped
+from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
+from onnxperf.errors import Error, UsageError, printable
+from onnxperf.latency import shipped
+from onnxperf.measure.files import read, write
+from onnxperf.measure.job import Job
+from onnxperf.measure.record import Measurement
+from onnxperf.measure.run import measure
+from onnxperf.measure.show import telling
+from onnxperf.output import write_file
+
+MOST_FILES = 2000
+RUNS = 10_000  # at most, of a case
+LEAST_COPIED = 16e6  # bytes of a copy that shows the link's rate
+
+
+def recorded(folder: str, unread: list[Dropped]) -> tuple[Measurement, ...]:
+    """The measurements in a folder, all of one device; what can't be read is noted in `unread`.
+
+    Raises UsageError where there are none, or of several devices.
+    """
+    try:
+        paths = sorted(p for p in Path(folder).iterdir() if p.suffix == ".json" and p.is_file())
+    except (OSError, ValueError) as e:
+        raise UsageError(f"--from {folder}: {getattr(e, 'strerror', None) or e}") from None
+    if len(paths) > MOST_FILES:
+        raise UsageError(f"--from {folder} holds {len(paths):,} files: {MOST_FILES:,} are read at most")
+    found = []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except UsageError as e:
+            unread.append(Dropped(printable(path.name), "", 0.0, str(e)))
+    if not found:
+        why = f": {unread[0].reason}" if unread else ""
+        raise UsageError(f"--from {folder} holds no file (*.json) of `onnxperf measure` that can be read{why}")
+    devices = sorted({printable(m.place.name) for m in found})
+    if len(devices) > 1 or len({m.place.kind for m in found}) > 1:
+        names = ", ".join(devices)[:500]
+        raise UsageError(f"--from {folder} holds measurements of several devices ({names}): give each its own folder")
+    return tuple(found)
+
+
+def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Measurement, ...]:
+    """Measure the suite on the device that is here; cases that fail are noted in `failed`.
+
+    keep: a folder for the measurements. Raises the first error where every case fails.
+    """
+    if keep is not None:
+        try:
+            os.makedirs(keep, exist_ok=True)
+        except OSError as e:
+            raise UsageError(f"--keep {keep}: {e.strerror or e}") from None
+    cases, found, first = cpu_suite() if base.kind == "cpu" else gpu_suite(base), list[Measurement](), None
+    with telling() as told:
+        for i, case in enumerate(cases):
+            told(case.name, i, len(cases))
+            try:
+                m = _case(case, "cpu" if base.kind == "cpu" else "cuda")
+            except Error as e:
+                first = first or e
+                failed.append(Dropped(case.name, "", 0.0, str(e)))
+                continue
+            found.append(m)
+            if keep is not None:
+                write_file(
+                    str(Path(keep, f"{i:02} {case.name}.json".replace(" ", "-").replace(",", ""))), write(m) + "\n"
+                )
+    if first is not None and not found:
+        raise first
+    return tuple(found)
+
+
+def _case(case: Case, provider: str) -> Measurement:
+    job = Job(
+        case.model, provider, precision=case.precision, iterations=RUNS, duration_s=case.seconds,
+        include_transfers=case.copies, allow_host=True, profile=provider == "cpu" and case.one_by_one,
+    )  # fmt: skip
+    m = measure(job)
+    return replace(m, subject=replace(m.subject, name=case.name))
+
+
+def host_link(measurements: Sequence[Measurement]) -> float | None:
+    """The rate of the link to the host one way, in bytes a second, by the fastest large copy; None without such copies.
+
+    seconds = start + bytes / (achieved x rate), as `latency` predicts copies, solved for the rate.
+    """
+    c, rates = shipped().transfer, []
+    for copies in (m.copies for m in measurements if m.copies is not None):
+        for nbytes, seconds in (
+            (copies.to_device_bytes, copies.to_device_s),
+            (copies.from_device_bytes, copies.from_device_s),
+        ):
+            if nbytes >= LEAST_COPIED and seconds > c["start_s"]:
+                rates.append(nbytes / (seconds - c["start_s"]) / c["achieved"])
+    return max(rates, default=None)

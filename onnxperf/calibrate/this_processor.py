@@ -1,0 +1,123 @@
+"""This machine's processor by what it says of itself: a device to start from, before anything was measured on it."""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_specs import Device, Rates, Source
+from onnxperf.measure.environment import processor
+from onnxperf.measure.record import Place
+
+AVX2 = ("fma", "AVX2", 32)
+CORE = Path("/sys/devices/system/cpu/cpu0")
+#: FLOPs a clock and core in FP32 by the widest instructions a processor names, widest first: two units of multiply-adds
+#: with 16, 8 and 4 lanes; no more than four lanes twice are taken for granted elsewhere.
+UNITS = (("avx512f", "AVX-512", 64), AVX2, ("asimd", "NEON", 16), ("neon", "NEON", 16))
+PLAIN = ("no known vector unit", 8)
+ASSUMED_HZ = 3e9
+ASSUMED_L2 = 2**20
+ASSUMED_MEMORY = 8 * 2**30
+ASSUMED_BANDWIDTH = 10e9  # bytes/s that one core streams
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the operating system tells of a processor; None where it tells nothing. flops_per_clock is one core's."""
+
+    units: str
+    flops_per_clock: int
+    hz: float | None
+    l2_bytes: int | None
+    l3_bytes: int | None
+
+
+def this_cpu() -> Device:
+    """One core of the processor that this runs on, with nominal figures; what nothing tells is assumed, and says so."""
+    place = processor()
+    machine = platform.machine() or "unknown"
+    return device(place.name or machine, machine, described(_texts(), machine), place.memory_bytes)
+
+
+def elsewhere(place: Place) -> Device:
+    """One core of a processor on another machine, of which no more is known than its name and memory."""
+    found = described({"cpuinfo": place.name}, "")
+    return device(
+        place.name or "unknown", "unknown", replace(found, units=AVX2[1], flops_per_clock=AVX2[2]), place.memory_bytes
+    )
+
+
+def described(texts: dict[str, str], machine: str) -> Described:
+    """What /proc/cpuinfo ("cpuinfo") and files of sysfs ("max_freq" in kHz, "l2", "l3") say; any may be missing."""
+    info = texts.get("cpuinfo", "")
+    flags = re.search(r"^(?:flags|Features)\s*: *(.*)$", info, re.MULTILINE)
+    words = (
+        set(flags[1].split()) if flags else {"asimd"} if re.match("arm64|aarch64", machine, re.IGNORECASE) else set()
+    )
+    units, per_clock = next(((name, n) for flag, name, n in UNITS if flag in words), PLAIN)
+    found = [
+        _number(r"^(\d+)$", texts.get("max_freq", ""), 1e3),
+        _number(r"@ *([\d.]+) *GHz", info, 1e9),
+        _number(r"^cpu MHz\s*: *([\d.]+)$", info, 1e6),
+    ]
+    hz = next((hz for hz in found if hz), None)
+    return Described(units, per_clock, hz, _size(texts.get("l2", "")), _size(texts.get("l3", "")))
+
+
+def device(name: str, machine: str, found: Described, memory_bytes: int) -> Device:
+    """The device of a description."""
+    hz, l3 = found.hz or ASSUMED_HZ, found.l3_bytes or 0
+    sources = [
+        Source("seen", "the operating system, of this machine's processor", ("architecture",)),
+        _source(found.hz, "the operating system, highest clock that it names", "clock", ("boost_hz",)),
+        _source(
+            found.l2_bytes, "sysfs, cache of the second level of the first core", "size of the cache", ("l2_bytes",)
+        ),
+        _source(memory_bytes, "the operating system, physical memory", "size of memory", ("capacity_bytes",)),
+        *([Source("seen", "sysfs, cache of the third level that the first core shares", ("l3_bytes",))] if l3 else []),
+        Source(
+            "unverified",
+            f"assumed: one core, {found.flops_per_clock} FLOPs a clock with {found.units}, a bandwidth of"
+            f" {ASSUMED_BANDWIDTH / 1e9:.0f} GB/s",
+            ("sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32"),
+        ),
+    ]
+    return Device(
+        id="this-cpu", name=name, kind="cpu", architecture=f"{machine}, {found.units}", capability=(0, 0), node_nm=0.0,
+        sms=1, lanes=found.flops_per_clock // 2, base_hz=None, boost_hz=hz, tensor_hz=hz, memory_kind="DRAM",
+        bandwidth_Bps=ASSUMED_BANDWIDTH, capacity_bytes=memory_bytes or ASSUMED_MEMORY,
+        l2_bytes=found.l2_bytes or ASSUMED_L2, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf,
+        dense_flops=Rates((("fp32", found.flops_per_clock * hz),)), pcie_Bps=0.0, l3_bytes=l3, sources=tuple(sources),
+    )  # fmt: skip
+
+
+def _source(told: float | None, seen: str, what: str, facts: tuple[str, ...]) -> Source:
+    return Source("seen", seen, facts) if told else Source("unverified", f"assumed: nothing names the {what}", facts)
+
+
+def _number(pattern: str, text: str, unit: float) -> float | None:
+    """The largest number of that pattern, times its unit."""
+    found = [float(x) * unit for x in re.findall(pattern, text.strip(), re.MULTILINE) if re.fullmatch(r"\d+\.?\d*", x)]
+    return max(found, default=None)
+
+
+def _size(text: str) -> int | None:
+    """Bytes of a cache as sysfs writes them."""
+    size = re.fullmatch(r"(\d{1,9})([KM]?)", text.strip())
+    return int(size[1]) * {"": 1, "K": 2**10, "M": 2**20}[size[2]] or None if size else None
+
+
+def _texts() -> dict[str, str]:
+    paths = {"cpuinfo": Path("/proc/cpuinfo"), "max_freq": CORE / "cpufreq/cpuinfo_max_freq"}
+    for index in sorted(CORE.glob("cache/index*")):
+        with suppress(OSError):
+            paths[f"l{(index / 'level').read_text().strip()}"] = index / "size"
+    found = {}
+    for key, path in paths.items():
+        with suppress(OSError):
+            found[key] = path.read_text(errors="replace")
+    return found

@@ -1,0 +1,76 @@
+"""Commands that run models on the device that is here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxperf.arguments import counted_here, debug, of_a_job, scored_here
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@counted_here
+@debug
+def measure(model: str, json_to: str | None, **terms: Any) -> None:
+    """Run MODEL under ONNX Runtime on the device that is here, and time it.
+
+    Weights that the file does not hold are random. Ctrl-C keeps what was measured.
+
+    \b
+    Examples:
+      onnxperf measure model.onnx --json measured.json
+      onnxperf measure bert.onnx --dim sequence=128 --precision fp16 --include-transfers
+      onnxperf measure model.onnx --provider cpu --duration 10s --batches 1,2,4
+    """
+    from onnxperf.measure import show
+
+    show.run(model, json_to, **of_a_job(terms))
+
+
+@click.command()
+@click.argument("model", type=click.Path(), required=False)
+@scored_here
+@debug
+def validate(model: str | None, gpu: str | None, data: str | None, json_to: str | None, **terms: Any) -> None:
+    """Say how far predictions are from measurements.
+
+    With MODEL: run it here under ONNX Runtime, predict it for this very device, and compare the two operator by
+    operator. MODEL may also be a file that `onnxperf measure` wrote on another machine (*.json). Without: score every
+    method on open measurements, each card left out in turn (how far off, how biased, how honest its range), and on
+    your own in DIR; a device file (*.toml) there stands for the device of that name.
+
+    \b
+    Examples:
+      onnxperf validate model.onnx --fail-above 15%
+      onnxperf validate model.onnx --provider cpu --gpu this-cpu.toml --dim sequence=128
+      onnxperf validate measured-on-t4.json
+      onnxperf validate --data measurements --json scores.json
+    """
+    from onnxperf.validate import command
+
+    command.run(model, gpu, data, json_to, **of_a_job(terms))
+
+
+@click.command()
+@click.option("--provider", type=click.Choice(["cuda", "cpu"]), help="[default: cuda where it can be used]")
+@click.option("--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` instead.")
+@click.option("-o", "out", type=click.Path(), help="The device file.  [default: this-cpu.toml or CARD-here.toml]")
+@click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements there.")
+@click.option("--json", "json_to", metavar="FILE|-", help="Write what was found as JSON; - prints JSON only.")
+@debug
+def calibrate(provider: str | None, folder: str | None, out: str | None, keep: str | None, json_to: str | None) -> None:
+    """Fit the device that is here to a suite of small measurements, and write a device file for --gpu.
+
+    With --from: the device that the files in DIR were measured on, which need not be here.
+
+    \b
+    Examples:
+      onnxperf calibrate
+      onnxperf calibrate --provider cpu -o my-cpu.toml --keep measured
+      onnxperf calibrate --from measured -o their-t4.toml
+    """
+    from onnxperf.calibrate import command
+
+    command.run(provider, folder, out, json_to, keep)

@@ -1,0 +1,60 @@
+"""Measured kernels and models of others, as tables that fits and scores read.
+
+A dataset is a module in `sources/` that has a `DATASET`: it is found by being there.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from onnxperf.datasets import sources
+from onnxperf.datasets.dataset import Dataset, File, Kernels, Models
+from onnxperf.datasets.reading import located
+from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
+
+SAMPLE = Path(__file__).parent / "sample"  # a draw of every dataset, which ships with the package
+
+__all__ = [
+    "DIES", "LEAST_S", "SAMPLE", "Dataset", "File", "Kernels", "Models", "Row", "Table", "datasets", "files", "kernels",
+    "model_runs", "models", "read", "tables",
+]  # fmt: skip
+
+
+@cache
+def datasets() -> tuple[Dataset, ...]:
+    """Every dataset there is a module for, in the order of their scores."""
+    found = (import_module(f"{sources.__name__}.{m.name}").DATASET for m in pkgutil.iter_modules(sources.__path__))
+    return tuple(sorted(found, key=lambda d: d.place))
+
+
+@cache
+def kernels() -> dict[str, Kernels]:
+    """All families of measured kernels by name, in the order of their scores."""
+    return {k.family: k for d in datasets() for k in d.kernels}
+
+
+def models() -> tuple[tuple[Dataset, Models], ...]:
+    """The datasets that hold whole models, and what they say of these."""
+    return tuple((d, d.models) for d in datasets() if d.models)
+
+
+def model_runs(data: Path) -> Iterator[tuple[Models, list[MeasuredRun], dict[str, int]]]:
+    """The runs of whole models in a folder, by dataset, and how many rows are not taken, by reason."""
+    for d, m in models():
+        if (data / d.folder / m.file).is_file():
+            yield m, *m.read(data / d.folder)
+
+
+def files(data: Path) -> list[Path]:
+    """The files of kernels that are read of a folder, whether or not they are there."""
+    return [located(data / d.folder / f.name) for d in datasets() for f in d.files]
+
+
+def read(data: Path) -> list[Table]:
+    """Every table of kernels in a folder. Raises UsageError where one can't be read."""
+    return [t for d in datasets() for t in d.tables(data)]

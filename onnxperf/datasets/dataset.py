@@ -1,0 +1,174 @@
+"""What a dataset declares: its files, the families of kernels in them, the whole models it measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from onnxperf.datasets.reading import Record, located, read, refusal
+from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.table import LEAST_S, Row, Table, by_library, tables
+
+
+def everything(t: Table) -> Table:
+    """All rows of a table."""
+    return t
+
+
+def long_enough(t: Table) -> Table:
+    """Without the rows that are no longer than the host took to launch them.
+
+    An event pair around a kernel reads `start + max(kernel, dispatch)`: on these hosts that is 25 to 60 microseconds
+    whatever the kernel does. Rows under 0.1 ms, which no score counts either, would tell a fit of the host.
+    """
+    return t.without(t.seconds < LEAST_S, "shorter than 0.1 ms").on(t.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """One family of measured kernels.
+
+    family: as rows name it. reported: the operator class that its scores stand under. constants: the family of
+    constants that predicts it (`onnxperf.derive`). overhead_s: what the clock usually includes beside the kernel.
+    fitted: the rows that tell a fit of these constants, of those that are not kept back; None where they only score.
+    kept_back: whether a fit leaves out the rows that the source kept back (`Table.test`); where the source has no such
+    split, cards are scored by leaving their die out. how: the way it was measured, where that is not the usual one:
+    "sustained" or "uniform operands". tiles: what the names of its kernels tell the tiles of: "batched", "biased" or
+    "convolution". drawn: how many shapes the shipped sample holds.
+    """
+
+    family: str
+    reported: str
+    constants: str
+    overhead_s: float = 0.0
+    fitted: Callable[[Table], Table] | None = everything
+    kept_back: bool = True
+    how: str = ""
+    tiles: str = ""
+    drawn: int = 0
+
+    def open_rows(self, t: Table) -> Table:
+        """The rows of a table of this family that are not kept back for scores."""
+        return t.take(~t.test) if self.kept_back else t
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of measured kernels. columns: those that it must have; row: what a record says, None where it is not of
+    what is read; fastest: of a shape measured more than once the fastest counts, for the median.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    row: Callable[[Record], Row | None]
+    fastest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Inferences of whole models that a dataset measured.
+
+    reported: what their scores stand under; title: of their table. read: the runs in a folder, and how many rows are
+    not taken, by reason. drawn: whether the shipped sample holds a record. by_card: scores are of each card, then their
+    mean; else all runs count alike, reported apart by whether they last longer than `short_s`. constants: "host" where
+    the host's costs are fitted to these very runs; else nothing is. published: predictions that were published beside
+    the measurements, by the name of the method, with the heading of their column; spare: headings that go first where
+    lines are short.
+    """
+
+    file: str
+    columns: tuple[str, ...]
+    reported: str
+    title: str
+    read: Callable[[Path], tuple[list[MeasuredRun], dict[str, int]]]
+    drawn: Callable[[Record], bool] = lambda record: True
+    by_card: bool = True
+    short_s: float = 0.0
+    constants: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
+
+    def heading(self, run: MeasuredRun) -> str:
+        """What a run is averaged under."""
+        return self.reported if self.by_card else self.headings[run.seconds <= self.short_s]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """All that runs are averaged under."""
+        limit = f"{self.short_s * 1e3:g} ms"
+        both = (f"{self.reported}, over {limit}", f"{self.reported}, up to {limit}")
+        return (self.reported,) if self.by_card else both
+
+    def left_out(self, run: MeasuredRun) -> str:
+        """What constants have to be derived without, to be no fit to this very run."""
+        return run.group if self.constants else run.die
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Measurements of one origin, as files in a folder.
+
+    place: of its scores among those of others, lowest first. rig: whose clock timed the kernels. names: a file that
+    gives kernels' names (`name`) for the numbers (`id`) in rows. split_by_library: rows on kernels of another version
+    of the library are a family of their own. draws_tests: the shipped sample holds all rows that the source kept back,
+    beside those drawn. copied: files that the sample holds unchanged.
+    """
+
+    folder: str
+    place: int
+    rig: str = ""
+    kernels: tuple[Kernels, ...] = ()
+    files: tuple[File, ...] = ()
+    models: Models | None = None
+    names: str = ""
+    split_by_library: bool = False
+    draws_tests: bool = True
+    copied: tuple[str, ...] = ()
+
+    def tables(self, data: Path) -> list[Table]:
+        """The tables of kernels that lie in the dataset's folder in `data`; none where it is not there."""
+        folder, names = data / self.folder, dict[str, str]()
+        if self.names and (folder / self.names).is_file():
+            names = {r["id"]: r["name"] for r in read(folder / self.names, ("id", "name"))}
+        found: list[Table] = []
+        for file in self.files:
+            if (path := located(folder / file.name)).is_file():
+                found += self._read(path, file, names)
+        return [part for t in found for part in by_library(t)] if self.split_by_library else found
+
+    def _read(self, path: Path, file: File, names: Mapping[str, str]) -> list[Table]:
+        rows: list[Row] = []
+        dropped: dict[str, Counter[str]] = {}
+        for record in read(path, file.columns):
+            if (row := file.row(record)) is None:
+                continue
+            why = dropped.setdefault(row.family, Counter())
+            if reason := refusal(row.gpu, row.work, row.seconds):
+                why[reason] += 1
+            else:
+                ran = names.get(row.kernel.removesuffix(".0"), row.kernel) if names else row.kernel
+                rows.append(Row(row.family, row.gpu, row.work, row.seconds, row.test, ran))
+        return tables(rows, self.rig, dropped, file.fastest)
+
+    def drawn(self, file: File, records: list[Record], seed: int) -> list[Record]:
+        """The records of the shapes that the shipped sample holds, in the order of the file: with a shape all its rows
+        on all cards. Equal works are one shape, as in a `Table`.
+        """
+        most = {k.family: k.drawn for k in self.kernels}
+        rows = [file.row(r) for r in records]
+        shapes: dict[str, dict[object, bool]] = {}
+        for row in rows:
+            if row is not None:
+                of_family = shapes.setdefault(row.family, {})
+                of_family[row.work] = of_family.get(row.work, False) or (row.test and self.draws_tests)
+        chosen = set[tuple[str, object]]()
+        for family, found in shapes.items():
+            others = [work for work, kept in found.items() if not kept]
+            some = np.random.default_rng(seed).permutation(len(others))[: most.get(family, 0)]
+            chosen |= {(family, work) for work, kept in found.items() if kept}
+            chosen |= {(family, others[i]) for i in some}
+        return [r for r, row in zip(records, rows, strict=True) if row is not None and (row.family, row.work) in chosen]

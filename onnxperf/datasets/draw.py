@@ -1,0 +1,62 @@
+"""Draw the sample of measurements that ships: `python -m onnxperf.datasets.draw DIR [--to FOLDER]`.
+
+DIR holds the full tables, the sample has the same files with fewer rows, unchanged: of each family of kernels as many
+shapes as its dataset says, drawn by a fixed seed. With a shape stay all its rows on all cards. Same tables, same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from onnxperf.datasets import SAMPLE, datasets
+from onnxperf.datasets.reading import Record, located, read
+from onnxperf.errors import Error
+
+SEED = 0
+
+
+def draw(source: Path, to: Path) -> None:
+    """Write the sample of the tables in `source` to the folder `to`."""
+    for d in datasets():
+        full, sample = source / d.folder, to / d.folder
+        sample.mkdir(parents=True, exist_ok=True)
+        for name in d.copied:
+            (sample / name).write_bytes((full / name).read_bytes())
+        for file in d.files:
+            _write(sample / file.name, d.drawn(file, list(read(located(full / file.name), file.columns)), SEED))
+        if d.models:
+            records = read(full / d.models.file, d.models.columns)
+            _write(sample / d.models.file, [r for r in records if d.models.drawn(r)])
+
+
+def _write(path: Path, records: Sequence[Record]) -> None:
+    """A CSV file, gzipped without a time stamp where its name says so."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows(records)
+    data = text.getvalue().encode("utf-8")
+    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+
+
+@click.command(help=__doc__)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), default=SAMPLE, help="Folder that the sample goes to.")
+def main(source: Path, to: Path) -> None:
+    """Draw, and say how large the sample is."""
+    try:
+        draw(source, to)
+    except (Error, OSError) as e:
+        raise click.UsageError(str(e)) from e
+    total = sum(f.stat().st_size for f in to.rglob("*") if f.is_file())
+    click.echo(f"{to}: {total / 1e6:.2f} MB", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The datasets, a module each: what its files hold, and what their rows are."""

@@ -1,0 +1,71 @@
+"""Derive every shipped constant from measurements: `python -m onnxperf.derive DATA`.
+
+DATA is a folder with tables like those in `onnxperf/datasets/sample`. The families are fitted one after the other, on
+all dies together, and again without each die and without each generation; the rows left out then say how wide ranges
+have to be. The same data make the same files.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import click
+
+from onnxperf.datasets import files, read
+from onnxperf.derive.families import FAMILIES
+from onnxperf.derive.files import texts
+from onnxperf.derive.passes import derive, generation
+from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.fitting import require_scipy
+from onnxperf.output import write_file
+
+SHIPPED = Path(__file__).parents[1] / "latency" / "constants"
+
+
+@click.command()
+@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", default=SHIPPED, show_default="the package's own", type=click.Path(path_type=Path))
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 64), help="Processes that fit.")
+def main(data: Path, output: Path, jobs: int) -> None:
+    """Derive the constants from the measurements in DATA and write them as TOML."""
+    try:
+        derive_all(data, output, jobs)
+    except Error as e:
+        click.echo(f"Error: {printable(str(e))}", err=True)
+        raise SystemExit(e.exit_code) from None
+
+
+def derive_all(data: Path, output: Path, jobs: int) -> None:
+    """Read, fit without each die and generation, and write all files once all is known.
+
+    Raises UsageError where the data hold too little, EnvironmentFailure without scipy or where nothing can be written.
+    """
+    require_scipy("deriving constants")
+    from rich.console import Console
+    from rich.progress import Progress
+
+    tables = read(data)
+    if not tables:
+        wanted = ", ".join(p.relative_to(data).as_posix() for p in files(data))
+        raise UsageError(f"{data} holds no measurements: none of {wanted} is there")
+    used = [t for family in FAMILIES.values() for t in family.tables(tables)]
+    everything = {g for t in used for g in t.gpus}
+    left_out = [*sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
+    with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("fitting", total=1 + len(left_out))
+        passes = {"": pool.submit(derive, tables).result()}
+        progress.advance(task)
+        for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
+            passes[found.without] = found
+            progress.advance(task)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise EnvironmentFailure(f"can't write to {output}: {e.strerror}") from e
+    for name, text in texts(data, tables, passes).items():
+        write_file(str(output / name), text)
+
+
+if __name__ == "__main__":
+    main()

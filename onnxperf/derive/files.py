@@ -1,0 +1,143 @@
+"""The TOML files of constants: what was derived, from what, how sure it is, and the same without each die."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpu_specs
+from onnxperf.datasets import Table, datasets, files
+from onnxperf.derive import host
+from onnxperf.derive.families import FAMILIES
+from onnxperf.derive.fit import Family, Parameter
+from onnxperf.derive.intervals import intervals
+from onnxperf.derive.passes import Derived, generation, rounded
+from onnxperf.latency.constants import assumed
+from onnxperf.latency.intervals import class_on
+
+HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
+
+
+def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
+    """The files to ship, by name: one a family, the intervals', and the host's where `data` holds runs that tell."""
+    dies = sorted({die for t in tables for die in t.dies} & passes.keys())
+    names = (data / d.folder / d.names for d in datasets() if d.names)
+    hashes = {p.relative_to(data).as_posix(): _hash(p) for p in (*files(data), *names) if p.is_file()}
+    made = {f"{f.name}.toml": _of_family(f, tables, passes, dies, hashes) for f in FAMILIES.values()}
+    ranges: dict[str, dict[str, Any]] = {}
+    total = sum(passes[""].rows.values())
+    lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
+    misses = [m for d in passes.values() for m in d.misses]
+    everything = [t for family in FAMILIES.values() for t in family.tables(tables)]
+    for die in ("", *dies):
+        reach = domain(everything, die)
+        generations = sorted({g for r in reach.values() for g in r["generations"]})
+        ranges[die] = {"generations": generations, **intervals(misses, reach, die)}
+        lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
+    made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
+    known = {path: v for values in passes[""].values.values() for path, v in values.items()}
+    if lines := _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()}):
+        made["host.toml"] = HEAD + "\n".join(lines) + "\n"
+    return made
+
+
+def _of_family(
+    family: Family, tables: Sequence[Table], passes: Mapping[str, Derived], dies: Sequence[str],
+    hashes: Mapping[str, str],
+) -> str:  # fmt: skip
+    """The file of one family: its constants, and those without each die."""
+    used = family.tables(tables)
+    names = {(t.rig, t.family) for t in used}
+    values = passes[""].values[family.name]
+    note = {
+        "rows": passes[""].rows[family.name],
+        "rows_measured": sum(int(np.isfinite(t.seconds).sum()) for t in tables if (t.rig, t.family) in names),
+        "not_fitted": f"rows kept back for scores, of cards the family leaves out, beyond {family.sample} works",
+        "dropped": {f"{t.rig}: {t.family}": dict(t.dropped) for t in used if t.dropped},
+        "data": hashes,
+    }
+    lines = _plain("made", note) + _table("constants", values, _meaning(family.parameters))
+    for die in dies:
+        own = passes[die].values[family.name]
+        unknown = sorted(path for path, v in values.items() if isinstance(v, list) and path not in own)
+        lines += _table(f"without.{die}", {**own, **{path: [] for path in unknown}}, {})
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _host(data: Path, known: Mapping[str, Any]) -> list[str]:
+    """The host's costs, beside kernels with the constants `known`; and without each group of runs."""
+    lines: list[str] = []
+    for group, values in host.derive(data, assumed().having(known)).items():
+        found, meaning = {path: rounded(v) for path, v in values.items()}, _meaning(host.PARAMETERS)
+        lines += _table(f"without.{group}", found, {}) if group else _table("constants", found, meaning)
+    return lines
+
+
+def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:
+    """What rows there are of each class: the least and most FLOPs and bytes, types, cards and their generations."""
+    reach: dict[str, tuple[Any, Any]] = {}
+    types: dict[str, set[str]] = {}
+    cards: dict[str, set[str]] = {}
+    for t in tables:
+        now = np.array([(w.matrix_flops + w.vector_flops, w.bytes) for w in t.works], dtype=float).reshape(-1, 2)
+        dtypes = np.array([w.dtype for w in t.works])
+        for j in (j for j, die in enumerate(t.dies) if die != without):
+            device = gpu_specs.load(t.gpus[j])
+            names = np.array([class_on(w, device) for w in t.works])
+            for name in np.unique(names[measured := np.isfinite(t.seconds[:, j])]).tolist():
+                rows = measured & (names == name)
+                least, most = reach.get(name, (np.inf, 0))
+                reach[name] = np.minimum(least, now[rows].min(axis=0)), np.maximum(most, now[rows].max(axis=0))
+                types.setdefault(name, set()).update(dtypes[rows].tolist())
+                cards.setdefault(name, set()).add(device.id)
+    return {
+        name: {
+            "FLOPs_and_bytes": np.stack(both, axis=1).astype(int).tolist(), "types": sorted(types[name]),
+            "cards": sorted(cards[name]), "generations": sorted({int(generation(g)[2:]) for g in cards[name]}),
+        }
+        for name, both in sorted(reach.items())
+    }  # fmt: skip
+
+
+def _hash(path: Path) -> str:
+    return "sha256 " + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _meaning(parameters: Sequence[Parameter]) -> dict[str, str]:
+    return {p.path: p.meaning for p in parameters}
+
+
+def _table(root: str, values: Mapping[str, Any], meaning: Mapping[str, str]) -> list[str]:
+    """Dotted paths as TOML tables below `root`, each value with what it means."""
+    lines: list[str] = []
+    for head in sorted({path.rpartition(".")[0] for path in values}):
+        lines += ["", f"[{'.'.join(_key(k) for k in (*root.split('.'), *head.split('.')))}]"]
+        for path, value in values.items():
+            if path.rpartition(".")[0] == head:
+                says = f"  # {meaning[path]}" if meaning.get(path) else ""
+                lines.append(f"{_key(path.rpartition('.')[2])} = {_value(value)}{says}")
+    return lines
+
+
+def _plain(root: str, table: Mapping[str, Any]) -> list[str]:
+    """A nested mapping as TOML tables."""
+    lines = ["", f"[{root}]"]
+    lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if not isinstance(v, Mapping)]
+    for k, v in table.items():
+        if isinstance(v, Mapping):
+            lines += _plain(f"{root}.{_key(k)}", v)
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if name and all(c.isalnum() or c in "_-" for c in name) else '"' + name.replace('"', "'") + '"'
+
+
+def _value(v: Any) -> str:
+    if isinstance(v, list):
+        return f"[{', '.join(_value(i) for i in v)}]"
+    return f'"{v}"' if isinstance(v, str) else repr(rounded(v) if isinstance(v, float) else v)

@@ -1,0 +1,84 @@
+"""`onnxperf validate`: compare one model with its prediction, or score every method on a folder of measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from onnxperf.compare import comparison
+from onnxperf.compare import own_measurements as own
+from onnxperf.compare import show as compare
+from onnxperf.errors import LimitExceeded, UsageError
+from onnxperf.measure.show import telling
+from onnxperf.output import check_target, deliver
+from onnxperf.tables import console
+from onnxperf.validate import show
+from onnxperf.validate.report import sources, validate
+
+NOT_OURS = "--fail-above looks at measurements of your own: name MODEL, or a folder that holds some with --data"
+
+
+def run(
+    model: str | None, gpu: str | None, data: str | None, json_to: str | None, *, markdown: bool = False,
+    fail_above: float | None = None, **terms: Any,
+) -> None:  # fmt: skip
+    """Compare `model`, measured here or recorded, with its prediction; without one, score the folder `data` or the
+    sample. Print tables, Markdown or, where `json_to` is "-", JSON.
+
+    terms: the provider and what else a `Job` takes, as far as it is given. Raises LimitExceeded where the error of the
+    model, or the mean error of the user's own measurements in `data`, is larger than `fail_above`.
+    """
+    if model is not None:
+        if data is not None or markdown:
+            raise UsageError("validate takes MODEL, or --data and --markdown, not both")
+        one(model, gpu, json_to, fail_above, **terms)
+    elif given := ", ".join((*(["gpu"] if gpu is not None else []), *terms)):
+        raise UsageError(f"without MODEL nothing is run, and {given} would change nothing")
+    else:
+        scores(data, json_to, markdown, fail_above)
+
+
+def scores(data: str | None, json_to: str | None, as_markdown: bool, limit: float | None) -> None:
+    """Score the folder `data` or the sample, the user's own measurements there included."""
+    if data == "":
+        raise UsageError("--data needs the name of a folder")
+    if limit is not None and data is None:
+        raise UsageError(NOT_OURS)
+    folder = None if data is None else Path(data)
+    check_target(json_to, *map(str, (*sources(folder), *(own.sources(folder) if folder else ()))))
+    with telling() as tell:
+        report = validate(folder, tell)
+    files = report.measurements
+    if limit is not None and files.error is None:
+        raise UsageError(NOT_OURS)
+
+    def screen() -> None:
+        if as_markdown:
+            print(show.markdown(report))
+        else:
+            show.show(console(), report)
+
+    what = f"the mean error of {len(files.rows)} measurements"
+    deliver(json_to, report.to_json, screen, lambda: keep(files.error, limit, what))
+
+
+def one(model: str, gpu: str | None, json_to: str | None, limit: float | None, **terms: Any) -> None:
+    """Compare one model, measured on this machine or recorded (*.json), with its prediction."""
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    check_target(json_to, *filter(None, (model, gpu)))
+    if model.lower().endswith(".json"):
+        if terms:
+            raise UsageError(f"{model} has been measured already: {', '.join(terms)} would not change that")
+        found = comparison.recorded(model, gpu)
+    else:
+        with telling() as tell:
+            found = comparison.here(model, gpu, tell, **terms)
+    what = f"{found.measurement.subject.name}: the error"
+    deliver(json_to, found.to_json, lambda: compare.show(console(), found), lambda: keep(abs(found.error), limit, what))
+
+
+def keep(error: float | None, limit: float | None, what: str) -> None:
+    """Raise LimitExceeded where an error is larger than it may be."""
+    if error is not None and limit is not None and error > limit:
+        raise LimitExceeded(f"{what}, {error:.1%}, is over the limit of {100 * limit:.4g}%")

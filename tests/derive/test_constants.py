@@ -1,0 +1,147 @@
+"""The command that derives the shipped constants, on a slice of the sample; and what it shipped."""
+
+import tomllib
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gpu_specs
+from onnxperf import fitting
+from onnxperf.datasets import LEAST_S, SAMPLE, Table, files, read
+from onnxperf.derive.__main__ import SHIPPED, main
+from onnxperf.derive.families import FAMILIES
+from onnxperf.derive.files import HEAD, domain, texts
+from onnxperf.derive.passes import Derived, derive, generation, missed
+from onnxperf.errors import UsageError
+from onnxperf.latency import shipped
+from onnxperf.latency.intervals import DISTANCES
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[Table]:
+    """About sixty works of each table of the sample."""
+    return [t.take(np.arange(0, len(t.works), max(1, len(t.works) // 60))) for t in read(SAMPLE)]
+
+
+@pytest.fixture(scope="module")
+def passes(tables: list[Table]) -> dict[str, Derived]:
+    return {left_out: derive(tables, left_out) for left_out in ("", "TU104")}
+
+
+@pytest.mark.slow
+def test_a_slice_gives_constants_that_predict_the_die_left_out(tables: list[Table], passes: dict[str, Derived]) -> None:
+    """T4's vector kernels, from other cards' few rows: nearer than the roofline, without any row of its own."""
+    found = {m.operator_class: m for m in passes["TU104"].misses}
+    assert {m.die for m in found.values()} == {"TU104"}
+    t = next(t for t in tables if t.family == "softmax").on(["t4"])
+    roofline = np.array([w.bytes for w in t.works]) / gpu_specs.load("t4").bandwidth_Bps
+    naive = np.abs(np.log(t.seconds[:, 0] / roofline))[t.seconds[:, 0] > LEAST_S]
+    assert np.median(np.abs(found["softmax"].miss)) < np.median(naive)
+
+
+@pytest.mark.slow
+def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
+    tables: list[Table], passes: dict[str, Derived]
+) -> None:
+    changed = [t.without(np.array([[g == "t4" for g in t.gpus]] * len(t.works)), "test") for t in tables]
+    assert derive(changed, "TU104").values == passes["TU104"].values
+
+
+@pytest.mark.slow
+def test_families_without_rows_of_the_die_are_not_fitted_again(tables: list[Table], passes: dict[str, Derived]) -> None:
+    """Nor does it make a difference: the same data make the same constants, ranges and files."""
+    again, afresh = derive(tables, "GM200", passes[""]), derive(tables, "GM200")
+    assert again.values["vector"] == passes[""].values["vector"]  # all its cards are newer
+    assert again.values["convolution"] != passes[""].values["convolution"]
+    assert again.values == afresh.values
+    once, twice = (texts(SAMPLE, tables, {**passes, "GM200": found}) for found in (again, afresh))
+    assert once == twice
+
+
+@pytest.mark.slow
+def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
+    tables: list[Table], passes: dict[str, Derived]
+) -> None:
+    made = texts(SAMPLE, tables, passes)
+    assert set(made) == {*(f"{name}.toml" for name in FAMILIES), "host.toml", "intervals.toml"}
+    for family in FAMILIES.values():
+        text = made[f"{family.name}.toml"]
+        read_back = tomllib.loads(text)
+        assert read_back["made"]["rows"] == passes[""].rows[family.name]
+        assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in files(SAMPLE)} | {
+            "fp32_torch/kernel_names.csv.gz"
+        }
+        assert "TU104" in read_back["without"]
+        for p in family.parameters:
+            assert f"# {p.meaning}" in text
+
+
+@pytest.mark.slow
+def test_a_family_without_rows_is_not_passed_off_as_derived(tables: list[Table]) -> None:
+    some = [t for t in tables if t.family in ("softmax", "deepbench conv")]
+    with pytest.raises(UsageError, match="0 rows are too few to derive the 2 constants of 'power'"):
+        derive(some)
+
+
+def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path)])
+    assert done.exit_code == 2 and "holds no measurements" in done.output
+
+
+def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fitting, "find_spec", lambda name: None)
+    done = CliRunner().invoke(main, [str(SAMPLE), "-o", str(tmp_path)])
+    assert done.exit_code == 4 and "pip install 'onnxperf[fit]'" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
+    found = domain([t for t in tables if t.rig == "torch"], without="TU104")
+    assert "t4" not in found["softmax"]["cards"] and "v100-pcie-32gb" in found["softmax"]["cards"]
+    assert found["softmax"]["generations"] == [6, 7, 8] and found["softmax"]["types"] == ["float32"]
+    assert generation("t4") == "cc7"
+
+
+# What ships ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "intervals"])
+def test_what_ships_was_made_by_the_command(name: str) -> None:
+    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+    assert text.startswith(HEAD)
+    made = tomllib.loads(text)
+    assert {"GP104", "GP100", "GV100", "TU104", "GA100"} <= set(made["without"])
+
+
+def test_every_parameter_ships_a_value_that_its_family_derived() -> None:
+    for family in FAMILIES.values():
+        made = tomllib.loads((SHIPPED / f"{family.name}.toml").read_text(encoding="utf-8"))
+        for values, c in ((made["constants"], shipped()), (made["without"]["GP104"], shipped("GP104"))):
+            for p in family.parameters:
+                keys = p.path.split(".")
+                assert reduce(getitem, keys, vars(c)) == reduce(getitem, keys, values), p.path
+
+
+@pytest.mark.slow
+def test_shipped_constants_predict_what_they_were_derived_from() -> None:
+    """The command's files and the code belong together: half of each family's rows come out nearer than 35%."""
+    every = read(SAMPLE)
+    for family in FAMILIES.values():
+        if not family.overhead_s:
+            continue
+        for t in family.tables(every):
+            miss = missed(family, t, shipped())
+            if np.isfinite(miss).any():
+                assert np.nanmedian(np.abs(miss)) < 0.35, t.family
+
+
+def test_ranges_ship_for_every_class_with_rows() -> None:
+    table = shipped().interval
+    for name in ("bmm", "linear", "elementwise", "softmax", "normalisation", "convolution"):
+        assert table[name]["rows"] > 100
+        assert all(len(table[name][far]) == len(table[name]["thirds"]) + 1 for far in DISTANCES)

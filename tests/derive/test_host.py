@@ -1,0 +1,61 @@
+"""Host costs from runs: the schedule's own arithmetic, and costs that are found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpu_specs
+from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.sources.ort_cuda import COLUMNS, FILE
+from onnxperf.derive.host import PARAMETERS, HostRun, derive, fit, runs
+from onnxperf.latency import shipped
+from onnxperf.run import Run
+from onnxperf.summary import summarise
+
+pytest.importorskip("scipy")
+
+COSTS = {"host.ort.run_s": 30e-6, "host.ort.node_s": 8e-6, "host.ort.launch_s": 4e-6}
+
+
+def row(sample: str, batch: int, **more: object) -> MeasuredRun:
+    return MeasuredRun("t4", sample, batch, 16, 1.0, 0.0, {}, "ort-cuda-1.12", "fp16", source="here", **more)  # type: ignore[arg-type]
+
+
+ROWS = [row(s, b, transformers=t) for s in ("minilm-l6-h384", "bert-base-cased") for b in (1, 8) for t in (True, False)]
+
+
+@pytest.fixture(scope="module")
+def made() -> list[HostRun]:
+    return runs(ROWS, shipped())
+
+
+@pytest.mark.slow
+def test_a_run_lasts_as_long_as_the_schedule_says(made: list[HostRun]) -> None:
+    constants = shipped().having(COSTS)
+    for r, run in zip(ROWS, made, strict=True):
+        p = summarise(Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants))
+        assert run.seconds(COSTS) == pytest.approx(p.seconds, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_costs_are_found_again_without_the_rows_left_out(made: list[HostRun]) -> None:
+    exact = [replace(r, measured=replace(r.measured, seconds=r.seconds(COSTS))) for r in made]
+    found = fit(exact)
+    assert list(found) == [p.path for p in PARAMETERS]
+    for r in exact:
+        assert r.seconds(found) == pytest.approx(r.measured.seconds, rel=0.03)
+    spoilt = [
+        replace(r, measured=replace(r.measured, seconds=9.0)) if "minilm" in r.measured.sample else r for r in exact
+    ]
+    group = next(r.measured.group for r in spoilt if "minilm" in r.measured.sample)
+    rest = fit([r for r in exact if r.measured.group != group])
+    assert fit(spoilt, group) == rest
+
+
+def test_a_table_without_runs_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ort_cuda").mkdir()
+    (tmp_path / "ort_cuda" / FILE).write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    assert derive(tmp_path, shipped()) == {}
