@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 else:
     FloatType = BatchesType = click.ParamType  # older versions of click take no [float]
 
+
+def _named_in(room: str) -> tuple[str, ...]:
+    """The names of what stands in a room as one module each, without loading it."""
+    return tuple(sorted(m.name.replace("_", "-") for m in iter_modules([str(Path(__file__).with_name(room))])))
+
+
+METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-RUNTIMES = ("ort-cuda", "ort-cuda-1.12", "ort-cpu", "tensorrt", "torch-eager")
 HOSTS = ("server", "desktop", "cloud", "jetson")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
-METHODS = tuple(sorted(m.name.replace("_", "-") for m in iter_modules([str(Path(__file__).with_name("methods"))])))
 LEVELS = ("disabled", "basic", "extended", "all")
 EXAMPLES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -151,6 +156,7 @@ SCENARIO = (
                  help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."),
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
+    click.option("--ort-version", metavar="1.12", help="ort-cuda as it was until that release.  [default: today's]"),
     click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
     _chosen("--precision", PRECISIONS, default="keep", show_default=True),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),

@@ -54,6 +54,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     include_transfers: bool = False,
     pageable: bool = False,
     opt_level: str = "all",
+    ort_version: str | None = None,
     ort_transformers: bool = False,
     host: str | None = None,
     power_limit_W: float | None = None,
@@ -70,7 +71,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
     precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda (None means that, and ort-cpu on a
-    processor), ort-cuda-1.12 (until that release), ort-cpu, tensorrt or torch-eager.
+    processor), ort-cpu, tensorrt or torch-eager. ort_version: an older release of ort-cuda, such as 1.12.
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
@@ -87,6 +88,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
         terms={
             "precision": precision, "runtime": runtime, "method": method, "streams": streams, "cuda_graph": cuda_graph,
             "include_transfers": include_transfers, "pageable": pageable, "opt_level": opt_level,
+            "ort_version": ort_version,
             "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip

@@ -132,6 +132,7 @@ class Prediction:
             "model": s.model,
             "gpu": s.gpu,
             "runtime": s.runtime,
+            **({"ort_version": s.ort_version} if s.ort_version else {}),
             "precision": s.precision,
             "method": s.method,
             "latency": {

@@ -21,7 +21,7 @@ from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.passes import lacks_unit, precision
-from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, paced, run_graph, slower
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, of_version, run_graph
 from onnxperf.scenario import PLATFORMS, Scenario, check
 from onnxperf.schedule import Timeline, added_up, schedule
 
@@ -80,8 +80,9 @@ class Run:
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime, with the host costs that are usual for it."""
-        return RUNTIMES[self.scenario.runtime]
+        """The runtime, of the version that was asked for, with the host costs that are usual for it."""
+        newest, version = RUNTIMES[self.scenario.runtime], self.scenario.ort_version
+        return newest if version is None else of_version(newest, version)
 
     @property
     def method(self) -> Method:
@@ -173,9 +174,9 @@ def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Const
     """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to the
     processor, and by what calibration found of the host that the device has.
     """
-    own = c.host.get("ort" if runtime.name.startswith("ort-cuda") else runtime.name)
+    own = c.host.get(runtime.host_constants)
     usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
-    return tuple(paced(slower(usual, d.effects.host), cpu) for d in devices)
+    return tuple(usual.scaled(d.effects.host).scaled(cpu.pace) for d in devices)
 
 
 def _require_capturable(run: Graph) -> None:

@@ -8,7 +8,7 @@ from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.methods import METHODS
 from onnxperf.passes import PRECISIONS
-from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, of_version
 
 MAX_STREAMS = 64
 
@@ -18,13 +18,15 @@ class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
 
     host: the processor that launches kernels, of HOSTS; power_limit_W, clock_Hz: None leaves the card's own; pageable:
-    inputs and outputs lie in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first.
+    inputs and outputs lie in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first;
+    ort_version: an older release of ONNX Runtime, None for today's.
     """
 
     model: str
     gpu: str
     runtime: str = "ort-cuda"
     opt_level: str = "all"
+    ort_version: str | None = None
     precision: str = "keep"
     method: str = "tile-wave"
     batch: int = 1
@@ -73,6 +75,8 @@ def check(s: Scenario, device: Device) -> None:
     for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
+    if s.ort_version is not None:
+        of_version(RUNTIMES[s.runtime], s.ort_version)
     if s.pageable and not s.include_transfers:
         raise UsageError("pageable memory matters only to copies: include transfers as well")
     if s.ort_transformers and not s.runtime.startswith("ort-"):

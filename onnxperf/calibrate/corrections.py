@@ -19,7 +19,6 @@ from onnxperf.errors import Error, UsageError
 from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
 from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
-from onnxperf.runtimes import slower
 from onnxperf.schedule import schedule
 
 #: Standard deviations of the logarithms of the effects: cards are known by their datasheets, processors by flags.
@@ -212,7 +211,7 @@ def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
 def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
     own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], occupancy=e.occupancy[:, [j]])
-    return float(schedule(m.run.kernels, own, [slower(m.run.host_costs[0], host)], m.run.cpu).total_s[0])
+    return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpu).total_s[0])
 
 
 def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:

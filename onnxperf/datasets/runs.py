@@ -22,7 +22,8 @@ class MeasuredRun:
     sample: name of the file with the graph; kernels_s: the sum of its operators, each measured alone (nan where
     nobody did); published: seconds by method, nan where one has none; transformers: whether the optimizer of
     onnxruntime.transformers was at work before; along: the name of the dimension beside the batch; bound: inputs and
-    outputs lie on the device; source, version: who measured, and which release of the runtime.
+    outputs lie on the device; source, version: who measured, and which release of the runtime, in the source's
+    words; ort_version: the release to predict for, None for today's.
     """
 
     gpu: str
@@ -39,6 +40,7 @@ class MeasuredRun:
     bound: bool = True
     source: str = "fp32_torch"
     version: str = ""
+    ort_version: str | None = None
 
     @property
     def die(self) -> str:
@@ -60,7 +62,8 @@ class MeasuredRun:
         """The run as it was measured."""
         return Scenario(
             self.sample, self.gpu, self.runtime, precision=self.precision, batch=self.batch,
-            ort_transformers=self.transformers, include_transfers=not self.bound, pageable=not self.bound,
+            ort_version=self.ort_version, ort_transformers=self.transformers,
+            include_transfers=not self.bound, pageable=not self.bound,
         )  # fmt: skip
 
     @property

@@ -1,43 +1,29 @@
-"""The graph as it is really run: a static graph and a runtime in; fused, placed, with copies inserted, out."""
+"""The runtimes, one module each: whatever module here has a `RUNTIME` is one.
+
+A module is called as its runtime is, with _ for -, so that the names are known before anything is loaded.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
 
-from onnxperf.graph import Graph, Note
-from onnxperf.runtimes.engine import ALL, DISABLED, LEVELS, optimise
-from onnxperf.runtimes.hosts import HOSTS, Host, paced, slower
-from onnxperf.runtimes.ort import CPU, CUDA
-from onnxperf.runtimes.ort_attention import WITHIN
-from onnxperf.runtimes.placement import FLOW
-from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime, of_version
-from onnxperf.runtimes.tensorrt import TENSORRT
-from onnxperf.runtimes.torch_eager import EAGER
+from onnxperf.fusions.engine import LEVELS
+from onnxperf.fusions.ort_attention import WITHIN
+from onnxperf.fusions.placement import FLOW
+from onnxperf.hosts import HOSTS, Host
+from onnxperf.runtime import HostCosts, Policy, Runtime, of_version, run_graph
 
-RUNTIMES: dict[str, Runtime] = {
-    "ort-cuda": CUDA,
-    "ort-cuda-1.12": of_version(CUDA, "1.12"),  # not a runtime of its own: to go once callers ask for the version
-    "ort-cpu": CPU,
-    "tensorrt": TENSORRT,
-    "torch-eager": EAGER,
-}
+
+def _found() -> dict[str, Runtime]:
+    modules = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__)]
+    return {m.RUNTIME.name: m.RUNTIME for m in modules}
+
+
+#: By name.
+RUNTIMES = _found()
 
 __all__ = [
-    "ALL", "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "of_version",
-    "paced", "run_graph", "slower",
+    "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "of_version",
+    "run_graph",
 ]  # fmt: skip
-
-
-def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:
-    """What `runtime` makes of `graph` at an optimisation level of LEVELS.
-
-    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before.
-    """
-    if transformers:
-        before = Counter(o.type for o in graph.operators)
-        graph = optimise(graph, runtime.offline, DISABLED)
-        if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
-            note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
-            graph = replace(graph, notes=(*graph.notes, note))
-    return runtime.place(optimise(graph, runtime.rules, level))

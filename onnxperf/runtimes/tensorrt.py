@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from onnxperf.fusions import common, ort_basic, ort_extended
+from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
+from onnxperf.fusions.placement import FLOW, FREE
 from onnxperf.graph import Graph
-from onnxperf.runtimes import fusions, ort_basic, ort_extended
-from onnxperf.runtimes.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
-from onnxperf.runtimes.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
-from onnxperf.runtimes.placement import FLOW, FREE
-from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
+from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor, work_of
 from op_models.pointwise import FLOPS
 
@@ -279,13 +279,13 @@ RULES = (
     ort_basic.conv_affine,
     ort_basic.conv_batch_norm,
     ort_basic.matmul_batch_norm,
-    fusions.layer_norm,
-    fusions.rms_norm_any,
-    fusions.gelu,
-    fusions.fast_gelu,
-    fusions.quick_gelu,
-    fusions.softmax,
-    fusions.linear,
+    common.layer_norm,
+    common.rms_norm_any,
+    common.gelu,
+    common.fast_gelu,
+    common.quick_gelu,
+    common.softmax,
+    common.linear,
     attention,
     dequantised,
     view_last,
@@ -298,7 +298,7 @@ RULES = (
     before_rows,
 )
 
-TENSORRT = Runtime(
+RUNTIME = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,

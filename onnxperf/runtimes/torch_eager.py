@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from onnxperf.fusions import common
+from onnxperf.fusions.engine import DISABLED
+from onnxperf.fusions.placement import FLOW
 from onnxperf.graph import Graph
-from onnxperf.runtimes import fusions
-from onnxperf.runtimes.engine import DISABLED
-from onnxperf.runtimes.placement import FLOW
-from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
+from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
 Strides = tuple[int, ...]  # in elements
@@ -144,9 +144,9 @@ def _multipliable(t: Tensor, strides: Strides) -> bool:
     return (by_rows or by_columns) and view(t.shape[:-2], strides[:-2], (prod(t.shape[:-2]),)) is not None
 
 
-EAGER = Runtime(
+RUNTIME = Runtime(
     name="torch-eager",
-    rules={DISABLED: (fusions.layer_norm, fusions.gelu, fusions.softmax, fusions.linear)},
+    rules={DISABLED: (common.layer_norm, common.gelu, common.softmax, common.linear)},
     place=place,
     policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
     host=HostCosts(

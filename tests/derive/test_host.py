@@ -21,7 +21,9 @@ COSTS = {"host.ort.run_s": 30e-6, "host.ort.node_s": 8e-6, "host.ort.launch_s": 
 
 
 def row(sample: str, batch: int, **more: object) -> MeasuredRun:
-    return MeasuredRun("t4", sample, batch, 16, 1.0, 0.0, {}, "ort-cuda-1.12", "fp16", source="here", **more)  # type: ignore[arg-type]
+    return MeasuredRun(
+        "t4", sample, batch, 16, 1.0, 0.0, {}, "ort-cuda", "fp16", source="here", ort_version="1.12", **more
+    )  # type: ignore[arg-type]
 
 
 ROWS = [row(s, b, transformers=t) for s in ("minilm-l6-h384", "bert-base-cased") for b in (1, 8) for t in (True, False)]

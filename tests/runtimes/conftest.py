@@ -14,10 +14,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from onnx import load as load_model
 
+from onnxperf.fusions.engine import Rules, optimise
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
-from onnxperf.runtimes.engine import Rules, optimise
-from onnxperf.runtimes.ort import CPU
+from onnxperf.runtimes.ort_cpu import RUNTIME as CPU
 
 Run = Callable[..., Graph]
 

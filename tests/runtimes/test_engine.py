@@ -8,10 +8,10 @@ from typing import Any
 import onnx
 import pytest
 
+from onnxperf.fusions.engine import BASIC, EXTENDED, UNKNOWN_FORM, Fused, Rewriter, fused, fusion, optimise
 from onnxperf.graph import Graph, load
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
-from onnxperf.runtimes.engine import BASIC, EXTENDED, UNKNOWN_FORM, Fused, Rewriter, fused, fusion, optimise
 from op_models import Operator, Tensor
 from tests.zoo import PLAIN, sizes
 

@@ -17,9 +17,9 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from onnxperf.fusions.engine import DISABLED, optimise
+from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import load
-from onnxperf.runtimes.engine import DISABLED, optimise
-from onnxperf.runtimes.ort_transformers import RULES
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ["basic", "extended", "all"]

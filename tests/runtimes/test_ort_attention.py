@@ -12,12 +12,12 @@ import onnx
 import pytest
 
 import onnxperf
+from onnxperf.fusions.ort_attention import apart
+from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import precision
-from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, WITHIN, run_graph
-from onnxperf.runtimes.ort_attention import apart
-from onnxperf.runtimes.ort_transformers import RULES
+from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, WITHIN, of_version, run_graph
 from op_models import Attention, Operator, Tensor, work_of
 from tests.runtimes.test_engine import whole
 from tests.runtimes.test_oracle import count, offline
@@ -26,7 +26,8 @@ from tests.zoo import zoo
 __all__ = ["zoo"]  # a fixture
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-CUDA, OLDER = RUNTIMES["ort-cuda"], RUNTIMES["ort-cuda-1.12"]
+CUDA = RUNTIMES["ort-cuda"]
+OLDER = of_version(CUDA, "1.12")
 
 
 def types(graph: Graph) -> Counter[str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from onnxperf.fusions import placement
 from onnxperf.graph import Graph, load
-from onnxperf.runtimes import RUNTIMES, placement, run_graph
+from onnxperf.runtimes import RUNTIMES, run_graph
 from op_models import BITS, Operator, Tensor
 
 SAMPLES = Path(__file__).parents[2] / "samples"

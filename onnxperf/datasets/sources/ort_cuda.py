@@ -29,11 +29,13 @@ PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 w
 FUSED_SINCE = (1, 13)  # attention in half precision is one kernel
 
 
-def runtime(version: str) -> str:
-    """The runtime that stands for a release; of one that was still developed, for the release before."""
+def ort_version(version: str) -> str | None:
+    """The release to predict for: "1.12" up to that one, None for later ones; one in development counts as the one
+    before.
+    """
     found = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
     major, minor = (int(found[1]), int(found[2]) - bool(found[3])) if found else FUSED_SINCE
-    return "ort-cuda" if (major, minor) >= FUSED_SINCE else "ort-cuda-1.12"
+    return None if (major, minor) >= FUSED_SINCE else "1.12"
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
@@ -55,11 +57,12 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             why[reason] += 1
         elif gpu and size:
             run = MeasuredRun(
-                gpu, sample, size[0], size[1], seconds, float("nan"), {}, runtime(r["version"]),
+                gpu, sample, size[0], size[1], seconds, float("nan"), {}, "ort-cuda",
                 precision="keep" if sample in HALF else PRECISIONS[r["dtype"]],
                 transformers=not optimized.startswith(UNOPTIMISED),
                 along="past" if sample == "gpt2-past" else "sequence",
                 bound=r["io_binding"] != "False", source=r["source"], version=r["version"],
+                ort_version=ort_version(r["version"]),
             )  # fmt: skip
             found.append(run)
     return found, dict(why)

@@ -20,7 +20,7 @@ from math import isclose
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
-from onnxperf.runtimes.engine import Answer, Fused, Fusion, Rewriter, fused
+from onnxperf.fusions.engine import Answer, Fused, Fusion, Rewriter, fused
 from op_models import Operator, Tensor
 
 MOST_STEPS = 6  # upwards, from the operator at which a search starts to the last one of the pattern

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxperf.runtimes import fusions, ort_basic, ort_layout, ort_quantised
-from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
-from onnxperf.runtimes.fusions import HALF_OR_SINGLE
-from onnxperf.runtimes.ort_layout import perm_of
-from onnxperf.runtimes.pattern import A, B, Match, X, Y, alone, call, op, pattern, scale, shared
+from onnxperf.fusions import common, ort_basic, ort_layout, ort_quantised
+from onnxperf.fusions.common import HALF_OR_SINGLE
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.fusions.ort_layout import perm_of
+from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scale, shared
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -107,13 +107,13 @@ def skip_layer_norm(m: Match) -> Fused | Miss:
     return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
 
-BIASED = alone(X + fusions.BIAS)
+BIASED = alone(X + common.BIAS)
 
 
 @pattern("SkipLayerNormalization + bias", call(SKIP, BIASED, Y, ..., commutes=True))
 def bias_skip_layer_norm(m: Match) -> Fused | None:
     """A bias added to either summand joins the kernel, if it is the second operand or added to a product."""
-    x, bias, norm = m[X], m[fusions.BIAS], m.root
+    x, bias, norm = m[X], m[common.BIAS], m.root
     known = x is m[BIASED].inputs[0] or m.g.made_by(x, "MatMul")
     if not known or bias.shape != x.shape[-1:] or x.rank != 3 or len(norm.inputs) > 4:
         return None
@@ -191,17 +191,17 @@ def bias_softmax(m: Match) -> Fused | Miss:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    fusions.gelu,
-    fusions.layer_norm,
-    fusions.rms_norm,
+    common.gelu,
+    common.layer_norm,
+    common.rms_norm,
     split,
     matmul_transpose,
     bias_gelu,
     ort_basic.matmul_add_left,
     skip_layer_norm,
     bias_skip_layer_norm,
-    fusions.fast_gelu,
-    fusions.quick_gelu,
+    common.fast_gelu,
+    common.quick_gelu,
 )
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from onnxperf.fusions.engine import Fused, Pass, Rewriter, without_identities
+from onnxperf.fusions.pattern import Match, X, op, pattern
+from onnxperf.fusions.placement import REDUCTIONS
 from onnxperf.graph import Graph
-from onnxperf.runtimes.engine import Fused, Pass, Rewriter, without_identities
-from onnxperf.runtimes.pattern import Match, X, op, pattern
-from onnxperf.runtimes.placement import REDUCTIONS
 from op_models import Operator, Tensor
 
 Perm = tuple[int, ...]

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isclose
 
-from onnxperf.graph import Graph
-from onnxperf.runtimes import fusions
-from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, fused, without_identities
-from onnxperf.runtimes.fusions import BIAS, HALF_OR_SINGLE
-from onnxperf.runtimes.pattern import (
+from onnxperf.fusions import common
+from onnxperf.fusions.common import BIAS, HALF_OR_SINGLE
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, fused, without_identities
+from onnxperf.fusions.pattern import (
     A,
     B,
     C,
@@ -33,6 +32,7 @@ from onnxperf.runtimes.pattern import (
     pattern,
     shared,
 )
+from onnxperf.graph import Graph
 from op_models import Operator, Tensor
 
 NORMS = {
@@ -76,10 +76,10 @@ skip_layer_norm = pattern("SkipLayerNormalization", SKIP)(_skip_layer_norm)
 skip_layer_norm_alone = pattern("SkipLayerNormalization", SKIP)(_skip_layer_norm_alone)
 
 
-@pattern("QuickGelu", X * op.Sigmoid(fusions.SCALED), start="Sigmoid")
+@pattern("QuickGelu", X * op.Sigmoid(common.SCALED), start="Sigmoid")
 def quick_gelu(m: Match) -> Fused | None:
     """x sigmoid(1.702 x), CLIP's; SiLU stays as it is."""
-    return fusions.scaled_sigmoid(m) if isclose(m.factor(fusions.SCALED), 1.702, rel_tol=1e-3) else None
+    return common.scaled_sigmoid(m) if isclose(m.factor(common.SCALED), 1.702, rel_tol=1e-3) else None
 
 
 @pattern("bias + Gelu", call(("Gelu", "com.microsoft::Gelu", FAST_GELU), BIASED))
@@ -227,10 +227,10 @@ def _live(graph: Graph) -> Graph:
 
 RULES: tuple[Fusion | Pass, ...] = (
     Pass("identities", without_identities),
-    fusions.layer_norm,
-    fusions.rms_norm_any,
-    fusions.gelu,
-    fusions.fast_gelu,
+    common.layer_norm,
+    common.rms_norm_any,
+    common.gelu,
+    common.fast_gelu,
     quick_gelu,
     skip_layer_norm,
     attention,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onnxperf.fusions.common import BIAS
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.fusions.ort_layout import PUSH, inverse, perm_of, shape_under
+from onnxperf.fusions.pattern import A, B, C, Match, X, Y, call, op, pattern, shared
 from onnxperf.graph import Graph
-from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
-from onnxperf.runtimes.fusions import BIAS
-from onnxperf.runtimes.ort_layout import PUSH, inverse, perm_of, shape_under
-from onnxperf.runtimes.pattern import A, B, C, Match, X, Y, call, op, pattern, shared
 from op_models import Operator
 
 #: Operators that only move or choose elements: these work on quantised elements as they do on others.

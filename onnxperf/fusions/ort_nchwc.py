@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onnxperf.fusions import ort_quantised
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused
+from onnxperf.fusions.ort_extended import AFTER_CONV
+from onnxperf.fusions.ort_layout import perm_of
+from onnxperf.fusions.pattern import Match, Y, alone, call, pattern
 from onnxperf.graph import Graph
-from onnxperf.runtimes import ort_quantised
-from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fused
-from onnxperf.runtimes.ort_extended import AFTER_CONV
-from onnxperf.runtimes.ort_layout import perm_of
-from onnxperf.runtimes.pattern import Match, Y, alone, call, pattern
 from op_models import Operator, Tensor
 from op_models.move import BLOCK
 

@@ -7,9 +7,7 @@ the server's, rounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from onnxperf.runtimes.runtime import HostCosts
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +32,3 @@ HOSTS: dict[str, Host] = {
         Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.5, 20e9, 60e9),
     )
 }
-
-
-def paced(costs: HostCosts, host: Host) -> HostCosts:
-    """A runtime's host costs on another processor."""
-    return slower(costs, host.pace)
-
-
-def slower(costs: HostCosts, factor: float) -> HostCosts:
-    """Host costs times a factor; gaps between kernels are the card's own."""
-    names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
-    return replace(costs, **{name: getattr(costs, name) * factor for name in names})

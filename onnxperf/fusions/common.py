@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from onnxperf.runtimes.engine import Fused, Miss
-from onnxperf.runtimes.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
+from onnxperf.fusions.engine import Fused, Miss
+from onnxperf.fusions.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
 from op_models import Operator
 
 HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from onnxperf.fusions import common, ort_layout, ort_quantised
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fusion, hands_on, redirected
+from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar
 from onnxperf.graph import Graph
-from onnxperf.runtimes import fusions, ort_layout, ort_quantised
-from onnxperf.runtimes.engine import Fused, Fusion, Miss, Pass, Rewriter, fusion, hands_on, redirected
-from onnxperf.runtimes.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar
 from op_models import FLOATS, Operator, Tensor
 
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
@@ -168,7 +168,7 @@ def conv_batch_norm(m: Match) -> Fused | Miss | None:
     return _into_weights(conv, norm, norm.inputs[2])
 
 
-@pattern("MatMul + BatchNormalization", op.BatchNormalization(fusions.PRODUCT, ...))
+@pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...))
 def matmul_batch_norm(m: Match) -> Fused | Miss | None:
     """The scale goes into the matrix, the shift becomes the summand of a Gemm."""
     norm = m.root
@@ -227,7 +227,7 @@ def pad(m: Match) -> Fused | Miss:
     return Fused((before, window), replace(window, inputs=(m[X], *window.inputs[1:]), attrs=attrs, nodes=nodes))
 
 
-BIASED = fusions.PRODUCT + C
+BIASED = common.PRODUCT + C
 
 
 def _left_to_attention(m: Match) -> bool:
@@ -246,7 +246,7 @@ def _gemm(m: Match) -> Fused | Miss | None:
     """A product with a matrix and the Add behind it, where Gemm can add that: a vector along the columns, or a matrix
     to the product of two matrices. Free Reshapes fold the leading axes of a stack of matrices.
     """
-    x, matrix, summand, out = m[A], m[B], m[C], m[fusions.PRODUCT].out
+    x, matrix, summand, out = m[A], m[B], m[C], m[common.PRODUCT].out
     if matrix.rank != 2 or out.dtype not in FLOATS:
         return None
     fits = summand.shape == matrix.shape[1:]
@@ -279,8 +279,8 @@ RULES: tuple[Fusion | Pass, ...] = (
     matmul_batch_norm,
     COMMON_SUBEXPRESSIONS,
     matmul_add,
-    since(20, fusions.gelu),
-    since(17, fusions.layer_norm),
+    since(20, common.gelu),
+    since(17, common.layer_norm),
     ort_layout.PUSH,
 )
 CPU = (inlined, *RULES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxperf.errors import UsageError
-from onnxperf.graph import Graph
-from onnxperf.runtimes.engine import Rules
+from onnxperf.fusions.engine import ALL, DISABLED, Rules, optimise
+from onnxperf.graph import Graph, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,18 @@ class HostCosts:
     replay_gap_s: float
     source: str
 
+    def scaled(self, factor: float) -> HostCosts:
+        """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
+        names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
     `host` is what that costs the processor.
 
+    `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
     """
@@ -56,6 +63,7 @@ class Runtime:
     policy: Policy
     host: HostCosts
     describe: str
+    host_constants: str = ""
     offline: Rules = field(default_factory=dict)
     kind: str = "gpu"
     versions: Mapping[str, Runtime] = field(default_factory=dict)
@@ -72,3 +80,17 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
         known = ", ".join(runtime.versions) or "none"
         raise UsageError(f"unknown version {version!r} of {runtime.name}: older ones that it knows are: {known}")
     return runtime.versions[version]
+
+
+def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:
+    """What `runtime` makes of `graph` at an optimisation level of LEVELS.
+
+    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before.
+    """
+    if transformers:
+        before = Counter(o.type for o in graph.operators)
+        graph = optimise(graph, runtime.offline, DISABLED)
+        if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
+            note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
+            graph = replace(graph, notes=(*graph.notes, note))
+    return runtime.place(optimise(graph, runtime.rules, level))

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA and CPU providers: which rules they have at which level, and what the host thread costs.
+"""ONNX Runtime's CUDA provider: which rules it has at which level, and what the host thread costs.
 
 Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and the optimised graphs that ONNX Runtime 1.31
 itself writes: tests compare those of the CPU provider at every level (at `all`, on a machine with AVX-512). The CUDA
@@ -12,23 +12,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxperf.graph import Graph
-from onnxperf.runtimes import ort_basic, ort_extended, ort_nchwc, ort_transformers
-from onnxperf.runtimes.engine import ALL, BASIC, DISABLED, EXTENDED
-from onnxperf.runtimes.ort_attention import apart
-from onnxperf.runtimes.placement import FREE, place
-from onnxperf.runtimes.runtime import HostCosts, Policy, Runtime
-
-
-def beside(graph: Graph) -> Graph:
-    """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
-    return replace(
-        graph, operators=tuple(replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
-    )
-
+from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
+from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
+from onnxperf.fusions.ort_attention import apart
+from onnxperf.fusions.placement import place
+from onnxperf.runtime import HostCosts, Policy, Runtime
 
 CUDA = Runtime(
     name="ort-cuda",
+    host_constants="ort",
     rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CUDA},
     offline={DISABLED: ort_transformers.RULES},
     place=lambda graph: apart(place(graph)),
@@ -41,24 +33,9 @@ CUDA = Runtime(
 )  # fmt: skip
 CUDA_112 = replace(
     CUDA,
-    name="ort-cuda-1.12",
     rules={BASIC: ort_basic.RULES_112, EXTENDED: ort_extended.CUDA_112},
     offline={DISABLED: ort_transformers.RULES_112},
     place=lambda graph: apart(place(graph), fused=False),
     describe="ONNX Runtime until 1.12, CUDA provider, inputs and outputs bound on the device",
 )
-CUDA = replace(CUDA, versions={"1.12": CUDA_112})
-
-CPU = Runtime(
-    name="ort-cpu",
-    rules={BASIC: ort_basic.CPU, EXTENDED: ort_extended.CPU, ALL: ort_nchwc.RULES},
-    offline={DISABLED: ort_transformers.RULES},
-    place=beside,
-    policy=Policy(),
-    host=HostCosts(
-        run_s=30e-6, node_s=0.4e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0, replay_s=0.0,
-        replay_gap_s=0.0, source="assumed",
-    ),
-    describe="ONNX Runtime, CPU provider",
-    kind="cpu",
-)  # fmt: skip
+RUNTIME = replace(CUDA, versions={"1.12": CUDA_112})

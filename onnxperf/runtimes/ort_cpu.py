@@ -1,0 +1,33 @@
+"""ONNX Runtime's CPU provider: which rules it has at which level, and what it spends on each operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxperf.fusions import ort_basic, ort_extended, ort_nchwc, ort_transformers
+from onnxperf.fusions.engine import ALL, BASIC, DISABLED, EXTENDED
+from onnxperf.fusions.placement import FREE
+from onnxperf.graph import Graph
+from onnxperf.runtime import HostCosts, Policy, Runtime
+
+
+def beside(graph: Graph) -> Graph:
+    """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
+    return replace(
+        graph, operators=tuple(replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
+    )
+
+
+RUNTIME = Runtime(
+    name="ort-cpu",
+    rules={BASIC: ort_basic.CPU, EXTENDED: ort_extended.CPU, ALL: ort_nchwc.RULES},
+    offline={DISABLED: ort_transformers.RULES},
+    place=beside,
+    policy=Policy(),
+    host=HostCosts(
+        run_s=30e-6, node_s=0.4e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0, replay_s=0.0,
+        replay_gap_s=0.0, source="assumed",
+    ),
+    describe="ONNX Runtime, CPU provider",
+    kind="cpu",
+)  # fmt: skip
