@@ -2,14 +2,14 @@
 
 from gpu_specs.card_file import read
 from gpu_specs.catalogue import ids, load, resolve
-from gpu_specs.device import PIPES, Device, Effects, Rates, Source
+from gpu_specs.device import PIPES, Corrections, Device, Rates, Source
 from gpu_specs.errors import SpecError, UnknownDevice
 from gpu_specs.limits import limited
 
 __all__ = [
     "PIPES",
+    "Corrections",
     "Device",
-    "Effects",
     "Rates",
     "Source",
     "SpecError",

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from gpu_specs.device import PIPES, Device, Effects, Rates, Source, Status
+from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, Status
 from gpu_specs.errors import SpecError
 
 MAX_BYTES: Final = 1_000_000
@@ -162,7 +162,7 @@ _CPU: Final = {  # what a processor's file has in place of a card's tables
 _NOT_OF_A_CPU: Final = {
     "capability": (0, 0), "node_nm": 0.0, "smem_bytes": 0, "threads_per_sm": 1, "tdp_W": math.inf, "pcie_Bps": 0.0,
 }  # fmt: skip
-_EFFECTS: Final = {
+_CORRECTIONS: Final = {
     "compute": _Key("compute", _factor, required=False),
     "memory": _Key("memory", _factor, required=False),
     "launch": _Key("launch", _factor, required=False),
@@ -215,9 +215,10 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     cpu = data.get("kind") == "cpu"
     head = {k: at for k, at in _HEAD.items() if not cpu or at.field not in _NOT_OF_A_CPU}
     layout = _CPU if cpu else _TABLES
-    effects, blocks = data.pop("effects", None), data.pop("source", [])
+    older = data.pop("effects", None)  # the name of the table in device files that were written before
+    corrections, blocks = data.pop("corrections", older), data.pop("source", [])
     tables = {table: data.pop(table, {}) for table in layout}
-    known = {*head, *layout, "effects", "source"}
+    known = {*head, *layout, "corrections", "source"}
     fields, facts = _take(head, data, "", known), [key for key in data if key in _FACTS]
     for table, keys in layout.items():
         where = f" in [{table}]"
@@ -229,8 +230,8 @@ def _device(id: str, data: dict[str, Any]) -> Device:
         raise _Bad(f"pcie in [power_and_links] {found} is needed")
     defaults = {"kind": "gpu", "base_hz": None, "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
     defaults |= _NOT_OF_A_CPU if cpu else {}
-    if effects is not None:
-        fields["effects"] = Effects(**_take(_EFFECTS, effects, " in [effects]", _EFFECTS))
+    if corrections is not None:
+        fields["corrections"] = Corrections(**_take(_CORRECTIONS, corrections, " in [corrections]", _CORRECTIONS))
     return Device(**{"id": id} | defaults | fields, sources=_sources(blocks, facts))
 
 

@@ -58,7 +58,7 @@ class Rates(Mapping[str, float]):
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class Corrections:
     """What calibration on this very device found: factors on modelled times, 1.0 where it found nothing.
 
     `compute` and `memory` multiply the time that a kernel spends on arithmetic and on memory traffic, `launch` the cost
@@ -134,7 +134,7 @@ class Device:
     memory_bus_bits: int | None = None
     memory_rate_bps: float | None = None
     """Data rate of one memory pin, bit/s."""
-    effects: Effects = Effects()
+    corrections: Corrections = Corrections()
     sources: tuple[Source, ...] = field(default=(), repr=False)
     nvml_names: tuple[str, ...] = ()
     """What nvidia-smi calls the card, the current driver's name first; empty where several cards of different

@@ -14,7 +14,7 @@ from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
 #: What a Device carries that is no figure of the card.
-NO_FACT = frozenset({"id", "name", "dense_flops", "effects", "sources", "aliases", "short_names", "notes"})
+NO_FACT = frozenset({"id", "name", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
 
 NOT_OF_A_CPU = frozenset({
     "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",

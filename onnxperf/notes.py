@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_specs import Device, Effects
+from gpu_specs import Corrections, Device
 from onnxperf.graph import Note
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
@@ -70,7 +70,7 @@ def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
     if method.own_form:
         return
     if DEVICE_MODELS[device.kind].error_class:
-        if device.effects == Effects():
+        if device.corrections == Corrections():
             says = "nothing of this processor was measured: `onnxperf calibrate` does that where it is"
             yield Note("assumed-constants", says)
         return

@@ -176,7 +176,7 @@ def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Const
     """
     own = c.host.get(runtime.host_constants)
     usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
-    return tuple(usual.scaled(d.effects.host).scaled(cpu.pace) for d in devices)
+    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d in devices)
 
 
 def _require_capturable(run: Graph) -> None:

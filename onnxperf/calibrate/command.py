@@ -90,7 +90,7 @@ def refuse(target: str) -> None:
 
 
 def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:
-    """The device, with measurements named as the source of its effects and of the figures that they changed."""
+    """The device, with measurements named as the source of its corrections and of the figures that they changed."""
     m = measurements[0]
     runtime = dict(m.setting.software).get("onnxruntime", "of an unknown version")
     driver = f", driver {m.place.driver}" if m.place.driver else ""
@@ -106,4 +106,4 @@ def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool
     sources = [replace(s, facts=tuple(f for f in s.facts if f not in changed)) for s in d.sources]
     if changed:
         sources.append(Source("derived", says, tuple(sorted(changed))))
-    return replace(d, effects=replace(d.effects, source=says), sources=tuple(s for s in sources if s.facts))
+    return replace(d, corrections=replace(d.corrections, source=says), sources=tuple(s for s in sources if s.facts))

@@ -1,8 +1,8 @@
-"""Corrections of a device from measurements on it: a few effects, and a factor for each type of operator.
+"""Corrections of a device from measurements on it: a few corrections, and a factor for each type of operator.
 
 On a processor every profiled operator is a row, on a GPU every run, as is a run that was not profiled. First the
-effects are fitted (`onnxperf.fitting`), then one factor for each operator type to what is left of its rows, pulled to 1
-where there are few. Both in turns, as they share rows.
+corrections are fitted (`onnxperf.fitting`), then one factor for each operator type to what is left of its rows, pulled
+to 1 where there are few. Both in turns, as they share rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_specs import Device, Effects, Rates
+from gpu_specs import Corrections, Device, Rates
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.errors import Error, UsageError
 from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
@@ -21,7 +21,7 @@ from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
 
-#: Standard deviations of the logarithms of the effects: cards are known by their datasheets, processors by flags.
+#: Standard deviations of the logarithms of the corrections: cards are known by their datasheets, processors by flags.
 #: `DRAM` and `L3` are the bandwidth, and what a core has of the cache that it shares.
 SPREADS = {
     "gpu": {"compute": 0.12, "memory": 0.08, "launch": 0.3, "host": 0.4, "power": 0.2},
@@ -29,7 +29,7 @@ SPREADS = {
 }
 SHRINK = {"gpu": 2.0, "cpu": 0.2}  # rows that the prior of an operator type's factor counts for
 FEWEST = 3  # usable rows
-LIMIT = 30.0  # of any effect or factor, up or down
+LIMIT = 30.0  # of any correction or factor, up or down
 TURNS = 3
 FASTER = 0.9  # of the physical floor: rows below went wrong
 RAISED = 4.0  # a processor may be so much faster than nominal
@@ -43,7 +43,7 @@ STEP = 1e-3  # of a logarithm, for differences
 class Row:
     """One measured time beside its predictions before and after the fit, in seconds.
 
-    type: of the operator as in `Effects.operators`; "" for a whole run that no single type takes most of.
+    type: of the operator as in `Corrections.operators`; "" for a whole run that no single type takes most of.
     """
 
     model: str
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The device with its effects, what it was before, and the rows behind them."""
+    """The device with its corrections, what it was before, and the rows behind them."""
 
     device: Device
     base: Device
@@ -70,12 +70,12 @@ class Calibration:
 
 
 def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
-    """Derive the effects of `device`, whatever it has now, from measurements on it.
+    """Derive the corrections of `device`, whatever it has now, from measurements on it.
 
     Raises UsageError where fewer than FEWEST rows can be used, EnvironmentFailure without scipy.
     """
     require_scipy("fitting a device")
-    base, dropped = replace(device, effects=Effects()), list[Dropped]()
+    base, dropped = replace(device, corrections=Corrections()), list[Dropped]()
     models = []
     for m in measurements:
         try:
@@ -93,27 +93,27 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
         raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
     values, factors = np.ones(len(model.names)), dict[str, float]()
     for _ in range(TURNS):
-        values = _effects(model, values, factors)
+        values = _corrections(model, values, factors)
         factors = _factors(model, model.device(values, factors), factors)
     found = _within_peak(model.device(values, factors))
     width = _half_width(model, found, factors)
-    found = replace(found, effects=replace(found.effects, half_width=width))
+    found = replace(found, corrections=replace(found.corrections, half_width=width))
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     return Calibration(found, device, tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows), tuple(dropped))
 
 
 def _within_peak(d: Device) -> Device:
-    """A processor whose effect on compute is at least 1: where arithmetic came out faster than the peak allows, the
-    same times by a higher clock, with bandwidth and the effect on memory scaled to it.
+    """A processor whose correction on compute is at least 1: where arithmetic came out faster than the peak allows, the
+    same times by a higher clock, with bandwidth and the correction on memory scaled to it.
     """
-    faster = 1 / d.effects.compute
+    faster = 1 / d.corrections.compute
     if d.kind != "cpu" or faster <= 1:
         return d
     return replace(
         _clocked(d, faster),
         bandwidth_Bps=d.bandwidth_Bps * faster,
-        effects=replace(d.effects, compute=1.0, memory=d.effects.memory * faster),
+        corrections=replace(d.corrections, compute=1.0, memory=d.corrections.memory * faster),
     )
 
 
@@ -147,7 +147,7 @@ def _without_impossible(m: MeasuredModel, base: Device, dropped: list[Dropped]) 
 
 
 class _Model:
-    """What is predicted of all rows, as a function of the device's effects and of the factors by operator type."""
+    """What is predicted of all rows, as a function of the device's corrections and of the factors by operator type."""
 
     def __init__(self, models: Sequence[MeasuredModel], base: Device):
         self.models, self.base = models, base
@@ -160,14 +160,14 @@ class _Model:
         self.types = np.array([t for types in self.types_of for t in types], dtype=object)
 
     def device(self, values: Array, factors: Mapping[str, float]) -> Device:
-        """The device with these effects, in the order of `names`, and factors by operator type."""
+        """The device with these corrections, in the order of `names`, and factors by operator type."""
         at = dict(zip(self.names, map(float, values), strict=True))
         bandwidth, shared = at.pop("DRAM", 1.0), at.pop("L3", 1.0)
         return replace(
             self.base,
             bandwidth_Bps=self.base.bandwidth_Bps * bandwidth,
             l3_bytes=round(self.base.l3_bytes * shared),
-            effects=Effects(**at, operators=Rates(tuple(sorted(factors.items()))), source="fit"),
+            corrections=Corrections(**at, operators=Rates(tuple(sorted(factors.items()))), source="fit"),
         )
 
     def predicted(self, devices: Sequence[Device]) -> tuple[Array, Array]:
@@ -180,7 +180,7 @@ class _Model:
 
     def _each(self, m: MeasuredModel, devices: Sequence[Device]) -> tuple[Array, Array]:
         """Each row by itself, with what the host spends on its operators."""
-        e, host = _estimates(m, devices), np.array([d.effects.host for d in devices])
+        e, host = _estimates(m, devices), np.array([d.corrections.host for d in devices])
         kernel = np.array([e.seconds[list(p.kernels)].sum(axis=0) for p in m.parts])
         nodes = np.array([[sum(m.run.kernels.rows[i].repeat for i in p.kernels)] for p in m.parts])
         total = kernel + nodes * m.run.host_costs[0].node_s * host
@@ -188,7 +188,7 @@ class _Model:
 
     def _whole(self, m: MeasuredModel, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
         e = _estimates(m, devices)
-        total = np.array([[_scheduled(m, e, j, d.effects.host) for j, d in enumerate(devices)]])
+        total = np.array([[_scheduled(m, e, j, d.corrections.host) for j, d in enumerate(devices)]])
         mine = np.array([correction_name(k) == type for k in m.run.kernels.rows], dtype=bool)
         return total, e.seconds[mine].sum(axis=0, keepdims=True) / total
 
@@ -214,8 +214,8 @@ def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpu).total_s[0])
 
 
-def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
-    """The effects that fit best beside these factors, in the order of `_Model.names`; `values` are where it begins."""
+def _corrections(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
+    """The corrections that fit best beside these factors, in the order of `_Model.names`; `values`: where it begins."""
 
     def misfits(points: Array) -> Array:
         devices = [model.device(p, factors) for p in points]
@@ -225,7 +225,7 @@ def _effects(model: _Model, values: Array, factors: Mapping[str, float]) -> Arra
 
 
 def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dict[str, float]:
-    """The factor of each operator type beside the effects of `device`.
+    """The factor of each operator type beside the corrections of `device`.
 
     It is the mean of what its rows ask for, as logarithms, in which rows that are far off count little; the prior,
     which counts for SHRINK rows, pulls it to 1.

@@ -1,4 +1,4 @@
-"""Device files with what calibration found: a card's own file with its effects put in, or a processor's whole file."""
+"""Device files with what calibration found: a card's own file with its corrections, or a whole file of a processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 from gpu_specs import Device
 
 HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
-EFFECTS = {
+CORRECTIONS = {
     "compute": "factor on the time that arithmetic takes",
     "memory": "factor on the time that traffic takes",
     "launch": "factor on what starting a kernel costs the card",
@@ -19,11 +19,13 @@ EFFECTS = {
 NOT_OF_A_COPY = re.compile(r"^(?:aliases|short_names) *= *\[[^\]]*\]\n", re.MULTILINE)  # they mean the card shipped
 LINK = re.compile(r"^(?:pcie|host_link_GBps) *=.*$", re.MULTILINE)
 LINK_FACT = re.compile(r'"(?:pcie|host_link_GBps)",? *')
-TABLE_OF_EFFECTS = re.compile(r"^\[effects(?:\.operators)?\].*?(?=^\[(?!effects)|\Z)", re.MULTILINE | re.DOTALL)
+TABLE_OF_CORRECTIONS = re.compile(
+    r"^\[corrections(?:\.operators)?\].*?(?=^\[(?!corrections)|\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 def file_of(device: Device, host_link_Bps: float | None = None) -> str:
-    """The TOML text of a device with its effects. host_link_Bps: what copies show that the link carries, for a card."""
+    """The TOML text of a device with its corrections. host_link_Bps: of a card, what its link carries by copies."""
     return _processor(device) if device.kind == "cpu" else _card(device, host_link_Bps)
 
 
@@ -37,24 +39,24 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _effects(device: Device) -> str:
-    e = device.effects
-    lines = [f"{name} = {_number(getattr(e, name)):<10} # {what}" for name, what in EFFECTS.items()]
+def _corrections(device: Device) -> str:
+    e = device.corrections
+    lines = [f"{name} = {_number(getattr(e, name)):<10} # {what}" for name, what in CORRECTIONS.items()]
     if e.half_width is not None:
         lines.append(f"half_width = {_number(e.half_width)}  # logarithm; four in five operators are off by less")
-    lines += [f"source = {text(e.source)}", "", "[effects.operators]  # factors on the time of operators of a type"]
+    lines += [f"source = {text(e.source)}", "", "[corrections.operators]  # factors on the time of operators of a type"]
     lines += [f"{text(name)} = {_number(factor)}" for name, factor in e.operators.items()]
-    return "\n".join(("[effects]", *lines, ""))
+    return "\n".join(("[corrections]", *lines, ""))
 
 
 def _card(device: Device, host_link_Bps: float | None) -> str:
     body = (files("gpu_specs") / "cards" / f"{device.id}.toml").read_text(encoding="utf-8")
-    body = TABLE_OF_EFFECTS.sub("", NOT_OF_A_COPY.sub("", body))
+    body = TABLE_OF_CORRECTIONS.sub("", NOT_OF_A_COPY.sub("", body))
     sources = []
     if host_link_Bps:
         body = LINK_FACT.sub("", LINK.sub(f"host_link_GBps = {_number(host_link_Bps / 1e9)}  # measured", body))
-        sources.append(_source("seen", device.effects.source, ("host_link_GBps",)))
-    return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), _effects(device)))
+        sources.append(_source("seen", device.corrections.source, ("host_link_GBps",)))
+    return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), _corrections(device)))
 
 
 def _processor(d: Device) -> str:
@@ -86,7 +88,7 @@ def _processor(d: Device) -> str:
         "",
         *(_source(s.status, s.text, [names.get(f, f) for f in s.facts if getattr(d, f, 1) != 0]) for s in d.sources),
     ]
-    return "\n".join((HEAD, *lines, _effects(d)))
+    return "\n".join((HEAD, *lines, _corrections(d)))
 
 
 def _source(status: str, says: str, facts: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A measured model, its run on the device without effects, and its rows."""
+    """A measured model, its run on the device without corrections, and its rows."""
 
     model: str
     run: Run

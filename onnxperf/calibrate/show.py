@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onnxperf.calibrate.corrections import Calibration
-from onnxperf.calibrate.device_file import EFFECTS
+from onnxperf.calibrate.device_file import CORRECTIONS
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
@@ -30,10 +30,10 @@ def as_json(found: Calibration, link: float | None) -> str:
     d = found.device
     data: dict[str, Any] = {
         "device": d.name,
-        "effects": {name: getattr(d.effects, name) for name in EFFECTS},
-        "operators": dict(d.effects.operators),
-        "half_width": d.effects.half_width,
-        "source": d.effects.source,
+        "corrections": {name: getattr(d.corrections, name) for name in CORRECTIONS},
+        "operators": dict(d.corrections.operators),
+        "half_width": d.corrections.half_width,
+        "source": d.corrections.source,
         "figures": {f: getattr(d, f) for f in FIGURES},
         "host_link_Bps": link,
         "error_before": found.error(False),
@@ -48,14 +48,14 @@ def show(out: Console, found: Calibration, link: float | None) -> None:
     """Print what was found, how well it fits by operator type, and what was left out."""
     d = found.device
     out.print(Text(f"{printable(d.name)}: {len(found.rows)} rows", style="bold"))
-    out.print(tabulate(out, ("effect", "#factor", "what it means"), [*_found(found, link)]))
+    out.print(tabulate(out, ("correction", "#factor", "what it means"), [*_found(found, link)]))
     out.print()
     types = sorted({r.type for r in found.rows})
     lines = [_line(found, t, str(sum(r.type == t for r in found.rows))) for t in types]
     total = ("all", str(len(found.rows)), "", f"{found.error(False):.0%}", f"{found.error(True):.0%}")
     out.print(tabulate(out, ("operator", "#rows", "#factor", "#off before", "#off after"), [*lines, total]))
-    if d.effects.half_width is not None:
-        within = f"four in five rows are within a factor of {exp(d.effects.half_width):.2f}"
+    if d.corrections.half_width is not None:
+        within = f"four in five rows are within a factor of {exp(d.corrections.half_width):.2f}"
         out.print(Text(f"{within}, each against its type's factor without it", style="dim"))
     for reason, count in Counter(x.reason for x in found.dropped).most_common():
         out.print(Text(f"left out: {count}: {printable(reason)}", style="dim"))
@@ -63,9 +63,9 @@ def show(out: Console, found: Calibration, link: float | None) -> None:
 
 def _found(found: Calibration, link: float | None) -> Iterator[tuple[str, str, str]]:
     d, base = found.device, found.base
-    for name, means in EFFECTS.items():
+    for name, means in CORRECTIONS.items():
         if d.kind == "gpu" or name not in ("launch", "power"):
-            yield name, f"{getattr(d.effects, name):.3g}", means
+            yield name, f"{getattr(d.corrections, name):.3g}", means
     for f, (name, unit, unit_name) in FIGURES.items():
         before, after = getattr(base, f) / unit, getattr(d, f) / unit
         if before != after:
@@ -79,6 +79,6 @@ def _found(found: Calibration, link: float | None) -> Iterator[tuple[str, str, s
 
 
 def _line(found: Calibration, type: str, rows: str) -> tuple[str, ...]:
-    factor = found.device.effects.operators.get(type)
+    factor = found.device.corrections.operators.get(type)
     shown = "" if factor is None else f"{factor:.3g}"
     return type or "of several types", rows, shown, f"{found.error(False, type):.0%}", f"{found.error(True, type):.0%}"

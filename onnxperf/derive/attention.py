@@ -59,6 +59,6 @@ FAMILY = Family(
     overhead_s=overheads("attention"),
     sample=400,
     weight=150.0,
-    effects=(0.08, 0.06, 0.12),
+    corrections=(0.08, 0.06, 0.12),
     rows=rare_cards_apart,
 )

@@ -37,6 +37,6 @@ FAMILY = Family(
     ),
     overhead_s=overheads("convolution"),
     sample=400,
-    effects=(0.25, 0.12, 0.10),
+    corrections=(0.25, 0.12, 0.10),
     learned=learned,
 )

@@ -1,8 +1,8 @@
 """A family of constants, and its fit to tables of measured kernels.
 
-Beside its constants a fit has a few unknowns that are not kept: each card has three effects of its own, on compute,
-memory and launch, as `gpu_specs.Effects` has them, and each rig on each card an overhead that its clock includes. Their
-priors pull them to 1 (the overhead to the rig's usual one); predictions are made without the effects.
+Beside its constants a fit has a few unknowns that are not kept: each card has three corrections of its own, on compute,
+memory and launch, as `gpu_specs.Corrections` has them, and each rig on each card an overhead that its clock includes.
+Their priors pull them to 1 (the overhead to the rig's usual one); predictions are made without the corrections.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Family:
 
     overhead_s: of each rig, what its clock usually includes beside the kernel. model: works, devices, constants to
     seconds [n, g], but for what the clock includes: the overhead, and `beside`, which differs from work to work [n].
-    sample: works of a table that a fit takes at most. weight: how many rows
-    the data counts for, so that priors bind. effects: standard deviations of the logarithms of a card's own effects on
-    compute, memory, launch. learned: what is read off the tables before the fit, by dotted path. rows: the tables that
-    it is fitted to, where these are not all `fitted_rows` of its name. others: models of kernels that were measured in
-    another way, by what `datasets.Kernels.how` says.
+    sample: works of a table that a fit takes at most. weight: how many rows the data counts for, so that priors bind.
+    corrections: standard deviations of the logarithms of a card's own corrections on compute, memory, launch. learned:
+    what is read off the tables before the fit, by dotted path. rows: the tables that it is fitted to, where these are
+    not all `fitted_rows` of its name. others: models of kernels that were measured in another way, by what
+    `datasets.Kernels.how` says.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Family:
     beside: Callable[[Sequence[Work], Constants], Array] = lambda works, c: np.zeros(len(works))
     sample: int = 1000
     weight: float = 300.0
-    effects: tuple[float, float, float] = (0.05, 0.05, 0.1)
+    corrections: tuple[float, float, float] = (0.05, 0.05, 0.1)
     overhead_sd: float = 0.5
     learned: Callable[[Sequence[Table]], Mapping[str, Any]] = lambda tables: {}
     rows: Callable[[Sequence[Table]], list[Table]] | None = None
@@ -111,11 +111,11 @@ def fitted_rows(every: Sequence[Table], constants: str) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Constants that were derived, the effects and overheads [s] of each card that went beside them, and rows used."""
+    """Constants that were derived, the corrections and overheads [s] of each card beside them, and rows used."""
 
     constants: Constants
     values: Mapping[str, float]
-    effects: Mapping[str, tuple[float, float, float]]
+    corrections: Mapping[str, tuple[float, float, float]]
     overhead_s: Mapping[tuple[str, str], float]
     rows: int
 
@@ -152,29 +152,29 @@ def fit(family: Family, tables: Sequence[Table], start: Constants) -> Fit:
         """What a value of each prior below stands for."""
         own, inside = np.split(point[len(family.parameters) :], [3 * len(devices)])
         values = {p.path: float(v) for p, v in zip(family.parameters, point, strict=False)}
-        effects = {g: (a, b, c) for g, (a, b, c) in zip(devices, own.reshape(-1, 3).tolist(), strict=True)}
+        corrections = {g: (a, b, c) for g, (a, b, c) in zip(devices, own.reshape(-1, 3).tolist(), strict=True)}
         overhead = {r: float(v) * family.overhead_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
-        return values, effects, overhead
+        return values, corrections, overhead
 
     priors = [
         *(p.prior for p in family.parameters),
-        *(Prior(1.0, spread) for _ in devices for spread in family.effects),
+        *(Prior(1.0, spread) for _ in devices for spread in family.corrections),
         *(Prior(1.0, family.overhead_sd) for _ in rigs),
     ]
     found = map_fit(priors, lambda points: _misfits(family, tables, start, [named(p) for p in points]), weights)
-    values, effects, overhead = named(found)
-    return Fit(start.having(values), values, effects, overhead, rows)
+    values, corrections, overhead = named(found)
+    return Fit(start.having(values), values, corrections, overhead, rows)
 
 
-#: What a fit varies: constants by dotted path, each card's own effects, what each rig's clock includes on each card.
+#: What a fit varies: constants by dotted path, each card's corrections, what each rig's clock includes on each card.
 Unknowns = tuple[dict[str, float], dict[str, tuple[float, float, float]], dict[tuple[str, str], float]]
 
 
 def _misfits(family: Family, tables: Sequence[Table], start: Constants, at: Sequence[Unknowns]) -> Array:
     """log(predicted / measured) of all rows [r] at some points [k].
 
-    Points that differ in a card's own effects or overhead alone share one call of the model, in which a card is a
-    column for each of its effects.
+    Points that differ in a card's own corrections or overhead alone share one call of the model, in which a card is a
+    column for each of its corrections.
     """
     alike: dict[tuple[float, ...], list[int]] = {}
     for i, (values, _, _) in enumerate(at):
@@ -185,7 +185,9 @@ def _misfits(family: Family, tables: Sequence[Table], start: Constants, at: Sequ
         for t, rows in zip(tables, off, strict=True):
             cards = list(dict.fromkeys((g, at[i][1][g]) for i in points for g in t.gpus))
             column = {card: j for j, card in enumerate(cards)}
-            devices = [replace(gpu_specs.load(g), effects=gpu_specs.Effects(*own, source="fit")) for g, own in cards]
+            devices = [
+                replace(gpu_specs.load(g), corrections=gpu_specs.Corrections(*own, source="fit")) for g, own in cards
+            ]
             seconds = family.seconds(t, devices, constants)
             for i in points:
                 inside = np.array([[at[i][2][t.rig, g] for g in t.gpus]])

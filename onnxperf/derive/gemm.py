@@ -76,7 +76,7 @@ FAMILY = Family(
     model=seconds,
     overhead_s=overheads("gemm"),
     sample=700,
-    effects=(0.12, 0.08, 0.1),
+    corrections=(0.12, 0.08, 0.1),
     learned=learned,
     rows=with_watts_to_spare,
 )

@@ -3,8 +3,8 @@
 A product that lasts for milliseconds and reads little runs either at nearly the card's peak or at the rate that its
 power limit allows: t = ((FLOPs / (0.9 peak))^6 + (joules / watts)^6)^(1/6), with the joules and watts of
 `latency.power`. Cards that reach their peak bound the energy from above, cards that don't (P4, T4, Titan) tell it. The
-tiles of a kernel don't enter, so that the constants do not depend on those of products. A card's own effect on compute
-takes up what its kernels lose.
+tiles of a kernel don't enter, so that the constants do not depend on those of products. A card's own correction on
+compute takes up what its kernels lose.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ FAMILY = Family(
     model=seconds,
     overhead_s={},
     sample=300,
-    effects=(0.15, 0.05, 0.1),
+    corrections=(0.15, 0.05, 0.1),
     rows=long_products,
 )

@@ -111,7 +111,7 @@ FAMILY = Family(
     overhead_s=overheads("tensor_gemm"),
     sample=900,
     weight=300.0,
-    effects=(0.05, 0.05, 0.1),
+    corrections=(0.05, 0.05, 0.1),
     others={"sustained": sustained, "uniform operands": uniform},
 )
 
@@ -130,7 +130,7 @@ def _family(name: str, start: float, *more: Parameter, own: tuple[Parameter, ...
     steps = Parameter(f"tensor_gemm.types.{name}.step_cycles", "factor on a step's cycles", waits, 0.8)
     every = (*(own or _own(name, "", 1.0, 1.5, start)), *[steps][: waits > 0], *more)
     own_name, model = f"tensor_{name}", partial(recipe, name)
-    return Family(own_name, every, overheads(own_name), model, sample=500, effects=(0.08, 0.06, 0.12))
+    return Family(own_name, every, overheads(own_name), model, sample=500, corrections=(0.08, 0.06, 0.12))
 
 
 def _sweeps(name: str) -> Parameter:

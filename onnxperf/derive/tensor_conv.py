@@ -26,5 +26,5 @@ FAMILY = Family(
     ),
     model=seconds,
     overhead_s=overheads("tensor_convolution"),
-    effects=(0.25, 0.12, 0.10),
+    corrections=(0.25, 0.12, 0.10),
 )

@@ -41,6 +41,6 @@ PARAMETERS = (
 )
 
 FAMILY = Family(
-    "vector", PARAMETERS, overheads("vector"), beside=beside, sample=300, weight=900.0, effects=(0.02, 0.01, 0.1),
+    "vector", PARAMETERS, overheads("vector"), beside=beside, sample=300, weight=900.0, corrections=(0.02, 0.01, 0.1),
     overhead_sd=0.3,
 )  # fmt: skip

@@ -208,7 +208,7 @@ def power(x: KernelFacts) -> Iterator[Line]:
 def interval(x: KernelFacts) -> Iterator[Line]:
     """Where the range comes from."""
     w, c = x.kernel.work, x.constants
-    known, width = x.device.effects, log(x.predicted.high_seconds / x.predicted.seconds)
+    known, width = x.device.corrections, log(x.predicted.high_seconds / x.predicted.seconds)
     if known.half_width is not None and not x.kernel.assumed and not x.method.error_class:
         yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
         return

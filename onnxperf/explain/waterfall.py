@@ -73,6 +73,6 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
     yield "launch", "start and drain: added, or the least there is", seconds
     floor = max(seconds, one(x.bound.seconds))
     yield "floor", "physics allows no less", floor
-    own = max(floor * x.device.effects.operators.get(correction_name(x.kernel), 1.0), one(x.bound.seconds))
+    own = max(floor * x.device.corrections.operators.get(correction_name(x.kernel), 1.0), one(x.bound.seconds))
     yield "calibration", "what operators of this type take on this very device", own
     yield "power", "the card's limit on the whole run", own * x.factor

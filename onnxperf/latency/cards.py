@@ -53,7 +53,7 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
 
 
 class Cards:
-    """The devices' figures as arrays [1, g] in SI units, with calibration's effects beside them."""
+    """The devices' figures as arrays [1, g] in SI units, with calibration's corrections beside them."""
 
     def __init__(self, devices: Sequence[Device], constants: Constants):
         def column(values: Sequence[float]) -> Array:
@@ -77,10 +77,10 @@ class Cards:
         self.tdp = column([d.tdp_W for d in devices])
         self.pcie = column([d.pcie_Bps for d in devices])
         self.major = np.array([d.capability[0] for d in devices])[None, :]
-        self.compute = column([d.effects.compute for d in devices])
-        self.memory = column([d.effects.memory for d in devices])
-        self.launch = column([d.effects.launch for d in devices])
-        self.power = column([d.effects.power for d in devices])
+        self.compute = column([d.corrections.compute for d in devices])
+        self.memory = column([d.corrections.memory for d in devices])
+        self.launch = column([d.corrections.launch for d in devices])
+        self.power = column([d.corrections.power for d in devices])
         self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])  # of a warp a clock, in each SM
         self.issue = self.sms * self.schedulers * 32 * self.hz  # instructions of threads a second
         self.dram = column([streaming(d, constants.dram) for d in devices])

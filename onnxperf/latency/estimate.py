@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_specs import Device, Effects
+from gpu_specs import Corrections, Device
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
@@ -71,7 +71,7 @@ def estimate(
     if method.power_limit:
         spent = (repeats * joules[rows])[~transfer].sum(axis=0)
         factor = slowdown((repeats * own * terms.seconds[rows])[~transfer].sum(axis=0), spent, cards, c)[0]
-    found = "calibrated" if devices[0].effects != Effects() else "analytic"
+    found = "calibrated" if devices[0].corrections != Corrections() else "analytic"
     bound = np.argmax(np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch), axis=0)
     occupancy = np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))
     seconds = repeats * np.maximum(own * terms.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
@@ -110,7 +110,7 @@ def _ranges(
     widths = half_widths(works, cards, c)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
-        known = device.effects.half_width or (c.interval[of_all]["new"] if of_all else None)
+        known = device.corrections.half_width or (c.interval[of_all]["new"] if of_all else None)
         if known is not None:
             widths[:, j] = known
     widths[[k.assumed for k in kernels.rows]] = c.interval["unknown"]["new"]
@@ -128,7 +128,7 @@ def correction_name(k: Kernel) -> str:
 def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
     names = [correction_name(k) for k in kernels.rows]
-    each = [[d.effects.operators.get(name, 1.0) for d in devices] for name in names]
+    each = [[d.corrections.operators.get(name, 1.0) for d in devices] for name in names]
     return np.array(each, dtype=float).reshape(len(names), len(devices))
 
 

@@ -1,4 +1,4 @@
-"""Measurements that a device with known effects would give."""
+"""Measurements that a device with known corrections would give."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

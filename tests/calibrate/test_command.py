@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import gpu_specs
-from gpu_specs import Device, Effects, Rates
+from gpu_specs import Corrections, Device, Rates
 from onnxperf import cli
 from onnxperf.calibrate import measurements, show
 from onnxperf.calibrate.corrections import Calibration, Row
@@ -49,7 +49,7 @@ def calibrate(capsys, monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def on_a_card() -> tuple[Measurement, ...]:
     """The suite on a T4 that is slower than its datasheet, and one with copies."""
-    found = measured(replace(gpu_specs.load("t4"), effects=Effects(compute=1.2, host=1.5)))
+    found = measured(replace(gpu_specs.load("t4"), corrections=Corrections(compute=1.2, host=1.5)))
     return (replace(found[0], copies=Copies(5e-3, 4e-3, 32 * 10**6, 32 * 10**6)), *found[1:])
 
 
@@ -69,11 +69,11 @@ def test_from_recorded_files_of_a_card(calibrate, on_a_card: tuple[Measurement, 
     assert code == 0
     assert "written to t4-here.toml" in out and "other.json" in out
     card = gpu_specs.load(tmp_path / "t4-here.toml")
-    assert card.effects.compute > 1.0 and card.effects.host > 1.2
-    assert f"{len(on_a_card)} files" in card.effects.source and "1.31.1" in card.effects.source
+    assert card.corrections.compute > 1.0 and card.corrections.host > 1.2
+    assert f"{len(on_a_card)} files" in card.corrections.source and "1.31.1" in card.corrections.source
     assert card.pcie_Bps == pytest.approx(32e6 / 4e-3, rel=0.4)
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    assert found["effects"]["compute"] == pytest.approx(card.effects.compute, rel=1e-4)
+    assert found["corrections"]["compute"] == pytest.approx(card.corrections.compute, rel=1e-4)
     assert found["error_after"] < found["error_before"]
     assert len(found["rows"]) == len(on_a_card)
     p = predicted(TINY.model, card)
@@ -172,7 +172,7 @@ def test_this_processor(calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measurements, "cpu_suite", lambda: (broken, TINY))
     code, out, _ = calibrate("--provider", "cpu", "--keep", "kept")
     assert code == 0 and "written to this-cpu.toml" in out
-    assert gpu_specs.load(tmp_path / "this-cpu.toml").effects.operators["Add"] > 0
+    assert gpu_specs.load(tmp_path / "this-cpu.toml").corrections.operators["Add"] > 0
     (kept,) = (tmp_path / "kept").iterdir()
     assert {o.name for o in read(kept).operators if not is_wrapper(o.name)} == {
         "add 10000",
@@ -181,7 +181,7 @@ def test_this_processor(calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     assert calibrate("--from", "kept", "-o", "again.toml")[0] == 0
     once, again = (gpu_specs.load(tmp_path / f"{name}.toml") for name in ("this-cpu", "again"))
-    assert again.effects.operators == once.effects.operators
+    assert again.corrections.operators == once.corrections.operators
 
 
 def test_the_first_failure_is_told_where_every_case_fails(nominal_cpu: Device, monkeypatch) -> None:
@@ -215,7 +215,7 @@ def test_copies_show_the_rate_of_the_link(on_a_card: tuple[Measurement, ...]) ->
 
 
 def test_the_table(nominal_cpu: Device) -> None:
-    effects = Effects(
+    corrections = Corrections(
         compute=1.2, memory=0.8, host=2.0, operators=Rates((("Conv", 1.5), ("Gemm", 0.9))), half_width=0.25
     )
     rows = (
@@ -225,7 +225,7 @@ def test_the_table(nominal_cpu: Device) -> None:
         Row("n", "the whole run", "", 1e-2, 1.2e-2, 1.1e-2),
     )
     dropped = (Dropped("m", "d", 1e-5, "it is [red]odd\x1b"), Dropped("m", "e", 1e-5, "it is [red]odd\x1b"))
-    found = Calibration(replace(nominal_cpu, bandwidth_Bps=15e9, effects=effects), nominal_cpu, rows, dropped)
+    found = Calibration(replace(nominal_cpu, bandwidth_Bps=15e9, corrections=corrections), nominal_cpu, rows, dropped)
     text = io.StringIO()
     show.show(Console(file=text, width=110), found, None)
     lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"

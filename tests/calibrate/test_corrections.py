@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from gpu_specs import Device, Effects, Rates
+from gpu_specs import Corrections, Device, Rates
 from onnxperf.calibrate.corrections import Calibration, fit
 from onnxperf.errors import UsageError
 from onnxperf.measure.record import Measurement
@@ -15,8 +15,8 @@ from tests.calibrate.conftest import measured, predicted
 
 pytestmark = pytest.mark.slow  # fits to whole suites
 SAMPLES = Path(__file__).parents[2] / "samples"
-GPU = Effects(compute=1.15, memory=1.1, launch=1.2, host=1.7)
-CPU = Effects(compute=0.8, memory=1.4, host=1.6, operators=Rates((("Conv depthwise", 0.6), ("Softmax", 2.5))))
+GPU = Corrections(compute=1.15, memory=1.1, launch=1.2, host=1.7)
+CPU = Corrections(compute=0.8, memory=1.4, host=1.6, operators=Rates((("Conv depthwise", 0.6), ("Softmax", 2.5))))
 
 
 def error(device: Device, true: Device, sample: str) -> float:
@@ -28,14 +28,14 @@ def error(device: Device, true: Device, sample: str) -> float:
 @pytest.fixture(scope="module", params=["l4", "a100-sxm4-40gb"])
 def card(request: pytest.FixtureRequest) -> tuple[Device, Device, tuple[Measurement, ...]]:
     base = gpu_specs.load(request.param)
-    true = replace(base, effects=GPU)
+    true = replace(base, corrections=GPU)
     return base, true, measured(true)
 
 
 @pytest.fixture(scope="module")
 def true_cpu(nominal_cpu: Device) -> Device:
     return replace(
-        nominal_cpu, boost_hz=3.4e9, bandwidth_Bps=16e9, dense_flops=Rates((("fp32", 32 * 3.4e9),)), effects=CPU
+        nominal_cpu, boost_hz=3.4e9, bandwidth_Bps=16e9, dense_flops=Rates((("fp32", 32 * 3.4e9),)), corrections=CPU
     )
 
 
@@ -48,8 +48,8 @@ def test_effects_of_a_card_are_found(card) -> None:
     base, true, measurements = card
     found = fit(measurements, base)
     for name in ("compute", "memory"):
-        assert getattr(found.device.effects, name) == pytest.approx(getattr(GPU, name), rel=0.08), name
-    assert found.device.effects.host == pytest.approx(GPU.host, rel=0.15)
+        assert getattr(found.device.corrections, name) == pytest.approx(getattr(GPU, name), rel=0.08), name
+    assert found.device.corrections.host == pytest.approx(GPU.host, rel=0.15)
     assert found.error(after=True) < 0.05 < found.error(after=False)
     for sample in ("resnet50", "bert-base"):
         assert error(found.device, true, sample) < min(0.07, error(base, true, sample))
@@ -65,8 +65,8 @@ def test_a_cards_effects_survive_wild_rows(card) -> None:
 def test_a_processor_is_found(nominal_cpu: Device, true_cpu: Device, processor: Calibration) -> None:
     found = processor.device
     assert processor.error(after=True) < 0.05 < processor.error(after=False)
-    assert found.effects.host == pytest.approx(CPU.host, rel=0.15)
-    factors = found.effects.operators
+    assert found.corrections.host == pytest.approx(CPU.host, rel=0.15)
+    factors = found.corrections.operators
     assert factors["Softmax"] / factors["LayerNormalization"] == pytest.approx(2.5, rel=0.15)
     assert factors["Conv depthwise"] / factors["Conv"] == pytest.approx(0.6, rel=0.15)
     for sample in ("resnet50", "bert-base", "mobilenetv2"):
@@ -80,7 +80,7 @@ def test_a_processor_survives_wild_rows(nominal_cpu: Device, true_cpu: Device) -
 
 
 def test_ranges_hold_four_in_five_rows(processor: Calibration) -> None:
-    width = processor.device.effects.half_width
+    width = processor.device.corrections.half_width
     assert width is not None and width >= 0.05
     off = np.array([abs(np.log(r.after_s / r.measured_s)) for r in processor.rows])
     assert (off <= width).mean() >= 0.8
@@ -127,4 +127,4 @@ def test_a_model_that_cannot_be_predicted_is_left_out(card) -> None:
 
 def test_effects_that_the_device_had_do_not_matter(card) -> None:
     base, true, measurements = card
-    assert fit(measurements, true).device.effects == fit(measurements, base).device.effects
+    assert fit(measurements, true).device.corrections == fit(measurements, base).device.corrections

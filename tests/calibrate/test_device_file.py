@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpu_specs
-from gpu_specs import Device, Effects, Rates
+from gpu_specs import Corrections, Device, Rates
 from onnxperf.calibrate.device_file import file_of
 
-FOUND = Effects(
+FOUND = Corrections(
     1.11, 0.92, 1.3, 1.7, 1.05, Rates((("Conv depthwise", 0.6), ('a "b" \\ c', 2.0))), 0.21, 'made up: "x" \\ y'
 )
 
@@ -37,10 +37,10 @@ def differing(one: Device, other: Device) -> set[str]:
 
 
 @pytest.mark.parametrize("id", gpu_specs.ids())
-def test_a_cards_file_is_its_own_with_effects(id: str, tmp_path: Path) -> None:
-    card = replace(gpu_specs.load(id), effects=FOUND)
+def test_a_cards_file_is_its_own_with_corrections(id: str, tmp_path: Path) -> None:
+    card = replace(gpu_specs.load(id), corrections=FOUND)
     back = written(card, tmp_path)
-    assert back.effects == FOUND
+    assert back.corrections == FOUND
     assert differing(card, back) <= {"id", "aliases", "short_names"}
     assert not back.aliases and not back.short_names
     linked = written(card, tmp_path, 21.5e9)
@@ -52,9 +52,9 @@ def test_a_cards_file_is_its_own_with_effects(id: str, tmp_path: Path) -> None:
 
 
 def test_a_processors_file_is_whole(nominal_cpu: Device, tmp_path: Path) -> None:
-    processor = replace(nominal_cpu, effects=FOUND)
+    processor = replace(nominal_cpu, corrections=FOUND)
     assert differing(processor, written(processor, tmp_path)) <= {"id", "aliases", "short_names"}
-    small = replace(processor, l3_bytes=0, effects=replace(FOUND, half_width=None, operators=Rates()))
+    small = replace(processor, l3_bytes=0, corrections=replace(FOUND, half_width=None, operators=Rates()))
     assert differing(small, written(small, tmp_path)) <= {"id", "sources", "l3_bytes"}
 
 
@@ -63,7 +63,7 @@ def test_a_processors_file_is_whole(nominal_cpu: Device, tmp_path: Path) -> None
 def test_names_of_strangers_cannot_break_the_file(
     name: str, says: str, operator: str, nominal_cpu: Device, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    effects = Effects(operators=Rates(((operator, 1.5),)), source=says)
-    back = written(replace(nominal_cpu, name=name, effects=effects), tmp_path_factory.mktemp("card"))
-    assert list(back.effects.operators.values()) == [1.5]
-    assert back.effects.compute == 1.0 and back.name.isprintable()
+    corrections = Corrections(operators=Rates(((operator, 1.5),)), source=says)
+    back = written(replace(nominal_cpu, name=name, corrections=corrections), tmp_path_factory.mktemp("card"))
+    assert list(back.corrections.operators.values()) == [1.5]
+    assert back.corrections.compute == 1.0 and back.name.isprintable()

@@ -15,9 +15,9 @@ WORKS = tuple(Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0, 0, n) for n
 
 
 def streamed(works: tuple[Work, ...], devices: list[gpu_specs.Device], c: Constants) -> np.ndarray:
-    """Bytes at a share of the bandwidth, and the card's own effect: a model with one constant."""
+    """Bytes at a share of the bandwidth, and the card's own correction: a model with one constant."""
     nbytes = np.array([w.bytes for w in works])[:, None]
-    memory = np.array([[d.effects.memory for d in devices]])
+    memory = np.array([[d.corrections.memory for d in devices]])
     return nbytes / np.array([[d.bandwidth_Bps for d in devices]]) / c.dram["other"] * memory
 
 

@@ -35,7 +35,7 @@ def table(c: Constants, family: str = "gemm bfloat16", rig: str = "graph", test:
 def test_the_constants_that_made_the_rows_come_back() -> None:
     true = {"tensor_gemm.extra_k": 180.0, "tensor_gemm.start_cycles": 3500.0}
     few = tuple(p for p in FAMILY.parameters if p.path in true)
-    alike = replace(FAMILY, parameters=few, weight=5000.0, effects=(0.001, 0.001, 0.001))
+    alike = replace(FAMILY, parameters=few, weight=5000.0, corrections=(0.001, 0.001, 0.001))
     found = fit(alike, [table(assumed().having(true))], assumed())
     for path, value in true.items():
         assert found.values[path] == pytest.approx(value, rel=0.05)

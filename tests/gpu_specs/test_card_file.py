@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gpu_specs import Effects, SpecError, UnknownDevice, load, resolve
+from gpu_specs import Corrections, SpecError, UnknownDevice, load, resolve
 
 CARD = """
 name = "My Card"
@@ -61,7 +61,7 @@ def test_what_a_card_leaves_out_is_a_default(card):
     mine = load(card(CARD))
     assert (mine.tensor_hz, mine.l2_partitions, mine.nvlink_Bps) == (mine.boost_hz, 1, 0.0)
     assert (mine.memory_bus_bits, mine.memory_rate_bps) == (None, None)
-    assert mine.effects == Effects(1.0, 1.0, 1.0)
+    assert mine.corrections == Corrections(1.0, 1.0, 1.0)
     assert mine.nvml_names == mine.aliases == mine.short_names == mine.notes == ()
     assert mine.source_of("tensor_hz") is None
 
@@ -73,11 +73,11 @@ def test_a_card_may_have_another_host_link_than_pcie_and_no_base_clock(card):
     assert mine.source_of("base_hz") is None
 
 
-def test_a_card_with_sources_and_effects(card):
-    mine = load(card(CARD + SOURCE + '[effects]\ncompute = 1.1\nsource = "my bench"\n'))
+def test_a_card_with_sources_and_corrections(card):
+    mine = load(card(CARD + SOURCE + '[corrections]\ncompute = 1.1\nsource = "my bench"\n'))
     assert mine.source_of("boost_hz").text == mine.source_of("tensor_fp16").text == "a datasheet"
     assert "sms" not in mine.unverified and "lanes" in mine.unverified
-    assert mine.effects == Effects(compute=1.1, source="my bench")
+    assert mine.corrections == Corrections(compute=1.1, source="my bench")
 
 
 def test_a_path_is_a_path_and_stands_for_itself(card, monkeypatch):
@@ -150,9 +150,9 @@ def swap(old, new):
         ("kind = [1]" + CARD, "kind is a list; it needs one of gpu, cpu"),
         ('aliases = "x"' + CARD, "aliases is 'x'; it needs a list of texts"),
         ("notes = [1]" + CARD, "notes is a list; it needs a line of printable text"),
-        (CARD + "[effects]\ncompute = 0\n", "compute in [effects] is 0; it needs a number"),
-        (CARD + "[effects]\nspeed = 2\n", "unknown key 'speed' in [effects]"),
-        ("effects = 2" + CARD, "[effects] needs to be a table"),
+        (CARD + "[corrections]\ncompute = 0\n", "compute in [corrections] is 0; it needs a number"),
+        (CARD + "[corrections]\nspeed = 2\n", "unknown key 'speed' in [corrections]"),
+        ("corrections = 2" + CARD, "[corrections] needs to be a table"),
         ("source = 2" + CARD, "source needs to be written as [[source]] blocks"),
         ("source = [2]" + CARD, "[[source]] 1 needs to be a table"),
         (CARD + SOURCE.replace("seen", "sure"), "status in [[source]] 1 is 'sure'; it needs one of seen"),

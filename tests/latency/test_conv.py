@@ -136,7 +136,7 @@ def test_a_product_on_tensor_cores_is_never_faster_than_physics(cin: int, groups
 
 
 def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> None:
-    start = "tensor_convolution.start_s"  # the other constant is hard to tell from a card's own effect
+    start = "tensor_convolution.start_s"  # the other constant is hard to tell from a card's own correction
     made = assumed().having({start: 8e-6})
     works = tuple(half(n, 128, 128, (s, s), (3, 3)) for n in (1, 4, 16, 64) for s in (7, 14, 28, 56))
     rows = tensor_conv.FAMILY.model(works, (V100, T4), made) + 1e-6

@@ -38,8 +38,9 @@ l3_MiB = 24
 [dense_TFLOPS]
 fp32 = 0.224
 """
-EFFECTS = (
-    '[effects]\ncompute = 1.5\nhalf_width = 0.1\nsource = "suite"\n[effects.operators]\nConv = 2.0\n"Odd op" = 0.5\n'
+CORRECTIONS = (
+    '[corrections]\ncompute = 1.5\nhalf_width = 0.1\nsource = "suite"\n'
+    '[corrections.operators]\nConv = 2.0\n"Odd op" = 0.5\n'
 )
 
 
@@ -104,9 +105,9 @@ def test_a_processor_has_no_card_figures(core: gpu_specs.Device) -> None:
         ("cores = 1\n", "", "cores in [processor] is missing"),
         ("[dense_TFLOPS]", "[power_and_links]\ntdp_W = 10\n[dense_TFLOPS]", "unknown key 'power_and_links'"),
         ('architecture = "x86', 'capability = "8.0"\narchitecture = "x86', "unknown key 'capability'"),
-        ("fp32 = 0.224", "fp32 = 0.224\n[effects]\noperators = 3", "a table of at most"),
-        ("fp32 = 0.224", 'fp32 = 0.224\n[effects.operators]\nConv = "fast"', "a number from"),
-        ("fp32 = 0.224", 'fp32 = 0.224\n[effects.operators]\n"a\\u001b" = 1.0', "printable"),
+        ("fp32 = 0.224", "fp32 = 0.224\n[corrections]\noperators = 3", "a table of at most"),
+        ("fp32 = 0.224", 'fp32 = 0.224\n[corrections.operators]\nConv = "fast"', "a number from"),
+        ("fp32 = 0.224", 'fp32 = 0.224\n[corrections.operators]\n"a\\u001b" = 1.0', "printable"),
     ],
 )
 def test_a_processor_file_that_is_wrong_says_where(path: Path, was: str, instead: str, says: str) -> None:
@@ -158,17 +159,17 @@ def test_a_depthwise_convolution_is_no_product() -> None:
 
 def test_effects_scale_their_part(core: gpu_specs.Device) -> None:
     w = product(512, 512, 512)
-    slow = replace(core, effects=gpu_specs.Effects(compute=2.0, source="test"))
-    odd = replace(core, effects=gpu_specs.Effects(operators=gpu_specs.Rates((("Op", 3.0),)), source="test"))
+    slow = replace(core, corrections=gpu_specs.Corrections(compute=2.0, source="test"))
+    odd = replace(core, corrections=gpu_specs.Corrections(operators=gpu_specs.Rates((("Op", 3.0),)), source="test"))
     assert 1.5 * seconds(w, core) < seconds(w, slow) < 2 * seconds(w, core)
     assert seconds(w, odd) == pytest.approx(3 * seconds(w, core))
     assert estimate(kernels(w), [odd]).source == ("calibrated",)
-    quick = replace(core, effects=gpu_specs.Effects(operators=gpu_specs.Rates((("Op", 1e-3),)), source="test"))
+    quick = replace(core, corrections=gpu_specs.Corrections(operators=gpu_specs.Rates((("Op", 1e-3),)), source="test"))
     assert seconds(w, quick) == pytest.approx(2 * 512**3 / 0.224e12)  # not below physics
 
 
 def test_calibration_narrows_the_range(core: gpu_specs.Device, path: Path) -> None:
-    path.write_text(CARD + EFFECTS)
+    path.write_text(CARD + CORRECTIONS)
     before, after = (predict(SAMPLES / "resnet50.onnx", gpu=d) for d in (core, path))
     assert after.high_seconds / after.seconds < before.high_seconds / before.seconds
     assert {k.source for k in after.kernels} == {"calibrated"}

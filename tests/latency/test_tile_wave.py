@@ -100,7 +100,7 @@ def test_depthwise_convolutions_do_not_use_tiles() -> None:
 
 
 def test_calibration_effects_scale_their_term() -> None:
-    slow = replace(A100, effects=gpu_specs.Effects(compute=1.0, memory=2.0, launch=1.0, source="test"))
+    slow = replace(A100, corrections=gpu_specs.Corrections(compute=1.0, memory=2.0, launch=1.0, source="test"))
     n = 10**9
     copy = Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0)
     one, two = estimate(Kernels((Kernel("k", "Copy", (), copy),), (), 0), [A100, slow], "sum").seconds[0]
