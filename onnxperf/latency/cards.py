@@ -87,6 +87,7 @@ class Cards:
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
         narrow = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
         self.l2_share = constants.l2["achieved"] * np.where([narrow], constants.l2["gddr"], 1.0)
+        self.l2_stream_Bps = self.l2_Bps * self.l2_share  # what kernels that stream through L2 reach
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
 
     def rate(self, pipes: Sequence[str]) -> Array:
