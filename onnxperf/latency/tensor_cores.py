@@ -39,14 +39,14 @@ class Product(NamedTuple):
 
 
 class Driving(NamedTuple):
-    """How each card drives its tensor cores, [1, g]: by its class (mma.sync, wgmma, tcgen05), and by what loads operands.
+    """How each card drives its tensor cores, each [1, g].
 
-    rate, extra_k, start: the class's factors on the constants `rate`, `extra_k` and `start_cycles`. Operands come to
-    an SM by copies of the threads or, from Hopper on, in bulk by its own engine, which tells the rest. feed: the rate
-    at which they come, as a multiple of an SM's part of L2's rate. step_cycles: clocks of a step of STEP_BYTES along
-    k. partial: how much of a partial last wave counts as a full one; less where blocks persist and take the next tile.
-    l2: the share of L2's streaming rate that the whole kernel reaches. split_s: seconds that the sum of partial
-    results adds.
+    rate, extra_k, start: factors on the constants `rate`, `extra_k` and `start_cycles`, by the instructions that drive
+    them (mma.sync, wgmma, tcgen05). The other fields depend on how operands come to an SM: threads copy them or, from
+    Hopper on, its own engine loads them in bulk. feed: the rate at which they come, as a multiple of an SM's part of
+    L2's rate. step_cycles: clocks of a step of STEP_BYTES along k. partial: how much of a partial last wave counts as a
+    full one; less where blocks persist and take the next tile. l2: the share of L2's streaming rate that the whole
+    kernel reaches. split_s: seconds that adding up partial results takes.
     """
 
     rate: Array
