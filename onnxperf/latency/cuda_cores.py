@@ -192,8 +192,8 @@ def _detail(p: Product, tile: Tile, grid: Grid, w: Waves, moved: Traffic, padded
         "splits": tile.splits, "blocks": grid.blocks, "blocks per SM": tile.resident, "waves": w.waves,
         "counted waves": w.counted, "full tiles efficiency": 1 / padded, "tile efficiency": w.tile,
         "issue slots efficiency": w.issue, "warps efficiency": w.warps, "full waves efficiency": w.waves / w.counted,
-        "prologue seconds": w.prologue_s, "DRAM bytes": moved.dram_bytes, "DRAM seconds": moved.dram_s, "L2 bytes": moved.l2_bytes,
-        "L2 seconds": moved.l2_s, "scattered seconds": moved.scattered_s,
+        "prologue seconds": w.prologue_s, "DRAM bytes": moved.dram_bytes, "DRAM seconds": moved.dram_s,
+        "L2 bytes": moved.l2_bytes, "L2 seconds": moved.l2_s, "scattered seconds": moved.scattered_s,
     }  # fmt: skip
 
 
