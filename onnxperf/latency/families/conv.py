@@ -65,8 +65,8 @@ def depthwise(works: Works, cards: Cards, constants: Constants) -> KernelTerms:
 def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
     """The implicit product on tensor cores, on tiles of its own.
 
-    Gathering the operand divides the rate of the arithmetic by 1 / `gather`, and `start_s` goes by before the product
-    runs, less from Ampere on. Where channels do not lie last, a kernel transposes the image; products write results in
+    Gathering the operand leaves the share `gather` of the arithmetic's rate. The product starts after `start_s`, which
+    is less from Ampere on. Where channels do not lie last, a kernel transposes the image; products write results in
     either order.
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: calibrate/conv.md.
     """
@@ -135,10 +135,10 @@ def processor_conv(works: Works, cards: Cards, constants: Constants, fetch: Arra
     narrow_s = 2 * s.out * groups * cout * cin * taps / (works.rate * p["narrow"])
     grouped_s = np.where(depthwise, _core_depthwise_s(works, s, cards, constants), narrow_s)
     compute = np.where(dense, _core_dense_s(works, s, constants), grouped_s)
-    beyond = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0) * p["pass_clocks"] / clocks
+    pass_s = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0) * p["pass_clocks"] / clocks
     hidden = moving(works, cards, constants, 0.0)
     shown = np.where(depthwise, moving(works, cards, constants) - hidden, 0.0)
-    return joined(works, cards, compute + beyond, works.weights * fetch + hidden + shown)
+    return joined(works, cards, compute + pass_s, works.weights * fetch + hidden + shown)
 
 
 def _core_dense_s(works: Works, s: CoreShape, constants: Constants) -> Array:
