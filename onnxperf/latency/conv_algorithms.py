@@ -204,9 +204,7 @@ def _small_tile_loss(rows: int, columns: int, cycles: float, constants: Constant
     return float(cycles * (1 + 32 * constants.convolution["kappa"] * (1 / rows + 1 / columns)))
 
 
-def _l2_s(
-    number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards, constants: Constants
-) -> Array:  # fmt: skip
+def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards, constants: Constants) -> Array:
     """Seconds in which L2 feeds `number` blocks with their operands, `width` bytes an element."""
     nbytes = width * number * (rows + columns) * k
     return np.asarray(nbytes / (cards.l2_Bps * constants.l2["achieved"]) * cards.memory)

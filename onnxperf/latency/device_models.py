@@ -31,9 +31,11 @@ class DeviceModels:
     error_class: str = ""
 
 
-def dram_share(stored: Array, cards: Cards, c: Constants) -> Array:
+def dram_share(stored: Array, cards: Cards, constants: Constants) -> Array:
     """Share of the weights [n, g] that a run of `stored` bytes of them [n, 1] finds in DRAM rather than in L2."""
-    return np.asarray(1 - 1 / (1 + (stored / (c.tensor_gemm["hot"] * cards.l2_near)) ** c.l2["sharpness"]))
+    return np.asarray(
+        1 - 1 / (1 + (stored / (constants.tensor_gemm["hot"] * cards.l2_near)) ** constants.l2["sharpness"])
+    )
 
 
 DEVICE_MODELS = {

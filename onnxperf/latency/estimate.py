@@ -56,31 +56,31 @@ def estimate(
 
     Raises ValueError where cards and processors are mixed: their models differ.
     """
-    c = constants or shipped()
-    cards = Cards(devices, c)
+    constants = constants or shipped()
+    cards = Cards(devices, constants)
     works = list(dict.fromkeys(k.work for k in kernels.rows))
     index = {w: i for i, w in enumerate(works)}
     rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
     stored = np.full((len(works), 1), float(kernels.stored_bytes))
-    terms, floor_s = _estimated(works, cards, c, method.times, stored)
+    terms, floor_s = _estimated(works, cards, constants, method.times, stored)
     own = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
     repeats = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
-    joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
+    joules = energy(works, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
     transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
     factor = np.ones((len(devices),))
     if method.power_limit:
         spent = (repeats * joules[rows])[~transfer].sum(axis=0)
-        factor = slowdown((repeats * own * terms.seconds[rows])[~transfer].sum(axis=0), spent, cards, c)[0]
+        factor = slowdown((repeats * own * terms.seconds[rows])[~transfer].sum(axis=0), spent, cards, constants)[0]
     found = "calibrated" if devices[0].effects != Effects() else "analytic"
     bound = np.argmax(np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch), axis=0)
     occupancy = np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))
     seconds = repeats * np.maximum(own * terms.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
-    classes, widths = _ranges(kernels, works, rows, cards, c, method)
+    classes, widths = _ranges(kernels, works, rows, cards, constants, method)
     return Estimates(
         seconds=seconds,
         floor_s=repeats * floor_s[rows],
         half_width=widths,
-        run_half_width=combined(classes, rows, seconds, widths, c),
+        run_half_width=combined(classes, rows, seconds, widths, constants),
         joules=repeats * joules[rows],
         workspace=terms.workspace[rows],
         launches=terms.launches[rows],
@@ -94,7 +94,7 @@ def estimate(
 
 
 def _ranges(
-    kernels: Kernels, works: Sequence[Work], rows: Array, cards: Cards, c: Constants, method: Method
+    kernels: Kernels, works: Sequence[Work], rows: Array, cards: Cards, constants: Constants, method: Method
 ) -> tuple[list[str], Array]:
     """The error class of each kernel [n], and the half-width of its range on each device [n, g].
 
@@ -105,15 +105,15 @@ def _ranges(
     names = [method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
     classes = ["unknown" if k.assumed else names[i] for k, i in zip(kernels.rows, rows, strict=True)]
     if method.error_class:
-        own = [c.interval[name]["new"] for name in classes]
+        own = [constants.interval[name]["new"] for name in classes]
         return classes, np.repeat(np.array(own, dtype=float)[:, None], len(cards.devices), axis=1)
-    widths = half_widths(works, cards, c)[rows]
+    widths = half_widths(works, cards, constants)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
-        known = device.effects.half_width or (c.interval[of_all]["new"] if of_all else None)
+        known = device.effects.half_width or (constants.interval[of_all]["new"] if of_all else None)
         if known is not None:
             widths[:, j] = known
-    widths[[k.assumed for k in kernels.rows]] = c.interval["unknown"]["new"]
+    widths[[k.assumed for k in kernels.rows]] = constants.interval["unknown"]["new"]
     return classes, widths
 
 
@@ -132,14 +132,14 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     return np.array(each, dtype=float).reshape(len(names), len(devices))
 
 
-def kernel_models(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+def kernel_models(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
     """The terms of each kernel by its family's own latency model."""
     models = DEVICE_MODELS[cards.kind]
-    return models.of(family_of(works.each[0]))(works, cards, c, models.weights(stored, cards, c))
+    return models.of(family_of(works.each[0]))(works, cards, constants, models.weights(stored, cards, constants))
 
 
 def alone(
-    works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True, copies: int = 1,
+    works: Sequence[Work], devices: Sequence[Device], constants: Constants, budget: bool = True, copies: int = 1,
     burst_s: float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
@@ -147,39 +147,43 @@ def alone(
     `budget`: seconds are what the power limit leaves of them; kernels of t seconds are held to it by t / (t + burst_s).
     `copies`: of the weights that runs take in turn.
     """
-    cards = Cards(devices, c)
+    cards = Cards(devices, constants)
     stored = copies * np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    terms, _ = _estimated(works, cards, c, kernel_models, stored)
+    terms, _ = _estimated(works, cards, constants, kernel_models, stored)
     if budget:
-        joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
-        factor = slowdown(terms.seconds, joules, cards, c) - 1
+        joules = energy(works, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+        factor = slowdown(terms.seconds, joules, cards, constants) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + factor * terms.seconds / (terms.seconds + burst_s)))
     return terms
 
 
 def single(
-    w: Work, device: Device, c: Constants, method: Method, stored_bytes: float
+    w: Work, device: Device, constants: Constants, method: Method, stored_bytes: float
 ) -> tuple[KernelTerms, KernelTerms]:
     """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's."""
-    cards = Cards([device], c)
-    return _terms(Works([w], cards), cards, c, method.times, np.array([[float(stored_bytes)]]))
+    cards = Cards([device], constants)
+    return _terms(Works([w], cards), cards, constants, method.times, np.array([[float(stored_bytes)]]))
 
 
 def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
-    c = shipped()
+    constants = shipped()
     stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    return _estimated(works, Cards(devices, c), c, lambda works, cards, c, stored, bound: bound, stored)[1]
+    return _estimated(
+        works, Cards(devices, constants), constants, lambda works, cards, constants, stored, bound: bound, stored
+    )[1]
 
 
-def _terms(works: Works, cards: Cards, c: Constants, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
+def _terms(
+    works: Works, cards: Cards, constants: Constants, times: Times, stored: Array
+) -> tuple[KernelTerms, KernelTerms]:
     """What a method makes of works of one size type, with all details, and the terms of their bound."""
-    bound = DEVICE_MODELS[cards.kind].bound(works, cards, c, stored)
-    return times(works, cards, c, stored, bound), bound
+    bound = DEVICE_MODELS[cards.kind].bound(works, cards, constants, stored)
+    return times(works, cards, constants, stored, bound), bound
 
 
 def _estimated(
-    works: Sequence[Work], cards: Cards, c: Constants, times: Times, stored: Array
+    works: Sequence[Work], cards: Cards, constants: Constants, times: Times, stored: Array
 ) -> tuple[KernelTerms, Array]:
     """Terms and bounds of works [n, g]; `stored` [n, 1] is how many bytes of weights their run reads."""
     n, g = len(works), len(cards.devices)
@@ -193,7 +197,7 @@ def _estimated(
     for members in by_size.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
-            terms, bound = _terms(Works([works[i] for i in at], cards), cards, c, times, stored[at])
+            terms, bound = _terms(Works([works[i] for i in at], cards), cards, constants, times, stored[at])
             floor_s[at] = bound.seconds
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found

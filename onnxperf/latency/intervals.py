@@ -32,21 +32,21 @@ def class_on(w: Work, device: Device) -> str:
     return DEVICE_MODELS[device.kind].error_class or family_of(w).error_class(w, on_tensor)
 
 
-def distance(device: Device, name: str, c: Constants) -> str:
+def distance(device: Device, name: str, constants: Constants) -> str:
     """How far a card is from those that a class has rows of, one of DISTANCES."""
-    if device.id in c.interval[name].get("cards", ()):
+    if device.id in constants.interval[name].get("cards", ()):
         return "measured"
-    return "known" if device.capability[0] in c.interval[name].get("generations", ()) else "new"
+    return "known" if device.capability[0] in constants.interval[name].get("generations", ()) else "new"
 
 
-def in_domain(works: Sequence[Work], names: Sequence[str], c: Constants) -> Array:
+def in_domain(works: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
     """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows."""
     inside = np.ones(len(works), dtype=bool)
     for i, (w, name) in enumerate(zip(works, names, strict=True)):
-        reach = c.interval[name].get("FLOPs_and_bytes")
+        reach = constants.interval[name].get("FLOPs_and_bytes")
         if reach is not None:
             flops, nbytes = reach
-            inside[i] = w.dtype in c.interval[name]["types"] and all(
+            inside[i] = w.dtype in constants.interval[name]["types"] and all(
                 least / BEYOND <= value <= most * BEYOND
                 for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
             )
@@ -58,40 +58,42 @@ def amount(w: Work) -> float:
     return float(w.matrix_flops or w.bytes)
 
 
-def third(w: Work, name: str, c: Constants) -> int:
+def third(w: Work, name: str, constants: Constants) -> int:
     """Whether a work is small, middling or large among the rows of its class: 0, 1 or 2."""
-    return int(np.searchsorted(c.interval[name].get("thirds", ()), amount(w)))
+    return int(np.searchsorted(constants.interval[name].get("thirds", ()), amount(w)))
 
 
-def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
+def half_widths(works: Sequence[Work], cards: Cards, constants: Constants) -> Array:
     """The half-width of each work's estimate on each card, [n, g].
 
     Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
-    tensor = d.tensor([w.pipe for w in works])
+    tensor = cards.tensor([w.pipe for w in works])
     widths = np.zeros(tensor.shape)
     for on_tensor in (False, True):
         if (tensor == on_tensor).any():
             names = [family_of(w).error_class(w, on_tensor) for w in works]
-            widths = np.where(tensor == on_tensor, _of_classes(works, names, d, c), widths)
+            widths = np.where(tensor == on_tensor, _of_classes(works, names, cards, constants), widths)
     return widths
 
 
-def _of_classes(works: Sequence[Work], names: Sequence[str], d: Cards, c: Constants) -> Array:
-    widths = np.zeros((len(works), len(d.devices)))
-    inside = in_domain(works, names, c)
+def _of_classes(works: Sequence[Work], names: Sequence[str], cards: Cards, constants: Constants) -> Array:
+    widths = np.zeros((len(works), len(cards.devices)))
+    inside = in_domain(works, names, constants)
     for name in dict.fromkeys(names):
         mine = np.array([i for i, n in enumerate(names) if n == name])
-        far = np.array([DISTANCES.index(distance(device, name, c)) for device in d.devices])
-        of = np.array([np.atleast_1d(c.interval[name][at]) for at in DISTANCES], dtype=float)  # [distance, third]
-        size = np.array([third(works[i], name, c) for i in mine])
-        wide = np.maximum(c.interval["outside"] * of[-1], c.interval["outside_least"])
+        far = np.array([DISTANCES.index(distance(device, name, constants)) for device in cards.devices])
+        of = np.array(
+            [np.atleast_1d(constants.interval[name][at]) for at in DISTANCES], dtype=float
+        )  # [distance, third]
+        size = np.array([third(works[i], name, constants) for i in mine])
+        wide = np.maximum(constants.interval["outside"] * of[-1], constants.interval["outside_least"])
         widths[mine] = np.where(inside[mine, None], of[far[None, :], size[:, None]], wide[size][:, None])
     return widths
 
 
-def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, c: Constants) -> Array:
+def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, constants: Constants) -> Array:
     """The half-width [g] of the sum of kernels of these classes [n], from their seconds and half-widths [n, g].
 
     Errors have three parts: one that all kernels on a card share (`between`), one that a class shares (`within` is both
@@ -99,10 +101,10 @@ def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Ar
     """
     names = sorted(set(classes))
     of = np.array([names.index(k) for k in classes], dtype=int)
-    within = np.array([c.interval[name]["within"] for name in names])[of, None]
+    within = np.array([constants.interval[name]["within"] for name in names])[of, None]
     shared, own = np.zeros((len(names), seconds.shape[1])), np.zeros((int(same.max(initial=-1)) + 1, seconds.shape[1]))
     np.add.at(shared, of, seconds * half_width * np.sqrt(within))
     np.add.at(own, same, seconds * half_width * np.sqrt(1 - within))
-    between = c.interval["between"]
+    between = constants.interval["between"]
     variance = between * shared.sum(axis=0) ** 2 + (1 - between) * (shared**2).sum(axis=0) + (own**2).sum(axis=0)
     return np.asarray(np.sqrt(variance) / np.maximum(seconds.sum(axis=0), 1e-30))

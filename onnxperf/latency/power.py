@@ -13,7 +13,7 @@ from op_models import Transfer, Work
 
 
 def energy(
-    works: Sequence[Work], d: Cards, c: Constants, dram_share: Array, executed_share: Array | float = 1.0
+    works: Sequence[Work], cards: Cards, constants: Constants, dram_share: Array, executed_share: Array | float = 1.0
 ) -> Array:
     """Joules of one run of each work on each card, [n, g].
 
@@ -25,8 +25,8 @@ def energy(
     Source: FP32 fitted to long products (`calibrate.power`), tensor cores to theirs (`calibrate.tensor`); bytes by kind
     of memory.
     """
-    p = c.power
-    per_flop = p["pJ_per_flop_12nm"] * (d.node_nm / 12) ** p["node_exponent"] * 1e-12
+    p = constants.power
+    per_flop = p["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** p["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
         return np.array(values, dtype=float).reshape(len(works), 1)
@@ -34,31 +34,33 @@ def energy(
     kernel = np.array([not isinstance(w.size, Transfer) for w in works], dtype=bool)
     weights = column([w.weight_bytes for w in works])
     moving = column([w.bytes - w.weight_bytes for w in works])
-    in_dram = (dram_share * weights + np.where(moving > d.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = executed_share * _per_tensor_flop(works, d, c, available(d, c), per_flop)
+    in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
+    per_matrix_flop = executed_share * _per_tensor_flop(works, cards, constants, available(cards, constants), per_flop)
     arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
-    per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in d.devices]
-    return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * d.power)
+    per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in cards.devices]
+    return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * cards.power)
 
 
-def available(d: Cards, c: Constants) -> Array:
+def available(cards: Cards, constants: Constants) -> Array:
     """Watts for arithmetic and traffic [1, g]: the limit less what the card draws whatever it does."""
-    return np.asarray(d.tdp * (1 - c.power["static_share"]))
+    return np.asarray(cards.tdp * (1 - constants.power["static_share"]))
 
 
-def slowdown(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
+def slowdown(seconds: Array, joules: Array, cards: Cards, constants: Constants) -> Array:
     """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
 
     (t^6 + (E / P)^6)^(1/6) / t, P the watts that are left for arithmetic and traffic.
     """
-    needed = joules / available(d, c)
-    norm = c.power["norm"]
+    needed = joules / available(cards, constants)
+    norm = constants.power["norm"]
     ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
-def _per_tensor_flop(works: Sequence[Work], d: Cards, c: Constants, available: Array, per_flop: Array) -> Array:
+def _per_tensor_flop(
+    works: Sequence[Work], cards: Cards, constants: Constants, available: Array, per_flop: Array
+) -> Array:
     """Joules of one matrix FLOP of each work on each card, [n, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
@@ -66,15 +68,15 @@ def _per_tensor_flop(works: Sequence[Work], d: Cards, c: Constants, available: A
     clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to them alone, as
     a slower clock takes less voltage.
     """
-    p, pipes = c.power, {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
-    cost = np.broadcast_to(per_flop, (len(pipes), len(d.devices))).copy()
-    for j, device in enumerate(d.devices):
+    p, pipes = constants.power, {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
+    cost = np.broadcast_to(per_flop, (len(pipes), len(cards.devices))).copy()
+    for j, device in enumerate(cards.devices):
         half = device.dense_flops.get("tensor_fp16")
         for name, i in pipes.items():
             pipe = pipe_on(device, name)
             if half and pipe.startswith("tensor_"):
                 rate, hz = device.dense_flops[pipe], device.tensor_hz
-                whole = float(d.whole_rate(["tensor_fp16"])[0, j])
+                whole = float(cards.whole_rate(["tensor_fp16"])[0, j])
                 size = (whole / device.sms / hz / 1024) ** -p["tensor_size_exponent"]
                 kind = (device.node_nm / 5) ** p["node_exponent"] * (rate / half) ** -p["tensor_type_exponent"]
                 joules = p["tensor_pJ_per_flop"] * 1e-12 * size * kind

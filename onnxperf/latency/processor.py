@@ -14,40 +14,42 @@ from onnxperf.latency.terms import Array, KernelTerms, plain_terms
 from onnxperf.latency.works import Works
 
 
-def lanes(x: Array, c: Constants) -> Array:
+def lanes(x: Array, constants: Constants) -> Array:
     """A size rounded up to whole vector registers."""
-    return np.asarray(np.ceil(np.maximum(x, 1) / c.processor["register"]) * c.processor["register"])
+    return np.asarray(np.ceil(np.maximum(x, 1) / constants.processor["register"]) * constants.processor["register"])
 
 
-def per_weight_byte(stored: Array, d: Cards, c: Constants) -> Array:
+def per_weight_byte(stored: Array, cards: Cards, constants: Constants) -> Array:
     """Seconds [n, g] for a byte of the weights, of which a run reads `stored` [n, 1]: they come from the core's own
     cache, from the shared one or from memory, whichever holds them all.
     """
-    p = c.processor
-    own, shared = (1 / (1 + (stored / np.maximum(size, 1)) ** p["sharpness"]) for size in (d.l2, d.l3))
+    p = constants.processor
+    own, shared = (1 / (1 + (stored / np.maximum(size, 1)) ** p["sharpness"]) for size in (cards.l2, cards.l3))
     clocks = own / p["l2_bytes"] + (1 - own) * shared / p["shared_bytes"]
-    return np.asarray((clocks / d.hz + (1 - own) * (1 - shared) / d.bandwidth) * d.memory)
+    return np.asarray((clocks / cards.hz + (1 - own) * (1 - shared) / cards.bandwidth) * cards.memory)
 
 
-def moving(works: Works, d: Cards, c: Constants, near: float = 1.0) -> Array:
+def moving(works: Works, cards: Cards, constants: Constants, near: float = 1.0) -> Array:
     """Seconds for what operators hand to each other: from the core's own cache, the rest of it from the shared one.
 
     `near`: the part of the first term that arithmetic does not hide.
     """
-    p, nbytes = c.processor, works.bytes - works.weights
-    far = np.maximum(nbytes - p["resident"] * d.l2 * d.sms, 0)
-    return np.asarray((near * nbytes / p["l2_bytes"] + far / p["shared_bytes"]) / (d.sms * d.hz) * d.memory)
+    p, nbytes = constants.processor, works.bytes - works.weights
+    far = np.maximum(nbytes - p["resident"] * cards.l2 * cards.sms, 0)
+    return np.asarray((near * nbytes / p["l2_bytes"] + far / p["shared_bytes"]) / (cards.sms * cards.hz) * cards.memory)
 
 
-def joined(works: Works, d: Cards, compute: Array, memory: Array) -> KernelTerms:
+def joined(works: Works, cards: Cards, compute: Array, memory: Array) -> KernelTerms:
     """Arithmetic and traffic of one core hardly overlap. FLOPs at peak are compute, what they take longer latency."""
-    compute, memory = np.broadcast_arrays(compute * d.compute, memory)
+    compute, memory = np.broadcast_arrays(compute * cards.compute, memory)
     useful = np.minimum(works.matrix / works.rate, compute)
     return plain_terms(useful, memory, compute - useful, np.zeros_like(compute), compute + memory)
 
 
-def streamed(works: Works, d: Cards, c: Constants, fetch: Array) -> KernelTerms:
+def streamed(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
     """Elementwise operators and rows: their FLOPs, so many a clock, beside what they move."""
-    start = works["rows"] * c.processor["row_clocks"] if "rows" in works.fields else 0.0
-    clocks = works.vector / c.processor["vector_flops"] + start
-    return joined(works, d, clocks / (d.sms * d.hz), works.weights * fetch + moving(works, d, c))
+    start = works["rows"] * constants.processor["row_clocks"] if "rows" in works.fields else 0.0
+    clocks = works.vector / constants.processor["vector_flops"] + start
+    return joined(
+        works, cards, clocks / (cards.sms * cards.hz), works.weights * fetch + moving(works, cards, constants)
+    )

@@ -11,7 +11,7 @@ from onnxperf.latency.terms import Array, KernelTerms, plain_terms
 from onnxperf.latency.works import Works
 
 
-def of_card(works: Works, cards: Cards, c: Constants, stored_bytes: Array) -> KernelTerms:
+def of_card(works: Works, cards: Cards, constants: Constants, stored_bytes: Array) -> KernelTerms:
     """FLOPs at peak, bytes at DRAM's rate (at L2's where they all fit), or a launch, whichever takes longest.
 
     Matrix and vector units can work side by side, so the larger of the two counts. `stored_bytes` [n, 1] is what the
@@ -22,13 +22,13 @@ def of_card(works: Works, cards: Cards, c: Constants, stored_bytes: Array) -> Ke
     compute = np.maximum(works.executed * fewest / works.rate, works.vector / works.vector_rate)
     memory = works.bytes / np.where(works.bytes <= cards.l2, np.maximum(cards.l2_Bps, cards.bandwidth), cards.bandwidth)
     memory = np.maximum(memory, streamed * works.weights / cards.bandwidth)
-    launch = np.full_like(compute, c.launch["floor_s"])
+    launch = np.full_like(compute, constants.launch["floor_s"])
     return plain_terms(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))
 
 
-def of_processor(works: Works, cards: Cards, c: Constants, stored_bytes: Array) -> KernelTerms:
+def of_processor(works: Works, cards: Cards, constants: Constants, stored_bytes: Array) -> KernelTerms:
     """FLOPs at peak, or bytes at the rate of the innermost cache."""
     compute = works.matrix / works.rate
-    memory = np.broadcast_to(works.bytes / (cards.sms * cards.hz * c.processor["l1_bytes"]), compute.shape)
+    memory = np.broadcast_to(works.bytes / (cards.sms * cards.hz * constants.processor["l1_bytes"]), compute.shape)
     nothing = np.zeros_like(compute)
     return plain_terms(compute, memory, nothing, nothing, np.maximum(compute, memory))

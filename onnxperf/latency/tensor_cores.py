@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array, KernelTerms, fastest, pnorm, runner_up
+from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up
 from onnxperf.latency.works import Works
 
 #: Whose factors a pipe's products take, where measurements tell any.
@@ -248,13 +248,13 @@ def _traffic(
 ) -> Traffic:
     """Memory traffic: pnorm(bytes from DRAM / its rate, all bytes / L2's rate), and the store of the result.
 
-    From DRAM come weights that are not in L2, and operands and results that L2 does not hold: a share
-    1 - 1 / (1 + (bytes / (`hot` L2))^`sharpness`) of them. Partial sums of a split k go through L2. The store costs
+    From DRAM come weights that are not in L2, and operands and results beyond what L2 holds, `hot` of which they can
+    fill. Partial sums of a split k go through L2. The store costs
     more where a block walks little of k before it: `store` / (1 + part_k / `store_k`) of the result's time in L2.
     """
     coef = constants.tensor_gemm
     moving = works.bytes - works.weights
-    evicted = 1 - 1 / (1 + (moving / (coef["hot"] * cards.l2_near)) ** constants.l2["sharpness"])
+    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, constants.l2["sharpness"])
     dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
     partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
     dram_s = dram_bytes / (coef["dram"] * cards.bandwidth)

@@ -103,6 +103,14 @@ def hidden_latency(waves: Array, warps: Array | float, resident: Array, half_war
     return np.asarray(busy / (busy + half_warps) * (16 + half_warps) / 16)
 
 
+def held_share(nbytes: Array, capacity: Array | float, sharpness: float) -> Array:
+    """The share of so many bytes that a cache still holds when they are read again.
+
+    1 / (1 + (bytes / capacity)^sharpness): all of them far below its capacity in bytes, half of them at it.
+    """
+    return np.asarray(1 / (1 + (nbytes / capacity) ** sharpness))
+
+
 def pnorm(*terms: Array, p: float | Array) -> Array:
     """(sum of terms^p)^(1/p), for terms that overlap in part: the longest one, and more where others are close to it.
 

@@ -11,7 +11,7 @@ from onnxperf.latency.works import Works
 from op_models import Transfer
 
 
-def roofline(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+def roofline(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
     """Datasheet figures, no cache (Williams, Waterman and Patterson, 2009)."""
     link = isinstance(works.each[0].size, Transfer)
     memory = np.broadcast_to(works.bytes / (cards.pcie if link else cards.bandwidth), bound.compute.shape)

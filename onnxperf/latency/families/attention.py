@@ -17,7 +17,7 @@ from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
-from onnxperf.latency.terms import Array, KernelTerms, fastest, pnorm
+from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm
 from onnxperf.latency.works import Works
 from op_models import BITS, Attention, Work
 
@@ -255,12 +255,12 @@ def _traffic(
 ) -> Traffic:
     """Memory traffic: bytes from DRAM, bytes through L2, and the cache that a causal prompt writes.
 
-    DRAM: what L2 does not hold, a share 1 - 1 / (1 + (bytes / (`hot` L2))^`sharpness`) of all bytes, and of the cache
-    and the weights `dram_share`. L2: every block reads the keys and values that its rows see. Cache: the new keys and
+    DRAM: what L2 does not hold, of which the kernel's bytes can fill `hot`; of the cache and the weights at least
+    `dram_share`. L2: every block reads the keys and values that its rows see. Cache: the new keys and
     values are read, and written in the cache's type, by kernels whose time counts by the factor `append`; queries of 8
     bits, too, are made there from 16 bits.
     """
-    in_l2 = 1 / (1 + (works.bytes / (coef["hot"] * cards.l2)) ** coef["sharpness"])
+    in_l2 = held_share(works.bytes, coef["hot"] * cards.l2, coef["sharpness"])
     again = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
     dram_bytes = works.bytes - in_l2 * (works.bytes - again)
     kv_bytes = h.kv_bytes * b.query_tiles * h.group / b.heads * b.visible_keys / h.keys

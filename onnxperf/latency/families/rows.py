@@ -129,9 +129,7 @@ def _slots(width: Array, threads: Array, kind: Kind, coef: Mapping[str, Any]) ->
     return slots, np.where(kind.in_registers, 1, np.where(kind.softmax, softmax_steps, steps))
 
 
-def _long_softmax(
-    width: Array, threads: Array, reach: Array, slots_of: Mapping[str, float]
-) -> tuple[Array, Array]:  # fmt: skip
+def _long_softmax(width: Array, threads: Array, reach: Array, slots_of: Mapping[str, float]) -> tuple[Array, Array]:
     """Issue slots of a thread for a row that exceeds one warp's registers, and steps of its block along the row.
 
     Whole steps take `reach` elements. What they leave over is taken one element a thread at a time, and so are the
