@@ -1,4 +1,4 @@
-"""Memory traffic, and kernels that stream it with one thread an element: their time has a floor, and no launch is added.
+"""Memory traffic, and kernels that stream it: one thread an element, a floor on their time instead of a launch.
 
 Shapes: n works on g cards are [n, g].
 """

@@ -13,7 +13,7 @@ from op_models import Pointwise
 
 
 def pointwise(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
-    """One thread for every four elements: traffic, or the instructions; the floor is no addition."""
+    """Traffic, or the instructions of one thread an element, whichever takes longer."""
     return elementwise(works, cards, constants, works.bytes, 0.0)
 
 

@@ -14,7 +14,10 @@ from op_models import Transfer
 
 
 def transfer(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
-    """A copy over PCIe; from or to pageable memory, the driver copies through a pinned buffer of its own."""
+    """A copy over PCIe: bytes / (share of the link's rate) + start.
+
+    From or to pageable memory, the driver copies through a pinned buffer of its own, at `pageable_Bps` at most.
+    """
     pinned = works["pinned"] == 1
     rate = np.where(pinned, constants.transfer["achieved"], constants.transfer["pageable"]) * cards.pcie
     memory = works["bytes"] / np.where(pinned, rate, np.minimum(rate, constants.transfer["pageable_Bps"]))
@@ -23,7 +26,7 @@ def transfer(works: Works, cards: Cards, constants: Constants, dram_share: Array
 
 
 def processor_transfer(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
-    """Nothing: host and device are one."""
+    """Takes no time: host and device are one."""
     return joined(works, cards, np.zeros_like(works.rate), np.zeros_like(works.rate))
 
 
