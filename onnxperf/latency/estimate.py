@@ -98,7 +98,8 @@ def estimate(
 
 def _bound(terms: KernelTerms) -> Array:
     """The longest term of each work, an index into BOUNDS."""
-    return np.argmax(np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch), axis=0)
+    competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
+    return np.asarray(np.argmax(competing, axis=0))
 
 
 def _ranges(

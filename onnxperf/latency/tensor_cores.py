@@ -180,7 +180,8 @@ def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any], w
     types = np.array([types_of[x] for x in pairs])
     by_threads = np.isin(types, BY_THREADS)
     few_rows = by_threads & (p.m <= coef["few"]["rows"])
-    return Operands(bits, *_type_factors(types, few_rows, cards, coef), by_threads, few_rows)
+    rate, extra_k, step_cycles, splits = _type_factors(types, few_rows, cards, coef)
+    return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
 
 
 def _type(pipe: str, packed: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
 
     `dram_share` [n, g] is the share of the model's weights found in DRAM rather than L2.
     """
-    p = Product(*_sizes(works), transposed=works["tb"])
+    p = Product(*_sizes(works), works["tb"])
     on_tensor = cards.tensor(works.pipes)
     width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in works.each])
     if on_tensor.any():
@@ -39,8 +38,10 @@ def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     return choose(open_to, few_rows(works, p, cards, constants, dram_share, tiled), tiled) if open_to.any() else tiled
 
 
-def _sizes(works: Works) -> Iterator[Array]:
-    return (np.maximum(works[f], 1) for f in ("batch", "m", "n", "k"))
+def _sizes(works: Works) -> tuple[Array, Array, Array, Array]:
+    """batch, m, n and k as columns [n, 1], none below 1."""
+    batch, m, n, k = (np.maximum(works[f], 1) for f in ("batch", "m", "n", "k"))
+    return batch, m, n, k
 
 
 def few_rows(

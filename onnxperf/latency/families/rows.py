@@ -27,12 +27,12 @@ IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of 
 class Kind(NamedTuple):
     """Rows as columns [n, 1], and masks that tell which kernel sweeps them.
 
-    count, width: rows, and elements of one. softmax: sweeps a row several times; reduction: once, with one result;
+    number, width: of rows, and elements of one. softmax: sweeps a row several times; reduction: once, with one result;
     normalisation is what is neither. in_registers: a softmax of up to IN_REGISTERS elements, which takes one warp a
     row and reads it once; own_block: a kernel with a thread for each element of a row (ONNX Runtime's).
     """
 
-    count: Array
+    number: Array
     width: Array
     softmax: Array
     reduction: Array
@@ -58,7 +58,7 @@ def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     coef = constants.rows
     kind = _kind(works)
     grid = _grid(works, kind, cards, coef)
-    all_parts = kind.count * grid.parts
+    all_parts = kind.number * grid.parts
     open_rows = np.minimum(all_parts, grid.in_flight)
     swept_again = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
     open_bytes = open_rows * works.read / all_parts
@@ -80,10 +80,10 @@ def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
 
 
 def _kind(works: Works) -> Kind:
-    width, count = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
+    width, number = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
     softmax, reduction, own_block = works["passes"] >= 2, works["passes"] == 0, works["block"] > 0
     in_registers = softmax & (width <= IN_REGISTERS) & ~own_block
-    return Kind(count, width, softmax, reduction, in_registers, own_block)
+    return Kind(number, width, softmax, reduction, in_registers, own_block)
 
 
 def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Grid:
@@ -100,7 +100,7 @@ def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Gr
     blocks = np.minimum(cards.threads // np.maximum(threads, 128), coef["blocks_per_sm"])  # of several warps, on an SM
     warps = cards.threads / threads / np.where(kind.in_registers, 2, 1)  # rows in registers: room for half the threads
     in_flight = cards.sms * np.where(threads < 128, warps, np.maximum(blocks, 1))
-    split = np.minimum(np.floor(in_flight / kind.count), kind.width / coef["split_elements"])
+    split = np.minimum(np.floor(in_flight / kind.number), kind.width / coef["split_elements"])
     return Grid(threads, in_flight, np.maximum(np.floor(np.where(kind.reduction, split, 1)), 1))
 
 
