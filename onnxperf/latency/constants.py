@@ -96,7 +96,7 @@ def unmeasured() -> Mapping[str, str]:
 
 
 def _copy(table: Any) -> Any:
-    return {k: _copy(v) for k, v in table.items()} if isinstance(table, Mapping) else table
+    return {name: _copy(value) for name, value in table.items()} if isinstance(table, Mapping) else table
 
 
 def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:

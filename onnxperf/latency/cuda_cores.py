@@ -31,10 +31,10 @@ class Tile(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The blocks of each kernel: tiles across the columns and down the rows of one product, and blocks of all."""
+    """The blocks of each kernel: tiles along m and n of one product; blocks of all products and parts of k."""
 
-    across: Array
-    down: Array
+    tiles_m: Array
+    tiles_n: Array
     blocks: Array
 
 
@@ -83,8 +83,8 @@ def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, wid
     """
     coef = constants.cuda_core_gemm
     tile = library_tile(works, p, cards, constants)
-    across, down = np.ceil(p.n / tile.columns), np.ceil(p.m / tile.rows)
-    grid = Grid(across, down, p.batch * across * down * tile.splits)
+    tiles_m, tiles_n = np.ceil(p.m / tile.rows), np.ceil(p.n / tile.columns)
+    grid = Grid(tiles_m, tiles_n, p.batch * tiles_n * tiles_m * tile.splits)
     w = _waves(works, p.k, grid.blocks, tile, cards, constants)
     compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
     moved = _traffic(works, p, tile, grid, w, cards, constants, width)
@@ -93,7 +93,7 @@ def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, wid
     overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
     seconds = pnorm(overlapped, moved.scattered_s, p=coef["unshared_norm"]) + moved.store_s + launch
     useful = np.minimum(works.matrix / (works.rate * w.efficiency) * cards.compute, compute)
-    executed = p.batch * across * down * tile.columns * tile.rows * w.part_k * tile.splits
+    executed = p.batch * tiles_n * tiles_m * tile.columns * tile.rows * w.part_k * tile.splits
     padded = executed / (p.batch * p.m * p.n * p.k)
     detail = {}
     if seconds.shape[0] == 1:  # somebody asks about this one
@@ -133,20 +133,20 @@ def _traffic(
 ) -> Traffic:
     """Memory traffic beside the arithmetic.
 
-    DRAM: every operand and result once, partial sums, and what the waves read again where L2 does not hold it: the
-    blocks of a wave share the rows and columns that they have in common, and a share
-    miss = read / (read + `resident` L2 waves in flight) of the rest is read again. L2: the operands of every block.
+    DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
+    read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
+    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block.
     """
     coef = constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
     open_rows = _open_rows(p, tile, grid, w)
     wave_bytes = open_rows * w.part_k * width
     miss = works.read / (works.read + coef["resident"] * cards.l2 * np.maximum(rounds, 1))
-    again = miss * np.maximum(rounds * wave_bytes - works.read, 0)
+    reread_bytes = miss * np.maximum(rounds * wave_bytes - works.read, 0)
     partial_bytes = np.where(tile.splits > 1, 2 * tile.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
-    dram_bytes = works.bytes + again + partial_bytes
+    dram_bytes = works.bytes + reread_bytes + partial_bytes
     dram_Bps = cards.bandwidth * cards.dram * coef["dram"]
-    l2_bytes = width * p.batch * (grid.down * p.n + grid.across * p.m) * w.part_k * tile.splits
+    l2_bytes = width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
     return Traffic(
         dram_bytes,
         dram_bytes / dram_Bps * cards.memory,
@@ -161,13 +161,13 @@ def _traffic(
 def _open_rows(p: Product, tile: Tile, grid: Grid, w: Waves) -> Array:
     """How many rows of both operands the blocks in flight read, [n, g].
 
-    The blocks in flight are a rectangle of tiles of one product, filled across first, or several whole products of the
+    The blocks in flight are a rectangle of tiles of one product, filled along n first, or several whole products of the
     batch; m + n rows are all that a product has.
     """
-    across = np.minimum(grid.across, w.in_flight)
-    down = np.minimum(grid.down, np.ceil(w.in_flight / across))
-    products = np.maximum(w.in_flight / (grid.across * grid.down), 1)
-    rows = np.minimum(across * tile.columns, p.n) + np.minimum(down * tile.rows, p.m)
+    open_n = np.minimum(grid.tiles_n, w.in_flight)
+    open_m = np.minimum(grid.tiles_m, np.ceil(w.in_flight / open_n))
+    products = np.maximum(w.in_flight / (grid.tiles_n * grid.tiles_m), 1)
+    rows = np.minimum(open_n * tile.columns, p.n) + np.minimum(open_m * tile.rows, p.m)
     return np.asarray(rows * products)
 
 

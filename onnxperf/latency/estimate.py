@@ -61,15 +61,15 @@ def estimate(
     """
     constants = constants or shipped()
     cards = Cards(devices, constants)
-    works = list(dict.fromkeys(k.work for k in kernels.rows))
+    works = list(dict.fromkeys(kernel.work for kernel in kernels.rows))
     index = {w: i for i, w in enumerate(works)}
-    rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
+    rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
     stored = np.full((len(works), 1), float(kernels.stored_bytes))
     terms, floor_s = _estimated(works, cards, constants, method.times, stored)
-    repeats = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
+    repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
     work_joules = energy(works, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
     joules = repeats * work_joules[rows]
-    transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
+    transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
     factor = np.ones((len(devices),))
     if method.power_limit:
@@ -92,7 +92,7 @@ def estimate(
         occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
         transfer=transfer,
         power_factor=factor,
-        source=tuple("assumed" if k.assumed else known for k in kernels.rows),
+        source=tuple("assumed" if kernel.assumed else known for kernel in kernels.rows),
     )
 
 
@@ -113,7 +113,7 @@ def _ranges(
     """
     on_tensor = cards.tensor([w.pipe for w in works])
     names = [method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
-    classes = [UNMEASURED if k.assumed else names[i] for k, i in zip(kernels.rows, rows, strict=True)]
+    classes = [UNMEASURED if kernel.assumed else names[i] for kernel, i in zip(kernels.rows, rows, strict=True)]
     if method.error_class:
         widths = [ranges_of(name, constants)["new"] for name in classes]
         return classes, np.repeat(np.array(widths, dtype=float)[:, None], len(cards.devices), axis=1)
@@ -123,21 +123,23 @@ def _ranges(
         known = device.effects.half_width or (ranges_of(of_all, constants)["new"] if of_all else None)
         if known is not None:
             half_width[:, j] = known
-    half_width[[k.assumed for k in kernels.rows]] = ranges_of(UNMEASURED, constants)["new"]
+    half_width[[kernel.assumed for kernel in kernels.rows]] = ranges_of(UNMEASURED, constants)["new"]
     return classes, half_width
 
 
-def correction_name(k: Kernel) -> str:
+def correction_name(kernel: Kernel) -> str:
     """The name under which a device's corrections list a kernel's operator: its type, in ONNX Runtime's layout for
-    processors or not, and how a convolution is grouped.
+    processors or not, and how a convolution is grouped ("Conv depthwise").
     """
-    groups, type = getattr(k.work.size, "groups", 1), k.op.removeprefix("com.microsoft").lstrip(".:")
-    return type if groups <= 1 else f"{type} {'depthwise' if groups == getattr(k.work.size, 'cin', 0) else 'grouped'}"
+    type = kernel.op.removeprefix("com.microsoft").lstrip(".:")
+    size = kernel.work.size
+    groups = getattr(size, "groups", 1)
+    return type if groups <= 1 else f"{type} {'depthwise' if groups == getattr(size, 'cin', 0) else 'grouped'}"
 
 
 def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
-    names = [correction_name(k) for k in kernels.rows]
+    names = [correction_name(kernel) for kernel in kernels.rows]
     each = [[d.effects.operators.get(name, 1.0) for d in devices] for name in names]
     return np.array(each, dtype=float).reshape(len(names), len(devices))
 

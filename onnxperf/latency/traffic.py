@@ -14,18 +14,18 @@ from onnxperf.latency.works import Works
 
 
 def traffic(
-    nbytes: Array, cards: Cards, constants: Constants, norm: float, again: Array | float = 0.0,
-    miss: Array | float = 0.0,
+    nbytes: Array, cards: Cards, constants: Constants, norm: float,
+    reread_bytes: Array | float = 0.0, miss: Array | float = 0.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
 
-    nbytes [n, 1]: touched once; again: bytes that are read a second time, a share `miss` of them from DRAM; norm: how
-    the times of DRAM and L2 join (`pnorm`). What the near partition of L2 still holds is not read from DRAM; tensors
+    nbytes [n, 1]: touched once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: how the times
+    of DRAM and L2 join (`pnorm`). What the near partition of L2 still holds is not read from DRAM; tensors
     can fill `resident` of it. Source: fitted on the FP32 vector kernels of NeuSight's data.
     """
     in_l2 = held_share(nbytes, constants.l2["resident"] * cards.l2_near, constants.l2["sharpness"])
-    dram_bytes = (1 - in_l2) * (nbytes + again * miss)
-    l2_bytes = nbytes + again
+    dram_bytes = (1 - in_l2) * (nbytes + reread_bytes * miss)
+    l2_bytes = nbytes + reread_bytes
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / cards.l2_stream_Bps
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 

@@ -125,7 +125,7 @@ def attention(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     coef, classes = constants.attention, _classes(cards)
     heads = _heads(works)
     blocks = _blocks(works, heads, cards, coef, classes)
-    # constants of kernels for few queries, and of those for many
+    # constants of a decode's kernels, and of those for many queries
     of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
     unusual = classes.tcgen05 & (heads.dim > 128) & (heads.dim % 128 != 0)  # no library's kernel, but a compiler's
     step = _step(works, heads, blocks, cards, coef, classes, unusual)
@@ -193,8 +193,8 @@ def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], class
     heads = np.where(packed, h.group, 1)
     query_tiles = np.ceil(h.queries * heads / tile_rows)
     unsplit = h.batch * h.heads / heads * query_tiles
-    most = np.minimum(coef["fill"] * cards.sms / unsplit, np.ceil(h.keys / coef["part"]))
-    splits = np.maximum(np.floor(np.where(decode, most, 1)), 1)
+    most_splits = np.minimum(coef["fill"] * cards.sms / unsplit, np.ceil(h.keys / coef["part"]))
+    splits = np.maximum(np.floor(np.where(decode, most_splits, 1)), 1)
     visible = h.keys - causal * np.maximum(np.minimum(h.queries, h.keys) - tile_rows / heads, 0) / 2
     steps = 16 * np.ceil(visible / splits / 16) / STEP
     longest = np.where(causal > 0, np.maximum(steps, h.keys / STEP), steps)
@@ -261,8 +261,8 @@ def _traffic(
     bits, too, are made there from 16 bits.
     """
     in_l2 = held_share(works.bytes, coef["hot"] * cards.l2, coef["sharpness"])
-    again = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
-    dram_bytes = works.bytes - in_l2 * (works.bytes - again)
+    missed = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
+    dram_bytes = works.bytes - in_l2 * (works.bytes - missed)
     kv_bytes = h.kv_bytes * b.query_tiles * h.group / b.heads * b.visible_keys / h.keys
     l2_bytes = kv_bytes + works.bytes - h.kv_bytes
     dram_Bps, l2_Bps = coef["dram"] * cards.bandwidth, coef["l2"] * cards.l2_Bps * cards.l2_share

@@ -60,10 +60,10 @@ def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     grid = _grid(works, kind, cards, coef)
     all_parts = kind.number * grid.parts
     open_rows = np.minimum(all_parts, grid.in_flight)
-    swept_again = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
+    reread_bytes = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
     open_bytes = open_rows * works.read / all_parts
     miss = 1 / (1 + (coef["miss"] * cards.l2_near / np.maximum(open_bytes, 1)) ** coef["miss_sharpness"])
-    memory, dram_bytes = traffic(works.bytes, cards, constants, coef["norm"], swept_again, miss)
+    memory, dram_bytes = traffic(works.bytes, cards, constants, coef["norm"], reread_bytes, miss)
     slots, steps = _slots(kind.width / grid.parts, grid.threads, kind, coef)
     issued = np.maximum(all_parts / cards.sms, 1) * grid.threads * slots
     issue_s = issued / (cards.schedulers * 32 * cards.hz) * cards.compute
