@@ -11,6 +11,7 @@ from onnxperf.explain.facts import KernelFacts, scalar
 from onnxperf.explain.trace import origins
 from onnxperf.latency import family_of
 from onnxperf.latency.cards import Cards
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
 from onnxperf.scenario import PLATFORMS
@@ -211,7 +212,7 @@ def interval(x: KernelFacts) -> Iterator[Line]:
     name = class_on(w, x.device)
     at = distance(x.device, name, c)
     if x.kernel.assumed or x.method.error_class:
-        name, at = ("unknown" if x.kernel.assumed else x.method.error_class), "new"
+        name, at = (UNMEASURED if x.kernel.assumed else x.method.error_class), "new"
     elif not in_domain([w], [name], c)[0]:
         says = "no kernel of about this size and type was measured: a multiple of the range on a new card"
         yield Line("domain", says, "outside")
