@@ -135,7 +135,8 @@ def _traffic(
 
     DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
     read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
-    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block.
+    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. Where parts
+    of k are short, less of the store is left to show.
     """
     coef = constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
@@ -147,15 +148,11 @@ def _traffic(
     dram_bytes = works.bytes + reread_bytes + partial_bytes
     dram_Bps = cards.bandwidth * cards.dram * coef["dram"]
     l2_bytes = width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
-    return Traffic(
-        dram_bytes,
-        dram_bytes / dram_Bps * cards.memory,
-        l2_bytes,
-        l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory,
-        _scattered(open_rows * p.k * width, l2_bytes, p, cards, constants),
-        coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k),
-        partial_bytes,
-    )
+    dram_s = dram_bytes / dram_Bps * cards.memory
+    l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
+    scattered_s = _scattered(open_rows * p.k * width, l2_bytes, p, cards, constants)
+    store_s = coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
+    return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
 
 
 def _open_rows(p: Product, tile: Tile, grid: Grid, w: Waves) -> Array:

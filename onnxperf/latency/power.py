@@ -27,8 +27,8 @@ def energy(
     can't hold. Copies over the bus cost nothing of the card's budget.
     Source: FP32 fitted to long products (`calibrate.power`), tensor cores to theirs (`calibrate.tensor`).
     """
-    p = constants.power
-    per_flop = p["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** p["node_exponent"] * 1e-12
+    coef = constants.power
+    per_flop = coef["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** coef["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
         return np.array(values, dtype=float).reshape(len(works), 1)
@@ -40,7 +40,7 @@ def energy(
     per_matrix_flop = executed_share * _per_tensor_flop(works, cards, constants, per_flop)
     arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
-    per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in cards.devices]
+    per_byte = [coef["pJ_per_byte"].get(x.memory_kind, coef["pJ_per_byte"]["other"]) for x in cards.devices]
     return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * cards.power)
 
 
@@ -79,14 +79,12 @@ def _per_tensor_flop(works: Sequence[Work], cards: Cards, constants: Constants, 
     return np.asarray(cost[[pipes[w.pipe] for w in works]])
 
 
-def _tensor_flop_joules(
-    device: Device, pipe: str, whole_rate: float, watts: float, p: Mapping[str, Any]
-) -> float:  # fmt: skip
+def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: float, coef: Mapping[str, Any]) -> float:
     """Joules of one FLOP of a tensor pipe; whole_rate: FP16 FLOP/s of the card's units (`Cards.whole_rate`)."""
     rate, hz = device.dense_flops[pipe], device.tensor_hz
-    size = (whole_rate / device.sms / hz / 1024) ** -p["tensor_size_exponent"]
-    of_type = (rate / device.dense_flops["tensor_fp16"]) ** -p["tensor_type_exponent"]
-    kind = (device.node_nm / 5) ** p["node_exponent"] * of_type
-    joules = p["tensor_pJ_per_flop"] * 1e-12 * size * kind
-    clock = (watts / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + p["tensor_clock_exponent"]))  # in 1.5 GHz
-    return float(joules * min(clock, hz / 1.5e9) ** p["tensor_clock_exponent"])
+    size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
+    of_type = (rate / device.dense_flops["tensor_fp16"]) ** -coef["tensor_type_exponent"]
+    kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
+    joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind
+    clock = (watts / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + coef["tensor_clock_exponent"]))  # in 1.5 GHz
+    return float(joules * min(clock, hz / 1.5e9) ** coef["tensor_clock_exponent"])

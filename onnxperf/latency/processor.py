@@ -25,9 +25,9 @@ def per_weight_byte(stored: Array, cards: Cards, constants: Constants) -> Array:
 
     They come from the core's own cache (L2), from the shared one (L3) or from memory, whichever holds them all.
     """
-    p = constants.processor
-    in_l2, in_l3 = (held_share(stored, np.maximum(size, 1), p["sharpness"]) for size in (cards.l2, cards.l3))
-    clocks = in_l2 / p["l2_bytes"] + (1 - in_l2) * in_l3 / p["shared_bytes"]
+    coef = constants.processor
+    in_l2, in_l3 = (held_share(stored, np.maximum(size, 1), coef["sharpness"]) for size in (cards.l2, cards.l3))
+    clocks = in_l2 / coef["l2_bytes"] + (1 - in_l2) * in_l3 / coef["shared_bytes"]
     return np.asarray((clocks / cards.hz + (1 - in_l2) * (1 - in_l3) / cards.bandwidth) * cards.memory)
 
 
@@ -37,9 +37,9 @@ def moving(works: Works, cards: Cards, constants: Constants, unhidden: float = 1
 
     unhidden: the part of the own cache's time that arithmetic does not hide.
     """
-    p, nbytes = constants.processor, works.bytes - works.weights
-    spilled = np.maximum(nbytes - p["resident"] * cards.l2 * cards.sms, 0)
-    clocks = unhidden * nbytes / p["l2_bytes"] + spilled / p["shared_bytes"]
+    coef, nbytes = constants.processor, works.bytes - works.weights
+    spilled = np.maximum(nbytes - coef["resident"] * cards.l2 * cards.sms, 0)
+    clocks = unhidden * nbytes / coef["l2_bytes"] + spilled / coef["shared_bytes"]
     return np.asarray(clocks / (cards.sms * cards.hz) * cards.memory)
 
 
@@ -58,8 +58,8 @@ def streamed(works: Works, cards: Cards, constants: Constants, fetch: Array) -> 
 
     fetch [n, g]: seconds that a byte of the weights takes to arrive.
     """
-    p = constants.processor
-    start_clocks = works["rows"] * p["row_clocks"] if "rows" in works.fields else 0.0
-    clocks = works.vector / p["vector_flops"] + start_clocks
+    coef = constants.processor
+    start_clocks = works["rows"] * coef["row_clocks"] if "rows" in works.fields else 0.0
+    clocks = works.vector / coef["vector_flops"] + start_clocks
     memory = works.weights * fetch + moving(works, cards, constants)
     return joined(works, cards, clocks / (cards.sms * cards.hz), memory)

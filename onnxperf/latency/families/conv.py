@@ -127,15 +127,16 @@ def processor_conv(works: Works, cards: Cards, constants: Constants, fetch: Arra
     What bias, sum and activation ask for beyond two FLOPs an output takes another pass over it. Depthwise kernels hide
     nothing of what they move from the core's own cache, the others all of it.
     """
-    p, clocks = constants.processor, cards.sms * cards.hz
+    coef, clocks_per_s = constants.processor, cards.sms * cards.hz
     groups, out, taps = (np.maximum(works[f], 1) for f in ("groups", "out", "taps"))
     cin, cout = np.maximum(works["cin"] / groups, 1), np.maximum(works["cout"] / groups, 1)
     s = CoreShape(groups, cin, cout, works["images"] * out, taps, np.sqrt(out))
-    depthwise, dense = (cin == 1) & (groups > 1), (groups == 1) | (cin >= p["register"])
-    narrow_s = 2 * s.out * groups * cout * cin * taps / (works.rate * p["narrow"])
+    depthwise, dense = (cin == 1) & (groups > 1), (groups == 1) | (cin >= coef["register"])
+    narrow_s = 2 * s.out * groups * cout * cin * taps / (works.rate * coef["narrow"])
     grouped_s = np.where(depthwise, _core_depthwise_s(works, s, cards, constants), narrow_s)
     compute = np.where(dense, _core_dense_s(works, s, constants), grouped_s)
-    pass_s = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0) * p["pass_clocks"] / clocks
+    beyond = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0)  # FLOPs
+    pass_s = beyond * coef["pass_clocks"] / clocks_per_s
     hidden = moving(works, cards, constants, 0.0)
     shown = np.where(depthwise, moving(works, cards, constants) - hidden, 0.0)
     return joined(works, cards, compute + pass_s, works.weights * fetch + hidden + shown)
@@ -147,18 +148,18 @@ def _core_dense_s(works: Works, s: CoreShape, constants: Constants) -> Array:
     A load serves as many products as registers of channels out are open at once: r / (r + `thin`), scaled to 1 at the
     `open` registers that there can be.
     """
-    p = constants.processor
-    k = s.taps * np.where(s.cin < p["register"], s.cin, lanes(s.cin, constants)) + p["extra_k"]
-    registers = np.minimum(lanes(s.cout, constants) / p["register"], p["open"])
-    efficiency = registers / (registers + p["thin"]) * (p["open"] + p["thin"]) / p["open"]
+    coef = constants.processor
+    k = s.taps * np.where(s.cin < coef["register"], s.cin, lanes(s.cin, constants)) + coef["extra_k"]
+    registers = np.minimum(lanes(s.cout, constants) / coef["register"], coef["open"])
+    efficiency = registers / (registers + coef["thin"]) * (coef["open"] + coef["thin"]) / coef["open"]
     return np.asarray(2 * s.out * s.groups * lanes(s.cout, constants) * k / works.rate / efficiency)
 
 
 def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards, constants: Constants) -> Array:
     """`tap_clocks` for each tap of a register of outputs, and `edge_clocks` for the share of them at a border."""
-    p = constants.processor
+    coef = constants.processor
     border = np.clip((np.sqrt(s.taps) - 1) / s.edge, 0, 1)
-    clocks = s.out * lanes(works["cout"], constants) * (p["tap_clocks"] * s.taps + p["edge_clocks"] * border)
+    clocks = s.out * lanes(works["cout"], constants) * (coef["tap_clocks"] * s.taps + coef["edge_clocks"] * border)
     return np.asarray(clocks / (cards.sms * cards.hz))
 
 

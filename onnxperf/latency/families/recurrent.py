@@ -55,8 +55,8 @@ def _of_steps(cards: Cards, constants: Constants) -> Constants:
     """The constants of a step's product: before Volta tiles of its own, and no parts of k that would be added up."""
     if (cards.major >= 7).all():
         return constants
-    coef, own = constants.cuda_core_tiles, constants.recurrent["tiles"]
-    tiles = {f"cuda_core_tiles.{kind}": {**coef[kind], **own} for kind in ("batched", "single")}
+    coef, step_tiles = constants.cuda_core_tiles, constants.recurrent["tiles"]
+    tiles = {f"cuda_core_tiles.{kind}": {**coef[kind], **step_tiles} for kind in ("batched", "single")}
     return constants.having({**tiles, "cuda_core_tiles.splits": np.where(cards.major < 7, 1, coef["splits"])})
 
 
@@ -73,9 +73,9 @@ def _products(works: Sequence[Work], sizes: list[Gemm], cards: Cards) -> Works:
 
 def processor_recurrent(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
     """The arithmetic, and the recurrent weights once a step, from the shared cache."""
-    p = constants.processor
-    compute = works.matrix / works.rate + works.vector / p["vector_flops"] / (cards.sms * cards.hz)
-    every_step = np.maximum(works["steps"], 1) * works.weights / (p["shared_bytes"] * cards.hz) * cards.memory
+    coef = constants.processor
+    compute = works.matrix / works.rate + works.vector / coef["vector_flops"] / (cards.sms * cards.hz)
+    every_step = np.maximum(works["steps"], 1) * works.weights / (coef["shared_bytes"] * cards.hz) * cards.memory
     return joined(works, cards, compute, works.weights * fetch + every_step + moving(works, cards, constants))
 
 
