@@ -135,8 +135,8 @@ def _traffic(
 
     DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
     read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
-    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. Where parts
-    of k are short, less of the store is left to show.
+    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. The longer
+    the parts of k, the less of the result's store shows beside them.
     """
     coef = constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight

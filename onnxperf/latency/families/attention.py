@@ -154,6 +154,7 @@ def attention(works: Works, cards: Cards, constants: Constants, dram_share: Arra
 
 
 def _classes(cards: Cards) -> Classes:
+    """The class of each card: mma.sync on SMs of 64 lanes and of 128 are one."""
     names = [x.partition("_")[0] for x in cards.tensor_class()]
     return Classes(names, *(np.array([[x == name for x in names]]) for name in ("mma", "wgmma", "tcgen05")))
 
@@ -178,7 +179,8 @@ def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], class
 
     In a decode, a block takes all heads that share keys, and the keys are split while SMs are idle; many queries are
     packed so only where libraries do that: not on tcgen05, nor with heads of up to 64. Tiles of 16 rows are for a
-    decode: on tcgen05, for caches of 8 bits on Hopper (XQA), and without tensor cores for heads that share with none.
+    decode: on tcgen05, for caches of 8 bits on Hopper (XQA), for heads that share with none, whose kernels use no
+    tensor cores, and where there are no tensor cores.
     """
     decode = (h.queries == 1) | ((h.queries <= MOST_DECODED) & (h.keys >= 8 * h.queries))
     causal = works["causal"] * ~decode
@@ -211,7 +213,8 @@ def _step(
 
     softmax clocks = rows STEP (1 / 16 + `softmax_flops` / lanes): 16 exponentials a clock (32 on Blackwell Ultra), and
     the rest of the softmax on the vector lanes, times the class's factor `softmax`. On mma.sync, 8 bits run at the
-    rate of 16. In wide tiles of a decode, some kernels multiply all rows and some those that there are: half of each.
+    rate of 16. In a decode on tiles of more than 16 rows, some kernels multiply all rows of the tile, others only those
+    that hold queries: the mean of both counts.
     """
     pipe, softmax = (np.array([[coef["class"][x][name] for x in classes.names]]) for name in ("pipe", "softmax"))
     rate = np.where(classes.mma & (h.width < 2), np.minimum(works.rate, cards.rate(["tensor_fp16"])), works.rate)
@@ -256,9 +259,9 @@ def _traffic(
     """Memory traffic: bytes from DRAM, bytes through L2, and the cache that a causal prompt writes.
 
     DRAM: what L2 does not hold, of which the kernel's bytes can fill `hot`; of the cache and the weights at least
-    `dram_share`. L2: every block reads the keys and values that its rows see. Cache: the new keys and
-    values are read, and written in the cache's type, by kernels whose time counts by the factor `append`; queries of 8
-    bits, too, are made there from 16 bits.
+    `dram_share`. L2: every block reads the keys and values that its rows see. Cache: keys and values of the prompt are
+    read in 16 bits and written in the cache's type, and so are queries where a kernel makes 8 bits of them; the share
+    `append` of that time counts.
     """
     in_l2 = held_share(works.bytes, coef["hot"] * cards.l2, coef["sharpness"])
     missed = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
@@ -284,8 +287,8 @@ def _launch(
 ) -> Array:  # fmt: skip
     """Seconds of start and drain, [tile, n, g]: those of any kernel, and clocks of trips to memory after each other.
 
-    clocks: `start`, `prompt` more where a causal prompt has a cache, by the factor `gddr` where memory is no HBM;
-    `quantise` where kernels make 8 bits; and those of a second kernel that joins the parts of the keys.
+    clocks: `start`, and `prompt` more for a causal prompt, times `gddr` where memory is no HBM; `quantise` where
+    kernels make 8 bits; and those of a second kernel that joins the parts of the keys.
     """
     coef = constants.attention
     clocks = (of_kind["start"] + coef["prompt"] * b.causal) * np.where(cards.hbm, 1, coef["gddr"])

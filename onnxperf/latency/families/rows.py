@@ -80,6 +80,7 @@ def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
 
 
 def _kind(works: Works) -> Kind:
+    """The columns of rows, and the kernel that sweeps them, by the passes and the block that the rule names."""
     width, number = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
     softmax, reduction, own_block = works["passes"] >= 2, works["passes"] == 0, works["block"] > 0
     in_registers = softmax & (width <= IN_REGISTERS) & ~own_block
