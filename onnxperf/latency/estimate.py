@@ -61,13 +61,13 @@ def estimate(
     """
     constants = constants or shipped()
     cards = Cards(devices, constants)
-    works = list(dict.fromkeys(kernel.work for kernel in kernels.rows))
-    index = {w: i for i, w in enumerate(works)}
+    work_list = list(dict.fromkeys(kernel.work for kernel in kernels.rows))
+    index = {w: i for i, w in enumerate(work_list)}
     rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
-    stored = np.full((len(works), 1), float(kernels.stored_bytes))
-    terms, floor_s = _estimated(works, cards, constants, method.times, stored)
+    stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
+    terms, floor_s = _estimated(work_list, cards, constants, method.times, stored)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    work_joules = energy(works, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+    work_joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
     joules = repeats * work_joules[rows]
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
@@ -77,7 +77,7 @@ def estimate(
         factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards, constants)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
-    classes, half_width = _ranges(kernels, works, rows, cards, constants, method)
+    classes, half_width = _ranges(kernels, work_list, rows, cards, constants, method)
     known = "calibrated" if devices[0].effects != Effects() else "analytic"
     return Estimates(
         seconds=seconds,
@@ -103,21 +103,23 @@ def _bound(terms: KernelTerms) -> Array:
 
 
 def _ranges(
-    kernels: Kernels, works: Sequence[Work], rows: Array, cards: Cards, constants: Constants, method: Method
+    kernels: Kernels, work_list: Sequence[Work], rows: Array, cards: Cards, constants: Constants, method: Method
 ) -> tuple[list[str], Array]:
     """The error class of each kernel [n], and the half-width of its range on each device [n, g].
 
-    works: without duplicates; rows [n]: the index of each kernel's work in them. A method with an error class has its
+    work_list: without duplicates; rows [n]: the index of each kernel's work in them. A method with an error class has its
     ranges, whatever the device. Otherwise a calibrated device has one half-width for every kernel that a rule knows,
     and a processor that was not calibrated that of its class.
     """
-    on_tensor = cards.tensor([w.pipe for w in works])
-    names = [method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
+    on_tensor = cards.tensor([w.pipe for w in work_list])
+    names = [
+        method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(work_list)
+    ]
     classes = [UNMEASURED if kernel.assumed else names[i] for kernel, i in zip(kernels.rows, rows, strict=True)]
     if method.error_class:
         widths = [ranges_of(name, constants)["new"] for name in classes]
         return classes, np.repeat(np.array(widths, dtype=float)[:, None], len(cards.devices), axis=1)
-    half_width = half_widths(works, cards, constants)[rows]
+    half_width = half_widths(work_list, cards, constants)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
         known = device.effects.half_width or (ranges_of(of_all, constants)["new"] if of_all else None)
@@ -151,7 +153,7 @@ def kernel_models(works: Works, cards: Cards, constants: Constants, stored: Arra
 
 
 def alone(
-    works: Sequence[Work], devices: Sequence[Device], constants: Constants, budget: bool = True, copies: int = 1,
+    work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, budget: bool = True, copies: int = 1,
     burst_s: float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
@@ -160,10 +162,10 @@ def alone(
     full clock. copies: of the weights that runs take in turn.
     """
     cards = Cards(devices, constants)
-    stored = copies * np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    terms, _ = _estimated(works, cards, constants, kernel_models, stored)
+    stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
+    terms, _ = _estimated(work_list, cards, constants, kernel_models, stored)
     if budget:
-        joules = energy(works, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+        joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
         slower = slowdown(terms.seconds, joules, cards, constants) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
@@ -177,11 +179,11 @@ def single(
     return _terms(Works([w], cards), cards, constants, method.times, np.array([[float(stored_bytes)]]))
 
 
-def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
+def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
     constants = shipped()
-    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    return _estimated(works, Cards(devices, constants), constants, _bound_itself, stored)[1]
+    stored = np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
+    return _estimated(work_list, Cards(devices, constants), constants, _bound_itself, stored)[1]
 
 
 def _bound_itself(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
@@ -197,24 +199,24 @@ def _terms(
 
 
 def _estimated(
-    works: Sequence[Work], cards: Cards, constants: Constants, times: Times, stored: Array
+    work_list: Sequence[Work], cards: Cards, constants: Constants, times: Times, stored: Array
 ) -> tuple[KernelTerms, Array]:
     """Terms without details, and bounds, of works of any size types [n, g]; no seconds are below their bound.
 
     stored [n, 1]: how many bytes of weights their run reads.
     """
-    n, g = len(works), len(cards.devices)
+    n, g = len(work_list), len(cards.devices)
     names = (f for f in KernelTerms._fields if f not in ("variant", "launches", "detail"))
     variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
     whole = KernelTerms(variant=variant, launches=launches, detail={}, **{f: np.zeros((n, g)) for f in names})
     floor_s = np.zeros((n, g))
     by_size: dict[type, list[int]] = {}
-    for i, w in enumerate(works):
+    for i, w in enumerate(work_list):
         by_size.setdefault(type(w.size), []).append(i)
     for members in by_size.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
-            terms, bound = _terms(Works([works[i] for i in at], cards), cards, constants, times, stored[at])
+            terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, constants, times, stored[at])
             floor_s[at] = bound.seconds
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found

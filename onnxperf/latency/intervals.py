@@ -58,10 +58,10 @@ def distance(device: Device, name: str, constants: Constants) -> str:
     return "known" if device.capability[0] in table.get("generations", ()) else "new"
 
 
-def in_domain(works: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
+def in_domain(work_list: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
     """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows."""
-    inside = np.ones(len(works), dtype=bool)
-    for i, (w, name) in enumerate(zip(works, names, strict=True)):
+    inside = np.ones(len(work_list), dtype=bool)
+    for i, (w, name) in enumerate(zip(work_list, names, strict=True)):
         table = ranges_of(name, constants)
         reach = table.get("FLOPs_and_bytes")
         if reach is not None:
@@ -83,31 +83,31 @@ def third(w: Work, name: str, constants: Constants) -> int:
     return int(np.searchsorted(ranges_of(name, constants).get("thirds", ()), amount(w)))
 
 
-def half_widths(works: Sequence[Work], cards: Cards, constants: Constants) -> Array:
+def half_widths(work_list: Sequence[Work], cards: Cards, constants: Constants) -> Array:
     """The half-width of each work's estimate on each card, [n, g].
 
     Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
-    tensor = cards.tensor([w.pipe for w in works])
+    tensor = cards.tensor([w.pipe for w in work_list])
     widths = np.zeros(tensor.shape)
     for on_tensor in (False, True):
         if (tensor == on_tensor).any():
-            names = [family_of(w).error_class(w, on_tensor) for w in works]
-            widths = np.where(tensor == on_tensor, _of_classes(works, names, cards, constants), widths)
+            names = [family_of(w).error_class(w, on_tensor) for w in work_list]
+            widths = np.where(tensor == on_tensor, _of_classes(work_list, names, cards, constants), widths)
     return widths
 
 
-def _of_classes(works: Sequence[Work], names: Sequence[str], cards: Cards, constants: Constants) -> Array:
+def _of_classes(work_list: Sequence[Work], names: Sequence[str], cards: Cards, constants: Constants) -> Array:
     """The half-widths [n, g] of works of these error classes [n]."""
-    widths = np.zeros((len(works), len(cards.devices)))
-    inside = in_domain(works, names, constants)
+    widths = np.zeros((len(work_list), len(cards.devices)))
+    inside = in_domain(work_list, names, constants)
     for name in dict.fromkeys(names):
         members = np.array([i for i, other in enumerate(names) if other == name])
         table = ranges_of(name, constants)
         by_distance = np.array([np.atleast_1d(table[x]) for x in DISTANCES], dtype=float)  # [distance, third]
         distances = np.array([DISTANCES.index(distance(device, name, constants)) for device in cards.devices])
-        thirds = np.array([third(works[i], name, constants) for i in members])
+        thirds = np.array([third(work_list[i], name, constants) for i in members])
         outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
         known = by_distance[distances[None, :], thirds[:, None]]
         widths[members] = np.where(inside[members, None], known, outside[thirds][:, None])

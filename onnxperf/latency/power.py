@@ -15,8 +15,9 @@ from op_models import Transfer, Work
 
 
 def energy(
-    works: Sequence[Work], cards: Cards, constants: Constants, dram_share: Array, executed_share: Array | float = 1.0
-) -> Array:
+    work_list: Sequence[Work], cards: Cards, constants: Constants, dram_share: Array,
+    executed_share: Array | float = 1.0,
+) -> Array:  # fmt: skip
     """Joules of one run of each work on each card, [n, g].
 
     dram_share [n, g]: the part of the weights that comes from DRAM; executed_share: the part of its matrix FLOPs that
@@ -31,15 +32,15 @@ def energy(
     per_flop = coef["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** coef["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
-        return np.array(values, dtype=float).reshape(len(works), 1)
+        return np.array(values, dtype=float).reshape(len(work_list), 1)
 
-    kernel = np.array([not isinstance(w.size, Transfer) for w in works], dtype=bool)
-    weights = column([w.weight_bytes for w in works])
-    moving = column([w.bytes - w.weight_bytes for w in works])
+    kernel = np.array([not isinstance(w.size, Transfer) for w in work_list], dtype=bool)
+    weights = column([w.weight_bytes for w in work_list])
+    moving = column([w.bytes - w.weight_bytes for w in work_list])
     in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = executed_share * _per_tensor_flop(works, cards, constants, per_flop)
-    arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
-    arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
+    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, constants, per_flop)
+    arithmetic = column([w.matrix_flops for w in work_list]) * per_matrix_flop
+    arithmetic = arithmetic + column([w.vector_flops for w in work_list]) * per_flop
     per_byte = [coef["pJ_per_byte"].get(x.memory_kind, coef["pJ_per_byte"]["other"]) for x in cards.devices]
     return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * cards.power)
 
@@ -60,14 +61,14 @@ def slowdown(seconds: Array, joules: Array, cards: Cards, constants: Constants) 
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
-def _per_tensor_flop(works: Sequence[Work], cards: Cards, constants: Constants, per_vector_flop: Array) -> Array:
+def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, constants: Constants, per_vector_flop: Array) -> Array:
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
     the process node being that of vector units. R: FP16 FLOPs a clock and SM, as larger units use an operand more
     often; f: the clock that the power limit leaves to the tensor cores alone, as a slower clock takes less voltage.
     """
-    pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
+    pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
     watts = available(cards, constants)[0]
     for j, device in enumerate(cards.devices):
@@ -76,7 +77,7 @@ def _per_tensor_flop(works: Sequence[Work], cards: Cards, constants: Constants, 
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):
                 cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], constants.power)
-    return np.asarray(cost[[pipes[w.pipe] for w in works]])
+    return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
 
 
 def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: float, coef: Mapping[str, Any]) -> float:
