@@ -107,9 +107,9 @@ def _ranges(
 ) -> tuple[list[str], Array]:
     """The error class of each kernel [n], and the half-width of its range on each device [n, g].
 
-    work_list: without duplicates; rows [n]: the index of each kernel's work in them. A method with an error class has its
-    ranges, whatever the device. Otherwise a calibrated device has one half-width for every kernel that a rule knows,
-    and a processor that was not calibrated that of its class.
+    work_list: without duplicates; rows [n]: the index of each kernel's work in it. A method with an error class has
+    its ranges, whatever the device. Otherwise a calibrated device has one half-width for every kernel that a rule
+    knows, and a processor that was not calibrated that of its class.
     """
     on_tensor = cards.tensor([w.pipe for w in work_list])
     names = [
