@@ -12,13 +12,13 @@ from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_o
 
 COMPUTE, COPY = "compute", "copy"
 TO_DEVICE, TO_HOST = "h2d", "d2h"
-SMALL = 1024  # elements: an operator on the host whose tensors are all this small takes a runtime's fixed time
+SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
 
 class HostNode(NamedTuple):
     """A node for which the host launches nothing: a view, or an operator that the host itself computes.
 
-    `bytes` and `flops` are what the host moves and computes; both are 0 where the tensors are small.
+    computed: the host computes it; bytes, flops: what it moves and computes, both 0 where the tensors are small.
     """
 
     repeat: int
@@ -75,18 +75,19 @@ class Kernels:
     stored_bytes: int = 0
 
     def host_seconds(self, costs: HostCosts, cpu: Host) -> tuple[list[float], float]:
-        """What the host spends until it has launched each kernel, counted from the launch before, and after the last.
+        """Seconds that the host spends for each kernel, from the launch before to its own, and after the last launch.
 
-        All repeats of a kernel are counted together.
+        Those of a kernel include the nodes that the host passes before it, and the launches of all its repeats.
         """
         launches = []
         for k in self.rows:
-            own = costs.copy_s if k.way else (costs.node_s if k.visited else 0.0) + costs.launch_s
-            launches.append(_passing(k.skipped, costs, cpu) + k.repeat * own)
+            launch_s = costs.copy_s if k.way else (costs.node_s if k.visited else 0.0) + costs.launch_s
+            launches.append(_passing(k.skipped, costs, cpu) + k.repeat * launch_s)
         return launches, _passing(self.tail, costs, cpu)
 
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
+    """Seconds in which the host visits nodes without a launch, and computes those that are its own."""
     return sum((n.repeat * (costs.node_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
 
 
@@ -139,7 +140,7 @@ class _Rows:
         return tuple(sorted({k for t in tensors for k in self.made.get(t.name, ())}))
 
     def skip(self, o: Operator, after: tuple[int, ...]) -> None:
-        """Pass a node without a launch; who reads its outputs waits for what it reads itself."""
+        """Pass a node without a launch: kernels that read its outputs wait for those that made its inputs."""
         self.skipped.append(host_node(o))
         self.made.update((t.name, after) for t in o.outputs)
 
@@ -153,7 +154,7 @@ class _Rows:
         self.skipped.clear()
 
     def kernels(self) -> Kernels:
-        """All rows under names of their own: what a pass inserted may be called like a node of the file."""
+        """All rows, under unique names: an operator that a pass inserted may be called like a node of the file."""
         taken: set[str] = set()
         rows = tuple(replace(k, name=fresh(k.name, taken)) for k in self.found)
         return Kernels(rows, tuple(self.skipped), sum(self.stored.values()))

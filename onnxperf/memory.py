@@ -1,8 +1,8 @@
 """What a run needs of the card's memory: weights, the most activations alive at once, workspace, and the allocator.
 
 Allocators take memory from the driver in large pieces and keep it, so that a process holds more than its tensors
-fill. That surplus only shows in what nvidia-smi prints: both allocators fall back to exact pieces when the card is
-nearly full, so a model fits where its tensors and CUDA's context do.
+fill. That surplus shows only in what nvidia-smi prints: both allocators ask for exact pieces when the card is nearly
+full, so a model fits where its tensors and CUDA's context do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MB = 1 << 20
 class Memory:
     """Bytes on the device. Inputs and outputs count as activations.
 
-    reserved_bytes: what the process holds of the card, with what its allocator took and does not fill, and the
-    context; host_bytes: tensors that copies and operators on the host keep in its memory.
+    reserved_bytes: what the process holds of the card, with the context and what its allocator took and does not fill;
+    host_bytes: tensors that copies and operators on the host keep in its memory; context_bytes: CUDA's context.
     """
 
     weights_bytes: int
@@ -46,11 +46,12 @@ class Memory:
 
 
 def powers_of_two(sizes: Iterable[int]) -> int:
-    """What ONNX Runtime's arena takes for blocks that are never freed, in this order.
+    """Bytes that ONNX Runtime's arena takes from the driver for blocks that are never freed, in this order.
 
-    A region is the step, doubled until it holds the block; the step starts at 1 MB, follows what was doubled, and
-    doubles after a region that was not, up to 1 GB. A block takes the smallest chunk that holds it, and all of it
-    unless half or 128 MB would be left (bfc_arena.cc, kNextPowerOfTwo).
+    A block goes to the smallest free chunk that holds it. Where none does, the arena takes a region: of 1 MB at first,
+    and each time of twice as much, up to 1 GB; for a larger block the size is doubled until it fits. What the block
+    leaves of its chunk becomes a free one if that is half of the chunk or 128 MB at least (bfc_arena.cc,
+    kNextPowerOfTwo).
     """
     taken, step, free = 0, MB, list[int]()
     for size in (_rounded(s, ALIGNMENT) for s in sizes if s):
@@ -67,9 +68,11 @@ def powers_of_two(sizes: Iterable[int]) -> int:
 
 
 def segments(sizes: Iterable[int]) -> int:
-    """What PyTorch's caching allocator takes for blocks that are never freed: those up to 1 MB share segments of 2 MB;
-    larger ones segments of 20 MB, or from 10 MB on of their own size rounded up to 2 MB, of which more than 1 MB can
-    be left for another (CUDACachingAllocator.cpp).
+    """Bytes that PyTorch's caching allocator takes from the driver for blocks that are never freed, in this order.
+
+    Blocks up to 1 MB share segments of 2 MB, larger ones segments of 20 MB; one of 10 MB and more has a segment of its
+    own size, rounded up to 2 MB. What a large block leaves of its segment is free for others if it is more than 1 MB
+    (CUDACachingAllocator.cpp).
     """
     taken = 0
     pools: dict[bool, list[int]] = {True: [], False: []}
@@ -85,6 +88,7 @@ def segments(sizes: Iterable[int]) -> int:
     return taken
 
 
+#: By the name under which a runtime has its allocator: bytes that it takes from the driver for blocks, in order.
 ARENAS: dict[str, Callable[[Iterable[int]], int]] = {"powers of two": powers_of_two, "segments": segments, "exact": sum}
 
 
@@ -94,8 +98,10 @@ def _rounded(size: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a placed graph holds in bytes, whatever the card: each weight, the most activations that are alive at once
-    (inputs and outputs among them), and the tensors of operators and copies on the host.
+    """What a placed graph holds in bytes, whatever the card.
+
+    weights: of each one; activations_bytes: the most that are alive at once, inputs and outputs among them;
+    host_bytes: of tensors that operators and copies on the host keep there.
     """
 
     weights: tuple[int, ...]

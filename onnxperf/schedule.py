@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxperf.latency import Estimates
 from onnxperf.latency.terms import Array
-from onnxperf.lower import COMPUTE, COPY, TO_HOST, Kernels
+from onnxperf.lower import COMPUTE, COPY, TO_DEVICE, TO_HOST, Kernels
 from onnxperf.runtimes import Host, HostCosts
 
 #: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,
@@ -48,21 +48,21 @@ def schedule(
 ) -> Timeline:
     """Lay the kernels out in time on every device.
 
-    costs: of the host of each device [g], on the processor `cpu`. streams: how many kernels may run at once. A CUDA
-    graph is launched as a whole: no kernel waits for the host.
+    costs: what the host of each device [g] spends, on the processor `cpu`. streams: how many kernels may run at once.
+    cuda_graph: all kernels are launched as a whole, and none waits for the host.
     """
     n, g = estimates.seconds.shape
     start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
-    names = np.full((n, g), COMPUTE, dtype="<U16")
+    queues = np.full((n, g), COMPUTE, dtype="<U16")
     for j in range(g):
         tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
         placed = run_tasks(tasks, host, streams)
-        names[:, j] = [p.stream for p in placed.tasks]
+        queues[:, j] = [p.stream for p in placed.tasks]
         start[:, j] = [p.start_s for p in placed.tasks]
         stalled_on[:, j] = [p.stalled_on for p in placed.tasks]
         total[j] = placed.end_s
     critical, bound = _paths(kernels, estimates)
-    return Timeline(start, start + estimates.seconds, total, critical, bound, names, stalled_on)
+    return Timeline(start, start + estimates.seconds, total, critical, bound, queues, stalled_on)
 
 
 def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
@@ -87,8 +87,8 @@ def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
 
 
 class HostThread(NamedTuple):
-    """Seconds the host spends outside launches: at the start of a run, after the last launch, and in every wait for
-    the device. `gap_s` passes on a stream between two kernels.
+    """Seconds that the host thread spends outside launches: at the start of a run, after the last launch (tail), and
+    in every wait for the device (sync). gap_s: between two kernels on a stream.
     """
 
     start_s: float
@@ -98,8 +98,11 @@ class HostThread(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A kernel on one device: host seconds until all its repeats are launched, seconds of all its repeats, and the
-    share of the device that one occupies. after: indices of earlier tasks; way: the direction of a copy, or "".
+    """A kernel or a copy on one device.
+
+    launch_s: host seconds until all its repeats are launched; seconds: of all its repeats; occupancy: the share of the
+    device that one of them takes; after: indices of earlier tasks that it waits for; way: the direction of a copy, or
+    ""; blocks: the host waits for its end; rank: the process that launches it.
     """
 
     launch_s: float
@@ -141,10 +144,15 @@ def _tasks(
     return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns], host
 
 
-class _Queue:
-    """A stream or a copy engine: what it is given runs in order.
+#: The names of the copy engines, by the direction of copies.
+_ENGINES = {TO_DEVICE: COPY, TO_HOST: f"{COPY}-2"}
 
-    free_s: when it can start another task (the gap after its last one included); occupancy: of that last one.
+
+class _Queue:
+    """A stream or a copy engine: its tasks run one after the other, in the order in which they were launched.
+
+    free_s: when it can start another task, the gap after its last one included; last: that task, None before the
+    first; occupancy: of that task.
     """
 
     __slots__ = ("free_s", "last", "name", "occupancy")
@@ -155,17 +163,21 @@ class _Queue:
 
 
 class _Rank:
-    """One process: its host thread's clock, its streams, and its copy engines (one stream takes copies as well)."""
+    """One process: its host thread's clock, its streams, and its copy engines.
+
+    With one stream there are no engines: copies run on it, too. last: the task that was launched last, and
+    last_start_s: its start.
+    """
 
     def __init__(self, host: HostThread, streams: int):
         self.clock_s = host.start_s
         self.streams = [_Queue(COMPUTE if i == 0 else f"{COMPUTE}-{i + 1}") for i in range(streams)]
         self.engines = {} if streams == 1 else {way: _Queue(name) for way, name in _ENGINES.items()}
         self.last_start_s = 0.0
-        self.last: Task | None = None  # the last one launched
+        self.last: Task | None = None
 
     def queues(self) -> Iterable[_Queue]:
-        """Everything that can be busy at once."""
+        """The streams and engines, which can be busy at once."""
         return (*self.streams, *self.engines.values())
 
     def queue_of(self, task: Task) -> _Queue:
@@ -173,19 +185,17 @@ class _Rank:
         return self.engines.get(task.way) or min(self.streams, key=lambda q: q.free_s)
 
 
-_ENGINES = {"h2d": COPY, TO_HOST: f"{COPY}-2"}
-
-
 def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layout:
     """Start every task when it is launched, its queue is free, what it reads is there, and the device has room.
 
-    The host of each rank launches in order, and waits behind a task that blocks. With one stream, copies and kernels
-    run in order on it. With several, each direction of copies has an engine of its own, tasks start in the order in
-    which they were launched, and they overlap as far as their occupancies add up to one. A task that stands for
-    repeats starts when the first of them is launched, and ends no sooner than one repeat after the last launch.
+    tasks: in launch order, each after those that it waits for. The host thread of each rank launches its tasks in
+    order, and waits for the end of a task that blocks. With one stream, copies and kernels run on it one after the
+    other. With several, each direction of copies has an engine of its own, tasks start in the order in which they were
+    launched, and they overlap as far as their occupancies add up to one. A task that stands for repeats starts when the
+    first of them is launched, and ends no sooner than one repeat after the last launch.
     """
     ranks: dict[int, _Rank] = {}
-    ready: list[float] = []  # when what each task makes can be read, the gap behind it included
+    ready: list[float] = []  # when the results of each task can be read, the gap after it included
     placed: list[Placed] = []
     gap = host.gap_s
     for task in tasks:
@@ -193,13 +203,13 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layo
         launched = rank.clock_s + task.launch_s / task.repeat
         rank.clock_s += task.launch_s
         queue = rank.queue_of(task)
-        needed = max((ready[i] for i in task.after), default=0.0)
-        start = max(launched, queue.free_s, needed, rank.last_start_s)
+        inputs_ready = max((ready[i] for i in task.after), default=0.0)
+        start = max(launched, queue.free_s, inputs_ready, rank.last_start_s)
         if streams > 1:
             start = _with_room(start, task.occupancy, rank.queues(), gap)
-        copied = any(tasks[i].way and ready[i] == start for i in task.after)
-        copied |= queue.last is not None and queue.last.way != "" and start == queue.free_s
-        stalled_on = _stall(task, start == launched, copied, rank)
+        after_copy = any(tasks[i].way and ready[i] == start for i in task.after)
+        after_copy |= queue.last is not None and queue.last.way != "" and start == queue.free_s
+        stalled_on = _stall(task, start == launched, after_copy, rank)
         end = max(start + task.seconds + task.repeat * gap, rank.clock_s + task.seconds / task.repeat + gap)
         queue.free_s, queue.occupancy, queue.last = end, task.occupancy, task
         if task.blocks:
@@ -223,7 +233,11 @@ def _with_room(start: float, occupancy: float, queues: Iterable[_Queue], gap: fl
 
 
 def _stall(task: Task, just_launched: bool, after_copy: bool, rank: _Rank) -> int:
-    """What a task waited for last, of STALLS; the host itself may have been late because it waited for a copy."""
+    """What a task waited for last, of STALLS.
+
+    just_launched: it started as soon as the host had launched it; then it waited for the host, or for copies if the
+    host itself was waiting for one. after_copy: it started when a copy ended.
+    """
     if just_launched:
         return COPIES if rank.last is not None and rank.last.blocks and rank.last.way else HOST
     return COPIES if after_copy or (task.way and rank.engines) else STREAM

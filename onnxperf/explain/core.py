@@ -35,7 +35,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A loss, or a gain, on the way from the peak to what is reached: `rate` is what is left behind `factor`."""
+    """A loss, or a gain, on the way from the peak to the achieved rate.
+
+    factor: the rate with it / the rate before it. rate: FLOP/s or B/s with it; seconds: the kernel's duration with it.
+    """
 
     name: str
     factor: float
@@ -46,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One kernel on one card. Times in seconds, of one run of the kernel, after the power budget.
+    """One kernel on one card. Times in seconds, of one run of the kernel, slowed to the power limit.
 
     steps: the first one is the peak, with factor 1; the factors multiply to `achieved / peak`; both are in `unit`,
     FLOP/s, or B/s where a kernel has no products.

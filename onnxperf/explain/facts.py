@@ -18,8 +18,8 @@ from onnxperf.scenario import Scenario
 from op_models import Transfer
 
 
-def one(term: Any) -> float:
-    """The only element."""
+def scalar(term: Any) -> float:
+    """The only element of a term of one work on one device."""
     return float(np.broadcast_to(term, (1, 1))[0, 0])
 
 
@@ -70,14 +70,14 @@ class KernelFacts:
     @property
     def detail(self) -> dict[str, float]:
         """The estimate's details that this kernel's form has."""
-        values = {name: one(v) for name, v in self.terms.detail.items()}
+        values = {name: scalar(v) for name, v in self.terms.detail.items()}
         return {name: v for name, v in values.items() if np.isfinite(v)}
 
     @property
     def executed(self) -> float:
         """Matrix FLOPs that are executed: masked tiles are skipped, transforms save products."""
         cards = Cards([self.device], self.constants)
-        return one(Works([self.kernel.work], cards).executed) * self.detail.get("executed share", 1.0)
+        return scalar(Works([self.kernel.work], cards).executed) * self.detail.get("executed share", 1.0)
 
     @property
     def variant(self) -> str:

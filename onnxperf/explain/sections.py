@@ -1,4 +1,4 @@
-"""The sections of an explanation, but for the waterfall."""
+"""The sections of an explanation; the waterfall has a module of its own."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from collections.abc import Iterator, Mapping
 from math import log
 
 from onnxperf.explain.core import Line, Section, amount
-from onnxperf.explain.facts import KernelFacts, one
+from onnxperf.explain.facts import KernelFacts, scalar
 from onnxperf.explain.trace import origins
 from onnxperf.latency import family_of
 from onnxperf.latency.cards import Cards
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
 from onnxperf.scenario import PLATFORMS
 from op_models import Transfer
 
 UNITS = {"seconds": "s", "bytes": "B", "share": "share", "efficiency": "share"}
-#: How details come about, where their name does not say it: {names} are other details, replaced by name and value.
+#: The formulas of details whose name does not say it; {names} of other details are replaced by name and value.
 FORMULAS = {
     "blocks": "{stack} x ceil({m} / {tile rows}) x ceil({n} / {tile columns}) x {splits}",
     "waves": "{blocks} / {SMs}",
-    "counted waves": "{waves}: the last, not full, counts in part",
-    "runner-up seconds": "what the second best tile, split or algorithm would take, before power",
+    "counted waves": "{waves}; a partial last wave counts as part of a full one",
+    "runner-up seconds": "the second fastest tile, split or algorithm, before the power limit",
 }
 FACTORS = ("stack", "m", "n", "k")
 TERMS = {
     "compute": "the arithmetic alone: {flops}",
-    "memory": "traffic, re-reads included: {bytes}",
-    "latency": "what arithmetic takes longer: chains, prologues, waves and tiles that are not full",
+    "memory": "traffic, with what is read again: {bytes}",
+    "latency": "what the arithmetic takes longer: dependent steps, prologues, partial waves and tiles",
     "launch": "start and drain of {launches} kernel(s)",
 }
 SHORT = 40  # characters of a constant that is a list
 THIRDS = ("small", "middling", "large")
-FAR = {
-    "measured": "rows of this very card were measured",
-    "known": "rows of other cards of its generation were measured",
-    "new": "no row of its generation was measured",
+#: What the distances of `latency.intervals` mean.
+CARDS = {
+    "measured": "kernels of this class were measured on this very card",
+    "known": "kernels of this class were measured on other cards of its generation",
+    "new": "no kernel of this class was measured on a card of its generation",
 }
 
 
@@ -48,7 +50,7 @@ def sections(x: KernelFacts) -> tuple[Section, ...]:
 
 
 def work(x: KernelFacts) -> Iterator[Line]:
-    """FLOPs, bytes, and whether there are many or few FLOPs a byte."""
+    """FLOPs, bytes, and the arithmetic intensity beside the ridge point of the card's roofline."""
     w = x.kernel.work
     rule = f"op_models, {x.kernel.op.rpartition('::')[2]}"
     if x.kernel.assumed:
@@ -56,10 +58,10 @@ def work(x: KernelFacts) -> Iterator[Line]:
     if w.matrix_flops:
         yield Line("products", family_of(w).formula(w.size), float(w.matrix_flops), "FLOP", rule)
         if x.executed != w.matrix_flops:
-            saved = f"{x.executed / w.matrix_flops:.4g} of them: tiles behind a mask, or products a transform saves"
+            saved = f"{x.executed / w.matrix_flops:.4g} of them: masked tiles are skipped, a transform needs fewer"
             yield Line("executed", saved, x.executed, "FLOP", "latency")
     if w.vector_flops:
-        yield Line("elsewhere", "elementwise, exponentials, sums", float(w.vector_flops), "FLOP", rule)
+        yield Line("vector FLOPs", "elementwise, exponentials, sums", float(w.vector_flops), "FLOP", rule)
     if isinstance(w.size, Transfer):
         yield Line("copied", w.size.way, float(w.size.bytes), "B", rule)
         return
@@ -71,8 +73,8 @@ def work(x: KernelFacts) -> Iterator[Line]:
         flops, nbytes = amount(float(w.flops), "FLOP"), amount(float(w.bytes), "B")
         yield Line("intensity", f"{flops} / {nbytes}", w.flops / w.bytes, "FLOP/B")
         rate, bandwidth = amount(x.device.dense_flops[x.pipe], "FLOP/s"), amount(x.device.bandwidth_Bps, "B/s")
-        side = "compute" if w.flops / w.bytes > ridge else "memory"
-        yield Line("ridge point", f"{rate} / {bandwidth}; {side} is the limit at peak rates", ridge, "FLOP/B")
+        limit = "compute" if w.flops / w.bytes > ridge else "memory"
+        yield Line("ridge point", f"{rate} / {bandwidth}; {limit} is the limit at peak rates", ridge, "FLOP/B")
 
 
 def card(x: KernelFacts) -> Iterator[Line]:
@@ -99,7 +101,7 @@ def card(x: KernelFacts) -> Iterator[Line]:
 
 
 def choice(x: KernelFacts) -> Iterator[Line]:
-    """Tile or algorithm, grid, waves, occupancy: every detail that the latency model names."""
+    """The variant (tile or algorithm), and every detail that the latency model gives: grid, waves, traffic."""
     variant = x.variant
     where = f"latency, {type(x.kernel.work.size).__name__}"
     if variant:
@@ -115,12 +117,12 @@ def choice(x: KernelFacts) -> Iterator[Line]:
         if (moved := detail.get(f"{name.removesuffix('seconds')}bytes")) and value and name.endswith("seconds"):
             formula = f"{amount(moved, 'B')} at {amount(moved / value, 'B/s')}"
         yield Line(name, formula, value, unit(name), where)
-    share = one(x.terms.occupancy)
+    occupancy = scalar(x.terms.occupancy)
     if not isinstance(x.kernel.work.size, Transfer):
-        yield Line("SMs occupied", "share that has a block, or a thread, to run", share, "share", where)
-    workspace = one(x.terms.workspace)
+        yield Line("SMs occupied", "share that has a block, or a thread, to run", occupancy, "share", where)
+    workspace = scalar(x.terms.workspace)
     if workspace:
-        yield Line("workspace", "partial results, or an algorithm's own", workspace, "B", where)
+        yield Line("workspace", "for partial sums, or for what an algorithm transforms", workspace, "B", where)
 
 
 def filled(formula: str, values: Mapping[str, float]) -> str:
@@ -137,7 +139,10 @@ def unit(name: str) -> str:
 
 
 def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
-    """Which memory takes that long and what goes through it; the work's own bytes where the details don't say."""
+    """What goes through the memory that takes `seconds`, at what rate: of DRAM, L2 or scattered reads, if details say.
+
+    nbytes: those of the work, where they don't.
+    """
     longest = max(("DRAM", "L2", "scattered"), key=lambda name: detail.get(f"{name} seconds", 0.0))
     taken = detail.get(f"{longest} seconds", 0.0)
     if taken < 0.99 * seconds:
@@ -149,59 +154,51 @@ def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
 
 
 def bounds(x: KernelFacts) -> Iterator[Line]:
-    """Every bound, what the model makes of them, the floor under it, and which wins."""
+    """Every term, what the model makes of them, the speed-of-light bound, and which of them bounds the kernel."""
     b, least, d = x.terms, x.bound, x.device
     where = x.method.own_form or f"latency, {type(x.kernel.work.size).__name__}"
     w = x.kernel.work
     flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
     for name, text in TERMS.items():
-        if seconds := one(getattr(b, name)):
+        if seconds := scalar(getattr(b, name)):
             numbers = {
                 "flops": f"{amount(flops, 'FLOP')} at {amount(flops / seconds, 'FLOP/s')}",
                 "bytes": _moved(x.detail, nbytes, seconds),
-                "launches": f"{one(b.launches):.0f}",
+                "launches": f"{scalar(b.launches):.0f}",
             }
             yield Line(name, text.format(**numbers), seconds, "s", where)
-    yield Line(
-        "together", "they overlap in part; the launch is added, or the least there is", one(b.seconds), "s", where
-    )
+    says = "the terms overlap in part; the launch is added, or a floor"
+    yield Line("combined", says, scalar(b.seconds), "s", where)
     if not isinstance(w.size, Transfer):
         peak = d.dense_flops[x.pipe]
-        fewest = amount(one(least.compute) * peak, "FLOP")
+        fewest = amount(scalar(least.compute) * peak, "FLOP")
         says = f"{fewest} / {amount(peak, 'FLOP/s')}, the least any algorithm executes"
-        yield Line("floor: FLOPs", says, one(least.compute), "s", "physics")
-        says = f"{amount(float(w.bytes), 'B')} from DRAM, from L2 where all fit"
-        yield Line("floor: bytes", says, one(least.memory), "s", "physics")
-        yield Line("floor: launch", "no kernel is shorter", one(least.launch), "s", origins().get("launch.floor_s", ""))
-    wins = "the floor" if one(least.seconds) > one(b.seconds) else x.predicted.bound_by
-    yield Line("wins", "the longest of them; what it costs is above", wins)
+        yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")
+        says = f"{amount(float(w.bytes), 'B')} from DRAM, or from L2 where all of them fit"
+        yield Line("floor: bytes", says, scalar(least.memory), "s", "physics")
+        yield Line(
+            "floor: launch", "no kernel is shorter", scalar(least.launch), "s", origins().get("launch.floor_s", "")
+        )
+    wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.bound_by
+    yield Line("wins", "the longest term: the kernel is bound by it", wins)
 
 
 def power(x: KernelFacts) -> Iterator[Line]:
-    """What the kernel draws, and what the budget of the whole run multiplies it by."""
+    """The power that the kernel draws, and by how much the card's limit slows it."""
     if isinstance(x.kernel.work.size, Transfer) or not x.method.power_limit or not PLATFORMS[x.device.kind].launches:
         return
     cards = Cards([x.device], x.constants)
     may = float(available(cards, x.constants)[0, 0])
     before = x.seconds / x.factor
-    price = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
-    where = origins().get(f"power.{price}", "")
-    yield Line("energy", "FLOPs and DRAM bytes at their price", x.joules, "J", where)
+    constant = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
+    origin = origins()
+    energy = "FLOPs and DRAM bytes, each times the energy of one"
+    yield Line("energy", energy, x.joules, "J", origin.get(f"power.{constant}", ""))
     yield Line("draws", f"{amount(x.joules, 'J')} / {amount(before, 's')}, at full clock", x.joules / before, "W")
-    yield Line(
-        "may draw",
-        f"limit {x.device.tdp_W:g} W, less its idle share",
-        may,
-        "W",
-        origins().get("power.static_share", ""),
-    )
-    yield Line(
-        "stretch",
-        "(1 + (E / (P t))^p)^(1/p) over all kernels of the run",
-        x.factor,
-        "",
-        origins().get("power.norm", ""),
-    )
+    limit = f"limit {x.device.tdp_W:g} W, less its idle share"
+    yield Line("may draw", limit, may, "W", origin.get("power.static_share", ""))
+    slows = "(1 + (E / (P t))^p)^(1/p) over all kernels of the run"
+    yield Line("slowdown", slows, x.factor, "", origin.get("power.norm", ""))
     yield Line("time", f"{amount(before, 's')} x {x.factor:.4g}", x.seconds, "s")
 
 
@@ -213,26 +210,30 @@ def interval(x: KernelFacts) -> Iterator[Line]:
         yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
         return
     name = class_on(w, x.device)
-    far = distance(x.device, name, c)
+    at = distance(x.device, name, c)
     if x.kernel.assumed or x.method.error_class:
-        name, far = ("unknown" if x.kernel.assumed else x.method.error_class), "new"
+        name, at = (UNMEASURED if x.kernel.assumed else x.method.error_class), "new"
     elif not in_domain([w], [name], c)[0]:
-        says = "no row of about this size and type was measured: a multiple of the range on a new card"
+        says = "no kernel of about this size and type was measured: a multiple of the range on a new card"
         yield Line("domain", says, "outside")
-        far = "new"
+        at = "new"
     cards = c.interval[name].get("cards", ())
     yield Line("class", "kernels whose errors are of one kind", name)
-    yield Line("card", FAR[far], far, "", f"measured: {', '.join(cards) or 'none yet'}")
+    yield Line("card", CARDS[at], at, "", f"measured: {', '.join(cards) or 'none yet'}")
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
-        yield Line("size", f"a third of the class's rows by {by}, with a range of its own", THIRDS[third(w, name, c)])
-    path = f"interval.{name}.{far}"
+        yield Line(
+            "size",
+            f"among the class's measured kernels by {by}; each third has a range of its own",
+            THIRDS[third(w, name, c)],
+        )
+    path = f"interval.{name}.{at}"
     says = "h: from t / exp(h) to t exp(h), and not below the floor"
     yield Line("half-width", says, width, "", origins().get(path, ""))
 
 
 def constants(x: KernelFacts) -> Iterator[Line]:
-    """The constants that the estimate read, a line a table."""
+    """The constants that the estimate read, a line for each table and file."""
     groups: dict[tuple[str, str], list[str]] = {}
     for path, value in x.read.items():
         table, _, rest = path.partition(".")

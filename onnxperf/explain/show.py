@@ -42,7 +42,7 @@ def show(out: Console, e: Explanation) -> None:
             "",
             "multiplied: the rate of the estimate",
         )
-        names = ("!from peak to reached", "#factor", "#leaves", "!", "why")
+        names = ("!from peak to achieved", "#factor", "#rate", "!", "why")
         out.print(tabulate(out, names, [*rows, total], spare=("",)))
     for section in e.sections:
         out.print()

@@ -1,27 +1,27 @@
-"""From the datasheet's rate to the one that is reached: a step for each loss, whose factors multiply to the result."""
+"""From the datasheet's rate to the one that is achieved: a step for each loss; their factors multiply to the result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from onnxperf.explain.core import Step
-from onnxperf.explain.facts import KernelFacts, one
+from onnxperf.explain.facts import KernelFacts, scalar
 from onnxperf.latency import correction_name
 from op_models import Transfer
 
 #: Why arithmetic runs below its peak: details of an estimate whose names end in "efficiency".
 WHY = {
-    "full tiles": "tiles reach over the edge of the result, k is rounded up",
-    "full waves": "blocks come in waves over the SMs; the last leaves some of them idle",
-    "pipe": "what the unit sustains inside a tile",
-    "tile": "what a tile of this size reaches",
+    "full tiles": "tiles reach over the edge of the result; k is rounded up",
+    "full waves": "the last wave of blocks leaves SMs idle",
+    "pipe": "the share of its peak that the unit sustains inside a tile",
+    "tile": "the share of its peak that a tile of this size reaches",
     "small tiles": "the smaller a tile, the more it loads for each FLOP",
-    "softmax": "exponentials and sums beside the products of a step",
+    "softmax": "exponentials and sums beside the products",
     "feed": "operands from shared memory and L2, dependent steps along k",
-    "epilogue": "start and result of a tile, as if k were longer",
+    "epilogue": "filling a tile, and writing its result",
     "issue slots": "loads take issue slots from arithmetic",
     "product": "partial tiles, loads beside arithmetic, prologues",
-    "gather": "indices, padding and borders of the gathered operand",
+    "gather": "computing where the operand lies, padding, borders",
     "warps": "too few warps to hide latency",
 }
 EFFICIENCY = " efficiency"
@@ -29,7 +29,7 @@ SAME = 1e-9
 
 
 def waterfall(x: KernelFacts) -> tuple[Step, ...]:
-    """The steps, each a time that grows by what the step adds: factor = time before / time behind."""
+    """The steps, from the datasheet's rate on: the factor of each is the time before it / the time with its loss."""
     if not x.amount:
         return ()
     now = x.amount / x.peak
@@ -42,14 +42,17 @@ def waterfall(x: KernelFacts) -> tuple[Step, ...]:
 
 
 def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
-    """How long the kernel would take with one loss more each time; the last time is the answer."""
+    """Name, reason and seconds of every step: how long the kernel would take with one loss more each time.
+
+    now: seconds at the datasheet's rate. The last one is the predicted time.
+    """
     b, w = x.terms, x.kernel.work
-    compute, latency, memory, launch, seconds = map(one, (b.compute, b.latency, b.memory, b.launch, b.seconds))
+    compute, latency, memory, launch, seconds = map(scalar, (b.compute, b.latency, b.memory, b.launch, b.seconds))
     body = max(seconds - launch, compute, memory, latency)  # where a launch is a floor, it is not added
     body = min(body, seconds)
     if w.matrix_flops:
         now *= x.executed / w.matrix_flops
-        yield "FLOPs saved", "masked tiles are skipped, a transform needs fewer products", now
+        yield "FLOPs saved", "masked tiles are skipped, a transform needs fewer", now
         known = [name for name in x.detail if name.endswith(EFFICIENCY) and x.detail[name] > 0]
         for name in known:
             now /= x.detail[name]
@@ -57,7 +60,7 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
             yield short, WHY.get(short, ""), now
         if not known:
             yield "efficiency", "the rate that this form of the kernel reaches", compute
-        rest = "prologues" if known else "tiles and waves that are not full, prologues, chains"
+        rest = "prologues" if known else "partial tiles and waves, prologues, dependent steps"
         yield "latency", rest, min(compute + latency, body)
         yield "memory", "bytes take longer than the arithmetic", min(max(compute + latency, memory), body)
         yield "overlap", "arithmetic and traffic overlap in part", body
@@ -65,14 +68,14 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
         link = isinstance(w.size, Transfer)
         if not link and (dram := x.detail.get("DRAM bytes", 0.0) / x.peak) > now / 2:
             now = dram
-            yield "DRAM bytes", "what L2 still holds is saved, what is read again is added", now
-            yield "memory", "the rate that DRAM achieves, beside L2's", memory
+            yield "DRAM bytes", "less what L2 still holds, and what is read again", now
+            yield "memory", "the rates that DRAM and L2 achieve", memory
         else:
-            yield "memory", "what the link achieves" if link else "bytes come from L2, at its own rate", memory
-        yield "latency", "arithmetic and chains of dependent steps beside it", body
-    yield "launch", "start and drain: added, or the least there is", seconds
-    floor = max(seconds, one(x.bound.seconds))
-    yield "floor", "physics allows no less", floor
-    own = max(floor * x.device.corrections.operators.get(correction_name(x.kernel), 1.0), one(x.bound.seconds))
-    yield "calibration", "what operators of this type take on this very device", own
-    yield "power", "the card's limit on the whole run", own * x.factor
+            yield "memory", "the rate that the link achieves" if link else "bytes come from L2, at its rate", memory
+        yield "latency", "arithmetic and dependent steps", body
+    yield "launch", "start and drain: added, or a floor", seconds
+    floor = max(seconds, scalar(x.bound.seconds))
+    yield "floor", "the speed-of-light bound", floor
+    corrected = max(floor * x.device.corrections.operators.get(correction_name(x.kernel), 1.0), scalar(x.bound.seconds))
+    yield "calibration", "what operators of this type were measured to take on this device", corrected
+    yield "power", "the card's power limit, over the whole run", corrected * x.factor

@@ -1,7 +1,11 @@
 """How long each kernel takes on each device: kernels and devices in, `Estimates` out.
 
-Equal works are estimated once; works of one size type are columns of one array. No estimate beats the speed-of-light
-bound, whatever the model says. At the end all kernels of a run share one power budget a card.
+Equal works are estimated once; works of one size type are columns of one array. No estimate is below its speed-of-light
+bound, whatever the model says. At the end all kernels of a run share the power limit of their card.
+
+`families` has a module for each kernel family: what it declares (`family.KernelFamily`) is all that is known of it.
+Models of products that several families share are `cuda_cores` and `tensor_cores`. A method of prediction
+(`method.Method`) turns works into terms; `estimate` adds what all methods have in common.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices as columns: every figure an array of shape [1, g], so that a model is one numpy expression."""
+"""Devices as columns: every figure is an array [1, g], so that one numpy expression estimates n works on g devices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnxperf.latency.constants import Constants
 Array = NDArray[Any]
 Sizes = list[list[int]]
 
-#: Where a card lacks a pipe, its work runs on the next one. Products of half precision sum up in single: without tensor
-#: cores they run at its rate, also where vector units have twice that (P100: DeepBench's products with FP16 inputs).
+#: Where a card lacks a pipe, its work runs on this one. Products of FP16 sum up in FP32: without tensor cores they run
+#: at FP32's rate, also where the vector units have twice that for FP16 (P100: DeepBench's products with FP16 inputs).
 FALLBACK = {
     "fp64": "fp32", "fp16": "fp32", "tensor_tf32": "fp32",
     "tensor_bf16": "fp32", "tensor_fp16": "fp32", "tensor_fp8": "tensor_fp16",
@@ -24,7 +24,7 @@ FALLBACK = {
 
 
 def pipe_on(device: Device, pipe: str) -> str:
-    """The pipe that does a pipe's work on this card; half precision is never slower than single."""
+    """The pipe that does a pipe's work on this card; where FP16 is slower than FP32, FP32 does it."""
     while pipe not in device.dense_flops and pipe in FALLBACK:
         pipe = FALLBACK[pipe]
     if pipe == "fp16" and device.dense_flops["fp16"] < device.dense_flops["fp32"]:
@@ -33,10 +33,11 @@ def pipe_on(device: Device, pipe: str) -> str:
 
 
 def streaming(device: Device, dram: Mapping[str, Any]) -> float:
-    """Share of the datasheet's DRAM bandwidth that plain copies reach.
+    """The share of the datasheet's DRAM bandwidth that plain copies reach.
 
-    Two generations of memory controllers: `early` up to Pascal, and for Turing's GDDR; `late` for HBM from Volta on and
-    everything from Ampere on. What rows of a kind of memory say beyond that is its own factor.
+    dram: the constants of that name. There are two generations of memory controllers: `early` up to Pascal, and for
+    Turing's GDDR; `late` for HBM from Volta on and everything from Ampere on. Kinds of memory whose measured copies
+    differ from that have a factor of their own (`own`).
     """
     major, kind = device.capability[0], device.memory_kind
     late = major >= 8 or (major == 7 and kind.startswith("HBM"))
@@ -45,15 +46,27 @@ def streaming(device: Device, dram: Mapping[str, Any]) -> float:
 
 
 def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
-    """What a library has for an architecture: of its capability, else the nearest of its generation, else before it."""
-    own = 10 * capability[0] + capability[1]
+    """What a library has for a compute capability, from a table by capability ("cc75").
+
+    That of the very capability, else of the nearest one of its generation, else of the nearest one before it.
+    """
+    wanted = 10 * capability[0] + capability[1]
     known = sorted(int(name[2:]) for name, sizes in table.items() if sizes)
-    kin = [v for v in known if v // 10 == capability[0]] or [v for v in known if v < own] or known
-    return table[f"cc{min(kin, key=lambda v: (abs(v - own), v))}"]
+    generation = [v for v in known if v // 10 == capability[0]]
+    candidates = generation or [v for v in known if v < wanted] or known
+    return table[f"cc{min(candidates, key=lambda v: (abs(v - wanted), v))}"]
 
 
 class Cards:
-    """The devices' figures as arrays [1, g] in SI units, with calibration's corrections beside them."""
+    """The figures of g devices of one kind as arrays [1, g] in SI units.
+
+    compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
+    one partition of L2. dram: the share of `bandwidth` that copies reach. l2_Bps: what L2 can give all SMs; l2_share:
+    the share of it that kernels which stream through it reach. schedulers: of a warp a clock, in each SM; issue:
+    instructions of threads a second. major: of the compute capability.
+
+    Raises ValueError where cards and processors are mixed: their models differ.
+    """
 
     def __init__(self, devices: Sequence[Device], constants: Constants):
         def column(values: Sequence[float]) -> Array:
@@ -81,12 +94,13 @@ class Cards:
         self.memory = column([d.corrections.memory for d in devices])
         self.launch = column([d.corrections.launch for d in devices])
         self.power = column([d.corrections.power for d in devices])
-        self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])  # of a warp a clock, in each SM
-        self.issue = self.sms * self.schedulers * 32 * self.hz  # instructions of threads a second
+        self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])
+        self.issue = self.sms * self.schedulers * 32 * self.hz
         self.dram = column([streaming(d, constants.dram) for d in devices])
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
-        narrow = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
-        self.l2_share = constants.l2["achieved"] * np.where([narrow], constants.l2["gddr"], 1.0)
+        late_gddr = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
+        self.l2_share = constants.l2["achieved"] * np.where([late_gddr], constants.l2["gddr"], 1.0)
+        self.l2_stream_Bps = self.l2_Bps * self.l2_share
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
 
     def rate(self, pipes: Sequence[str]) -> Array:
@@ -95,9 +109,9 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
 
     def whole_rate(self, pipes: Sequence[str]) -> Array:
-        """FLOP/s [n, g] that a card's units would reach if GeForce cards did not add up in FP32 at half their rate.
+        """FLOP/s [n, g] of each kernel's pipe as the unit is built: GeForce cards run it at half where it sums in FP32.
 
-        INT8 has no such limit: 16-bit units do half of its rate, TF32 a quarter.
+        INT8 is not held back: units of 16 bits do half of its rate, TF32 a quarter.
         """
         share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])

@@ -1,8 +1,8 @@
 """The shipped constants, from the TOML files in `constants/` beside this file.
 
 `assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
-made by `python -m onnxperf.derive` and holds one family's constants, what they were derived from, and the same
-constants derived without each die in turn.
+made by `python -m onnxperf.derive` and holds one family's constants, what they were derived from, and the
+same constants derived without the measurements of each GPU die in turn, which score how they carry over to new cards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Constants:
-    """One attribute for each table of the files; `source` says what they were derived from."""
+    """One attribute for each table of the files; `source` says what they were derived from.
+
+    host: by runtime, where runs were measured. interval: half-widths of ranges. rig: what the clocks of published
+    benchmarks include beside the kernels; no prediction reads it.
+    """
 
     source: str
     launch: Mapping[str, float]
@@ -38,12 +42,12 @@ class Constants:
     transfer: Mapping[str, float]
     processor: Mapping[str, float]
     power: Mapping[str, Any]
-    host: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by runtime, where runs were measured
+    host: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     interval: Mapping[str, Any] = field(default_factory=dict)
-    rig: Mapping[str, Any] = field(default_factory=dict)  # what clocks of benchmarks include; in no prediction
+    rig: Mapping[str, Any] = field(default_factory=dict)
 
     def having(self, values: Mapping[str, Any]) -> Constants:
-        """The constants with other values at dotted paths."""
+        """The constants with other values at dotted paths, such as {"launch.kernel_s": 2e-6}."""
         changed: dict[str, Any] = {}
         for path, value in values.items():
             table, *keys = path.split(".")
@@ -64,11 +68,12 @@ def assumed() -> Constants:
 
 @cache
 def shipped(without: str = "") -> Constants:
-    """The constants that come with the package; derived without any row of the die `without`, if one is named, or
-    without what one source measured of one model (`Measured.group`), which only the host's costs know.
+    """The constants that come with the package.
 
-    Two things keep a trace of that die: `rig` has the overhead of its own clock beside `other`, and its intervals are
-    those of the other dies' rows, each predicted by constants that this die had a part in.
+    without: a GPU die, for constants derived without any of its measurements; or a source and model
+    (`MeasuredRun.group`), for host costs derived without these runs. Two things keep a trace of a die that is left out:
+    `rig` has the overhead of its benchmark's clock beside that of `other` cards, and its intervals are those of the
+    other dies' rows, each predicted by constants that this die had a part in.
     """
     return _read(without, lambda name: name.endswith(".toml"))
 
@@ -91,7 +96,7 @@ def unmeasured() -> Mapping[str, str]:
 
 
 def _copy(table: Any) -> Any:
-    return {k: _copy(v) for k, v in table.items()} if isinstance(table, Mapping) else table
+    return {name: _copy(value) for name, value in table.items()} if isinstance(table, Mapping) else table
 
 
 def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:

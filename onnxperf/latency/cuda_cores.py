@@ -1,6 +1,8 @@
 """Products of matrices on CUDA cores, in tiles and waves.
 
 m rows, n columns, k contracted, a batch of them; a tile is `rows x columns` of one product, computed by one block.
+Shapes: n works on g cards are [n, g].
+Source: fitted on the FP32 kernels of NeuSight's data, scored on DeepBench's too; forms tried: derive/gemm.md.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards, nearest
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.tensor_cores import Product
+from onnxperf.latency.tensor_cores import SUM_BYTES, Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm
 from onnxperf.latency.works import Works
+
+STEP = 8  # elements of k that a block walks at once
 
 
 class Tile(NamedTuple):
@@ -26,140 +30,237 @@ class Tile(NamedTuple):
     resident: Array
 
 
-def cuda_cores(works: Works, p: Product, d: Cards, c: Constants, width: Array) -> KernelTerms:
-    """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2.
+class Grid(NamedTuple):
+    """The blocks of each kernel: tiles along m and n of one product; blocks of all products and parts of k."""
 
-    compute = counted waves x (2 rows columns k / rate of an SM + prologue). memory = DRAM or L2, whichever is longer:
-    compulsory bytes and partial sums, and what the waves read again where L2 does not hold it, blocks of a wave
-    sharing what they read; every block's operands from L2. Where the stored operand is transposed, old architectures
-    share nothing: blocks walk along rows of k elements at their own pace, and what each of them reads comes from DRAM,
-    with more beside it where the rows in flight are long (`scattered`). All join by norms.
-    Source: fitted on the FP32 kernels of NeuSight's data, scored on DeepBench's too; forms tried: calibrate/gemm.md.
-    """
-    batch, m, n, depth = p.batch, p.m, p.n, p.k
-    coef = c.cuda_core_gemm
-    t = library_tile(works, p, d, c)
-    across, down = np.ceil(n / t.columns), np.ceil(m / t.rows)
-    blocks = batch * across * down * t.splits
-    w = _waves(works, depth, blocks, t, d, c)
-    compute = w.counted * (w.block_s + coef["prologue_s"] / t.resident) * d.compute
-
-    side = np.minimum(across, w.in_flight)
-    height = np.minimum(down, np.ceil(w.in_flight / side))
-    together = np.maximum(w.in_flight / (across * down), 1)  # products of a batch
-    open_rows = (np.minimum(side * t.columns, n) + np.minimum(height * t.rows, m)) * together
-    wave_bytes = open_rows * w.part * width
-    miss = works.read / (works.read + coef["resident"] * d.l2 * np.maximum(blocks / w.in_flight, 1))
-    again = miss * np.maximum(blocks / w.in_flight * wave_bytes - works.read, 0)
-    partials = np.where(t.splits > 1, 2 * t.splits * batch * m * n * 4, 0.0)
-    dram_bytes = works.bytes + again + partials
-    rate = d.bandwidth * d.dram * coef["dram"]
-    dram = dram_bytes / rate * d.memory
-    l2_bytes = width * batch * (down * n + across * m) * w.part * t.splits
-    l2 = l2_bytes / (d.l2_Bps * coef["l2"]) * d.memory
-    lost = (open_rows * depth * width / (coef["open_L2"] * d.l2)) ** 1.5
-    old = (d.major < 7) & (p.transposed > 0)
-    apart = coef["unshared"] + (coef["scatter"] - coef["unshared"]) * lost / (1 + lost)
-    scattered = np.where(old, apart, 0.0) * l2_bytes / (d.bandwidth * d.dram) * d.memory
-
-    store = coef["store"] * works.written / rate * np.minimum(1, 256 / w.part)
-    launch = c.launch["kernel_s"] * d.launch + np.where(t.splits > 1, c.launch["split_s"], 0.0)
-    seconds = pnorm(pnorm(compute, dram, l2, p=coef["norm"]), scattered, p=coef["unshared_norm"]) + store + launch
-    useful = np.minimum(works.matrix / (works.rate * w.efficiency) * d.compute, compute)
-    padded = batch * across * down * t.columns * t.rows * w.part * t.splits / (batch * m * n * depth)
-    memory = np.maximum(np.maximum(dram, l2), scattered)
-    detail = {
-        "stack": batch, "m": m, "n": n, "k": depth, "tile rows": t.rows, "tile columns": t.columns,
-        "splits": t.splits, "blocks": blocks, "blocks per SM": t.resident, "waves": w.waves, "counted waves": w.counted,
-        "full tiles efficiency": 1 / padded, "tile efficiency": w.tile, "issue slots efficiency": w.issue,
-        "warps efficiency": w.warps, "full waves efficiency": w.waves / w.counted,
-        "prologue seconds": coef["prologue_s"] / t.resident, "DRAM bytes": dram_bytes, "DRAM seconds": dram,
-        "L2 bytes": l2_bytes, "L2 seconds": l2, "scattered seconds": scattered,
-    } if seconds.shape[0] == 1 else {}  # fmt: skip
-    return KernelTerms(
-        compute=useful, memory=memory, latency=compute - useful, launch=launch, seconds=seconds,
-        variant=_named(t), workspace=partials / 2, launches=np.where(t.splits > 1, 2, 1),
-        occupancy=np.minimum(w.waves, 1), executed_share=1 + c.cuda_core_gemm["padding_power"] * (padded - 1),
-        detail={name: np.broadcast_to(term, seconds.shape) for name, term in detail.items()},
-    )  # fmt: skip
+    tiles_m: Array
+    tiles_n: Array
+    blocks: Array
 
 
 class Waves(NamedTuple):
-    """How blocks fill the card: elements of k in a part, waves, waves as counted, blocks at once, and one's seconds.
+    """How blocks fill the card.
 
-    efficiency is the product of those of the tile, of issue slots, and of warps that hide latency.
+    part_k: elements of k in a part, in whole steps; waves: blocks / SMs; counted: waves as they are counted; in_flight:
+    blocks at once on the card; block_s: seconds of one; prologue_s: of what goes before it and is not hidden by the
+    other blocks on its SM. efficiency: the share of an SM's rate that a block reaches, the product of those of the
+    tile, of issue slots, and of warps that hide latency.
     """
 
-    part: Array
+    part_k: Array
     waves: Array
     counted: Array
     in_flight: Array
     block_s: Array
+    prologue_s: Array
     efficiency: Array
     tile: Array
     issue: Array
     warps: Array
 
 
-def _waves(works: Works, depth: Array, blocks: Array, t: Tile, d: Cards, c: Constants) -> Waves:
-    """1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): what a FLOP loads, from 128 x 128 on.
+class Traffic(NamedTuple):
+    """What a kernel moves: bytes and seconds of DRAM and of L2, seconds of scattered reads and of storing the result.
 
-    What a last wave lacks of a whole one counts `alpha` as well. k is walked in steps of 8.
+    partial_bytes: of partial sums, written and read.
     """
-    coef = c.cuda_core_gemm
-    part = 8 * np.ceil(depth / (8 * t.splits))
-    x = blocks / d.sms
-    counted = counted_waves(x, coef["alpha"])
-    warps = hidden_latency(x, t.warps, t.resident, coef["half_warps"])
-    tile = 1 / (1 / coef["best"] + coef["kappa"] * (64 / np.sqrt(t.columns * t.rows) - 0.5))
-    issue = 1 / (1 + np.where(d.lanes >= 128, coef["issue"], 0.0) + np.where(d.major < 7, coef["integer"], 0.0))
-    efficiency = tile * issue * warps
-    block_s = 2 * t.columns * t.rows * part / (works.rate / d.sms * efficiency)
-    in_flight = np.minimum(d.sms * t.resident, blocks)
-    return Waves(part, x, counted, in_flight, block_s, efficiency, tile, issue, warps)
+
+    dram_bytes: Array
+    dram_s: Array
+    l2_bytes: Array
+    l2_s: Array
+    scattered_s: Array
+    store_s: Array
+    partial_bytes: Array
 
 
-def library_tile(works: Works, p: Product, d: Cards, c: Constants) -> Tile:
+def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, width: Array) -> KernelTerms:
+    """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2. width [n, 1]: bytes.
+
+    seconds = pnorm(pnorm(arithmetic, DRAM, L2), scattered reads) + store + launch; arithmetic = counted waves x
+    (seconds of a block + `prologue_s` / resident blocks). FLOPs over the edge of the result take `padding_power` of the
+    energy of others.
+    """
+    coef = constants.cuda_core_gemm
+    tile = library_tile(works, p, cards, constants)
+    tiles_m, tiles_n = np.ceil(p.m / tile.rows), np.ceil(p.n / tile.columns)
+    grid = Grid(tiles_m, tiles_n, p.batch * tiles_n * tiles_m * tile.splits)
+    w = _waves(works, p.k, grid.blocks, tile, cards, constants)
+    compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
+    moved = _traffic(works, p, tile, grid, w, cards, constants, width)
+    split_s = np.where(tile.splits > 1, constants.launch["split_s"], 0.0)
+    launch = constants.launch["kernel_s"] * cards.launch + split_s
+    overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
+    seconds = pnorm(overlapped, moved.scattered_s, p=coef["unshared_norm"]) + moved.store_s + launch
+    useful = np.minimum(works.matrix / (works.rate * w.efficiency) * cards.compute, compute)
+    executed = p.batch * tiles_n * tiles_m * tile.columns * tile.rows * w.part_k * tile.splits
+    padded = executed / (p.batch * p.m * p.n * p.k)
+    detail = {}
+    if seconds.shape[0] == 1:  # somebody asks about this one
+        detail = {x: np.broadcast_to(v, seconds.shape) for x, v in _detail(p, tile, grid, w, moved, padded).items()}
+    return KernelTerms(
+        compute=useful, memory=np.maximum(np.maximum(moved.dram_s, moved.l2_s), moved.scattered_s),
+        latency=compute - useful, launch=launch, seconds=seconds, variant=_names(tile),
+        workspace=moved.partial_bytes / 2, launches=np.where(tile.splits > 1, 2, 1), occupancy=np.minimum(w.waves, 1),
+        executed_share=1 + coef["padding_power"] * (padded - 1), detail=detail,
+    )  # fmt: skip
+
+
+def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards, constants: Constants) -> Waves:
+    """How so many blocks of a tile fill each card, over k columns [n, 1].
+
+    1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): the smaller a tile, the more it loads for
+    each FLOP; 128 x 128 is `best`. Where SMs have 128 lanes, loads take issue slots from arithmetic; before Volta,
+    addresses do. A partial last wave is counted as part of a full one by the factor alpha.
+    """
+    coef = constants.cuda_core_gemm
+    part_k = STEP * np.ceil(k / (STEP * tile.splits))
+    waves = blocks / cards.sms
+    counted = counted_waves(waves, coef["alpha"])
+    warps = hidden_latency(waves, tile.warps, tile.resident, coef["half_warps"])
+    of_tile = 1 / (1 / coef["best"] + coef["kappa"] * (64 / np.sqrt(tile.columns * tile.rows) - 0.5))
+    loads, addresses = np.where(cards.lanes >= 128, coef["issue"], 0.0), np.where(cards.major < 7, coef["integer"], 0.0)
+    issue = 1 / (1 + loads + addresses)
+    efficiency = of_tile * issue * warps
+    block_s = 2 * tile.columns * tile.rows * part_k / (works.rate / cards.sms * efficiency)
+    in_flight = np.minimum(cards.sms * tile.resident, blocks)
+    prologue_s = coef["prologue_s"] / tile.resident
+    return Waves(part_k, waves, counted, in_flight, block_s, prologue_s, efficiency, of_tile, issue, warps)
+
+
+def _traffic(
+    works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: Cards, constants: Constants, width: Array
+) -> Traffic:
+    """Memory traffic beside the arithmetic.
+
+    DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
+    read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
+    share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. The longer
+    the parts of k, the less of the result's store shows beside them.
+    """
+    coef = constants.cuda_core_gemm
+    rounds = grid.blocks / w.in_flight
+    open_rows = _open_rows(p, tile, grid, w)
+    wave_bytes = open_rows * w.part_k * width
+    miss = works.read / (works.read + coef["resident"] * cards.l2 * np.maximum(rounds, 1))
+    reread_bytes = miss * np.maximum(rounds * wave_bytes - works.read, 0)
+    partial_bytes = np.where(tile.splits > 1, 2 * tile.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
+    dram_bytes = works.bytes + reread_bytes + partial_bytes
+    dram_Bps = cards.bandwidth * cards.dram * coef["dram"]
+    l2_bytes = width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
+    dram_s = dram_bytes / dram_Bps * cards.memory
+    l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
+    scattered_s = _scattered(open_rows * p.k * width, l2_bytes, p, cards, constants)
+    store_s = coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
+    return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
+
+
+def _open_rows(p: Product, tile: Tile, grid: Grid, w: Waves) -> Array:
+    """How many rows of both operands the blocks in flight read, [n, g].
+
+    The blocks in flight are a rectangle of tiles of one product, filled along n first, or several whole products of the
+    batch; m + n rows are all that a product has.
+    """
+    open_n = np.minimum(grid.tiles_n, w.in_flight)
+    open_m = np.minimum(grid.tiles_m, np.ceil(w.in_flight / open_n))
+    products = np.maximum(w.in_flight / (grid.tiles_n * grid.tiles_m), 1)
+    rows = np.minimum(open_n * tile.columns, p.n) + np.minimum(open_m * tile.rows, p.m)
+    return np.asarray(rows * products)
+
+
+def _scattered(open_bytes: Array, l2_bytes: Array, p: Product, cards: Cards, constants: Constants) -> Array:
+    """Seconds of DRAM reads that blocks do not share, [n, g]: before Volta, where the second operand is transposed.
+
+    There, blocks walk along rows of k elements at their own pace, and what each reads (l2_bytes) comes from DRAM:
+    `unshared` times that, and up to `scatter` times where the rows in flight (open_bytes) are long:
+    unshared + (scatter - unshared) x / (1 + x), x = (open_bytes / (`open_L2` L2))^1.5.
+    """
+    coef = constants.cuda_core_gemm
+    x = (open_bytes / (coef["open_L2"] * cards.l2)) ** 1.5
+    times = coef["unshared"] + (coef["scatter"] - coef["unshared"]) * x / (1 + x)
+    unshared = (cards.major < 7) & (p.transposed > 0)
+    return np.asarray(np.where(unshared, times, 0.0) * l2_bytes / (cards.bandwidth * cards.dram) * cards.memory)
+
+
+def _detail(p: Product, tile: Tile, grid: Grid, w: Waves, moved: Traffic, padded: Array) -> dict[str, Array]:
+    """What `explain` shows of a single product; padded: FLOPs of all tiles / FLOPs of the product."""
+    return {
+        "stack": p.batch, "m": p.m, "n": p.n, "k": p.k, "tile rows": tile.rows, "tile columns": tile.columns,
+        "splits": tile.splits, "blocks": grid.blocks, "blocks per SM": tile.resident, "waves": w.waves,
+        "counted waves": w.counted, "full tiles efficiency": 1 / padded, "tile efficiency": w.tile,
+        "issue slots efficiency": w.issue, "warps efficiency": w.warps, "full waves efficiency": w.waves / w.counted,
+        "prologue seconds": w.prologue_s, "DRAM bytes": moved.dram_bytes, "DRAM seconds": moved.dram_s,
+        "L2 bytes": moved.l2_bytes, "L2 seconds": moved.l2_s, "scattered seconds": moved.scattered_s,
+    }  # fmt: skip
+
+
+def library_tile(works: Works, p: Product, cards: Cards, constants: Constants) -> Tile:
     """What the library runs: of its architecture's tiles, whole or with k split, the one that fills waves best.
 
-    The estimate counts waves, arithmetic and partial sums, but no caches: libraries pick by shape. k is split where
-    blocks leave SMs idle, in parts of at least `part`. Source of the sets: kernel names of eager PyTorch on five cards.
+    The time counts waves, arithmetic and partial sums, but no caches: libraries pick by shape. Source of the sets:
+    kernel names of eager PyTorch on five cards.
     """
-    coef, s, tiles = c.cuda_core_gemm, c.cuda_core_tiles, _open_tiles(works, p, d, c)
-    found = []
-    for columns, rows in tiles:
-        thin = np.minimum(columns, rows) <= 32
-        warps = np.where(thin, np.where(columns * rows <= 1024, 4, 8), columns * rows / 2048)
-        resident = np.maximum(1, np.floor(np.where(thin, 32, 16) / warps))
-        blocks = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
-        most = np.minimum(np.floor(s["fill"] * d.sms * resident / blocks), p.k / s["part"])
-        most = np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, s["splits"]))
-        for splits in (np.ones_like(most), most):
-            t = Tile(columns, rows, splits, warps, resident)
-            w = _waves(works, p.k, blocks * splits, t, d, c)
-            covered = (d.major >= 7) | (works.vector > 0) | (columns * rows >= 128 * 128) | (p.m >= rows)
-            sums = np.where(splits > 1, 8 * splits * p.batch * p.m * p.n / d.bandwidth + c.launch["split_s"], 0.0)
-            seconds = np.where(covered, w.counted * (w.block_s + coef["prologue_s"] / resident) + sums, np.inf)
-            found.append(np.stack(np.broadcast_arrays(*t, seconds)))
-    sides = np.stack(found, axis=1)  # of a Tile, then its seconds, [side, tile, n, g]
-    _, at = fastest(sides[-1])
-    return Tile(*map(at, sides[:-1]))
+    tiles = []
+    for columns, rows in _library_tiles(works, p, cards, constants):
+        warps, resident = _warps(columns, rows)
+        tiles_of_all = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
+        split = _most_splits(p, tiles_of_all, resident, cards, constants)
+        tiles += [(Tile(columns, rows, x, warps, resident), tiles_of_all * x) for x in (np.ones_like(split), split)]
+    seconds = [_selection_s(works, p, t, blocks, cards, constants) for t, blocks in tiles]
+    candidates = [np.stack(np.broadcast_arrays(*t, s)) for (t, _), s in zip(tiles, seconds, strict=True)]
+    fields = np.stack(candidates, axis=1)  # those of a Tile, then its seconds: [field, candidate, n, g]
+    _, at = fastest(fields[-1])
+    return Tile(*map(at, fields[:-1]))
 
 
-def _open_tiles(works: Works, p: Product, d: Cards, c: Constants) -> list[tuple[Array, Array]]:
-    """Works and rows [n, g] of every tile that is open: of the set of its capability, else the nearest of its
-    generation, else the newest before it."""
-
-    sets_of = [c.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
-    kinds = [[nearest(sets, x.capability) for x in d.devices] for sets in sets_of]
-    most = max(len(s) for sets in kinds for s in sets)
-    filled = np.array([[(s * most)[:most] for s in sets] for sets in kinds], dtype=float)  # [kind, g, tile, side]
+def _library_tiles(works: Works, p: Product, cards: Cards, constants: Constants) -> list[tuple[Array, Array]]:
+    """Columns and rows [n, g] of every tile that the library has for the works: of the set of the card's capability,
+    else the nearest of its generation, else the newest before it. Batched products, single ones and those with a bias
+    have sets of their own; shorter sets are repeated to the length of the longest.
+    """
+    of_kinds = [constants.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
+    sets = [[nearest(of_kind, x.capability) for x in cards.devices] for of_kind in of_kinds]
+    longest = max(len(tiles) for of_kind in sets for tiles in of_kind)
+    filled = np.array([[(x * longest)[:longest] for x in of_kind] for of_kind in sets], dtype=float)
     kind = ((p.batch == 1) * (1 + (works.vector > 0)))[:, 0].astype(int)
-    return [(filled[kind, :, i, 0], filled[kind, :, i, 1]) for i in range(most)]
+    return [(filled[kind, :, i, 0], filled[kind, :, i, 1]) for i in range(longest)]  # of [kind, g, tile, side]
 
 
-def _named(t: Tile) -> Array:
+def _warps(columns: Array, rows: Array) -> tuple[Array, Array]:
+    """Warps of a block, and blocks that fit on an SM at once, for tiles of these sides [n, g].
+
+    A warp computes 2048 elements, of 16 warps on an SM; tiles with a side of up to 32 have 4 or 8 of 32 warps.
+    """
+    narrow = np.minimum(columns, rows) <= 32
+    warps = np.where(narrow, np.where(columns * rows <= 1024, 4, 8), columns * rows / 2048)
+    return warps, np.maximum(1, np.floor(np.where(narrow, 32, 16) / warps))
+
+
+def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards, constants: Constants) -> Array:
+    """Into how many parts k is split where it is split, [n, g]: as many as let the blocks fill `fill` waves of all
+    resident blocks, `splits` at most, in parts of at least `part` elements; batched products are not split.
+    """
+    coef = constants.cuda_core_tiles
+    most = np.minimum(np.floor(coef["fill"] * cards.sms * resident / tiles), p.k / coef["part"])
+    return np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, coef["splits"]))
+
+
+def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards, constants: Constants) -> Array:
+    """Seconds [n, g] by which the library picks a tile: waves, arithmetic and partial sums.
+
+    Before Volta, a product without a bias takes no tile with more rows than it has itself, but for the largest one.
+    """
+    w = _waves(works, p.k, blocks, tile, cards, constants)
+    largest = tile.columns * tile.rows >= 128 * 128
+    open_to = (cards.major >= 7) | (works.vector > 0) | largest | (p.m >= tile.rows)
+    sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + constants.launch["split_s"]
+    seconds = w.counted * (w.block_s + w.prologue_s) + np.where(tile.splits > 1, sums_s, 0.0)
+    return np.where(open_to, seconds, np.inf)
+
+
+def _names(tile: Tile) -> Array:
     """The name of each tile: 128x64, 128x64 split 4."""
-    found, at = np.unique(np.stack([t.columns, t.rows, t.splits], axis=-1).reshape(-1, 3), axis=0, return_inverse=True)
+    sides = np.stack([tile.columns, tile.rows, tile.splits], axis=-1).reshape(-1, 3)
+    found, index = np.unique(sides, axis=0, return_inverse=True)
     names = np.array([f"{a:.0f}x{b:.0f}" + (f" split {s:.0f}" if s > 1 else "") for a, b, s in found])
-    return np.asarray(names[at.reshape(t.columns.shape)])
+    return np.asarray(names[index.reshape(tile.columns.shape)])

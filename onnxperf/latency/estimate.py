@@ -12,7 +12,8 @@ from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
 from onnxperf.latency.families import family_of
-from onnxperf.latency.intervals import combined, half_widths
+from onnxperf.latency.family import UNMEASURED
+from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
@@ -27,7 +28,7 @@ CHUNK = 256  # works estimated at once: tile variants are one more axis, and mem
 class Estimates:
     """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
 
-    seconds: of all repeats together, after the power budget. floor_s: the speed-of-light bound. half_width: of the
+    seconds: of all repeats together, slowed to the power limit. floor_s: the speed-of-light bound. half_width: of the
     range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
     of all repeats. workspace: bytes. bound: index into BOUNDS. variant: tile or algorithm. occupancy: the share of the
     device that a kernel occupies. transfer [n]: True for copies between host and device. power_factor [g]: by how much
@@ -54,146 +55,168 @@ def estimate(
 ) -> Estimates:
     """Estimate all kernels on all devices, with the shipped constants unless others are given.
 
-    Raises ValueError where cards and processors are mixed: their models differ.
+    seconds = repeats x max(corrections x the method's seconds, speed-of-light bound) x power factor; copies over the
+    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and where the
+    method's error class has no ranges among the constants.
     """
-    c = constants or shipped()
-    cards = Cards(devices, c)
-    works = list(dict.fromkeys(k.work for k in kernels.rows))
-    index = {w: i for i, w in enumerate(works)}
-    rows = np.array([index[k.work] for k in kernels.rows], dtype=int)
-    stored = np.full((len(works), 1), float(kernels.stored_bytes))
-    terms, floor_s = _estimated(works, cards, c, method.times, stored)
-    own = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
-    repeats = np.array([k.repeat for k in kernels.rows], dtype=float).reshape(len(rows), 1)
-    joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
-    transfer = np.array([isinstance(k.work.size, Transfer) for k in kernels.rows], dtype=bool)
+    constants = constants or shipped()
+    cards = Cards(devices, constants)
+    work_list = list(dict.fromkeys(kernel.work for kernel in kernels.rows))
+    index = {w: i for i, w in enumerate(work_list)}
+    rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
+    stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
+    terms, floor_s = _estimated(work_list, cards, constants, method.times, stored)
+    repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
+    work_joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+    joules = repeats * work_joules[rows]
+    transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
+    corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
     factor = np.ones((len(devices),))
     if method.power_limit:
-        spent = (repeats * joules[rows])[~transfer].sum(axis=0)
-        factor = slowdown((repeats * own * terms.seconds[rows])[~transfer].sum(axis=0), spent, cards, c)[0]
-    found = "calibrated" if devices[0].corrections != Corrections() else "analytic"
-    bound = np.argmax(np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch), axis=0)
-    occupancy = np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))
-    seconds = repeats * np.maximum(own * terms.seconds[rows], floor_s[rows]) * np.where(transfer[:, None], 1.0, factor)
-    classes, widths = _ranges(kernels, works, rows, cards, c, method)
+        at_full_clock = (repeats * corrections * terms.seconds[rows])[~transfer].sum(axis=0)
+        factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards, constants)[0]
+    once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
+    seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
+    classes, half_width = _ranges(kernels, work_list, rows, cards, constants, method)
+    known = "calibrated" if devices[0].corrections != Corrections() else "analytic"
     return Estimates(
         seconds=seconds,
         floor_s=repeats * floor_s[rows],
-        half_width=widths,
-        run_half_width=combined(classes, rows, seconds, widths, c),
-        joules=repeats * joules[rows],
+        half_width=half_width,
+        run_half_width=combined(classes, rows, seconds, half_width, constants),
+        joules=joules,
         workspace=terms.workspace[rows],
         launches=terms.launches[rows],
-        bound=bound[rows],
+        bound=_bound(terms)[rows],
         variant=terms.variant[rows],
-        occupancy=occupancy[rows],
+        occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
         transfer=transfer,
         power_factor=factor,
-        source=tuple("assumed" if k.assumed else found for k in kernels.rows),
+        source=tuple("assumed" if kernel.assumed else known for kernel in kernels.rows),
     )
 
 
+def _bound(terms: KernelTerms) -> Array:
+    """The longest term of each work, an index into BOUNDS."""
+    competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
+    return np.asarray(np.argmax(competing, axis=0))
+
+
 def _ranges(
-    kernels: Kernels, works: Sequence[Work], rows: Array, cards: Cards, c: Constants, method: Method
+    kernels: Kernels, work_list: Sequence[Work], rows: Array, cards: Cards, constants: Constants, method: Method
 ) -> tuple[list[str], Array]:
     """The error class of each kernel [n], and the half-width of its range on each device [n, g].
 
-    A calibrated device has one half-width for every kernel that a rule knows, a processor that was not calibrated the
-    one of its class.
+    work_list: without duplicates; rows [n]: the index of each kernel's work in it. A method with an error class has
+    its ranges, whatever the device. Otherwise a calibrated device has one half-width for every kernel that a rule
+    knows, and a processor that was not calibrated that of its class.
     """
-    on_tensor = cards.tensor([w.pipe for w in works])
-    names = [method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(works)]
-    classes = ["unknown" if k.assumed else names[i] for k, i in zip(kernels.rows, rows, strict=True)]
+    on_tensor = cards.tensor([w.pipe for w in work_list])
+    names = [
+        method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(work_list)
+    ]
+    classes = [UNMEASURED if kernel.assumed else names[i] for kernel, i in zip(kernels.rows, rows, strict=True)]
     if method.error_class:
-        own = [c.interval[name]["new"] for name in classes]
-        return classes, np.repeat(np.array(own, dtype=float)[:, None], len(cards.devices), axis=1)
-    widths = half_widths(works, cards, c)[rows]
+        widths = [ranges_of(name, constants)["new"] for name in classes]
+        return classes, np.repeat(np.array(widths, dtype=float)[:, None], len(cards.devices), axis=1)
+    half_width = half_widths(work_list, cards, constants)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
-        known = device.corrections.half_width or (c.interval[of_all]["new"] if of_all else None)
+        known = device.corrections.half_width or (ranges_of(of_all, constants)["new"] if of_all else None)
         if known is not None:
-            widths[:, j] = known
-    widths[[k.assumed for k in kernels.rows]] = c.interval["unknown"]["new"]
-    return classes, widths
+            half_width[:, j] = known
+    half_width[[kernel.assumed for kernel in kernels.rows]] = ranges_of(UNMEASURED, constants)["new"]
+    return classes, half_width
 
 
-def correction_name(k: Kernel) -> str:
+def correction_name(kernel: Kernel) -> str:
     """The name under which a device's corrections list a kernel's operator: its type, in ONNX Runtime's layout for
-    processors or not, and how a convolution is grouped.
+    processors or not, and how a convolution is grouped ("Conv depthwise").
     """
-    groups, type = getattr(k.work.size, "groups", 1), k.op.removeprefix("com.microsoft").lstrip(".:")
-    return type if groups <= 1 else f"{type} {'depthwise' if groups == getattr(k.work.size, 'cin', 0) else 'grouped'}"
+    type = kernel.op.removeprefix("com.microsoft").lstrip(".:")
+    size = kernel.work.size
+    groups = getattr(size, "groups", 1)
+    return type if groups <= 1 else f"{type} {'depthwise' if groups == getattr(size, 'cin', 0) else 'grouped'}"
 
 
 def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
-    names = [correction_name(k) for k in kernels.rows]
+    names = [correction_name(kernel) for kernel in kernels.rows]
     each = [[d.corrections.operators.get(name, 1.0) for d in devices] for name in names]
     return np.array(each, dtype=float).reshape(len(names), len(devices))
 
 
-def kernel_models(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+def kernel_models(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
     """The terms of each kernel by its family's own latency model."""
     models = DEVICE_MODELS[cards.kind]
-    return models.of(family_of(works.each[0]))(works, cards, c, models.weights(stored, cards, c))
+    return models.of(family_of(works.each[0]))(works, cards, constants, models.weights(stored, cards, constants))
 
 
 def alone(
-    works: Sequence[Work], devices: Sequence[Device], c: Constants, budget: bool = True, copies: int = 1,
+    work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, budget: bool = True, copies: int = 1,
     burst_s: float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
 
-    `budget`: seconds are what the power limit leaves of them; kernels of t seconds are held to it by t / (t + burst_s).
-    `copies`: of the weights that runs take in turn.
+    budget: the power limit slows them, by f: to t (1 + (f - 1) t / (t + burst_s)) seconds, for short kernels run at
+    full clock. copies: of the weights that runs take in turn.
     """
-    cards = Cards(devices, c)
-    stored = copies * np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    terms, _ = _estimated(works, cards, c, kernel_models, stored)
+    cards = Cards(devices, constants)
+    stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
+    terms, _ = _estimated(work_list, cards, constants, kernel_models, stored)
     if budget:
-        joules = energy(works, cards, c, dram_share(stored, cards, c), terms.executed_share)
-        factor = slowdown(terms.seconds, joules, cards, c) - 1
-        terms = terms._replace(seconds=terms.seconds * (1 + factor * terms.seconds / (terms.seconds + burst_s)))
+        joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+        slower = slowdown(terms.seconds, joules, cards, constants) - 1
+        terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
 
 
 def single(
-    w: Work, device: Device, c: Constants, method: Method, stored_bytes: float
+    w: Work, device: Device, constants: Constants, method: Method, stored_bytes: float
 ) -> tuple[KernelTerms, KernelTerms]:
     """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's."""
-    cards = Cards([device], c)
-    return _terms(Works([w], cards), cards, c, method.times, np.array([[float(stored_bytes)]]))
+    cards = Cards([device], constants)
+    return _terms(Works([w], cards), cards, constants, method.times, np.array([[float(stored_bytes)]]))
 
 
-def floors(works: Sequence[Work], devices: Sequence[Device]) -> Array:
+def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
-    c = shipped()
-    stored = np.array([w.weight_bytes for w in works], dtype=float).reshape(len(works), 1)
-    return _estimated(works, Cards(devices, c), c, lambda works, cards, c, stored, bound: bound, stored)[1]
+    constants = shipped()
+    stored = np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
+    return _estimated(work_list, Cards(devices, constants), constants, _bound_itself, stored)[1]
 
 
-def _terms(works: Works, cards: Cards, c: Constants, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
+def _bound_itself(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+    return bound
+
+
+def _terms(
+    works: Works, cards: Cards, constants: Constants, times: Times, stored: Array
+) -> tuple[KernelTerms, KernelTerms]:
     """What a method makes of works of one size type, with all details, and the terms of their bound."""
-    bound = DEVICE_MODELS[cards.kind].bound(works, cards, c, stored)
-    return times(works, cards, c, stored, bound), bound
+    bound = DEVICE_MODELS[cards.kind].bound(works, cards, constants, stored)
+    return times(works, cards, constants, stored, bound), bound
 
 
 def _estimated(
-    works: Sequence[Work], cards: Cards, c: Constants, times: Times, stored: Array
+    work_list: Sequence[Work], cards: Cards, constants: Constants, times: Times, stored: Array
 ) -> tuple[KernelTerms, Array]:
-    """Terms and bounds of works [n, g]; `stored` [n, 1] is how many bytes of weights their run reads."""
-    n, g = len(works), len(cards.devices)
+    """Terms without details, and bounds, of works of any size types [n, g]; no seconds are below their bound.
+
+    stored [n, 1]: how many bytes of weights their run reads.
+    """
+    n, g = len(work_list), len(cards.devices)
     names = (f for f in KernelTerms._fields if f not in ("variant", "launches", "detail"))
     variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
     whole = KernelTerms(variant=variant, launches=launches, detail={}, **{f: np.zeros((n, g)) for f in names})
     floor_s = np.zeros((n, g))
     by_size: dict[type, list[int]] = {}
-    for i, w in enumerate(works):
+    for i, w in enumerate(work_list):
         by_size.setdefault(type(w.size), []).append(i)
     for members in by_size.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
-            terms, bound = _terms(Works([works[i] for i in at], cards), cards, c, times, stored[at])
+            terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, constants, times, stored[at])
             floor_s[at] = bound.seconds
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found

@@ -14,13 +14,20 @@ from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.works import Works
 from op_models import Work
 
-#: Works, devices, constants, and [n, g] of the run's weights: for a card the share that is found in DRAM rather than in
-#: L2, for a processor the seconds that a byte takes to arrive.
+#: A latency model: from works, devices, constants, and [n, g] what the device does with the run's weights, to the terms
+#: of every work [n] on every device [g]. Of a card, the last one is the share of the weights that is found in DRAM
+#: rather than in L2; of a processor, the seconds that a byte of them takes to arrive.
 Model = Callable[[Works, Cards, Constants, Array], KernelTerms]
+#: The error class of what nobody measured: its ranges are assumed, and wide.
+UNMEASURED = "unknown"
 
 
 def _sizes(size: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in size._asdict().items())
+
+
+def _unmeasured(work: Work, on_tensor: bool) -> str:
+    return UNMEASURED
 
 
 def _all_flops(works: Works, cards: Cards) -> Array:
@@ -31,16 +38,17 @@ def _all_flops(works: Works, cards: Cards) -> Array:
 class KernelFamily:
     """Kernels of one size type: how long they take, how their errors are grouped, and how they are described.
 
-    size: the size type of `op_models` that belongs to the family. card, processor: the latency models. error_class:
-    the group of kernels whose errors are of one kind, from a work and whether it runs on tensor cores. formula: the
-    FLOPs of products with a work's sizes put in. layer: the fields of the size that identify a layer whatever the
-    batch, the image or the sequence. fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes.
+    size: the type of `Work.size` that belongs to the family, a NamedTuple. card, processor: the latency models.
+    error_class: the name of the group of kernels whose errors are of one kind, from a work and whether it runs on
+    tensor cores; the constants have its ranges, `interval.<name>`. formula: the FLOPs of products with a work's sizes
+    put in. layer: the fields of the size that identify a layer whatever the batch, the image or the sequence.
+    fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes.
     """
 
     size: type
     card: Model
     processor: Model
-    error_class: Callable[[Work, bool], str]
+    error_class: Callable[[Work, bool], str] = _unmeasured
     formula: Callable[[Any], str] = _sizes
     layer: tuple[str, ...] = ()
     fewest_flops: Callable[[Works, Cards], Array] = _all_flops

@@ -1,15 +1,17 @@
-"""How sure an estimate is: half-widths of ranges that hold four times in five.
+"""How sure an estimate is: half-widths of ranges that hold four measurements in five.
 
-A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Those of classes with measured rows are
-split-conformal: the quantile of |log(measured / predicted)| over rows that had no part in the constants that predict
-them (Vovk et al., 2005), taken apart by thirds of the rows' work, and by how far the card is from those with rows:
-`measured`, the very card has some; `known`, a card of its generation has; `new`, none has. Only `measured` is no such
-quantile: some of its rows were fitted to. The classes without rows are assumed. All come from the constants' files.
+A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Works are grouped into error classes. A class
+with measured rows has split-conformal half-widths: the quantile of |log(measured / predicted)| over rows that had no
+part in the constants that predict them (Vovk et al., 2005). There is one for each third of the rows by their work, and
+for each distance of the card from those with rows: `measured`, the very card has some; `known`, a card of its
+generation has; `new`, none has. Only `measured` is no such quantile, for some of its rows were fitted to. Half-widths
+of classes without rows are assumed. All are constants, in the tables `interval.<class>`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.families import family_of
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.terms import Array
 from op_models import Work
 
@@ -26,27 +29,44 @@ DISTANCES = ("measured", "known", "new")
 BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows' domain
 
 
+def ranges_of(name: str, constants: Constants) -> Mapping[str, Any]:
+    """The table of an error class.
+
+    Raises ValueError where the constants have none of that name: a family or a method names a class of its own that
+    nobody gave a half-width, measured or assumed.
+    """
+    table = constants.interval.get(name)
+    if not isinstance(table, Mapping) or "within" not in table:
+        raise ValueError(
+            f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}`, or leave the "
+            f"class {UNMEASURED!r}, whose ranges are assumed and wide"
+        )
+    return table
+
+
 def class_on(w: Work, device: Device) -> str:
     """The error class of a work on a device: a processor has one for all works."""
     on_tensor = pipe_on(device, w.pipe).startswith("tensor_")
     return DEVICE_MODELS[device.kind].error_class or family_of(w).error_class(w, on_tensor)
 
 
-def distance(device: Device, name: str, c: Constants) -> str:
+def distance(device: Device, name: str, constants: Constants) -> str:
     """How far a card is from those that a class has rows of, one of DISTANCES."""
-    if device.id in c.interval[name].get("cards", ()):
+    table = ranges_of(name, constants)
+    if device.id in table.get("cards", ()):
         return "measured"
-    return "known" if device.capability[0] in c.interval[name].get("generations", ()) else "new"
+    return "known" if device.capability[0] in table.get("generations", ()) else "new"
 
 
-def in_domain(works: Sequence[Work], names: Sequence[str], c: Constants) -> Array:
+def in_domain(work_list: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
     """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows."""
-    inside = np.ones(len(works), dtype=bool)
-    for i, (w, name) in enumerate(zip(works, names, strict=True)):
-        reach = c.interval[name].get("FLOPs_and_bytes")
+    inside = np.ones(len(work_list), dtype=bool)
+    for i, (w, name) in enumerate(zip(work_list, names, strict=True)):
+        table = ranges_of(name, constants)
+        reach = table.get("FLOPs_and_bytes")
         if reach is not None:
             flops, nbytes = reach
-            inside[i] = w.dtype in c.interval[name]["types"] and all(
+            inside[i] = w.dtype in table["types"] and all(
                 least / BEYOND <= value <= most * BEYOND
                 for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
             )
@@ -58,51 +78,57 @@ def amount(w: Work) -> float:
     return float(w.matrix_flops or w.bytes)
 
 
-def third(w: Work, name: str, c: Constants) -> int:
+def third(w: Work, name: str, constants: Constants) -> int:
     """Whether a work is small, middling or large among the rows of its class: 0, 1 or 2."""
-    return int(np.searchsorted(c.interval[name].get("thirds", ()), amount(w)))
+    return int(np.searchsorted(ranges_of(name, constants).get("thirds", ()), amount(w)))
 
 
-def half_widths(works: Sequence[Work], d: Cards, c: Constants) -> Array:
+def half_widths(work_list: Sequence[Work], cards: Cards, constants: Constants) -> Array:
     """The half-width of each work's estimate on each card, [n, g].
 
     Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
-    tensor = d.tensor([w.pipe for w in works])
+    tensor = cards.tensor([w.pipe for w in work_list])
     widths = np.zeros(tensor.shape)
     for on_tensor in (False, True):
         if (tensor == on_tensor).any():
-            names = [family_of(w).error_class(w, on_tensor) for w in works]
-            widths = np.where(tensor == on_tensor, _of_classes(works, names, d, c), widths)
+            names = [family_of(w).error_class(w, on_tensor) for w in work_list]
+            widths = np.where(tensor == on_tensor, _of_classes(work_list, names, cards, constants), widths)
     return widths
 
 
-def _of_classes(works: Sequence[Work], names: Sequence[str], d: Cards, c: Constants) -> Array:
-    widths = np.zeros((len(works), len(d.devices)))
-    inside = in_domain(works, names, c)
+def _of_classes(work_list: Sequence[Work], names: Sequence[str], cards: Cards, constants: Constants) -> Array:
+    """The half-widths [n, g] of works of these error classes [n]."""
+    widths = np.zeros((len(work_list), len(cards.devices)))
+    inside = in_domain(work_list, names, constants)
     for name in dict.fromkeys(names):
-        mine = np.array([i for i, n in enumerate(names) if n == name])
-        far = np.array([DISTANCES.index(distance(device, name, c)) for device in d.devices])
-        of = np.array([np.atleast_1d(c.interval[name][at]) for at in DISTANCES], dtype=float)  # [distance, third]
-        size = np.array([third(works[i], name, c) for i in mine])
-        wide = np.maximum(c.interval["outside"] * of[-1], c.interval["outside_least"])
-        widths[mine] = np.where(inside[mine, None], of[far[None, :], size[:, None]], wide[size][:, None])
+        members = np.array([i for i, other in enumerate(names) if other == name])
+        table = ranges_of(name, constants)
+        by_distance = np.array([np.atleast_1d(table[x]) for x in DISTANCES], dtype=float)  # [distance, third]
+        distances = np.array([DISTANCES.index(distance(device, name, constants)) for device in cards.devices])
+        thirds = np.array([third(work_list[i], name, constants) for i in members])
+        outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
+        known = by_distance[distances[None, :], thirds[:, None]]
+        widths[members] = np.where(inside[members, None], known, outside[thirds][:, None])
     return widths
 
 
-def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, c: Constants) -> Array:
+def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Array, constants: Constants) -> Array:
     """The half-width [g] of the sum of kernels of these classes [n], from their seconds and half-widths [n, g].
 
-    Errors have three parts: one that all kernels on a card share (`between`), one that a class shares (`within` is both
-    of these, as a share of the variance), and one of the work itself: kernels with equal `same` [n] err alike.
+    An error has three parts: one that all kernels on a card share, one that a class shares, and one of the work itself;
+    kernels with equal numbers in `same` [n] have the same work. Of the variance, the first two are the share `within`,
+    and the first is the share `between` of these.
     """
     names = sorted(set(classes))
-    of = np.array([names.index(k) for k in classes], dtype=int)
-    within = np.array([c.interval[name]["within"] for name in names])[of, None]
-    shared, own = np.zeros((len(names), seconds.shape[1])), np.zeros((int(same.max(initial=-1)) + 1, seconds.shape[1]))
-    np.add.at(shared, of, seconds * half_width * np.sqrt(within))
-    np.add.at(own, same, seconds * half_width * np.sqrt(1 - within))
-    between = c.interval["between"]
-    variance = between * shared.sum(axis=0) ** 2 + (1 - between) * (shared**2).sum(axis=0) + (own**2).sum(axis=0)
+    of = np.array([names.index(x) for x in classes], dtype=int)
+    within = np.array([ranges_of(name, constants)["within"] for name in names])[of, None]
+    by_class = np.zeros((len(names), seconds.shape[1]))
+    by_work = np.zeros((int(same.max(initial=-1)) + 1, seconds.shape[1]))
+    np.add.at(by_class, of, seconds * half_width * np.sqrt(within))
+    np.add.at(by_work, same, seconds * half_width * np.sqrt(1 - within))
+    between = constants.interval["between"]
+    variance = between * by_class.sum(axis=0) ** 2 + (1 - between) * (by_class**2).sum(axis=0)
+    variance = variance + (by_work**2).sum(axis=0)
     return np.asarray(np.sqrt(variance) / np.maximum(seconds.sum(axis=0), 1e-30))

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.works import Works
 
-#: Works of one size type, devices, constants, bytes of weights that their run reads [n, 1], their speed-of-light bound.
+#: From works of one size type, devices, constants, the bytes of weights that their run reads [n, 1], and the terms of
+#: their speed-of-light bound, to the terms of every work [n] on every device [g].
 Times = Callable[[Works, Cards, Constants, Array, KernelTerms], KernelTerms]
+#: The error class of a method whose ranges are those of each kernel's family. They were measured for `tile-wave`, and
+#: hold for no other method.
+OF_FAMILIES = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +24,9 @@ class Method:
     """A way of predicting a run.
 
     name: as `--method` takes it; describe: what it does, in a sentence; times: how long kernels take.
-    error_class: the class of constants.interval that its ranges come from; "" stands for the class of each kernel's
-    family, whose ranges were measured for `tile-wave` and for no other method. own_form: what its terms come from,
-    where that is not the kernels' families; "" otherwise.
+    error_class: its ranges are those that the constants have as `interval.<error_class>`. A method that says nothing
+    has ranges that are assumed and wide; one that names a class which the constants lack can't be asked (ValueError).
+    own_form: what its terms come from, where that is not the kernels' families; "" otherwise.
     power_limit: kernels are slowed to the card's power limit; scheduled: kernels are laid out in time, with the
     host, streams and gaps (otherwise they are added up).
     """
@@ -29,7 +34,7 @@ class Method:
     name: str
     describe: str
     times: Times
-    error_class: str = ""
+    error_class: str = UNMEASURED
     own_form: str = ""
     power_limit: bool = False
     scheduled: bool = False

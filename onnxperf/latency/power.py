@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from gpu_specs import Device
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array
@@ -13,71 +15,77 @@ from op_models import Transfer, Work
 
 
 def energy(
-    works: Sequence[Work], d: Cards, c: Constants, dram_share: Array, executed_share: Array | float = 1.0
-) -> Array:
+    work_list: Sequence[Work], cards: Cards, constants: Constants, dram_share: Array,
+    executed_share: Array | float = 1.0,
+) -> Array:  # fmt: skip
     """Joules of one run of each work on each card, [n, g].
 
     dram_share [n, g]: the part of the weights that comes from DRAM; executed_share: the part of its matrix FLOPs that
     the algorithm executes.
 
-    Vector FLOPs cost energy by process node; tensor FLOPs by node, size of the unit, clock and type; bytes cost where
-    they come from DRAM: that part of the weights, and what L2 can't hold. Copies over the bus take no part.
-    Source: FP32 fitted to long products (`calibrate.power`), tensor cores to theirs (`calibrate.tensor`); bytes by kind
-    of memory.
+    A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
+    cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
+    can't hold. Copies over the bus cost nothing of the card's budget.
+    Source: FP32 fitted to long products (`derive.power`), tensor cores to theirs (`derive.tensor`).
     """
-    p = c.power
-    per_flop = p["pJ_per_flop_12nm"] * (d.node_nm / 12) ** p["node_exponent"] * 1e-12
+    coef = constants.power
+    per_flop = coef["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** coef["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
-        return np.array(values, dtype=float).reshape(len(works), 1)
+        return np.array(values, dtype=float).reshape(len(work_list), 1)
 
-    kernel = np.array([not isinstance(w.size, Transfer) for w in works], dtype=bool)
-    weights = column([w.weight_bytes for w in works])
-    moving = column([w.bytes - w.weight_bytes for w in works])
-    in_dram = (dram_share * weights + np.where(moving > d.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = executed_share * _per_tensor_flop(works, d, c, available(d, c), per_flop)
-    arithmetic = column([w.matrix_flops for w in works]) * per_matrix_flop
-    arithmetic = arithmetic + column([w.vector_flops for w in works]) * per_flop
-    per_byte = [p["pJ_per_byte"].get(x.memory_kind, p["pJ_per_byte"]["other"]) for x in d.devices]
-    return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * d.power)
+    kernel = np.array([not isinstance(w.size, Transfer) for w in work_list], dtype=bool)
+    weights = column([w.weight_bytes for w in work_list])
+    moving = column([w.bytes - w.weight_bytes for w in work_list])
+    in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
+    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, constants, per_flop)
+    arithmetic = column([w.matrix_flops for w in work_list]) * per_matrix_flop
+    arithmetic = arithmetic + column([w.vector_flops for w in work_list]) * per_flop
+    per_byte = [coef["pJ_per_byte"].get(x.memory_kind, coef["pJ_per_byte"]["other"]) for x in cards.devices]
+    return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * cards.power)
 
 
-def available(d: Cards, c: Constants) -> Array:
+def available(cards: Cards, constants: Constants) -> Array:
     """Watts for arithmetic and traffic [1, g]: the limit less what the card draws whatever it does."""
-    return np.asarray(d.tdp * (1 - c.power["static_share"]))
+    return np.asarray(cards.tdp * (1 - constants.power["static_share"]))
 
 
-def slowdown(seconds: Array, joules: Array, d: Cards, c: Constants) -> Array:
+def slowdown(seconds: Array, joules: Array, cards: Cards, constants: Constants) -> Array:
     """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
 
-    (t^6 + (E / P)^6)^(1/6) / t, P the watts that are left for arithmetic and traffic.
+    (t^p + (E / P)^p)^(1/p) / t, P the watts that are left for arithmetic and traffic, p the constant `norm`.
     """
-    needed = joules / available(d, c)
-    norm = c.power["norm"]
+    needed = joules / available(cards, constants)
+    norm = constants.power["norm"]
     ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
-def _per_tensor_flop(works: Sequence[Work], d: Cards, c: Constants, available: Array, per_flop: Array) -> Array:
-    """Joules of one matrix FLOP of each work on each card, [n, g].
+def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, constants: Constants, per_vector_flop: Array) -> Array:
+    """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
-    the process node being that of vector units. R: FP16 FLOPs a
-    clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to them alone, as
-    a slower clock takes less voltage.
+    the process node being that of vector units. R: FP16 FLOPs a clock and SM, as larger units use an operand more
+    often; f: the clock that the power limit leaves to the tensor cores alone, as a slower clock takes less voltage.
     """
-    p, pipes = c.power, {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in works))}
-    cost = np.broadcast_to(per_flop, (len(pipes), len(d.devices))).copy()
-    for j, device in enumerate(d.devices):
-        half = device.dense_flops.get("tensor_fp16")
+    pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
+    cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
+    watts = available(cards, constants)[0]
+    for j, device in enumerate(cards.devices):
+        whole_rate = float(cards.whole_rate(["tensor_fp16"])[0, j]) if "tensor_fp16" in device.dense_flops else 0.0
         for name, i in pipes.items():
             pipe = pipe_on(device, name)
-            if half and pipe.startswith("tensor_"):
-                rate, hz = device.dense_flops[pipe], device.tensor_hz
-                whole = float(d.whole_rate(["tensor_fp16"])[0, j])
-                size = (whole / device.sms / hz / 1024) ** -p["tensor_size_exponent"]
-                kind = (device.node_nm / 5) ** p["node_exponent"] * (rate / half) ** -p["tensor_type_exponent"]
-                joules = p["tensor_pJ_per_flop"] * 1e-12 * size * kind
-                held = (available[0, j] / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + p["tensor_clock_exponent"]))
-                cost[i, j] = joules * min(held, hz / 1.5e9) ** p["tensor_clock_exponent"]
-    return np.asarray(cost[[pipes[w.pipe] for w in works]])
+            if whole_rate and pipe.startswith("tensor_"):
+                cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], constants.power)
+    return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
+
+
+def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: float, coef: Mapping[str, Any]) -> float:
+    """Joules of one FLOP of a tensor pipe; whole_rate: FP16 FLOP/s of the card's units (`Cards.whole_rate`)."""
+    rate, hz = device.dense_flops[pipe], device.tensor_hz
+    size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
+    of_type = (rate / device.dense_flops["tensor_fp16"]) ** -coef["tensor_type_exponent"]
+    kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
+    joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind
+    clock = (watts / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + coef["tensor_clock_exponent"]))  # in 1.5 GHz
+    return float(joules * min(clock, hz / 1.5e9) ** coef["tensor_clock_exponent"])

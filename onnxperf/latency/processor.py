@@ -1,7 +1,8 @@
-"""A processor's core under ONNX Runtime: each operator by itself, arithmetic and traffic one after the other.
+"""One core of a processor under ONNX Runtime: each operator by itself, arithmetic and traffic one after the other.
 
-An operator's overhead (finding it, its output, its kernel) is the host's, and no part of this. The forms were read off
-single operators on one Xeon with AVX-512 (Sapphire Rapids); rates are the device's own, clocks are per core.
+What the runtime spends on an operator (finding it, its output, its kernel) is the host's, and no part of this. The
+forms were read off single operators on one Xeon with AVX-512 (Sapphire Rapids); rates are the device's own, clocks are
+per core. Shapes: n works on g devices are [n, g].
 """
 
 from __future__ import annotations
@@ -10,44 +11,55 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array, KernelTerms, plain_terms
+from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 from onnxperf.latency.works import Works
 
 
-def lanes(x: Array, c: Constants) -> Array:
+def lanes(x: Array, constants: Constants) -> Array:
     """A size rounded up to whole vector registers."""
-    return np.asarray(np.ceil(np.maximum(x, 1) / c.processor["register"]) * c.processor["register"])
+    return np.asarray(np.ceil(np.maximum(x, 1) / constants.processor["register"]) * constants.processor["register"])
 
 
-def per_weight_byte(stored: Array, d: Cards, c: Constants) -> Array:
-    """Seconds [n, g] for a byte of the weights, of which a run reads `stored` [n, 1]: they come from the core's own
-    cache, from the shared one or from memory, whichever holds them all.
+def per_weight_byte(stored: Array, cards: Cards, constants: Constants) -> Array:
+    """Seconds [n, g] for a byte of the weights, of which a run reads `stored` bytes [n, 1].
+
+    They come from the core's own cache (L2), from the shared one (L3) or from memory, whichever holds them all.
     """
-    p = c.processor
-    own, shared = (1 / (1 + (stored / np.maximum(size, 1)) ** p["sharpness"]) for size in (d.l2, d.l3))
-    clocks = own / p["l2_bytes"] + (1 - own) * shared / p["shared_bytes"]
-    return np.asarray((clocks / d.hz + (1 - own) * (1 - shared) / d.bandwidth) * d.memory)
+    coef = constants.processor
+    in_l2, in_l3 = (held_share(stored, np.maximum(size, 1), coef["sharpness"]) for size in (cards.l2, cards.l3))
+    clocks = in_l2 / coef["l2_bytes"] + (1 - in_l2) * in_l3 / coef["shared_bytes"]
+    return np.asarray((clocks / cards.hz + (1 - in_l2) * (1 - in_l3) / cards.bandwidth) * cards.memory)
 
 
-def moving(works: Works, d: Cards, c: Constants, near: float = 1.0) -> Array:
-    """Seconds for what operators hand to each other: from the core's own cache, the rest of it from the shared one.
+def moving(works: Works, cards: Cards, constants: Constants, unhidden: float = 1.0) -> Array:
+    """Seconds [n, g] for what operators hand to each other: all of it through the core's own cache, and what that
+    cannot hold through the shared one.
 
-    `near`: the part of the first term that arithmetic does not hide.
+    unhidden: the part of the own cache's time that arithmetic does not hide.
     """
-    p, nbytes = c.processor, works.bytes - works.weights
-    far = np.maximum(nbytes - p["resident"] * d.l2 * d.sms, 0)
-    return np.asarray((near * nbytes / p["l2_bytes"] + far / p["shared_bytes"]) / (d.sms * d.hz) * d.memory)
+    coef, nbytes = constants.processor, works.bytes - works.weights
+    spilled = np.maximum(nbytes - coef["resident"] * cards.l2 * cards.sms, 0)
+    clocks = unhidden * nbytes / coef["l2_bytes"] + spilled / coef["shared_bytes"]
+    return np.asarray(clocks / (cards.sms * cards.hz) * cards.memory)
 
 
-def joined(works: Works, d: Cards, compute: Array, memory: Array) -> KernelTerms:
-    """Arithmetic and traffic of one core hardly overlap. FLOPs at peak are compute, what they take longer latency."""
-    compute, memory = np.broadcast_arrays(compute * d.compute, memory)
+def joined(works: Works, cards: Cards, compute: Array, memory: Array) -> KernelTerms:
+    """The terms of seconds of arithmetic and of traffic, which hardly overlap on a core: their sum.
+
+    FLOPs at peak are `compute`, what the arithmetic takes longer is `latency`.
+    """
+    compute, memory = np.broadcast_arrays(compute * cards.compute, memory)
     useful = np.minimum(works.matrix / works.rate, compute)
     return plain_terms(useful, memory, compute - useful, np.zeros_like(compute), compute + memory)
 
 
-def streamed(works: Works, d: Cards, c: Constants, fetch: Array) -> KernelTerms:
-    """Elementwise operators and rows: their FLOPs, so many a clock, beside what they move."""
-    start = works["rows"] * c.processor["row_clocks"] if "rows" in works.fields else 0.0
-    clocks = works.vector / c.processor["vector_flops"] + start
-    return joined(works, d, clocks / (d.sms * d.hz), works.weights * fetch + moving(works, d, c))
+def streamed(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+    """Elementwise operators and rows: `vector_flops` a clock, `row_clocks` for each row, and what they move.
+
+    fetch [n, g]: seconds that a byte of the weights takes to arrive.
+    """
+    coef = constants.processor
+    start_clocks = works["rows"] * coef["row_clocks"] if "rows" in works.fields else 0.0
+    clocks = works.vector / coef["vector_flops"] + start_clocks
+    memory = works.weights * fetch + moving(works, cards, constants)
+    return joined(works, cards, clocks / (cards.sms * cards.hz), memory)

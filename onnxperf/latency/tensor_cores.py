@@ -1,19 +1,28 @@
-"""Products of matrices on tensor cores, in tiles and waves: batch times m x k by k x n."""
+"""Products of matrices on tensor cores, in tiles and waves: batch times m x k by k x n.
+
+A block computes a tile of `rows x columns` of one product, over the whole of k or over one part of it (split-K).
+Shapes: n works on g cards are [n, g]; every way to cut them into blocks adds two axes, [split, tile, n, g].
+Source: fitted to products on V100, T4, A100, L40S, H200, B200 and GB200; forms tried: derive/tensor.md.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array, KernelTerms, fastest, pnorm
+from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up
 from onnxperf.latency.works import Works
 
-#: Whose factors a pipe's products take, where rows tell any; types whose operands threads load on every card.
+#: Whose factors a pipe's products take, where measurements tell any.
 TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
+#: Types whose operands threads copy to shared memory on every card, also where others have an engine for that.
 BY_THREADS = ("sq", "int8_wo", "int4_wo")
+STEP_BYTES = 128  # of k that a block walks at once
+SUM_BYTES = 4  # of a partial sum, in FP32
 
 
 class Product(NamedTuple):
@@ -29,104 +38,261 @@ class Product(NamedTuple):
     transposed: Array | float = 0.0
 
 
-def tensor_cores(works: Works, p: Product, d: Cards, c: Constants, width: Array, dram_share: Array) -> KernelTerms:
-    """The fastest of the tiles, each with k whole or split so that blocks fill `fill` waves; [split, tile, n, g].
+class Driving(NamedTuple):
+    """How each card drives its tensor cores, each [1, g].
 
-    block = pnorm(2 rows columns (k + extra) / rate of an SM, (rows + columns) k bytes / what L2 feeds an SM, k in steps
-    of 128 bytes one after the other): `extra` is what a tile costs beside its k, start and result. What arithmetic
-    loses does not grow where a card halves its peak. Waves count partial ones in part: less where blocks persist and
-    take the next tile. Memory: weights that are not in L2, and operands and results that it does not hold, at DRAM's
-    rate; all bytes at L2's; what is written costs more where k is short. How operands come to an SM (copies by threads,
-    or in bulk by its own engine from Hopper on) tells feed, steps, waves and L2's rate. Types differ by factors; those
-    of BY_THREADS take the steps of copies everywhere, and kernels of their own for `few` rows, where parts of k need no
-    other sum.
-    Source: fitted to products on V100, T4, A100, L40S, H200, B200 and GB200; forms tried: calibrate/tensor.md.
+    rate, extra_k, start: factors on the constants `rate`, `extra_k` and `start_cycles`, by the instructions that drive
+    them (mma.sync, wgmma, tcgen05). The other fields depend on how operands come to an SM: threads copy them or, from
+    Hopper on, its own engine loads them in bulk. feed: the rate at which they come, as a multiple of an SM's part of
+    L2's rate. step_cycles: clocks of a step of STEP_BYTES along k. partial: how much of a partial last wave counts as a
+    full one; less where blocks persist and take the next tile. l2: the share of L2's streaming rate that the whole
+    kernel reaches. split_s: seconds that adding up partial results takes.
     """
-    batch, m, n, depth = (x[None] for x in (p.batch, p.m, p.n, p.k))
-    t = c.tensor_gemm
-    kinds = [c.tensor_class[name] for name in d.tensor_class()]
-    loads = {f: np.array([[c.tensor_loads[s["loads"]][f] for s in kinds]]) for f in c.tensor_loads["copies"]}
+
+    rate: Array
+    extra_k: Array
+    start: Array
+    feed: Array
+    step_cycles: Array
+    partial: Array
+    l2: Array
+    split_s: Array
+
+
+class Operands(NamedTuple):
+    """What the type of the operands changes in a product.
+
+    bits [n, 1]: of a stored weight. The others are [n, g]. rate, extra_k, step_cycles: factors; splits: parts of k at
+    most. by_threads: whether threads copy the operands on every card (BY_THREADS). few_rows: whether a kernel for few
+    rows does the product, which such types have: its parts of k need no other sum.
+    """
+
+    bits: Array
+    rate: Array
+    extra_k: Array
+    step_cycles: Array
+    splits: Array
+    by_threads: Array
+    few_rows: Array
+
+
+class Tiling(NamedTuple):
+    """Every way to cut the products into blocks: arrays that broadcast to [split, tile, n, g].
+
+    rows, columns: of a tile; tiles: of all products of the batch; splits: parts of k; part_k: elements of k in a part;
+    blocks: tiles x splits.
+    """
+
+    rows: Array
+    columns: Array
+    tiles: Array
+    splits: Array
+    part_k: Array
+    blocks: Array
+
+
+class Block(NamedTuple):
+    """How long one block takes, [split, tile, n, g] but for `pipe` [n, g].
+
+    pipe: the share of the unit's rate that is sustained inside a tile. arithmetic_s: with start and result of the
+    tile. seconds: with what its operands take to arrive.
+    """
+
+    pipe: Array
+    arithmetic_s: Array
+    seconds: Array
+
+
+class Traffic(NamedTuple):
+    """What a kernel moves, arrays that broadcast to [split, tile, n, g].
+
+    dram_bytes, dram_s: what DRAM takes; l2_s: what L2 takes; seconds: both together. store_s: the part of writing the
+    result that nothing hides. partial_bytes: of partial sums, written and read.
+    """
+
+    dram_bytes: Array
+    dram_s: Array
+    l2_s: Array
+    seconds: Array
+    store_s: Array
+    partial_bytes: Array
+
+
+def tensor_cores(
+    works: Works, p: Product, cards: Cards, constants: Constants, width: Array, dram_share: Array
+) -> KernelTerms:
+    """Products on tensor cores, each cut into the blocks that are fastest.
+
+    seconds = launch + pnorm(counted waves x seconds of a block, memory traffic) + store. A partial last wave is
+    counted as a full one by the factor `partial`, and the rest of it by its blocks.
+
+    width [n, 1]: bytes of an element; dram_share [n, g]: the share of the model's weights found in DRAM.
+    """
+    coef = constants.tensor_gemm
+    driving = _driving(cards, constants)
+    operands = _operands(works, p, cards, coef, width)
+    tiling = _tilings(p, operands.splits, cards, coef)
+    block = _block(works, tiling, operands, driving, cards, constants, width)
+    waves = tiling.blocks / cards.sms
+    counted = driving.partial * np.ceil(waves) + (1 - driving.partial) * np.maximum(1, waves)
+    compute = counted * block.seconds * cards.compute
+    memory = _traffic(works, p, tiling, driving, cards, constants, dram_share)
+    launch = _launch(tiling, operands, driving, cards, constants)
+    seconds = launch + pnorm(compute, memory.seconds, p=coef["norm"]) + memory.store_s
+
+    best, at = fastest(seconds)
+    useful = np.minimum(works.matrix / (works.rate * block.pipe) * cards.compute, at(compute))
+    splits = at(tiling.splits)
+    detail = {}
+    if len(works.each) == 1:  # somebody asks about this one
+        detail = {name: at(x) for name, x in _detail(works, p, tiling, block, waves, counted, memory, cards).items()}
+        detail["runner-up seconds"] = runner_up(seconds)
+    return KernelTerms(
+        useful, at(memory.seconds), at(compute) - useful, at(launch), at(seconds),
+        variant=_names(best, splits, coef["tiles"]), workspace=at(memory.partial_bytes),
+        launches=np.where(splits > 1, 2, 1), occupancy=np.minimum(at(waves), 1), detail=detail,
+    )  # fmt: skip
+
+
+def _driving(cards: Cards, constants: Constants) -> Driving:
+    """The constants of each card's class and of what loads its operands, as arrays [1, g]."""
+    classes = [constants.tensor_class[name] for name in cards.tensor_class()]
+    loads = [constants.tensor_loads[x["loads"]] for x in classes]
+    fed = [np.array([[x[name] for x in loads]]) for name in ("feed", "step_cycles", "wave", "l2", "split_s")]
+    factors = [np.array([[x[name] for x in classes]]) for name in ("rate", "extra_k", "start")]
+    return Driving(*factors, *fed)
+
+
+def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any], width: Array) -> Operands:
+    """What types of operands change: [n, 1] widths in bytes and the pipes of the works in.
+
+    Weights stored in fewer bits than the pipe multiplies are unpacked by the kernel: its vector FLOPs show that.
+    """
     unpacked = (
         (works.weights > 0) & (works.vector >= 2 * p.n * p.k)
         if "tb" in works.fields
         else np.zeros_like(width, dtype=bool)
     )
-    bits = np.where(unpacked, 8 * works.weights / (p.n * p.k), 8 * width)  # of a stored weight
+    bits = np.where(unpacked, 8 * works.weights / (p.n * p.k), 8 * width)
     packed = np.where(unpacked & (bits < 12), np.where(bits > 6, 8, 4), 0)[:, 0].tolist()
-    named = list(zip(works.pipes, packed, strict=True))
-    types = {(x, y): [_type(pipe_on(card, x), y) for card in d.devices] for x, y in set(named)}
-    which = np.array([types[x] for x in named])
-    by_threads = np.isin(which, BY_THREADS)
-    few = by_threads & (p.m <= t["few"]["rows"])
-    own = {f: np.ones(which.shape) for f in ("rate", "extra_k", "step_cycles", "splits")}
-    for name in np.unique(which).tolist():
-        x = t["types"][name]
-        for f in own:
-            usual = np.array([x.get(s, x).get(f, x[f]) for s in d.tensor_class()])
-            own[f] = np.where(which == name, np.where(few, t["few"].get(f, usual), usual), own[f])
-    sides = np.array(t["tiles"], dtype=float)[:, :, None, None]
-    a, b = sides[:, 0], sides[:, 1]  # rows, columns
-
-    whole = batch * np.ceil(m / a) * np.ceil(n / b)
-    most = np.clip(depth / t["part"], 1, np.minimum(t["splits"], own["splits"]))
-    split = np.exp2(np.floor(np.log2(np.clip(t["fill"] * d.sms / whole, 1, most))))
-    splits = np.stack([np.ones_like(split), split])
-    part, blocks = depth / splits, whole * splits
-    rate = np.minimum(t["rate"] * np.array([[s["rate"] for s in kinds]]) * own["rate"], 1)
-    extra = t["extra_k"] * np.array([[s["extra_k"] for s in kinds]]) * own["extra_k"]
-    whole_rate = d.whole_rate(works.pipes)
-    pipe = 1 / (1 + (1 / rate - 1) * works.rate / whole_rate)
-    mma = 2 * a * b * d.sms * (part / (works.rate * pipe) + extra / (rate * whole_rate))
-    l2_Bps = d.l2_Bps * d.l2_share
-    feed = (a * width + b * np.minimum(width, bits / 8)) * part / (l2_Bps / d.sms * loads["feed"])
-    step_cycles = np.where(by_threads, c.tensor_loads["copies"]["step_cycles"], loads["step_cycles"])
-    walk = part * width / 128 * step_cycles * own["step_cycles"] / d.tensor_hz
-    block_s = pnorm(mma, feed, walk, p=t["norm_block"])
-    x = blocks / d.sms
-    waves = loads["wave"] * np.ceil(x) + (1 - loads["wave"]) * np.maximum(1, x)
-    compute = waves * block_s * d.compute
-
-    moving = works.bytes - works.weights
-    far = 1 - 1 / (1 + (moving / (t["hot"] * d.l2_near)) ** c.l2["sharpness"])
-    dram_bytes = dram_share * works.weights + far * (moving + (t["written"] - 1) * works.written)
-    partials = np.where(splits > 1, 2 * splits * batch * m * n * 4, 0.0)
-    dram = dram_bytes / (t["dram"] * d.bandwidth)
-    l2 = (works.bytes + partials) / (l2_Bps * loads["l2"])
-    memory = pnorm(dram, l2, p=t["norm_memory"]) * d.memory
-    store = t["store"] * works.written / (l2_Bps * loads["l2"]) / (1 + part / t["store_k"]) * d.memory
-    start = t["start_cycles"] * np.array([[s["start"] for s in kinds]])
-    joined = np.where((splits > 1) & ~few, loads["split_s"], 0.0)
-    launch = (c.launch["floor_s"] + start / d.tensor_hz) * d.launch + joined
-    seconds = launch + pnorm(compute, memory, p=t["norm"]) + store
-
-    variants = seconds.reshape(-1, *seconds.shape[2:])
-    best, chosen = fastest(variants)
-
-    def at(term: Array) -> Array:
-        return chosen(np.broadcast_to(term, seconds.shape).reshape(variants.shape))
-
-    useful = np.minimum(works.matrix / (works.rate * pipe) * d.compute, at(compute))
-    parts = at(splits)
-    doublings = range(1 + int(np.log2(parts.max())))
-    names = np.array([[f"{x}x{y}" + (f" split {2**i}" if i else "") for i in doublings] for x, y in t["tiles"]])
-    variant = names[best % len(names), np.log2(parts).astype(int)]
-    detail = {
-        "stack": batch, "m": m, "n": n, "k": depth, "tile rows": a, "tile columns": b, "splits": splits,
-        "blocks": blocks, "waves": x, "counted waves": waves,
-        "full tiles efficiency": batch * m * n / (whole * a * b), "pipe efficiency": pipe,
-        "epilogue efficiency": 2 * a * b * d.sms * part / (works.rate * pipe) / mma, "feed efficiency": mma / block_s,
-        "full waves efficiency": x / waves, "DRAM bytes": dram_bytes, "DRAM seconds": dram, "L2 bytes": works.bytes,
-        "L2 seconds": l2, "store seconds": store,
-    } if len(works.each) == 1 else {}  # fmt: skip
-    known = {name: at(term) for name, term in detail.items()}
-    if known:
-        known["runner-up seconds"] = np.partition(variants, 1, axis=0)[1]
-    return KernelTerms(
-        useful, at(memory), at(compute) - useful, at(launch), at(seconds), variant=variant, workspace=at(partials),
-        launches=np.where(parts > 1, 2, 1), occupancy=np.minimum(at(x), 1), detail=known,
-    )  # fmt: skip
+    pairs = list(zip(works.pipes, packed, strict=True))
+    types_of = {(x, y): [_type(pipe_on(device, x), y) for device in cards.devices] for x, y in set(pairs)}
+    types = np.array([types_of[x] for x in pairs])
+    by_threads = np.isin(types, BY_THREADS)
+    few_rows = by_threads & (p.m <= coef["few"]["rows"])
+    rate, extra_k, step_cycles, splits = _type_factors(types, few_rows, cards, coef)
+    return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
 
 
 def _type(pipe: str, packed: int) -> str:
     """Whose factors a product takes, from the pipe that runs it and the bits of a weight unpacked on the way, or 0."""
     return f"int{packed}_wo" if packed and pipe in ("tensor_fp16", "tensor_bf16") else TYPES.get(pipe, "half")
+
+
+def _type_factors(types: Array, few_rows: Array, cards: Cards, coef: Mapping[str, Any]) -> list[Array]:
+    """The factors of types [n, g] on `rate`, `extra_k` and `step_cycles`, and the most parts of k; each [n, g].
+
+    A type may have factors of its own for a class of cards; kernels for few rows have theirs for all types.
+    """
+    found = {name: np.ones(types.shape) for name in ("rate", "extra_k", "step_cycles", "splits")}
+    for name in np.unique(types).tolist():
+        of_type = coef["types"][name]
+        for f in found:
+            usual = np.array([of_type.get(x, of_type).get(f, of_type[f]) for x in cards.tensor_class()])
+            found[f] = np.where(types == name, np.where(few_rows, coef["few"].get(f, usual), usual), found[f])
+    return list(found.values())
+
+
+def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, Any]) -> Tiling:
+    """All tiles, each with k whole and with k split.
+
+    tiles = batch ceil(m / rows) ceil(n / columns). k is split in a power of two of parts, as many as let the blocks
+    fill `fill` waves, but no more than `splits` and than most_splits [n, g], nor into parts of fewer than `part`
+    elements.
+    """
+    sides = np.array(coef["tiles"], dtype=float)[:, :, None, None]
+    rows, columns = sides[:, 0], sides[:, 1]
+    tiles = p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns)
+    most = np.clip(p.k / coef["part"], 1, np.minimum(coef["splits"], most_splits))
+    split = np.exp2(np.floor(np.log2(np.clip(coef["fill"] * cards.sms / tiles, 1, most))))
+    splits = np.stack([np.ones_like(split), split])
+    return Tiling(rows, columns, tiles, splits, p.k / splits, tiles * splits)
+
+
+def _block(
+    works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants, width: Array
+) -> Block:
+    """Seconds of a block: pnorm of its arithmetic, of its operands' way to the SM, and of the steps along k.
+
+    arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / that of its units): `extra_k` is what
+    start and result of a tile cost, as if k were longer. What arithmetic loses does not grow where a card halves its
+    peak (`Cards.whole_rate`). feed = bytes of rows and columns / what L2 feeds an SM. steps = STEP_BYTES of k after
+    each other, `step_cycles` each.
+    """
+    coef = constants.tensor_gemm
+    rate = np.minimum(coef["rate"] * driving.rate * operands.rate, 1)
+    extra_k = coef["extra_k"] * driving.extra_k * operands.extra_k
+    whole_rate = cards.whole_rate(works.pipes)
+    pipe = 1 / (1 + (1 / rate - 1) * works.rate / whole_rate)
+    per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * whole_rate)
+    arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate
+    bytes_of_k = t.rows * width + t.columns * np.minimum(width, operands.bits / 8)
+    feed_s = bytes_of_k * t.part_k / (cards.l2_stream_Bps / cards.sms * driving.feed)
+    by_copies = constants.tensor_loads["copies"]["step_cycles"]
+    step_cycles = np.where(operands.by_threads, by_copies, driving.step_cycles)
+    steps_s = t.part_k * width / STEP_BYTES * step_cycles * operands.step_cycles / cards.tensor_hz
+    return Block(pipe, arithmetic_s, pnorm(arithmetic_s, feed_s, steps_s, p=coef["norm_block"]))
+
+
+def _traffic(
+    works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards, constants: Constants, dram_share: Array
+) -> Traffic:
+    """Memory traffic: pnorm(bytes from DRAM / its rate, all bytes / L2's rate), and the store of the result.
+
+    From DRAM come weights that are not in L2, and operands and results beyond what L2 holds, `hot` of which they can
+    fill. Partial sums of a split k go through L2. The store costs
+    more where a block walks little of k before it: `store` / (1 + part_k / `store_k`) of the result's time in L2.
+    """
+    coef = constants.tensor_gemm
+    moving = works.bytes - works.weights
+    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, constants.l2["sharpness"])
+    dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
+    partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
+    dram_s = dram_bytes / (coef["dram"] * cards.bandwidth)
+    l2_Bps = cards.l2_stream_Bps * driving.l2
+    l2_s = (works.bytes + partial_bytes) / l2_Bps
+    seconds = pnorm(dram_s, l2_s, p=coef["norm_memory"]) * cards.memory
+    store_s = coef["store"] * works.written / l2_Bps / (1 + t.part_k / coef["store_k"]) * cards.memory
+    return Traffic(dram_bytes, dram_s, l2_s, seconds, store_s, partial_bytes)
+
+
+def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants) -> Array:
+    """Seconds of start and drain, [split, tile, n, g]: the floor of every kernel, `start_cycles` of the card's class,
+    and the sum of partial results where k is split.
+    """
+    start_cycles = constants.tensor_gemm["start_cycles"] * driving.start
+    summed_s = np.where((t.splits > 1) & ~operands.few_rows, driving.split_s, 0.0)
+    return np.asarray((constants.launch["floor_s"] + start_cycles / cards.tensor_hz) * cards.launch + summed_s)
+
+
+def _names(best: Array, splits: Array, tiles: list[list[int]]) -> Array:
+    """The names [n, g] of tiles by their index among all variants, and of their parts of k: 128x64, 128x64 split 4."""
+    powers = range(1 + int(np.log2(splits.max())))
+    names = np.array([[f"{x}x{y}" + (f" split {2**i}" if i else "") for i in powers] for x, y in tiles])
+    return np.asarray(names[best % len(names), np.log2(splits).astype(int)])
+
+
+def _detail(
+    works: Works, p: Product, t: Tiling, block: Block, waves: Array, counted: Array, memory: Traffic, cards: Cards
+) -> dict[str, Array]:
+    """What `explain` shows of a single product, each to be taken at the chosen tile."""
+    tile_flops = 2 * t.rows * t.columns * cards.sms * t.part_k
+    return {
+        "stack": p.batch, "m": p.m, "n": p.n, "k": p.k, "tile rows": t.rows, "tile columns": t.columns,
+        "splits": t.splits, "blocks": t.blocks, "waves": waves, "counted waves": counted,
+        "full tiles efficiency": p.batch * p.m * p.n / (t.tiles * t.rows * t.columns), "pipe efficiency": block.pipe,
+        "epilogue efficiency": tile_flops / (works.rate * block.pipe) / block.arithmetic_s,
+        "feed efficiency": block.arithmetic_s / block.seconds, "full waves efficiency": waves / counted,
+        "DRAM bytes": memory.dram_bytes, "DRAM seconds": memory.dram_s, "L2 bytes": works.bytes,
+        "L2 seconds": memory.l2_s, "store seconds": memory.store_s,
+    }  # fmt: skip

@@ -15,11 +15,11 @@ BOUNDS = ("compute", "memory", "latency", "launch")
 
 
 class KernelTerms(NamedTuple):
-    """The terms of an estimate, each [n, g] in seconds for n works on g devices; `seconds` is what the model makes of
-    them.
+    """The terms of an estimate for n works on g devices, each [n, g]; times in seconds.
 
     compute: the arithmetic alone. memory: DRAM and L2 traffic. latency: what the arithmetic takes longer than at peak:
-    dependent steps, prologues, and waves and tiles that the work does not fill. launch: start and drain.
+    dependent steps, prologues, and waves and tiles that the work does not fill. launch: start and drain. seconds: the
+    kernel's duration, which the model makes of these four.
     variant: the name of the tile or algorithm. workspace: bytes. launches: kernels. occupancy: the share of the
     device's SMs that the kernel has blocks for. executed_share: the part of the matrix FLOPs that the algorithm
     executes, as energy counts them.
@@ -63,37 +63,59 @@ def choose(condition: Array, one: KernelTerms, other: KernelTerms) -> KernelTerm
 
 
 def fastest(seconds: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Which variant along the first axis takes the fewest seconds, and a function that picks its value of any term.
+    """The variant that takes the fewest seconds, for each work on each device.
 
-    seconds: [variant, n, g]; terms given to the function broadcast to that shape.
+    seconds: [..., n, g], the axes in front being those of the variants, e.g. [split, tile, n, g]. Gives the index
+    [n, g] of the fastest one, counted along all variants, and a function from any term that broadcasts to the shape of
+    `seconds` to its value [n, g] at the fastest variant.
     """
-    best = np.argmin(seconds, axis=0)
+    variants = seconds.reshape(-1, *seconds.shape[-2:])
+    best = np.argmin(variants, axis=0)
 
     def at(term: Array) -> Array:
-        return np.asarray(np.take_along_axis(np.broadcast_to(term, seconds.shape), best[None], axis=0)[0])
+        values = np.broadcast_to(term, seconds.shape).reshape(variants.shape)
+        return np.asarray(np.take_along_axis(values, best[None], axis=0)[0])
 
     return best, at
 
 
-def counted_waves(waves: Array, partial: Array | float) -> Array:
-    """Waves of one block an SM as they are counted: a last wave that is not full counts more than its blocks alone.
+def runner_up(seconds: Array) -> Array:
+    """Seconds [n, g] of the second fastest variant; seconds: [..., n, g] as in `fastest`."""
+    return np.asarray(np.partition(seconds.reshape(-1, *seconds.shape[-2:]), 1, axis=0)[1])
 
-    partial: how much of what is missing from a full last wave counts as well, from 0 to 1.
+
+def counted_waves(waves: Array, partial: Array | float) -> Array:
+    """How many full waves blocks take: waves + partial (ceil(waves) - waves), and one at least.
+
+    waves: blocks / SMs. partial: how much of the idle part of a last wave is counted, from 0 (the time grows with
+    every block) to 1 (a last wave takes as long as a full one).
     """
     return np.asarray(np.maximum(1, waves + partial * (np.ceil(waves) - waves)))
 
 
 def hidden_latency(waves: Array, warps: Array | float, resident: Array, half_warps: float) -> Array:
-    """The share of latency that the warps on an SM hide: w / (w + half_warps), scaled to 1 at 16 warps.
+    """The share of instruction latency that the warps on an SM hide: w / (w + half_warps), scaled to 1 at 16 warps.
 
-    waves: of one block an SM; warps: of a block; resident: blocks that fit on an SM.
+    w is the number of warps on an SM. waves: blocks / SMs; warps: of a block; resident: blocks that fit on an SM at
+    once; half_warps: the number of warps that hides half of it.
     """
     busy = warps * np.minimum(np.ceil(waves), resident)
     return np.asarray(busy / (busy + half_warps) * (16 + half_warps) / 16)
 
 
+def held_share(nbytes: Array, capacity: Array | float, sharpness: float) -> Array:
+    """The share of so many bytes that a cache still holds when they are read again.
+
+    1 / (1 + (bytes / capacity)^sharpness): all of them far below its capacity in bytes, half of them at it.
+    """
+    return np.asarray(1 / (1 + (nbytes / capacity) ** sharpness))
+
+
 def pnorm(*terms: Array, p: float | Array) -> Array:
-    """(sum of terms^p)^(1/p): the largest term, and more where others are close to it. Terms are not negative."""
+    """(sum of terms^p)^(1/p), for terms that overlap in part: the longest one, and more where others are close to it.
+
+    p = 1 adds the terms, a large p takes the longest. Terms are not negative.
+    """
     top = np.maximum(np.maximum.reduce(np.broadcast_arrays(*terms)), 1e-30)
     total = sum((t / top) ** p for t in terms)
     return np.asarray(top * total ** (1 / p))

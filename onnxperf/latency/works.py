@@ -1,4 +1,4 @@
-"""Works of one size type as columns of arrays."""
+"""Works of one size type as columns of arrays, as latency models read them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from op_models.core import VECTOR_PIPES
 
 
 class Works:
-    """Works of one size type as columns: every quantity an array [n, 1], and rates of their pipes [n, g].
+    """n works of one size type: every quantity is a column [n, 1], and the rates of their pipes on g devices [n, g].
 
     each: the works themselves; read, written, weights, bytes: bytes; matrix, vector: FLOPs; executed: matrix FLOPs
-    without the tiles that a causal mask hides. Fields of the size type are read as `works["name"]`.
+    without the tiles that a causal mask hides; rate, vector_rate: FLOP/s of the pipes for these. The numbers of the
+    size type are columns under their names: `works["rows"]`.
     """
 
     def __init__(self, works: Sequence[Work], cards: Cards):

@@ -11,10 +11,11 @@ from pkgutil import iter_modules
 from onnxperf.latency import Method
 
 
-def _found() -> dict[str, Method]:
+def declared() -> dict[str, Method]:
+    """The methods that the modules of this package declare, by name."""
     modules = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__)]
-    return {m.METHOD.name: m.METHOD for m in modules}
+    return {m.METHOD.name: m.METHOD for m in modules if hasattr(m, "METHOD")}
 
 
 #: By name.
-METHODS = _found()
+METHODS = declared()

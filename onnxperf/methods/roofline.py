@@ -11,11 +11,15 @@ from onnxperf.latency.works import Works
 from op_models import Transfer
 
 
-def roofline(works: Works, cards: Cards, c: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
-    """Datasheet figures, no cache (Williams, Waterman and Patterson, 2009)."""
+def roofline(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+    """max(FLOPs / peak, bytes / bandwidth) with the datasheet's figures and no cache; a launch is the least there is.
+
+    FLOPs are those of the operator, tiles behind a mask among them. Source: Williams, Waterman and Patterson,
+    "Roofline: an insightful visual performance model for multicore architectures", 2009.
+    """
     link = isinstance(works.each[0].size, Transfer)
     memory = np.broadcast_to(works.bytes / (cards.pcie if link else cards.bandwidth), bound.compute.shape)
-    compute = np.maximum(bound.compute, works.matrix / works.rate)  # masked tiles too, as FLOPs are counted
+    compute = np.maximum(bound.compute, works.matrix / works.rate)
     return bound._replace(compute=compute, memory=memory, seconds=np.maximum(compute, memory))
 
 

@@ -9,13 +9,14 @@ from onnxperf.latency.family import KernelFamily
 from op_models import Work
 
 
-def _found() -> dict[type, KernelFamily]:
+def declared() -> dict[type, KernelFamily]:
+    """The families that the modules of this package declare, by size type."""
     modules = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__)]
-    return {m.FAMILY.size: m.FAMILY for m in modules}
+    return {m.FAMILY.size: m.FAMILY for m in modules if hasattr(m, "FAMILY")}
 
 
 #: By size type.
-FAMILIES = _found()
+FAMILIES = declared()
 
 
 def family_of(w: Work) -> KernelFamily:

@@ -14,22 +14,27 @@ from onnxperf.latency.works import Works
 from op_models import Move
 
 
-def move(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
-    """Movement: runs shorter than a sector fetch more than they use, and each element's place has to be computed."""
+def move(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+    """Movement: one thread an element, whose place in the input is computed where runs are shorter than the tensor.
+
+    A run is a stretch of elements that lie together in both tensors. One that is shorter than `short_run_bytes` makes
+    memory fetch more than is used, up to `most_waste` times; L1 and L2 catch half of that.
+    """
+    coef = constants.pointwise
     width = np.maximum(works.bytes / np.maximum(works["elements"], 1) / 2, 0.5)
-    run = np.maximum(works["run"] * width, width)
-    waste = np.clip(c.pointwise["short_run_bytes"] / run, 1, c.pointwise["most_waste"])
+    run_bytes = np.maximum(works["run"] * width, width)
+    waste = np.clip(coef["short_run_bytes"] / run_bytes, 1, coef["most_waste"])
+    nbytes = works.bytes * (1 + waste) / 2
     strided = works["run"] < works["elements"]
-    nbytes = works.bytes * (1 + waste) / 2  # half of it is caught by L1 and L2
-    return elementwise(works, d, c, nbytes, c.pointwise["address_slots"] * strided * works["elements"])
+    slots = coef["address_slots"] * strided * works["elements"]
+    return elementwise(works, cards, constants, nbytes, slots)
 
 
-def processor_move(works: Works, d: Cards, c: Constants, fetch: Array) -> KernelTerms:
+def processor_move(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
     """Copies: every contiguous run takes a few clocks beside its bytes."""
     runs = works["elements"] / np.maximum(works["run"], 1)
-    return joined(
-        works, d, runs * c.processor["run_clocks"] / (d.sms * d.hz), works.weights * fetch + moving(works, d, c)
-    )
+    compute = runs * constants.processor["run_clocks"] / (cards.sms * cards.hz)
+    return joined(works, cards, compute, works.weights * fetch + moving(works, cards, constants))
 
 
 FAMILY = KernelFamily(Move, move, processor_move, lambda w, on_tensor: "movement")

@@ -12,9 +12,9 @@ from onnxperf.latency.works import Works
 from op_models import Pointwise
 
 
-def pointwise(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
-    """One thread for every four elements: traffic, or the instructions; the floor is no addition."""
-    return elementwise(works, d, c, works.bytes, 0.0)
+def pointwise(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+    """Traffic, or the instructions of one thread an element, whichever takes longer."""
+    return elementwise(works, cards, constants, works.bytes, 0.0)
 
 
 FAMILY = KernelFamily(Pointwise, pointwise, streamed, lambda w, on_tensor: "elementwise")

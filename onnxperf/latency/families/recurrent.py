@@ -11,54 +11,56 @@ from onnxperf.latency.constants import Constants
 from onnxperf.latency.families.gemm import gemm
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
-from onnxperf.latency.terms import Array, KernelTerms, plain_terms
+from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 from onnxperf.latency.works import Works
 from op_models import BITS, Gemm, Recurrent, Work
 
 
-def recurrent(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
+def recurrent(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
     """seconds = x W of all steps as one product + `steps` times (h R + what a step costs beside it) + the gates.
 
     h R is one product, the directions side by side, and the batch its rows; its weights stay in L2 from step to step
     where they fit. Before Volta it runs on tiles of its own (`recurrent.tiles`), whole; later cards take those of any
     product. A layer without inputs of its own (what comes in is added to the gates) has no x W.
     Source: the forward passes of DeepBench tell what a step costs up to Volta, on tensor cores too; later cards and
-    libraries are assumed. Forms: calibrate/recurrent.md.
+    libraries are assumed. Forms: derive/recurrent.md.
     """
     sizes = [w.size for w in works.each if isinstance(w.size, Recurrent)]
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
     one_state = [Gemm(1, s.batch, s.directions * s.gates * s.hidden, s.hidden) for s in sizes]  # side by side
-    inputs = np.where(works["input"] > 0, 1.0, 0.0)
-    before = gemm(_products(works.each, all_inputs, d), d, c, dram_share)
-    steps = _products(works.each, one_state, d)
-    fits = 1 / (1 + (steps.weights / (c.tensor_gemm["hot"] * d.l2)) ** c.l2["sharpness"])
-    step = gemm(steps, d, _of_steps(d, c), 1 - fits)
-    r = c.recurrent
-    start = np.select([d.major < 7, d.major < 8], [r["step_before_cc7_s"], r["step_cc7_s"]], r["step_s"]) * d.launch
+    has_inputs = np.where(works["input"] > 0, 1.0, 0.0)
+    inputs = gemm(_products(works.each, all_inputs, cards), cards, constants, dram_share)
+    states = _products(works.each, one_state, cards)
+    in_l2 = held_share(states.weights, constants.tensor_gemm["hot"] * cards.l2, constants.l2["sharpness"])
+    step = gemm(states, cards, _of_steps(cards, constants), 1 - in_l2)
+    coef, steps = constants.recurrent, works["steps"]
+    by_generation = [coef["step_before_cc7_s"], coef["step_cc7_s"]]
+    start = np.select([cards.major < 7, cards.major < 8], by_generation, coef["step_s"]) * cards.launch
     gates = works.vector / works.vector_rate
-    each = step.seconds + start
-    seconds = inputs * before.seconds + works["steps"] * each + gates
-    compute = inputs * before.compute + works["steps"] * step.compute + gates
-    memory = inputs * before.memory + works["steps"] * step.memory
-    latency = inputs * before.latency + works["steps"] * step.latency
-    launch = inputs * before.launch + works["steps"] * (step.launch + start)
+    step_s = step.seconds + start
     detail = {
-        "steps": works["steps"], "inputs seconds": inputs * before.seconds,
-        "step seconds": each, "gates seconds": gates,
+        "steps": steps, "inputs seconds": has_inputs * inputs.seconds, "step seconds": step_s, "gates seconds": gates,
     }  # fmt: skip
-    return plain_terms(compute, memory, latency, launch, seconds, step.occupancy)._replace(detail=detail)
+    return plain_terms(
+        compute=has_inputs * inputs.compute + steps * step.compute + gates,
+        memory=has_inputs * inputs.memory + steps * step.memory,
+        latency=has_inputs * inputs.latency + steps * step.latency,
+        launch=has_inputs * inputs.launch + steps * (step.launch + start),
+        seconds=has_inputs * inputs.seconds + steps * step_s + gates,
+        occupancy=step.occupancy,
+    )._replace(detail=detail)
 
 
-def _of_steps(d: Cards, c: Constants) -> Constants:
+def _of_steps(cards: Cards, constants: Constants) -> Constants:
     """The constants of a step's product: before Volta tiles of its own, and no parts of k that would be added up."""
-    if (d.major >= 7).all():
-        return c
-    coef = c.cuda_core_tiles
-    tiles = {f"cuda_core_tiles.{kind}": {**coef[kind], **c.recurrent["tiles"]} for kind in ("batched", "single")}
-    return c.having({**tiles, "cuda_core_tiles.splits": np.where(d.major < 7, 1, coef["splits"])})
+    if (cards.major >= 7).all():
+        return constants
+    coef, step_tiles = constants.cuda_core_tiles, constants.recurrent["tiles"]
+    tiles = {f"cuda_core_tiles.{kind}": {**coef[kind], **step_tiles} for kind in ("batched", "single")}
+    return constants.having({**tiles, "cuda_core_tiles.splits": np.where(cards.major < 7, 1, coef["splits"])})
 
 
-def _products(works: Sequence[Work], sizes: list[Gemm], d: Cards) -> Works:
+def _products(works: Sequence[Work], sizes: list[Gemm], cards: Cards) -> Works:
     """Products of these sizes as kernels of the types that the recurrent works have."""
 
     def product(w: Work, s: Gemm) -> Work:
@@ -66,14 +68,15 @@ def _products(works: Sequence[Work], sizes: list[Gemm], d: Cards) -> Works:
         stored, moved = s.batch * s.n * s.k * bits // 8, s.batch * s.m * bits // 8
         return Work(s, w.dtype, w.pipe, stored + moved * s.k, moved * s.n, stored, 2 * s.batch * s.m * s.n * s.k)
 
-    return Works([product(w, s) for w, s in zip(works, sizes, strict=True)], d)
+    return Works([product(w, s) for w, s in zip(works, sizes, strict=True)], cards)
 
 
-def processor_recurrent(works: Works, d: Cards, c: Constants, fetch: Array) -> KernelTerms:
-    """The arithmetic, and the recurrent weights once a step."""
-    compute = works.matrix / works.rate + works.vector / c.processor["vector_flops"] / (d.sms * d.hz)
-    again = np.maximum(works["steps"], 1) * works.weights / (c.processor["shared_bytes"] * d.hz) * d.memory
-    return joined(works, d, compute, works.weights * fetch + again + moving(works, d, c))
+def processor_recurrent(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+    """The arithmetic, and the recurrent weights once a step, from the shared cache."""
+    coef = constants.processor
+    compute = works.matrix / works.rate + works.vector / coef["vector_flops"] / (cards.sms * cards.hz)
+    every_step = np.maximum(works["steps"], 1) * works.weights / (coef["shared_bytes"] * cards.hz) * cards.memory
+    return joined(works, cards, compute, works.weights * fetch + every_step + moving(works, cards, constants))
 
 
 FAMILY = KernelFamily(

@@ -1,9 +1,14 @@
-"""Kernels that sweep rows: softmax, normalisation, reduction."""
+"""Kernels that sweep rows: softmax, normalisation, reduction.
+
+Shapes: n works on g cards are [n, g].
+Source: softmax and normalisation fitted on NeuSight's FP32 kernels, whose grids show the blocks; reductions are
+assumed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,70 +24,124 @@ from op_models import Rows, Work
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
 
 
-def rows(works: Works, d: Cards, c: Constants, dram_share: Array) -> KernelTerms:
+class Kind(NamedTuple):
+    """Rows as columns [n, 1], and masks that tell which kernel sweeps them.
+
+    number, width: of rows, and elements of one. softmax: sweeps a row several times; reduction: once, with one result;
+    normalisation is what is neither. in_registers: a softmax of up to IN_REGISTERS elements, which takes one warp a
+    row and reads it once; own_block: a kernel with a thread for each element of a row (ONNX Runtime's).
+    """
+
+    number: Array
+    width: Array
+    softmax: Array
+    reduction: Array
+    in_registers: Array
+    own_block: Array
+
+
+class Grid(NamedTuple):
+    """The blocks of the rows: threads of a row, rows that are in flight on the card at once, and parts of a row."""
+
+    threads: Array
+    in_flight: Array
+    parts: Array
+
+
+def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
     """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
     memory: what is swept again comes from DRAM where the rows in flight exceed L2;
-    miss = 1 / (1 + (`miss` L2 / open)^`miss_sharpness`).
-    compute: issue slots, threads x (of the row + of each step of its block along it) a row; see `_slots`.
-    latency: waves x (a row alone + its steps).
-    A softmax of up to 1024 elements takes a warp and stays in its registers; blocks grow with long rows, and a plain
-    reduction of few long rows is split over more blocks, at the price of a second kernel.
-    Source: softmax and normalisation fitted on NeuSight's FP32 kernels, whose grids show the blocks; reductions are
-    assumed.
+    miss = 1 / (1 + (`miss` L2 / bytes in flight)^`miss_sharpness`).
+    compute: issue slots of all threads, or the vector FLOPs. latency: waves x (`row_s` + `step_s` x steps of a row).
     """
-    r = c.rows
-    width, count = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
-    sweeping, plain, shared = works["passes"] >= 2, works["passes"] == 0, works["block"] > 0
-    in_registers = sweeping & (width <= IN_REGISTERS) & ~shared
-    threads = np.clip(2 ** np.ceil(np.log2(width / r["elements_per_thread"])), np.where(plain, 32, 128), 1024)
-    threads = np.where(sweeping, np.clip(2 ** np.ceil(np.log2(np.maximum(width // 8, 1))), 32, 512), threads)
-    threads = np.where(shared, works["block"], np.where(in_registers, 32, threads))
-    resident = np.minimum(d.threads // np.maximum(threads, 128), r["blocks_per_sm"])
-    warps = d.threads / threads / np.where(in_registers, 2, 1)  # a row in registers leaves half as many threads room
-    in_flight = d.sms * np.where(threads < 128, warps, np.maximum(resident, 1))  # rows
-    most = np.where(plain, np.minimum(np.floor(in_flight / count), width / r["split_elements"]), 1)
-    parts = np.maximum(np.floor(most), 1)
-    again = np.where(in_registers | shared, 0, works["passes"]) * works.read
-    open_bytes = np.minimum(count * parts, in_flight) * works.read / (count * parts)
-    miss = 1 / (1 + (r["miss"] * d.l2_near / np.maximum(open_bytes, 1)) ** r["miss_sharpness"])
-    memory, dram_bytes = traffic(works.bytes, d, c, r["norm"], again, miss)
-    slots, steps = _slots(width / parts, threads, in_registers, sweeping, plain, r)
-    slots = np.where(shared, r["slots"]["shared_row"], slots)
-    issue = np.maximum(count * parts / d.sms, 1) * threads * slots / (d.schedulers * 32 * d.hz) * d.compute
-    compute = np.maximum(works.vector / works.vector_rate, issue)
-    latency = np.ceil(count * parts / in_flight) * np.where(shared, r["shared_s"], r["row_s"] + r["step_s"] * steps)
-    floor = r["floor_s"] + np.where(parts > 1, c.launch["kernel_s"] / d.launch, 0.0)
-    detail = {"threads of a row": threads, "rows in flight": np.minimum(count * parts, in_flight)}
+    coef = constants.rows
+    kind = _kind(works)
+    grid = _grid(works, kind, cards, coef)
+    all_parts = kind.number * grid.parts
+    open_rows = np.minimum(all_parts, grid.in_flight)
+    reread_bytes = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
+    open_bytes = open_rows * works.read / all_parts
+    miss = 1 / (1 + (coef["miss"] * cards.l2_near / np.maximum(open_bytes, 1)) ** coef["miss_sharpness"])
+    memory, dram_bytes = traffic(works.bytes, cards, constants, coef["norm"], reread_bytes, miss)
+    slots, steps = _slots(kind.width / grid.parts, grid.threads, kind, coef)
+    issued = np.maximum(all_parts / cards.sms, 1) * grid.threads * slots
+    issue_s = issued / (cards.schedulers * 32 * cards.hz) * cards.compute
+    compute = np.maximum(works.vector / works.vector_rate, issue_s)
+    row_s = np.where(kind.own_block, coef["shared_s"], coef["row_s"] + coef["step_s"] * steps)
+    latency = np.ceil(all_parts / grid.in_flight) * row_s
+    joined_s = np.where(grid.parts > 1, constants.launch["kernel_s"] / cards.launch, 0.0)
+    detail = {"threads of a row": grid.threads, "rows in flight": open_rows}
     detail |= {"miss share": miss, "DRAM bytes": dram_bytes}
-    return with_floor(compute, memory, floor, count * parts * threads, r["overlap"], d, c, detail, latency)
+    return with_floor(
+        compute, memory, coef["floor_s"] + joined_s, all_parts * grid.threads, coef["overlap"], cards, constants,
+        detail, latency,
+    )  # fmt: skip
 
 
-def _slots(
-    width: Array, threads: Array, in_registers: Array, sweeping: Array, plain: Array, r: Mapping[str, Any]
-) -> tuple[Array, Array]:
-    """Issue slots of each thread for one row, and the steps in which its block goes along it.
+def _kind(works: Works) -> Kind:
+    """The columns of rows, and the kernel that sweeps them, by the passes and the block that the rule names."""
+    width, number = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
+    softmax, reduction, own_block = works["passes"] >= 2, works["passes"] == 0, works["block"] > 0
+    in_registers = softmax & (width <= IN_REGISTERS) & ~own_block
+    return Kind(number, width, softmax, reduction, in_registers, own_block)
 
-    A step takes `vector` elements a thread. Softmax of long rows takes what whole steps leave one element a thread at
-    a time, and so the first block's worth of a row that does not start on 16 bytes. Normalisation costs three steps
-    more where only some threads make a fourth (eighth, ...) step: every card shows that cliff from 1540 to 2044 and
-    from 3588 to 4092 elements, as of a loop unrolled four times whose warps run it and the remainder, too.
+
+def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Grid:
+    """Threads, rows in flight and parts of a row.
+
+    Blocks grow with long rows, in powers of two. A reduction of few long rows is split over more blocks while the card
+    has room, in parts of `split_elements` at least, at the price of a second kernel.
     """
-    s, vector = r["slots"], r["vector"]
-    reach = threads * vector
+    wanted = 2 ** np.ceil(np.log2(kind.width / coef["elements_per_thread"]))
+    threads = np.clip(wanted, np.where(kind.reduction, 32, 128), 1024)
+    of_softmax = np.clip(2 ** np.ceil(np.log2(np.maximum(kind.width // 8, 1))), 32, 512)
+    threads = np.where(kind.softmax, of_softmax, threads)
+    threads = np.where(kind.own_block, works["block"], np.where(kind.in_registers, 32, threads))
+    blocks = np.minimum(cards.threads // np.maximum(threads, 128), coef["blocks_per_sm"])  # of several warps, on an SM
+    warps = cards.threads / threads / np.where(kind.in_registers, 2, 1)  # rows in registers: room for half the threads
+    in_flight = cards.sms * np.where(threads < 128, warps, np.maximum(blocks, 1))
+    split = np.minimum(np.floor(in_flight / kind.number), kind.width / coef["split_elements"])
+    return Grid(threads, in_flight, np.maximum(np.floor(np.where(kind.reduction, split, 1)), 1))
+
+
+def _slots(width: Array, threads: Array, kind: Kind, coef: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Issue slots of each thread for one row of `width` elements, and the steps in which its block goes along it.
+
+    A thread takes `vector` elements in a step. Normalisation costs three steps more where only some threads make a
+    fourth (eighth, ...) step: every card shows that cliff from 1540 to 2044 and from 3588 to 4092 elements, as of a
+    loop that is unrolled four times, whose warps run both it and the remainder.
+    """
+    slots_of = coef["slots"]
+    reach = threads * coef["vector"]
     steps = np.ceil(width / reach)
     divided = (steps % 4 == 0) & (width % reach != 0)
-    normalise = s["normalise_row"] + s["normalise_step"] * (steps + 3 * divided)
-    unaligned = np.where(width % 4 == 0, 0, np.where(width % 2 == 0, 0.5, 0.75))  # share of the rows
-    rest = np.where(unaligned > 0, np.maximum(width - threads, 0), width)
-    whole = np.floor(rest / reach)
-    single = np.ceil((rest - whole * reach) / threads) + unaligned
-    sweep = s["sweep_row"] + s["sweep_step"] * whole + s["sweep_single"] * single
+    normalisation = slots_of["normalise_row"] + slots_of["normalise_step"] * (steps + 3 * divided)
+    long_softmax, softmax_steps = _long_softmax(width, threads, reach, slots_of)
     padded = 2 ** np.ceil(np.log2(np.maximum(width, 32)))
-    warp = s["warp_row"] + s["warp_element"] * padded / 32
-    reduce = s["reduce_row"] + s["reduce_step"] * steps
-    slots = np.where(in_registers, warp, np.where(sweeping, sweep, np.where(plain, reduce, normalise)))
-    return slots, np.where(in_registers, 1, np.where(sweeping, whole + single, steps))
+    in_registers = slots_of["warp_row"] + slots_of["warp_element"] * padded / 32
+    reduction = slots_of["reduce_row"] + slots_of["reduce_step"] * steps
+    slots = np.where(
+        kind.in_registers,
+        in_registers,
+        np.where(kind.softmax, long_softmax, np.where(kind.reduction, reduction, normalisation)),
+    )
+    slots = np.where(kind.own_block, slots_of["shared_row"], slots)
+    return slots, np.where(kind.in_registers, 1, np.where(kind.softmax, softmax_steps, steps))
+
+
+def _long_softmax(width: Array, threads: Array, reach: Array, slots_of: Mapping[str, float]) -> tuple[Array, Array]:
+    """Issue slots of a thread for a row that exceeds one warp's registers, and steps of its block along the row.
+
+    Whole steps take `reach` elements. What they leave over is taken one element a thread at a time, and so are the
+    first elements of a row that does not start on 16 bytes, which depends on the width.
+    """
+    unaligned = np.where(width % 4 == 0, 0, np.where(width % 2 == 0, 0.5, 0.75))  # share of the rows
+    aligned_width = np.where(unaligned > 0, np.maximum(width - threads, 0), width)
+    whole = np.floor(aligned_width / reach)
+    single = np.ceil((aligned_width - whole * reach) / threads) + unaligned
+    slots = slots_of["sweep_row"] + slots_of["sweep_step"] * whole + slots_of["sweep_single"] * single
+    return slots, whole + single
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:

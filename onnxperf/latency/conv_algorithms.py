@@ -1,0 +1,251 @@
+"""What libraries run for a convolution on CUDA cores: implicit products, Winograd and Fourier transforms.
+
+Each algorithm yields the terms of its kernels, with infinite seconds where the shape does not allow it; shapes are
+[n, g] for n works on g cards. Source of the forms: Lavin and Gray, "Fast algorithms for convolutional neural
+networks", 2015; Mathieu, Henaff and LeCun, "Fast training of convolutional networks through FFTs", 2013. Which tiles
+and transforms there are: kernel names of cuDNN 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from onnxperf.latency.cards import Cards, nearest
+from onnxperf.latency.constants import Constants
+from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
+from onnxperf.latency.traffic import traffic
+from onnxperf.latency.works import Works
+
+SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
+BYTES = 4  # of an element in FP32
+
+
+class Shape(NamedTuple):
+    """A convolution as columns [n, 1].
+
+    cin, cout: channels of one group; out: positions out of an image; taps: elements of the filter; k: products that an
+    output sums up; x_bytes, w_bytes: of the image and the filter. transformable: stride 1, one group, sums in FP32.
+    """
+
+    images: Array
+    groups: Array
+    cin: Array
+    cout: Array
+    out: Array
+    taps: Array
+    k: Array
+    x_bytes: Array
+    w_bytes: Array
+    transformable: Array
+
+    @property
+    def edge(self) -> Array:
+        """The side of a square image with as many positions out."""
+        return np.asarray(np.sqrt(self.out))
+
+
+class Transform(NamedTuple):
+    """An algorithm that multiplies in another basis.
+
+    points: products of a tile; flops: of one product; width: bytes of a number (complex: 8); outputs [n, 1]: the side
+    of a tile of the result; open_to [n, 1] or [n, g]: the works that it can do.
+    """
+
+    name: str
+    points: int
+    flops: int
+    width: int
+    outputs: Array
+    open_to: Array
+
+
+def shape_of(works: Works) -> Shape:
+    """The columns of convolutions, none of their sizes below 1."""
+    groups, out, images = (np.maximum(works[f], 1) for f in ("groups", "out", "images"))
+    cin, cout = np.maximum(works["cin"] / groups, 1), np.maximum(works["cout"] / groups, 1)
+    k = np.maximum(works.matrix / (2 * images * out * cout * groups), 1)
+    plain = np.array([[w.dtype in SUMS_IN_FP32 and getattr(w.size, "direction", "") == "forward"] for w in works.each])
+    transformable = plain & (works["stride"] == 1) & (groups == 1)
+    image_bytes = works.read - works.weights
+    return Shape(images, groups, cin, cout, out, works["taps"], k, image_bytes, works.weights, transformable)
+
+
+def cuda_core_algorithms(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+    """Every algorithm, on each of its tiles."""
+    yield from implicit(works, s, cards, constants)
+    yield from fused_winograd(works, s, cards, constants)
+    yield from transformed(works, s, cards, constants)
+
+
+def implicit(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+    """The product without a matrix of its operand: the image is gathered tap by tap, mostly from caches.
+
+    A block has 128 positions by 32, 64 or 128 channels. Each column of blocks sweeps the image again, from DRAM where
+    L2 does not hold it.
+    """
+    coef, rows = constants.convolution, 128
+    for columns in coef["columns"]:
+        sweeps = np.ceil(s.cout / columns)
+        number = s.groups * np.ceil(s.images * s.out / rows) * sweeps
+        flops = 2 * rows * columns * s.k * _small_tile_loss(rows, columns, coef["implicit"], constants)
+        compute, waves = blocks(number, flops, rows * columns / 2048, works, cards, constants)
+        memory = np.maximum(
+            _swept_s(works, s, cards, constants, sweeps), _l2_s(number, rows, columns, s.k, BYTES, cards, constants)
+        )
+        everything = np.ones_like(compute)
+        yield _terms(
+            f"{rows}x{columns}", works, cards, constants, executed_share=everything, compute=compute, memory=memory,
+            waves=waves, open_to=everything > 0,
+        )  # fmt: skip
+
+
+def fused_winograd(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+    """Winograd's F(2x2, 3x3) in one kernel: 16 products for 36, 32 tiles of 2x2 outputs by 32 channels a block.
+
+    The 32 tiles lie in images x rows x columns as the library has kernels for; what does not fit at borders is wasted.
+    """
+    open_to = s.transformable & (s.taps == 9)
+    if not open_to.any():
+        return
+    coef = constants.convolution
+    edge = np.ceil(s.edge / 2)
+    tiles = {
+        (i, h, w): np.ceil(s.images / i) * np.ceil(edge / h) * np.ceil(edge / w)
+        for i, h, w in (tuple(t) for layouts in coef["fused_tiles"].values() for t in layouts)
+    }
+    layouts_of = [nearest(coef["fused_tiles"], device.capability) for device in cards.devices]
+    fewest = [np.minimum.reduce([tiles[i, h, w] for i, h, w in layouts]) for layouts in layouts_of]
+    sweeps = np.ceil(s.cout / 32)
+    number = np.concatenate(fewest, axis=1) * sweeps
+    compute, waves = blocks(number, 2 * 16 * 32 * 32 * s.cin * coef["fused"], 8.0, works, cards, constants)
+    memory = _swept_s(works, s, cards, constants, sweeps)
+    executed_share = np.clip(16 / 36 * number * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36, 1)
+    yield _terms(
+        "winograd 2x2", works, cards, constants, executed_share=executed_share, compute=compute, memory=memory,
+        waves=waves, open_to=open_to,
+    )  # fmt: skip
+
+
+def transformed(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+    """Products in another basis, on every tile that the library has for them.
+
+    Three kernels transform the image, the filter and the result, through DRAM where L2 does not hold them; between
+    them runs one product for each point of a tile: tiles x channels in x channels out.
+    """
+    if not (s.transformable & (s.taps >= 9)).any():
+        return
+    coef = constants.convolution
+    for t in _transforms(s, cards):
+        if not t.open_to.any():
+            continue
+        tiles = s.images * np.ceil(s.edge / np.maximum(t.outputs, 1)) ** 2
+        image, filters, result = (t.width * t.points * n for n in (tiles * s.cin, s.cin * s.cout, tiles * s.cout))
+        moves = (s.x_bytes + image, s.w_bytes + filters, works.written + result)
+        transform_s = coef["transform"] * np.asarray(sum(stream_s(x, cards, constants) for x in moves))
+        workspace = image + filters + result
+        stream = stream_s(workspace, cards, constants)
+        executed_share = np.minimum(t.points * t.flops * tiles / (2 * s.images * s.out * s.taps), 1)
+        for columns, rows, available in _product_tiles(cards, constants):
+            number = t.points * np.ceil(tiles / rows) * np.ceil(s.cout / columns)
+            k = 8 * np.ceil(s.cin / 8)
+            flops = t.flops * rows * columns * k * _small_tile_loss(rows, columns, coef["product"], constants)
+            warps = min(max(rows * columns / 2048, 1), 8)
+            compute, waves = blocks(number, flops, warps, works, cards, constants)
+            memory = np.maximum(stream, _l2_s(number, rows, columns, k, t.width, cards, constants))
+            yield _terms(
+                t.name, works, cards, constants, executed_share=executed_share * np.ones_like(stream), compute=compute,
+                memory=memory, waves=waves, open_to=t.open_to & available, transform_s=transform_s, kernels=4,
+                workspace=workspace,
+            )  # fmt: skip
+
+
+def _transforms(s: Shape, cards: Cards) -> tuple[Transform, ...]:
+    """Winograd's F(4x4, 3x3) and F(5x5, 5x5), Fourier transforms of 16x16 and 32x32 tiles: half of them by symmetry."""
+    reach = np.sqrt(s.taps)
+    square = s.transformable & (reach == np.floor(reach))
+    return (
+        Transform("winograd 4x4", 36, 2, 4, np.full_like(reach, 4), square & (reach == 3)),
+        Transform("winograd 5x5", 81, 2, 4, np.full_like(reach, 5), square & (reach == 5) & (cards.major >= 7)),
+        Transform("fft 16x16", 16 * 9, 8, 8, 17 - reach, square & (reach >= 3) & (reach <= 9)),
+        Transform("fft 32x32", 32 * 17, 8, 8, 33 - reach, square & (reach >= 3) & (reach <= 17)),
+    )
+
+
+def _product_tiles(cards: Cards, constants: Constants) -> list[tuple[int, int, Array]]:
+    """Columns and rows of all tiles, and the cards [1, 1, g] whose library has them."""
+    sets = [nearest(constants.convolution["product_tiles"], device.capability) for device in cards.devices]
+    every = sorted({(a, b) for tiles in sets for a, b in tiles})
+    return [(a, b, np.array([[[a, b] in tiles for tiles in sets]])) for a, b in every]
+
+
+def blocks(
+    number: Array, flops: Array, warps: float, works: Works, cards: Cards, constants: Constants
+) -> tuple[Array, Array]:
+    """Seconds of `number` blocks of so many FLOPs and warps each, in waves over the SMs; and waves: blocks / SMs.
+
+    counted waves x (FLOPs / (rate of an SM x share of latency that its warps hide) + prologue / resident blocks), 16
+    warps being resident on an SM. A partial last wave is counted as part of a full one by the factor alpha.
+    """
+    coef = constants.convolution
+    waves = number / cards.sms
+    resident = np.maximum(1, np.floor(16 / warps))
+    counted = counted_waves(waves, coef["alpha"])
+    hidden = hidden_latency(waves, warps, resident, coef["half_warps"])
+    efficiency = hidden / np.where(cards.lanes >= 128, 1 + coef["issue"], 1.0)
+    block_s = flops * cards.sms / (works.rate * efficiency)
+    return counted * (block_s + coef["prologue_s"] / resident) * cards.compute, waves
+
+
+def _small_tile_loss(rows: int, columns: int, cycles: float, constants: Constants) -> float:
+    """Cycles for each that the lanes would need: those of the algorithm, and `kappa` more for small tiles' loads."""
+    return float(cycles * (1 + 32 * constants.convolution["kappa"] * (1 / rows + 1 / columns)))
+
+
+def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards, constants: Constants) -> Array:
+    """Seconds in which L2 feeds `number` blocks with their operands, `width` bytes an element."""
+    nbytes = width * number * (rows + columns) * k
+    return np.asarray(nbytes / (cards.l2_Bps * constants.l2["achieved"]) * cards.memory)
+
+
+def stream_s(nbytes: Array, cards: Cards, constants: Constants) -> Array:
+    """Seconds of so many bytes through DRAM, or L2 where it holds them."""
+    return traffic(nbytes, cards, constants, constants.pointwise["norm"])[0]
+
+
+def _swept_s(works: Works, s: Shape, cards: Cards, constants: Constants, sweeps: Array) -> Array:
+    """Seconds of DRAM traffic where each column of blocks reads the image again.
+
+    Of every sweep behind the first, the share image / (image + L2) comes from DRAM, by the factor `restream`.
+    """
+    miss = s.x_bytes / (s.x_bytes + cards.l2)
+    nbytes = works.bytes + constants.convolution["restream"] * miss * (sweeps - 1) * s.x_bytes
+    return np.asarray(nbytes / (cards.bandwidth * cards.dram) * cards.memory)
+
+
+def _terms(
+    name: str, works: Works, cards: Cards, constants: Constants, *, executed_share: Array, compute: Array,
+    memory: Array, waves: Array, open_to: Array, transform_s: Array | float = 0.0, kernels: int = 1,
+    workspace: Array | float = 0.0,
+) -> KernelTerms:  # fmt: skip
+    """The terms of one algorithm: pnorm(compute, memory) of its product, transforms before and behind it, launches."""
+    coef = constants.convolution
+    launch = kernels * constants.launch["kernel_s"] * cards.launch
+    seconds = pnorm(compute, memory, p=coef["norm"]) + transform_s + launch
+    useful = np.minimum(executed_share * works.matrix / works.rate * cards.compute, compute)
+    detail: dict[str, Array] = {}
+    if len(works.each) == 1:  # somebody asks about this one
+        counted = counted_waves(waves, coef["alpha"])
+        detail = {
+            "executed share": executed_share, "waves": waves, "counted waves": counted, "product seconds": compute,
+            "traffic seconds": memory, "transform seconds": np.asarray(transform_s),
+            "full waves efficiency": waves / counted,
+            "product efficiency": executed_share * works.matrix / works.rate / compute * counted / waves,
+        }  # fmt: skip
+    return KernelTerms(
+        useful, memory + transform_s, compute - useful, np.broadcast_to(launch, compute.shape),
+        np.where(open_to, seconds, np.inf), np.array(name), np.asarray(workspace), np.asarray(kernels),
+        np.clip(waves, 0, 1), executed_share * coef["energy"], detail,
+    )  # fmt: skip

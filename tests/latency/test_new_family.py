@@ -1,0 +1,159 @@
+"""A kernel family and a method of prediction are one file each: both are added here in a temporary folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import gpu_specs
+from onnxperf import explain, methods
+from onnxperf.graph import Graph
+from onnxperf.latency import families, shipped
+from onnxperf.latency.intervals import DISTANCES
+from onnxperf.pipeline import Request, run_of
+from onnxperf.run import Run
+from onnxperf.summary import summarise
+from op_models import Operator, Tensor, core
+
+FAMILY = '''
+"""Butterflies of a fast transform: one pass over the tensor for each doubling of a block."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.processor import streamed
+from onnxperf.latency.terms import plain_terms
+from op_models import op, work
+
+
+class Butterfly(NamedTuple):
+    points: int
+    passes: int
+
+
+@op("custom::Butterfly")
+def butterfly(op, x):
+    passes = x.shape[-1].bit_length() - 1
+    return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
+
+
+def card(works, cards, constants, dram_share):
+    memory = works["passes"] * works.bytes / cards.bandwidth
+    compute = works.vector / works.vector_rate
+    launch = works["passes"] * constants.launch["kernel_s"] * cards.launch
+    return plain_terms(compute, memory, 0.0, launch, np.maximum(compute, memory) + launch)
+
+
+FAMILY = KernelFamily(Butterfly, card, streamed{error_class})
+'''
+
+METHOD = '''
+"""Half of the speed of light."""
+
+from onnxperf.latency.method import Method
+
+
+def times(works, cards, constants, stored, bound):
+    return bound._replace(seconds=2 * bound.seconds)
+
+
+METHOD = Method(name="half-light", describe="twice the bound", times=times, own_form="the bound"{error_class})
+'''
+
+Add = Callable[[ModuleType, str, str], None]
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Add a file to a package for one test, as if it lay in its folder; rules that it registers go with it."""
+    monkeypatch.setattr(core, "_RULES", dict(core._RULES))
+
+    def to(package: ModuleType, name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        assert [p.name for p in tmp_path.iterdir() if p.suffix] == [f"{name}.py"], "one file is all it takes"
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+        known = families.FAMILIES if package is families else methods.METHODS
+        for key, declared in package.declared().items():
+            monkeypatch.setitem(known, key, declared)
+        del sys.modules[f"{package.__name__}.{name}"]
+        delattr(package, name)
+
+    return to
+
+
+def transform(*gpus: str, **terms: str) -> Run:
+    """A model of one butterfly of 256 rows of 4096 elements, and an addition behind it."""
+    x, y, z = (Tensor(name, "float32", (256, 4096), "activation") for name in "xyz")
+    butterfly = Operator("transform", "custom::Butterfly", (x,), (y,), nodes=("transform",))
+    add = Operator("add", "Add", (y, y), (z,), version=13, nodes=("add",))
+    graph = Graph("model", (butterfly, add), (x,), (z,))
+    return run_of(Request(graph, terms=terms), gpus[0] if len(gpus) == 1 else gpus)
+
+
+def test_a_family_is_one_file(add: Add) -> None:
+    add(families, "butterfly", FAMILY.replace("{error_class}", ""))
+    run = transform("t4")
+    kernel, other = summarise(run).kernels
+    t4, passes, nbytes = gpu_specs.load("t4"), 12, 2 * 4 * 256 * 4096
+    launch = passes * shipped().launch["kernel_s"]
+    assert kernel.seconds == pytest.approx(passes * nbytes / t4.bandwidth_Bps + launch, rel=0.01)
+    assert (kernel.bound_by, kernel.source) == ("memory", "analytic")
+    assert kernel.flops == 10 * passes * 256 * 4096
+    e = explain.explain(run, "transform")
+    assert e.seconds == kernel.seconds
+    [found] = (s for s in e.sections if s.title == "interval")
+    assert {"class": "unknown", "half-width": shipped().interval["unknown"]["new"]}.items() <= {
+        line.name: line.value for line in found.lines
+    }.items()  # of what nobody measured, the range is wide
+    assert other.high_seconds / other.seconds < kernel.high_seconds / kernel.seconds
+
+
+def test_a_family_names_an_error_class_that_has_ranges(add: Add) -> None:
+    add(families, "butterfly", FAMILY.replace("{error_class}", ', lambda w, on_tensor: "movement"'))
+    kernel = summarise(transform("t4")).kernels[0]
+    assert np.log(kernel.high_seconds / kernel.seconds) == pytest.approx(shipped().interval["movement"]["new"])
+
+
+def test_a_family_whose_error_class_has_no_ranges_is_refused(add: Add) -> None:
+    add(families, "butterfly", FAMILY.replace("{error_class}", ', lambda w, on_tensor: "butterflies"'))
+    with pytest.raises(ValueError, match=r"no ranges for the error class 'butterflies': add .*interval\.butterflies"):
+        summarise(transform("t4"))
+
+
+def test_a_method_is_one_file(add: Add) -> None:
+    add(methods, "half_light", METHOD.replace("{error_class}", ""))
+    plain, run = transform("t4"), transform("t4", method="half-light")
+    assert np.array_equal(run.estimates.seconds, 2 * plain.estimates.floor_s)
+    assert summarise(run).seconds == pytest.approx(float(2 * plain.estimates.floor_s.sum()))
+    assert explain.explain(run, "add").seconds == summarise(run).kernels[1].seconds
+
+
+def test_a_method_never_has_the_ranges_of_another(add: Add) -> None:
+    add(methods, "half_light", METHOD.replace("{error_class}", ""))
+    wide = shipped().interval["unknown"]["new"]
+    for gpu in ("t4", "a100", "l4"):  # cards of which elementwise kernels were measured, so that tile-wave is surer
+        measured = transform(gpu).estimates.half_width[1, 0]
+        assert measured in np.ravel([shipped().interval["elementwise"][x] for x in DISTANCES])
+        run = transform(gpu, method="half-light")
+        assert (run.estimates.half_width == wide).all() and wide > 2 * measured
+        p = summarise(run)
+        assert np.log([k.high_seconds / k.seconds for k in p.kernels]) == pytest.approx([wide, wide])
+        assert p.high_seconds / p.seconds > 2
+    assert [m.name for m in methods.METHODS.values() if not m.error_class] == ["tile-wave"]
+
+
+def test_a_method_may_have_an_error_class_of_its_own(add: Add) -> None:
+    add(methods, "half_light", METHOD.replace("{error_class}", ', error_class="half-light"'))
+    run = transform("t4", method="half-light")
+    with pytest.raises(ValueError, match="no ranges for the error class 'half-light'"):
+        _ = run.estimates
+    own = dict.fromkeys(DISTANCES, 0.7) | {"within": 0.5}
+    told = Run(run.graph, run.devices, run.scenario, shipped().having({"interval.half-light": own}))
+    assert told.estimates.half_width.tolist() == [[1.54], [0.7]]  # no rule knows the first one
