@@ -88,7 +88,7 @@ def test_every_kernel_has_one_place_and_all_adds_up(a, b, factor) -> None:
     assert Counter(c.b for c in d.changes if c.b) == Counter(right.kernels)
     for c in d.changes:
         assert c.cause in CAUSES and (c.a is None) == (c.cause == "added") and (c.b is None) == (c.cause == "removed")
-    own, other = ([k.seconds for k in s.prediction.kernels] for s in (left, right))
+    own, other = ([k.seconds for k in s.kernels] for s in (left, right))
     assert total(d.changes) == fsum([*other, *(-x for x in own)])
     assert total(d.changes) + d.launch_and_gaps_seconds == pytest.approx(d.seconds, rel=1e-12, abs=1e-15)
     assert sum(len(changes) for changes in d.groups.values()) + len(d.of("same")) == len(d.changes)

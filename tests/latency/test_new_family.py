@@ -18,7 +18,7 @@ from onnxperf.latency.intervals import DISTANCES
 from onnxperf.pipeline import Request, run_of
 from onnxperf.run import Run
 from onnxperf.summary import summarise
-from op_models import Operator, Tensor, core
+from op_models import Operator, Tensor, rules
 
 FAMILY = '''
 """Butterflies of a fast transform: one pass over the tensor for each doubling of a block."""
@@ -73,7 +73,7 @@ Add = Callable[[ModuleType, str, str], None]
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
     """Add a file to a package for one test, as if it lay in its folder; rules that it registers go with it."""
-    monkeypatch.setattr(core, "_RULES", dict(core._RULES))
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
 
     def to(package: ModuleType, name: str, text: str) -> None:
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
