@@ -92,7 +92,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip
-    several = isinstance(gpu, Sequence) and not isinstance(gpu, str)
+    several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
     gpus: list[Gpu] = list(gpu) if several else [gpu]
     if fit:
         found = [summarise(largest(request, g)) for g in gpus]

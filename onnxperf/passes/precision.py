@@ -65,7 +65,12 @@ def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
 
 
 def lacks_unit(device: Device, name: str) -> bool:
-    """True where a card has no unit that multiplies in a precision, so that its products run between casts."""
+    """True where a card has no unit that multiplies in a precision, so that its products run between casts.
+
+    False for what is no precision.
+    """
+    if name not in PRECISIONS:
+        return False
     dtype = STORED.get(name) or QUANTISED.get(name, "")
     return dtype in UNITS and UNITS[dtype] not in device.dense_flops
 
