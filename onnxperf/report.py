@@ -1,11 +1,11 @@
-"""One terminal screen: how long, how sure, why, and what to change. Drawn from a `Prediction` alone.
+"""A prediction on a terminal: ten lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
 
 Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -16,75 +16,153 @@ from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
 from onnxperf.scenario import PLATFORMS
-from onnxperf.tables import GAP, duration, row, shortened, size, stacked, tabulate
+from onnxperf.tables import GAP, WIDTH, duration, row, shortened, size, stacked, tabulate
 
 BAR = 24
 GAPS = 10  # phases and gaps listed
 OPERATORS = 8  # types listed before the rest is summed up
+BRIEF_OPERATORS = 4  # the same on the short screen
+SEEN = 0.005  # shares below this one are left out
+ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
+URGENT = ("assumed-operator", "host-fallback", "assumed-trip-count", "gpu-alias")  # notes that the short screen shows
+BRIEF_NOTES = 3  # of these at most
+DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
+
+Changes = Sequence[tuple[str, Prediction]]
 
 
 def show(
-    out: Console, p: Prediction, device: Device, *, top: int = 10, detail: bool = False,
-    changes: Sequence[tuple[str, Prediction]] = (),
-) -> None:  # fmt: skip
-    """Print a prediction: one screen, or with `detail` every kernel and note.
+    out: Console, p: Prediction, device: Device, *, top: int | None = None, detail: bool = False, changes: Changes = ()
+) -> None:
+    """Print a prediction: ten lines, or with `detail` everything that is known of it.
 
-    `top` is how many different kernels to list; `changes` are the same run under other terms.
+    `top` is how many different kernels to list: by default none, with `detail` every kernel by itself. `changes` are
+    the same run under other terms.
     """
-    parts: list[RenderableType] = [
-        _headline(p, device),
-        _shares(out, p, device),
-        _facts(p, device),
-        _by_operator(out, p),
-    ]
+    parts: list[RenderableType] = [_headline(p, device, detail=detail)]
     if detail:
-        parts.append(_kernels(out, [[k] for k in p.kernels]))
+        parts += [_shares(out, p, device), _facts(p, device), _by_operator(out, p), _changes(out, p, changes)]
         if p.run.method.scheduled:
             parts += [_phases(out, p), _gaps(out, p)]
     else:
-        alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
-        for k in p.kernels:
-            alike.setdefault((k.op, k.seconds, k.repeat, k.flops, k.bytes_read, k.bound_by), []).append(k)
-        ranked = sorted(alike.values(), key=lambda ks: -sum(k.seconds for k in ks))
-        parts.append(_kernels(out, ranked[:top]))
-    parts.append(_changes(out, p, changes))
-    parts.append(_notes(p.warnings if detail else [w for w in p.warnings if w.code not in QUIET], all_nodes=detail))
+        parts.append(_brief(p, device, changes))
+    parts.append(_kernels(out, [[k] for k in p.kernels] if detail and top is None else _alike(p)[: top or 0]))
+    parts.append(_notes(p.warnings) if detail else _urgent(out, p.warnings))
     out.print(stacked(parts), end="")
 
 
-def _headline(p: Prediction, device: Device) -> Text:
+def _headline(p: Prediction, device: Device, *, detail: bool) -> Text:
+    """The model and the card, what was asked, how long that takes; first of all where it does not fit."""
     s = p.scenario
     text = Text()
     text.append(printable(f"{s.model} on {device.name} ({s.gpu})") + "\n", style="bold")
-    power = f", at most {s.power_limit_W:g} W" if s.power_limit_W else ""
-    clock = f", clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else ""
-    fused = " after onnxruntime.transformers" if s.ort_transformers else ""
-    terms = f"{s.runtime}{fused}, {s.precision} precision, batch {s.batch}, {s.method}{power}{clock}\n"
-    text.append(terms, style="dim")
-    text.append(f"\n{duration(p.seconds)}", style="bold green")
+    for note in p.warnings:
+        if note.code == DOES_NOT_FIT:
+            text.append(f"DOES NOT FIT: {printable(note.message)}\n", style="bold red")
+    text.append(f"{_terms(p)}\n", style="dim")
+    text.append(f"\n{duration(p.seconds)}" if detail else duration(p.seconds), style="bold green")
     text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
     rate = p.throughput_per_second
-    text.append(f"   {rate:,.0f} samples/s\n" if rate >= 1000 else f"   {rate:.4g} samples/s\n")
-    text.append(p.scope, style="dim")
+    text.append(f"   {rate:,.0f} samples/s" if rate >= 1000 else f"   {rate:.4g} samples/s")
+    if detail:
+        text.append(f"\n{p.scope}", style="dim")
     return text
+
+
+def _terms(p: Prediction) -> str:
+    """What was asked: the runtime, the precision, the batch, the method, and what else is not the default."""
+    s = p.scenario
+    runtime = s.runtime + (f" until {s.ort_version}" if s.ort_version else "")
+    fused = " after onnxruntime.transformers" if s.ort_transformers else ""
+    terms = [f"{runtime}{fused}", f"{s.precision} precision", f"batch {s.batch}", s.method]
+    terms += ["CUDA graph"] if s.cuda_graph else []
+    terms += [f"{s.streams} streams"] if s.streams > 1 else []
+    terms += ["with transfers"] if s.include_transfers else []
+    terms += [f"at most {s.power_limit_W:g} W"] if s.power_limit_W else []
+    terms += [f"clock {s.clock_Hz / 1e6:g} MHz"] if s.clock_Hz else []
+    return ", ".join(terms)
+
+
+def _brief(p: Prediction, device: Device, changes: Changes) -> Table:
+    """What bounds the run, which operators take the time, the memory, the best change, and how many notes there are."""
+    table = _two_columns()
+    shares = [(name, share) for name, share in _ranked(p.bound_by) if share >= SEEN]
+    row(table, "bound by", ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    if shares:
+        row(table, "", f"{shares[0][0]}: {_meanings(p, device)[shares[0][0]]}")
+    if p.kernels:
+        row(table, "operators", _brief_operators(p, device))
+    row(table, "memory", _memory(p))
+    if changes:
+        fastest = min(then.seconds for _, then in changes)
+        what, then = next((what, then) for what, then in changes if then.seconds <= ALIKE * fastest)
+        row(table, "faster", f"{p.seconds / then.seconds:.2f}x with {what}: {duration(then.seconds)}")
+    loud = sum(note.code not in QUIET for note in p.warnings)
+    near = f", and {quiet} on fusions that nearly applied" if (quiet := len(p.warnings) - loud) else ""
+    row(table, "notes", f"{loud}{near}; --detail shows them, and every kernel")
+    return table
+
+
+def _brief_operators(p: Prediction, device: Device) -> str:
+    """The types of operators that take most of the time, and the card's idle time, as shares of the run."""
+    seconds: dict[str, float] = {}
+    for k in p.kernels:
+        seconds[k.op] = seconds.get(k.op, 0.0) + k.seconds
+    ranked = _ranked(seconds)
+    parts = [(_short(op), s) for op, s in ranked[:BRIEF_OPERATORS]]
+    parts.append((f"{len(ranked) - BRIEF_OPERATORS} other types", sum(s for _, s in ranked[BRIEF_OPERATORS:])))
+    if p.run.method.scheduled and PLATFORMS[device.kind].launches:
+        parts.append(("idle", sum(gap.seconds for gap in p.gaps)))
+    return ", ".join(f"{name} {s / p.seconds:.0%}" for name, s in parts if s / p.seconds >= SEEN)
+
+
+def _urgent(out: Console, notes: Sequence[Note]) -> Text:
+    """The notes that change how an answer is to be read: one line for each code, cut where it is longer."""
+    lines = []
+    for code in URGENT:
+        if found := [note for note in notes if note.code == code]:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            message = printable(found[0].message)
+            room = max(out.width, WIDTH) - len(code) - GAP - len(more)
+            lines.append((code, f"{message if len(message) <= room else message[: room - 3] + '...'}{more}"))
+    return _listed(lines[:BRIEF_NOTES])
+
+
+def _ranked(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Names with their time or share, the largest first."""
+    return sorted(seconds.items(), key=lambda x: -x[1])
+
+
+def _two_columns() -> Table:
+    """A table of labels and what stands beside them."""
+    table = Table.grid(padding=(0, GAP))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
 
 
 def _shares(out: Console, p: Prediction, device: Device) -> Table:
     full = "#" if out.options.ascii_only else "█"
-    ranked = sorted(p.bound_by.items(), key=lambda x: -x[1])
-    means = {**_MEANING, **({} if PLATFORMS[device.kind].launches else _ON_A_CORE)}
-    rows = [(n, f"{s:.0%}", full * max(1, round(s * BAR)), means[n]) for n, s in ranked if s >= 0.005]
+    means = _meanings(p, device)
+    ranked = [(name, share) for name, share in _ranked(p.bound_by) if share >= SEEN]
+    rows = [(name, f"{share:.0%}", full * max(1, round(share * BAR)), means[name]) for name, share in ranked]
     return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
 
+def _meanings(p: Prediction, device: Device) -> dict[str, str]:
+    """What it means that a run is bound by something, and what helps, on that kind of device."""
+    replayed = {"launch": "starting kernels is the limit; larger batches help"} if p.scenario.cuda_graph else {}
+    return {**_MEANING, **(replayed if PLATFORMS[device.kind].launches else _ON_A_CORE)}
+
+
 _MEANING = {
-    "compute": "arithmetic is the limit: a faster type, fewer FLOPs",
-    "memory": "bytes are the limit: a smaller type, larger batches",
-    "latency": "too little work at once to fill the card",
-    "launch": "starting kernels is the limit: larger batches, a CUDA graph",
-    "transfer": "copies between host and device",
-    "communication": "other cards",
+    "compute": "arithmetic is the limit; a faster type or fewer FLOPs help",
+    "memory": "reading and writing memory is the limit; a smaller type or larger batches help",
+    "latency": "too little work at once to fill the card; larger batches help",
+    "launch": "starting kernels is the limit; larger batches or a CUDA graph help",
+    "transfer": "copies between host and card are the limit",
+    "communication": "exchange with other cards is the limit",
 }
 _ON_A_CORE = {
     "latency": "arithmetic below its peak: elementwise loops, short rows, registers that are not full",
@@ -92,19 +170,22 @@ _ON_A_CORE = {
 }
 
 
+def _memory(p: Prediction) -> str:
+    """How much memory a run takes, of how much, whether that fits, and what it is taken by."""
+    m = p.memory
+    weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
+    parts = f"weights {weights}, activations {activations}, workspace {workspace}"
+    return f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {'fits' if m.fits else 'DOES NOT FIT'}: {parts}"
+
+
 def _facts(p: Prediction, device: Device) -> Table:
     m, w = p.memory, p.work
-    fits = "fits" if m.fits else "DOES NOT FIT"
-    table = Table.grid(padding=(0, GAP))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = _two_columns()
     added, path, least = map(duration, (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds))
     row(table, "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak")
     flops = f"{w['matrix_flops'] / 1e9:.4g} GFLOP in products, {w['vector_flops'] / 1e9:.3g} elsewhere"
     row(table, "work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written")
-    weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
-    parts = f"weights {weights}, activations {activations}, workspace {workspace}"
-    row(table, "memory", f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits}: {parts}")
+    row(table, "memory", _memory(p))
     home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
     context = " and CUDA's context" if m.context_bytes else ""
     beyond = f"its allocator's surplus{context} included"
@@ -192,6 +273,14 @@ def _short(op: str) -> str:
     return shortened(op.rpartition("::")[2])
 
 
+def _alike(p: Prediction) -> list[list[KernelPrediction]]:
+    """Kernels of equal work and time together, those that take most time first."""
+    alike: dict[tuple[object, ...], list[KernelPrediction]] = {}
+    for k in p.kernels:
+        alike.setdefault((k.op, k.seconds, k.repeat, k.flops, k.bytes_read, k.bound_by), []).append(k)
+    return sorted(alike.values(), key=lambda ks: -sum(k.seconds for k in ks))
+
+
 def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
     names = ("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
@@ -206,21 +295,23 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 
-def _changes(out: Console, p: Prediction, changes: Sequence[tuple[str, Prediction]]) -> Table:
+def _changes(out: Console, p: Prediction, changes: Changes) -> Table:
     rows = [(what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x") for what, other in changes]
-    return tabulate(out, ("what would change it", "#time", "#faster"), rows)
+    return tabulate(out, ("what would make it faster", "#time", "#faster"), rows)
 
 
-def _notes(notes: Iterable[Note], *, all_nodes: bool) -> Text:
+def _notes(notes: Iterable[Note]) -> Text:
+    """Every note with all nodes that it is about."""
+    return _listed((note.code, printable(note.message), ", ".join(map(printable, note.nodes))) for note in notes)
+
+
+def _listed(lines: Iterable[tuple[str, ...]]) -> Text:
+    """A line for each note: its code, what it says and, in brackets, the names it is about."""
     text = Text()
-    for note in notes:
-        text.append(f"{note.code}  ", style="yellow")
-        text.append(printable(note.message))
-        if note.nodes:
-            shown = note.nodes if all_nodes else note.nodes[:3]
-            more = f", and {len(note.nodes) - len(shown)} more" if len(shown) < len(note.nodes) else ""
-            text.append(f" ({', '.join(map(printable, shown))}{more})", style="dim")
-        text.append("\n")
+    for code, message, *names in lines:
+        text.append(f"{code}  ", style="yellow")
+        text.append(message)
+        text.append("".join(f" ({name})" for name in names if name) + "\n", style="dim")
     text.rstrip()
     return text
 

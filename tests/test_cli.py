@@ -61,7 +61,34 @@ def golden(name: str, text: str) -> None:
         ("predict-detail.txt", ("predict", "mobilenetv2.onnx", "--gpu", "a100", "--detail", "--include-transfers")),
         (
             "predict-eager.txt",
-            ("predict", "gpt2-dynamic.onnx", "--gpu", "t4", "--dim", "sequence=64", "--runtime", "torch-eager"),
+            (
+                "predict",
+                "gpt2-dynamic.onnx",
+                "--gpu",
+                "t4",
+                "--dim",
+                "sequence=64",
+                "--runtime",
+                "torch-eager",
+                "--detail",
+                "--top",
+                "8",
+            ),
+        ),
+        (
+            "predict-too-large.txt",
+            (
+                "predict",
+                "gpt3-xl.onnx",
+                "--gpu",
+                "p4",
+                "--dim",
+                "sequence=512",
+                "--batch",
+                "4",
+                "--ort-version",
+                "1.12",
+            ),
         ),
         (
             "predict-roofline.txt",
@@ -197,21 +224,61 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [PREDICT, ("gpus", "a100"), ("--help",)])
+@pytest.mark.parametrize("arguments", [PREDICT, (*PREDICT, "--detail"), ("gpus", "a100"), ("--help",)])
 def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
     done = stream(arguments, "", LC_ALL="C", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout.isascii()) == (0, True)
-    if arguments == PREDICT:
+    if "--detail" in arguments:
         assert "  ####" in done.stdout
+
+
+def test_a_prediction_is_ten_lines(onnxperf_cli) -> None:
+    _, out, _ = onnxperf_cli(*PREDICT)
+    p = onnxperf.predict(RESNET, gpu="l4")
+    assert len(out.rstrip().splitlines()) == 10
+    assert duration(p.seconds) in out and "fits" in out and "node_" not in out
+    assert out.count("  Conv  ") == 0 and onnxperf_cli(*PREDICT, "--top", "3")[1].count("  Conv  ") == 3
+    assert onnxperf_cli(*PREDICT, "--detail")[1].count("  1 x") == len(p.kernels)
+
+
+def test_a_model_that_does_not_fit_says_so_first(onnxperf_cli) -> None:
+    arguments = ("predict", str(SAMPLES / "opt-1.3b.onnx"), "--gpu", "p4", "--dim", "sequence=128", "--batch", "200")
+    for more in ((), ("--detail",)):
+        assert onnxperf_cli(*arguments, *more)[1].splitlines()[1].startswith("DOES NOT FIT: p4 lacks ")
+
+
+def test_notes_that_change_an_answer_are_shown_at_once(onnxperf_cli, tmp_path: Path) -> None:
+    """One line for each code, however many notes there are, and never more than a line."""
+    from onnx import TensorProto, helper
+
+    long = "x" * 300
+    io = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in ("x", "y")]
+    nodes = [
+        helper.make_node("\x1b[2J[red]", ["x"], ["a"], domain=long),
+        helper.make_node("Other", ["a"], ["b"], domain=long),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(long, 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", io[:1], io[1:]), opset_imports=opsets)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    code, out, _ = onnxperf_cli("predict", str(tmp_path / "m.onnx"), "--gpu", "a100")
+    *_, assumed, alias = out.rstrip().splitlines()
+    assert (code, "\x1b" in out) == (0, False)
+    assert assumed.startswith("assumed-operator  ") and assumed.endswith("... (and 1 more)") and len(assumed) <= 110
+    assert alias.startswith("gpu-alias  ")
+    assert "assumed-shape" not in out and "outside-calibration" not in out
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_a_narrow_terminal_cuts_no_figure(onnxperf_cli, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
+    _, short, _ = onnxperf_cli(*PREDICT)
     _, table, _ = onnxperf_cli(*PREDICT, "--detail")
     _, cards, _ = onnxperf_cli("gpus")
     _, card, _ = onnxperf_cli("gpus", "l4")
-    assert all(len(line) <= width and "…" not in line for text in (table, cards, card) for line in text.splitlines())
+    assert all(
+        len(line) <= width and "…" not in line for text in (short, table, cards, card) for line in text.splitlines()
+    )
     rows = re.findall(r"  1 x +([0-9.]+ [un]s)(?=  |$)", table, re.M)
     assert rows == [duration(k.seconds) for k in onnxperf.predict(RESNET, gpu="l4").kernels]
     assert len(re.findall(r" [0-9]+ GiB", cards)) == len(gpu_specs.ids())

@@ -31,13 +31,13 @@ max_memory_option = click.option(
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
-@click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
-@click.option("--detail", is_flag=True, help="List every kernel, every note.")
+@click.option("--detail", is_flag=True, help="Print all there is: shares, phases, every kernel, every note.")
+@click.option("--top", type=click.IntRange(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @max_latency_option
 @max_memory_option
 @debug
 def predict(
-    model: str, json_to: str | None, top: int, detail: bool, max_latency: float | None, max_memory: float | None,
+    model: str, json_to: str | None, top: int | None, detail: bool, max_latency: float | None, max_memory: float | None,
     **terms: Any,
 ) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
