@@ -203,7 +203,7 @@ SCORED = (
     click.option("--fail-above", type=Share(), metavar="15%",
                  help="Exit 1 where MODEL or your own files are missed by more."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
-    click.option("--markdown", is_flag=True, help="Print tables for a README; not with MODEL."),
+    click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
 )  # fmt: skip
 
 #: What a framework's model is exported with.

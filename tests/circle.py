@@ -1,7 +1,8 @@
-"""The whole circle on this machine's processor: calibrate, predict, measure, compare. `python -m tests.circle`
+"""Calibrate this machine's processor, then predict and measure whole models. `python -m tests.circle`
 
-The models are none of the suite's: CNNs and transformers from PyTorch and from Keras, without their weights. Each is
-measured twice; the error is that of the prediction against the first, before and after calibration.
+The suite that calibrates has none of these models: CNNs and transformers from PyTorch and from Keras, without their
+weights. Each is measured twice; the error is that of the prediction against the first measurement, before and after
+calibration. A run's output stands in `onnxperf/calibrate/accuracy.md`.
 """
 
 from __future__ import annotations

@@ -31,9 +31,11 @@ def show(out: Console, report: Report) -> None:
 
 
 def markdown(report: Report) -> str:
-    """The tables by operator class, and of whole models by card, for a README."""
+    """A page in Markdown: the command that prints it, the tables by operator class and of whole models, the notes."""
+    command = f"onnxperf validate --markdown{'' if report.data == 'sample' else ' --data DIR'}"
     short = (classes(report), *of_models(report), ordering(report))
-    return in_markdown((*own.files(report.measurements), *short), notes(report))
+    tables = in_markdown((*own.files(report.measurements), *short), notes(report))
+    return f"# How far predictions are from measurements\n\nPrinted by `{command}`.\n\n{tables}"
 
 
 def heading(method: str) -> str:

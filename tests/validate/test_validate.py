@@ -21,6 +21,7 @@ from onnxperf.datasets.sources import fp32_torch, ort_cuda
 from onnxperf.latency import shipped
 from onnxperf.validate import Report, Score, kernels, models, show, sources, validate
 from op_models import Gemm, Work
+from tests.test_cli import ROOT, golden
 
 #: Of one card, which has no order.
 ALONE = {
@@ -149,8 +150,9 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
 
 
 @pytest.mark.slow
-def test_markdown_is_the_table_of_the_readme(report: Report) -> None:
+def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     text = show.markdown(report)
+    golden(str(ROOT / "onnxperf" / "validate" / "accuracy.md"), text)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
