@@ -100,20 +100,21 @@ def _brief(p: Prediction, device: Device, changes: Changes) -> Table:
         row(table, "faster", f"{p.seconds / then.seconds:.2f}x with {what}: {duration(then.seconds)}")
     loud = sum(note.code not in QUIET for note in p.warnings)
     near = f", and {quiet} on fusions that nearly applied" if (quiet := len(p.warnings) - loud) else ""
-    row(table, "notes", f"{loud}{near}; --detail shows them, and every kernel")
+    row(table, "notes", f"{loud}{near}; --detail shows {'them and ' if p.warnings else ''}every kernel")
     return table
 
 
 def _brief_operators(p: Prediction, device: Device) -> str:
-    """The types of operators that take most of the time, and the card's idle time, as shares of the run."""
+    """The types of operators that take most of the time, and the time without any, as shares of the run."""
     seconds: dict[str, float] = {}
     for k in p.kernels:
         seconds[k.op] = seconds.get(k.op, 0.0) + k.seconds
     ranked = _ranked(seconds)
     parts = [(_short(op), s) for op, s in ranked[:BRIEF_OPERATORS]]
     parts.append((f"{len(ranked) - BRIEF_OPERATORS} other types", sum(s for _, s in ranked[BRIEF_OPERATORS:])))
-    if p.run.method.scheduled and PLATFORMS[device.kind].launches:
-        parts.append(("idle", sum(gap.seconds for gap in p.gaps)))
+    if p.run.method.scheduled:
+        idle = "idle" if PLATFORMS[device.kind].launches else "between operators"
+        parts.append((idle, sum(gap.seconds for gap in p.gaps)))
     return ", ".join(f"{name} {s / p.seconds:.0%}" for name, s in parts if s / p.seconds >= SEEN)
 
 
