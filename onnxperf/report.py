@@ -16,7 +16,7 @@ from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
 from onnxperf.scenario import PLATFORMS
-from onnxperf.tables import GAP, WIDTH, duration, row, shortened, size, stacked, tabulate
+from onnxperf.tables import GAP, duration, row, shortened, size, stacked, tabulate
 
 BAR = 24
 GAPS = 10  # phases and gaps listed
@@ -27,6 +27,7 @@ ALIKE = 1.02  # of the fastest change's time: the first change within it is name
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 URGENT = ("assumed-operator", "host-fallback", "assumed-trip-count", "gpu-alias")  # notes that the short screen shows
 BRIEF_NOTES = 3  # of these at most
+MESSAGE = 120  # characters of such a note
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
 
 Changes = Sequence[tuple[str, Prediction]]
@@ -48,7 +49,7 @@ def show(
     else:
         parts.append(_brief(p, device, changes))
     parts.append(_kernels(out, [[k] for k in p.kernels] if detail and top is None else _alike(p)[: top or 0]))
-    parts.append(_notes(p.warnings) if detail else _urgent(out, p.warnings))
+    parts.append(_notes(p.warnings) if detail else _urgent(p.warnings))
     out.print(stacked(parts), end="")
 
 
@@ -88,8 +89,8 @@ def _brief(p: Prediction, device: Device, changes: Changes) -> Table:
     """What bounds the run, which operators take the time, the memory, the best change, and how many notes there are."""
     table = _two_columns()
     shares = [(name, share) for name, share in _ranked(p.bound_by) if share >= SEEN]
-    row(table, "bound by", ", ".join(f"{name} {share:.0%}" for name, share in shares))
     if shares:
+        row(table, "bound by", ", ".join(f"{name} {share:.0%}" for name, share in shares))
         row(table, "", f"{shares[0][0]}: {_meanings(p, device)[shares[0][0]]}")
     if p.kernels:
         row(table, "operators", _brief_operators(p, device))
@@ -118,15 +119,14 @@ def _brief_operators(p: Prediction, device: Device) -> str:
     return ", ".join(f"{name} {s / p.seconds:.0%}" for name, s in parts if s / p.seconds >= SEEN)
 
 
-def _urgent(out: Console, notes: Sequence[Note]) -> Text:
-    """The notes that change how an answer is to be read: one line for each code, cut where it is longer."""
+def _urgent(notes: Sequence[Note]) -> Text:
+    """The notes that change how an answer is to be read: one for each code, and long ones cut."""
     lines = []
     for code in URGENT:
         if found := [note for note in notes if note.code == code]:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             message = printable(found[0].message)
-            room = max(out.width, WIDTH) - len(code) - GAP - len(more)
-            lines.append((code, f"{message if len(message) <= room else message[: room - 3] + '...'}{more}"))
+            lines.append((code, f"{message if len(message) <= MESSAGE else message[: MESSAGE - 3] + '...'}{more}"))
     return _listed(lines[:BRIEF_NOTES])
 
 

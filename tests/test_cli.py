@@ -248,7 +248,7 @@ def test_a_model_that_does_not_fit_says_so_first(onnxperf_cli) -> None:
 
 
 def test_notes_that_change_an_answer_are_shown_at_once(onnxperf_cli, tmp_path: Path) -> None:
-    """One line for each code, however many notes there are, and never more than a line."""
+    """One for each code, however many notes there are and however long they are."""
     from onnx import TensorProto, helper
 
     long = "x" * 300
@@ -262,10 +262,10 @@ def test_notes_that_change_an_answer_are_shown_at_once(onnxperf_cli, tmp_path: P
     model = helper.make_model(helper.make_graph(nodes, "g", io[:1], io[1:]), opset_imports=opsets)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     code, out, _ = onnxperf_cli("predict", str(tmp_path / "m.onnx"), "--gpu", "a100")
-    *_, assumed, alias = out.rstrip().splitlines()
     assert (code, "\x1b" in out) == (0, False)
-    assert assumed.startswith("assumed-operator  ") and assumed.endswith("... (and 1 more)") and len(assumed) <= 110
-    assert alias.startswith("gpu-alias  ")
+    assert out.count("\nassumed-operator  ") == out.count("\ngpu-alias  ") == 1
+    assert "... (and 1 more)" in " ".join(out.split())
+    assert len(out.rstrip().splitlines()) <= 15
     assert "assumed-shape" not in out and "outside-calibration" not in out
 
 
