@@ -87,6 +87,8 @@ def check(s: Scenario, device: Device) -> None:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
     platform = PLATFORMS[device.kind]
     if platform.launches:
+        if s.cuda_graph and RUNTIMES[s.runtime].synchronous:
+            raise UsageError(f"{s.runtime} computes on a processor and has no CUDA graph: leave --cuda-graph out")
         return
     if RUNTIMES[s.runtime].kind != device.kind:
         raise UsageError(f"{device.id} is a processor: the runtime is {platform.runtime} there, not {s.runtime}")

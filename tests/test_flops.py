@@ -42,8 +42,8 @@ LARGER = {"roberta-large": "roberta-base", "gpt2-large": "gpt3-xl", "gpt3-2.7b":
 
 def ways(runtime: str) -> list[str]:
     """The levels of a runtime, of those at which the same rules are open to it the first."""
-    rules = {level: [f for f in RUNTIMES[runtime].fusions if f.level <= n] for level, n in LEVELS.items()}
-    return [level for i, level in enumerate(rules) if rules[level] not in [*rules.values()][:i]]
+    open_to = {level: {k for k in RUNTIMES[runtime].rules if k <= n} for level, n in LEVELS.items()}
+    return [level for i, level in enumerate(open_to) if open_to[level] not in [*open_to.values()][:i]]
 
 
 @pytest.mark.slow
