@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxperf.errors import UsageError
+from onnxperf.modules import modules_of
 
 if TYPE_CHECKING:
     FloatType = click.ParamType[float]
@@ -22,7 +22,7 @@ else:
 
 def _named_in(room: str) -> tuple[str, ...]:
     """The names of what stands in a room as one module each, without loading it."""
-    return tuple(sorted(m.name.replace("_", "-") for m in iter_modules([str(Path(__file__).with_name(room))])))
+    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).with_name(room))]))
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")

@@ -1,16 +1,24 @@
-"""What is added to the house takes one file: nothing else is touched, and it is there wherever its kind is asked for.
+"""What is added takes one file: nothing else is touched, and it is there wherever its kind is asked for.
 
-Each test writes that file into an empty folder and uses what it brings.
+Each test writes that file and uses what it brings: an empty folder holds what a user brings along, a copy of the
+packages what the package finds by itself. A kernel family stands in `latency/test_new_family.py`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -22,9 +30,10 @@ from gpu_specs import catalogue
 from onnxperf.cli import cli
 from op_models import OpModelError
 from op_models.rules import _RULES
+from tests.datasets.conftest import written
 
 ROOT = Path(__file__).parents[1]
-RESNET = ROOT / "samples" / "resnet50.onnx"
+RESNET, BERT = (ROOT / "samples" / name for name in ("resnet50.onnx", "bert-base.onnx"))
 
 
 def added(folder: Path, name: str, text: str) -> Path:
@@ -34,11 +43,55 @@ def added(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def imported(path: Path) -> None:
+def imported(path: Path) -> ModuleType:
     """Run a module as a user's own code does."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Tree:
+    """A copy of the packages in a folder: links to their files, except for what an extension writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for building in ("gpu_specs", "op_models", "onnxperf"):
+            skip = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / building, folder / building, copy_function=os.symlink, ignore=skip)
+
+    def change(self, name: str, *changes: tuple[str, str]) -> None:
+        """Replace texts that stand in a file once."""
+        text = (self.folder / name).read_text(encoding="utf-8")
+        for old, new in changes:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (self.folder / name).unlink()
+        added(self.folder, name, text)
+
+    def files(self) -> list[str]:
+        """The files that are no links: those of the extension."""
+        every = (p for p in self.folder.rglob("*") if p.is_file() and not p.is_symlink())
+        return [p.relative_to(self.folder).as_posix() for p in every]
+
+    def started(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Python with the copy instead of the packages."""
+        env = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, env=env, cwd=self.folder, timeout=300
+        )
+
+    def says(self, code: str, *arguments: str) -> Any:
+        """What code that prints JSON says there."""
+        done = self.started("-c", dedent(code), *arguments)
+        assert not done.returncode, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
 
 
 # a card
@@ -172,3 +225,219 @@ def test_everything_a_rule_is_made_of_is_at_hand() -> None:
     sizes = {"Attention", "Conv", "Gemm", "Move", "Pointwise", "Recurrent", "Rows"}
     assert shared == {"Operator", "Tensor", "Work", "op", "work", *sizes}
     assert all(getattr(onnxperf, name) is getattr(op_models, name) for name in shared)
+
+
+# a runtime
+
+RUNTIME = """
+    from onnxperf.fusions import common
+    from onnxperf.fusions.engine import BASIC
+    from onnxperf.fusions.placement import place
+    from onnxperf.runtime import HostCosts, Policy, Runtime
+
+    RUNTIME = Runtime(
+        name="my-runtime",
+        rules={BASIC: (common.gelu,)},
+        place=place,
+        policy=Policy(),
+        host=HostCosts(
+            run_s=1e-6, node_s=1e-6, launch_s=1e-6, host_op_s=1e-6, copy_s=1e-6, sync_s=1e-6, gap_s=1e-6,
+            replay_s=1e-6, replay_gap_s=1e-6, source="assumed",
+        ),
+        describe="My runtime, which fuses little",
+    )
+"""
+#: Predicts a model by the call and by the command line under a new value of a term.
+ASKED = """
+    import json, sys
+    from click.testing import CliRunner
+    import onnxperf
+    from onnxperf.cli import cli
+    _, model, term, new, old = sys.argv
+    a, b = (onnxperf.predict(model, gpu="l4", **{term: value}) for value in (new, old))
+    run = CliRunner().invoke(cli, ["predict", model, "--gpu", "l4", f"--{term}", new, "--json", "-"])
+    assert run.exit_code == 0 and json.loads(run.stdout) == json.loads(a.to_json()), run.output
+    assert new in CliRunner().invoke(cli, ["predict", "--help"]).stdout
+    found = [[p.seconds, len(p.kernels), p.high_seconds / p.seconds, p.scope] for p in (a, b)]
+    print(json.dumps([*found, [json.loads(a.to_json())[term], *(k.name for k in a.kernels)]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_runtime_is_one_module(tree: Tree) -> None:
+    added(tree.folder, "onnxperf/runtimes/my_runtime.py", RUNTIME)
+    mine, usual, (name, *_) = tree.says(ASKED, str(BERT), "runtime", "my-runtime", "ort-cuda")
+    assert name == "my-runtime" and "under My runtime" in mine[3]
+    assert mine[1] > usual[1]  # its normalisations are made of several kernels
+    assert tree.files() == ["onnxperf/runtimes/my_runtime.py"]
+
+
+# a method
+
+METHOD = """
+    from onnxperf.latency import Method
+
+    def twice(works, cards, c, stored, bound):
+        return bound._replace(seconds=2 * bound.seconds)
+
+    METHOD = Method(
+        name="my-method", describe="twice the speed-of-light bound, added up", times=twice,
+        own_form="twice the bound",
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_method_is_one_module_with_ranges_of_its_own(tree: Tree) -> None:
+    added(tree.folder, "onnxperf/methods/my_method.py", METHOD)
+    mine, usual, (name, kernel, *_) = tree.says(ASKED, str(RESNET), "method", "my-method", "roofline")
+    assert name == "my-method" and "by the my-method method" in mine[3]
+    assert mine[1] == usual[1] and mine[0] != usual[0]
+    assert 1 < mine[2] <= np.exp(0.5) * (1 + 1e-9) < np.exp(0.77)
+    told = tree.started(
+        "-m", "onnxperf", "explain", str(RESNET), "--gpu", "l4", "--method", "my-method", "--node", kernel
+    )
+    assert told.returncode == 0 and "my-method" in told.stdout and "assumed by the method" in told.stdout, told.stderr
+    assert tree.files() == ["onnxperf/methods/my_method.py"]
+
+
+# a fusion
+
+RULE = """
+@pattern("Relu + Relu", op.Relu(alone(RELU)))
+def relus(m: Match) -> Fused:
+    \"\"\"A Relu of a Relu is that Relu.\"\"\"
+    return m.fused("Relu", (m[X],))
+
+
+RULES: tuple"""
+RELUS = """
+    import json
+    from onnx import parser
+    import onnxperf
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[512,512] x) => (float[512,512] y) {a=Relu(x) y=Relu(a)}'
+    found = [onnxperf.predict(parser.parse_model(text), gpu="l4", opt_level=o) for o in ("disabled", "basic")]
+    print(json.dumps([[k.op for k in p.kernels] for p in found]))
+"""
+
+
+@pytest.mark.slow
+def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
+    assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu", "Relu"]]
+    tree.change(
+        "onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), ("    casts,\n", "    casts,\n    relus,\n")
+    )
+    assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu"]]
+    assert tree.files() == ["onnxperf/fusions/ort_basic.py"]
+
+
+# a dataset
+
+DATASET = """
+    from onnxperf.datasets.dataset import Dataset, File, Kernels
+    from onnxperf.datasets.reading import card, number, sizes, work_of
+    from onnxperf.datasets.table import Row
+    from op_models import Tensor
+
+
+    def row(r):
+        m, n, k = sizes(r, "m", "n", "k")
+        inputs = Tensor("a", "float32", (m, k)), Tensor("b", "float32", (k, n), "weight")
+        work = work_of("MatMul", inputs, Tensor("c", "float32", (m, n)))
+        return Row("my products", card(r["gpu"]), work, number(r, "ms") / 1e3)
+
+
+    DATASET = Dataset(
+        "mine", 50, "my clock",
+        kernels=(Kernels("my products", "My GEMM", "gemm", 1e-5),),
+        files=(File("products.csv.gz", ("gpu", "m", "n", "k", "ms"), row),),
+    )
+"""
+SCORED = """
+    import json, sys
+    from pathlib import Path
+    from onnxperf.datasets import read
+    from onnxperf.derive.families import FAMILIES
+    from onnxperf.validate import validate
+    data = Path(sys.argv[1])
+    scores = sorted({s.name for s in validate(data).scores})
+    print(json.dumps([scores, [t.family for t in FAMILIES["gemm"].tables(read(data))]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_dataset_is_one_module_and_is_read_fitted_to_and_scored(tree: Tree, tmp_path_factory: Any) -> None:
+    added(tree.folder, "onnxperf/datasets/sources/mine.py", DATASET)
+    rows = [f"v100-sxm2-16gb,4096,4096,{k},{k / 400}" for k in (1024, 2048, 4096)]
+    data = written(tmp_path_factory.mktemp("data"), "mine", products=["gpu,m,n,k,ms", *rows])
+    assert tree.says(SCORED, str(data)) == [["My GEMM"], ["my products"]]
+    assert tree.files() == ["onnxperf/datasets/sources/mine.py"]
+
+
+# a view
+
+VIEW = """
+    def page(p):
+        \"\"\"A line for each kernel, and what stands above them.\"\"\"
+        run, j = p.run, p.column
+        of_node = {n: o.type for o in run.graph.operators for n in o.nodes}
+        for i, (k, row) in enumerate(zip(p.kernels, run.kernels.rows, strict=True)):
+            yield {
+                "name": row.name, "ops": [of_node.get(n) for n in k.nodes], "flops": k.repeat * row.work.flops,
+                "seconds": run.estimates.seconds[i, j], "floor": run.estimates.floor_s[i, j],
+                "joules": run.estimates.joules[i, j], "start": run.timeline.start_s[i, j],
+                "after": [run.kernels.rows[b].name for b in row.after],
+            }
+        yield {
+            "card": run.devices[j].name, "method": run.method.describe, "runtime": run.runtime.describe,
+            "bytes": run.memory(j).total_bytes, "seconds": run.timeline.total_s[j], "path": p.critical_path,
+            "operators": (len(run.graph.operators), len(run.typed_graph.operators), len(run.run_graph.operators)),
+        }
+"""
+
+
+def test_a_view_is_a_function_of_a_prediction(tmp_path: Path) -> None:
+    """It imports nothing: a prediction leads to every stage behind it."""
+    page = vars(imported(added(tmp_path, "my_view.py", VIEW)))["page"]
+    for p in onnxperf.predict(BERT, gpu=["t4", "l4"], precision="fp16"):
+        *lines, total = page(p)
+        for line, k in zip(lines, p.kernels, strict=True):
+            assert (line["name"], line["flops"], tuple(line["after"])) == (k.name, k.flops, k.after)
+            assert (line["seconds"], line["start"]) == (k.seconds, k.start_seconds)
+            assert 0 < line["floor"] <= line["seconds"] and line["joules"] >= 0
+        assert "Softmax" in {op for line in lines for op in line["ops"]}
+        assert (total["bytes"], total["seconds"]) == (p.memory.total_bytes, p.seconds)
+        assert total["card"] == gpu_specs.load(p.scenario.gpu).name
+        assert {*total["path"]} <= {line["name"] for line in lines}
+        given, typed, run = total["operators"]
+        assert given == typed > run  # what is fused is one operator
+
+
+# what is not complete
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "text", "says"),
+    [
+        ("runtimes", "", "it has no RUNTIME; a module of onnxperf.runtimes defines RUNTIME = Runtime(...)"),
+        ("runtimes", "from onnxperf.runtimes.tensorrt import RUNTIME",
+         "its RUNTIME is called 'tensorrt', which must be 'half-made' as the file is"),
+        ("methods", "METHOD = 3",
+         "its METHOD is of type int; a module of onnxperf.methods defines METHOD = Method(...)"),
+        ("latency/families", "",
+         "it has no FAMILY; a module of onnxperf.latency.families defines FAMILY = KernelFamily(...)"),
+    ],
+)  # fmt: skip
+def test_what_a_module_lacks_is_told_with_its_file(tree: Tree, package: str, text: str, says: str) -> None:
+    path = added(tree.folder, f"onnxperf/{package}/half_made.py", text)
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"onnxperf: {path} can't be used: {says}\n")
+
+
+@pytest.mark.slow
+def test_a_dataset_that_is_not_complete_is_told_with_its_file(tree: Tree) -> None:
+    path = added(tree.folder, "onnxperf/datasets/sources/half_made.py", "")
+    done = tree.started("-m", "onnxperf", "validate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{path} can't be used: it has no DATASET" in done.stderr

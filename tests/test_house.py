@@ -19,10 +19,10 @@ BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime", "hosts", "runtimes",
-    "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction", "summary",
-    "pipeline", "report", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain", "gpus",
-    "compare", "validate", "arguments", "cli", "__main__",
+    "errors", "modules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime", "hosts",
+    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
+    "summary", "pipeline", "report", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain",
+    "gpus", "compare", "validate", "arguments", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.

@@ -5,10 +5,8 @@ A dataset is a module in `sources/` that has a `DATASET`: it is found by being t
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from onnxperf.datasets import sources
@@ -16,6 +14,7 @@ from onnxperf.datasets.dataset import Dataset, File, Kernels, Models
 from onnxperf.datasets.reading import located
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
+from onnxperf.modules import offered
 
 SAMPLE = Path(__file__).parent / "sample"  # a draw of every dataset, which ships with the package
 
@@ -28,7 +27,7 @@ __all__ = [
 @cache
 def datasets() -> tuple[Dataset, ...]:
     """Every dataset there is a module for, in the order of their scores."""
-    found = (import_module(f"{sources.__name__}.{m.name}").DATASET for m in pkgutil.iter_modules(sources.__path__))
+    found = offered(sources.__name__, sources.__path__, "DATASET", Dataset)
     return tuple(sorted(found, key=lambda d: d.place))
 
 

@@ -5,16 +5,13 @@ A module is called as its method is, with _ for -, so that the names are known b
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from onnxperf.latency import Method
+from onnxperf.modules import offered
 
 
 def declared() -> dict[str, Method]:
     """The methods that the modules of this package declare, by name."""
-    modules = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__)]
-    return {m.METHOD.name: m.METHOD for m in modules if hasattr(m, "METHOD")}
+    return {method.name: method for method in offered(__name__, __path__, "METHOD", Method)}
 
 
 #: By name.

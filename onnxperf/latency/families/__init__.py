@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from onnxperf.latency.family import KernelFamily
+from onnxperf.modules import offered
 from op_models import Work
 
 
 def declared() -> dict[type, KernelFamily]:
     """The families that the modules of this package declare, by size type."""
-    modules = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__)]
-    return {m.FAMILY.size: m.FAMILY for m in modules if hasattr(m, "FAMILY")}
+    return {family.size: family for family in offered(__name__, __path__, "FAMILY", KernelFamily)}
 
 
 #: By size type.
