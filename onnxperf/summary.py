@@ -57,7 +57,7 @@ def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
     seconds, width = e.seconds[:, j], e.half_width[:, j]
     low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
     columns = (
-        seconds, low, high, e.bound[:, j], e.transfer, e.variant[:, j],
+        e.source[:, j], seconds, low, high, e.bound[:, j], e.transfer, e.variant[:, j],
         timeline.start_s[:, j], timeline.streams[:, j], timeline.stalled_on[:, j],
     )  # fmt: skip
     return tuple(
@@ -82,7 +82,7 @@ def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
             repeat=k.repeat,
         )
         for k, source, s, least, most, bound, transfer, variant, start, stream, stall in zip(
-            rows, e.source, *(c.tolist() for c in columns), strict=True
+            rows, *(c.tolist() for c in columns), strict=True
         )
     )
 

@@ -1,7 +1,7 @@
 """What is added takes one file: nothing else is touched, and it is there wherever its kind is asked for.
 
 Each test writes that file and uses what it brings: an empty folder holds what a user brings along, a copy of the
-packages what the package finds by itself. A kernel family stands in `latency/test_new_family.py`.
+packages what the package finds by itself. Kernel families are added in `latency/test_new_family.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -293,11 +292,11 @@ def test_a_method_is_one_module_with_ranges_of_its_own(tree: Tree) -> None:
     mine, usual, (name, kernel, *_) = tree.says(ASKED, str(RESNET), "method", "my-method", "roofline")
     assert name == "my-method" and "by the my-method method" in mine[3]
     assert mine[1] == usual[1] and mine[0] != usual[0]
-    assert 1 < mine[2] <= np.exp(0.5) * (1 + 1e-9) < np.exp(0.77)
+    assert mine[2] > 2 > usual[2] > 1  # of what nobody measured, the range is wide
     told = tree.started(
         "-m", "onnxperf", "explain", str(RESNET), "--gpu", "l4", "--method", "my-method", "--node", kernel
     )
-    assert told.returncode == 0 and "my-method" in told.stdout and "assumed by the method" in told.stdout, told.stderr
+    assert told.returncode == 0 and "my-method" in told.stdout, told.stderr
     assert tree.files() == ["onnxperf/methods/my_method.py"]
 
 

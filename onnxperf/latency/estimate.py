@@ -32,7 +32,7 @@ class Estimates:
     range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
     of all repeats. workspace: bytes. bound: index into BOUNDS. variant: tile or algorithm. occupancy: the share of the
     device that a kernel occupies. transfer [n]: True for copies between host and device. power_factor [g]: by how much
-    the power limit slows every kernel. source [n]: analytic, calibrated or assumed.
+    the power limit slows every kernel. source: analytic, calibrated or assumed.
     """
 
     seconds: Array
@@ -47,7 +47,7 @@ class Estimates:
     occupancy: Array
     transfer: Array
     power_factor: Array
-    source: tuple[str, ...]
+    source: Array
 
 
 def estimate(
@@ -77,13 +77,12 @@ def estimate(
         factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards, constants)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
-    classes, half_width = _ranges(kernels, work_list, rows, cards, constants, method)
-    known = "calibrated" if devices[0].corrections != Corrections() else "analytic"
+    half_width, run_half_width = _ranges(kernels, work_list, rows, seconds, cards, constants, method)
     return Estimates(
         seconds=seconds,
         floor_s=repeats * floor_s[rows],
         half_width=half_width,
-        run_half_width=combined(classes, rows, seconds, half_width, constants),
+        run_half_width=run_half_width,
         joules=joules,
         workspace=terms.workspace[rows],
         launches=terms.launches[rows],
@@ -92,7 +91,7 @@ def estimate(
         occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
         transfer=transfer,
         power_factor=factor,
-        source=tuple("assumed" if kernel.assumed else known for kernel in kernels.rows),
+        source=_sources(kernels, devices),
     )
 
 
@@ -102,31 +101,57 @@ def _bound(terms: KernelTerms) -> Array:
     return np.asarray(np.argmax(competing, axis=0))
 
 
-def _ranges(
-    kernels: Kernels, work_list: Sequence[Work], rows: Array, cards: Cards, constants: Constants, method: Method
-) -> tuple[list[str], Array]:
-    """The error class of each kernel [n], and the half-width of its range on each device [n, g].
+def _sources(kernels: Kernels, devices: Sequence[Device]) -> Array:
+    """What the time of each kernel rests on, on each device [n, g]."""
+    known = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
+    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
+    return np.where(assumed[:, None], "assumed", known)
 
-    work_list: without duplicates; rows [n]: the index of each kernel's work in it. A method with an error class has
-    its ranges, whatever the device. Otherwise a calibrated device has one half-width for every kernel that a rule
-    knows, and a processor that was not calibrated that of its class.
+
+def _ranges(
+    kernels: Kernels, work_list: Sequence[Work], rows: Array, seconds: Array, cards: Cards, constants: Constants,
+    method: Method,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The half-width of the range of each kernel's `seconds` [n, g] on each device, and that of their sum [g].
+
+    work_list: without duplicates; rows [n]: the index of each kernel's work in it. What errs together in the sum
+    depends on whether kernels run on tensor cores, so devices that differ in this are summed apart.
     """
-    on_tensor = cards.tensor([w.pipe for w in work_list])
-    names = [
-        method.error_class or family_of(w).error_class(w, bool(on_tensor[i].any())) for i, w in enumerate(work_list)
-    ]
-    classes = [UNMEASURED if kernel.assumed else names[i] for kernel, i in zip(kernels.rows, rows, strict=True)]
+    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
+    half_width = _half_widths(work_list, rows, assumed, cards, constants, method)
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for j, on_tensor in enumerate(cards.tensor([w.pipe for w in work_list]).T.tolist()):
+        alike.setdefault(tuple(on_tensor), []).append(j)
+    run_half_width = np.zeros(len(cards.devices))
+    for on_tensor, at in alike.items():
+        names = [
+            method.error_class or family_of(w).error_class(w, t) for w, t in zip(work_list, on_tensor, strict=True)
+        ]
+        classes = [UNMEASURED if unknown else names[i] for unknown, i in zip(assumed, rows, strict=True)]
+        run_half_width[at] = combined(classes, rows, seconds[:, at], half_width[:, at], constants)
+    return half_width, run_half_width
+
+
+def _half_widths(
+    work_list: Sequence[Work], rows: Array, assumed: Array, cards: Cards, constants: Constants, method: Method
+) -> Array:
+    """The half-width of each kernel's range on each device [n, g].
+
+    A method with an error class has its ranges, whatever the device. Otherwise a calibrated device has one half-width
+    for every kernel that a rule knows, and a processor that was not calibrated that of its class.
+    """
+    unmeasured = ranges_of(UNMEASURED, constants)["new"]
     if method.error_class:
-        widths = [ranges_of(name, constants)["new"] for name in classes]
-        return classes, np.repeat(np.array(widths, dtype=float)[:, None], len(cards.devices), axis=1)
+        each = np.where(assumed, unmeasured, ranges_of(method.error_class, constants)["new"])
+        return np.repeat(each[:, None], len(cards.devices), axis=1)
     half_width = half_widths(work_list, cards, constants)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
         known = device.corrections.half_width or (ranges_of(of_all, constants)["new"] if of_all else None)
         if known is not None:
             half_width[:, j] = known
-    half_width[[kernel.assumed for kernel in kernels.rows]] = ranges_of(UNMEASURED, constants)["new"]
-    return classes, half_width
+    half_width[assumed] = unmeasured
+    return half_width
 
 
 def correction_name(kernel: Kernel) -> str:
