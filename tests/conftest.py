@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before NumPy is loaded: on small matrices its threads only wait for each other, and tests run side by side as it is.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 #: Exporters, comparisons with other programs, fits, scores and processes: whole files, and tests of other files. The

@@ -23,7 +23,7 @@ PUBLISHED = "published "  # before the name of a method whose predictions came w
 
 def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
     """One measured inference beside each method's answer. Raises Error where it can't be one of this model."""
-    device = gpu_specs.load(run.gpu)
+    own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
     key = np.array([crc32(repr((run.group, run.scenario.precision, run.batch, run.sequence)).encode())])
 
     def pair(method: str, *seconds: float) -> Pairs:
@@ -32,7 +32,7 @@ def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
 
     for name, scored in SCORED.items():
         constants = shipped(of.left_out(run) if scored.left_out else "")
-        p = summarise(Run(run.graph, (device,), replace(run.scenario, method=scored.method.name), constants))
+        p = summarise(replace(own.under(method=scored.method.name), constants=constants))
         if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds:
             raise UsageError(FASTER)
         if run.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):
