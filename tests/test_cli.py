@@ -170,6 +170,7 @@ def test_json_into_a_pipe_goes_through_it(onnxperf_cli, tmp_path: Path) -> None:
     assert fifo.is_fifo()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="streams have names on POSIX only")
 def test_json_into_a_named_stream_stands_before_the_table(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as out:
@@ -197,6 +198,7 @@ def stream(arguments: tuple[str, ...], redirect: str, **environment: str) -> "su
     return subprocess.run(["sh", "-c", line, "sh", *MAIN, *arguments], capture_output=True, env=known, encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 @pytest.mark.parametrize("arguments", [PREDICT, (*PREDICT, "--json", "-"), ("gpus",), ("--help",)])
 def test_a_full_or_closed_stdout_exits_with_4(arguments: tuple[str, ...]) -> None:
@@ -206,6 +208,7 @@ def test_a_full_or_closed_stdout_exits_with_4(arguments: tuple[str, ...]) -> Non
     assert "stdout is closed" in closed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 @pytest.mark.parametrize("redirect", ["2> /dev/full", "2>&-"])
 def test_an_exit_code_outlives_stderr(redirect: str) -> None:
@@ -214,6 +217,7 @@ def test_an_exit_code_outlives_stderr(redirect: str) -> None:
     assert stream(PREDICT, redirect).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error() -> None:
     for arguments, wanted in ((PREDICT, 0), (("--help",), 0), ((*PREDICT, "--max-latency", "1ns"), 1)):
         read, write = os.pipe()
@@ -224,6 +228,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [PREDICT, (*PREDICT, "--detail"), ("gpus", "a100"), ("--help",)])
 def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
     done = stream(arguments, "", LC_ALL="C", PYTHONIOENCODING="ascii")
@@ -437,6 +442,7 @@ def test_help_has_an_example_for_each_command() -> None:
         assert "Example" in shown.output
 
 
+@pytest.mark.slow
 def test_python_m_and_version() -> None:
     shown = subprocess.run([sys.executable, "-m", "onnxperf", "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == f"onnxperf, version {onnxperf.__version__}"

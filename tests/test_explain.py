@@ -67,6 +67,7 @@ def test_every_explanation_looks_as_it_did(cli: Cli, name: str, arguments: tuple
     golden(name, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, gpu", [("bert-base", "l4"), ("mobilenetv2", "p4"), ("resnet50", "h100-sxm")])
 @pytest.mark.parametrize("terms", [{}, {"precision": "fp32"}, {"method": "roofline"}, {"method": "sum"}, HALF])
 def test_the_numbers_are_those_of_predict(model: str, gpu: str, terms: dict[str, str]) -> None:

@@ -88,6 +88,7 @@ def test_a_request_that_is_wrong_is_told_once(check, arguments: tuple[str, ...],
     assert err.count(says) == 1
 
 
+@pytest.mark.slow
 def test_limits_hold_though_nobody_reads(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -148,6 +149,7 @@ needs_bash = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_action_passes_and_tells_of_every_model(checkout: Path) -> None:
     models, arguments = "exported/**/*.onnx\n*.onnx\n", "--precision fp16\n --cuda-graph\n"
@@ -161,6 +163,7 @@ def test_the_action_passes_and_tells_of_every_model(checkout: Path) -> None:
     assert summary.startswith("```\n") and summary.endswith("\n```\n")
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
     code, out, summary = run_action(checkout, models="exported/a model.onnx", gpu="t4", max_memory="1MB")
@@ -168,6 +171,7 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
     assert "over the limit of 1 MB" in summary and "over the limit of 1 MB" in out
 
 
+@pytest.mark.slow
 @needs_bash
 @pytest.mark.parametrize(
     "inputs, says",

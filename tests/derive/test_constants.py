@@ -53,7 +53,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.slow
 def test_a_slice_gives_constants_that_predict_the_die_left_out(tables: list[Table], passes: dict[str, Derived]) -> None:
     """T4's vector kernels, from other cards' few rows: nearer than the roofline, without any row of its own."""
     found = {m.operator_class: m for m in passes["TU104"].misses}
@@ -64,7 +63,6 @@ def test_a_slice_gives_constants_that_predict_the_die_left_out(tables: list[Tabl
     assert np.median(np.abs(found["softmax"].miss)) < np.median(naive)
 
 
-@pytest.mark.slow
 def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
     tables: list[Table], passes: dict[str, Derived]
 ) -> None:
@@ -72,7 +70,6 @@ def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
     assert derive(changed, "TU104").values == passes["TU104"].values
 
 
-@pytest.mark.slow
 def test_families_without_rows_of_the_die_are_not_fitted_again(
     data: Path, tables: list[Table], passes: dict[str, Derived]
 ) -> None:
@@ -85,7 +82,6 @@ def test_families_without_rows_of_the_die_are_not_fitted_again(
     assert once == twice
 
 
-@pytest.mark.slow
 def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
     data: Path, tables: list[Table], passes: dict[str, Derived]
 ) -> None:
@@ -103,7 +99,6 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
             assert f"# {p.meaning}" in text
 
 
-@pytest.mark.slow
 def test_a_family_without_rows_is_not_passed_off_as_derived(tables: list[Table]) -> None:
     some = [t for t in tables if t.family in ("softmax", "deepbench conv")]
     with pytest.raises(UsageError, match="0 rows are too few to derive the 2 constants of 'power'"):
@@ -122,7 +117,6 @@ def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
     found = domain([t for t in tables if t.rig == "torch"], without="TU104")
     assert "t4" not in found["softmax"]["cards"] and "v100-pcie-32gb" in found["softmax"]["cards"]
@@ -150,7 +144,6 @@ def test_every_parameter_ships_a_value_that_its_family_derived() -> None:
                 assert reduce(getitem, keys, vars(c)) == reduce(getitem, keys, values), p.path
 
 
-@pytest.mark.slow
 def test_shipped_constants_predict_what_they_were_derived_from() -> None:
     """The command's files and the code belong together: half of each family's rows come out nearer than 35%."""
     every = read(SAMPLE)

@@ -34,7 +34,6 @@ def made() -> list[HostRun]:
     return runs(ROWS, shipped())
 
 
-@pytest.mark.slow
 def test_a_run_lasts_as_long_as_the_schedule_says(made: list[HostRun]) -> None:
     constants = shipped().having(COSTS)
     for r, run in zip(ROWS, made, strict=True):
@@ -42,7 +41,6 @@ def test_a_run_lasts_as_long_as_the_schedule_says(made: list[HostRun]) -> None:
         assert run.seconds(COSTS) == pytest.approx(p.seconds, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_costs_are_found_again_without_the_rows_left_out(made: list[HostRun]) -> None:
     exact = [replace(r, measured=replace(r.measured, seconds=r.seconds(COSTS))) for r in made]
     found = fit(exact)

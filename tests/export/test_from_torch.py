@@ -123,6 +123,12 @@ def answers(model: Any, inputs: Any = None, **terms: Any) -> Any:
     return [(k.name, k.op, k.seconds) for k in p.kernels], p.memory.weights_bytes, p.seconds
 
 
+@pytest.fixture(scope="module")
+def of_net() -> Any:
+    """What is predicted of Net as it runs for inference."""
+    return answers(Net().eval(), torch.ones(2, 3, 8, 8))
+
+
 def state(module: Any) -> Any:
     """All there is to a module: what it holds, by identity and by value, and how it is set."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
@@ -162,8 +168,8 @@ def test_the_module_is_left_as_it_was(capfd: pytest.CaptureFixture[str], tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_is_exported_as_it_runs_in_eval_mode() -> None:
-    assert answers(Net().train(), torch.ones(2, 3, 8, 8)) == answers(Net().eval(), torch.ones(2, 3, 8, 8))
+def test_a_module_is_exported_as_it_runs_in_eval_mode(of_net: Any) -> None:
+    assert answers(Net().train(), torch.ones(2, 3, 8, 8)) == of_net
 
 
 def test_weights_are_nowhere_and_the_graph_bears_the_class_name() -> None:
@@ -223,11 +229,11 @@ def test_equal_small_weights_are_not_taken_for_one(dtype: Any) -> None:
     assert len(found) == len({t.raw_data for t in found}) == 40
 
 
-def test_a_module_without_weights_predicts_the_same() -> None:
+def test_a_module_without_weights_predicts_the_same(of_net: Any) -> None:
     with torch.device("meta"):
         bare = Net()
         inputs = torch.ones(2, 3, 8, 8)
-    assert answers(bare, inputs) == answers(Net(), torch.ones(2, 3, 8, 8))
+    assert answers(bare, inputs) == of_net
     assert all(p.is_meta for p in bare.parameters())
 
 
@@ -347,14 +353,14 @@ def test_a_language_model_gives_its_cache_back() -> None:
     assert shapes == [(2, 8, 100)] + [(2, 4, 8, 16)] * 4
 
 
-def test_an_exported_program_is_taken_as_it_is() -> None:
+def test_an_exported_program_is_taken_as_it_is(of_net: Any) -> None:
     inputs = torch.ones(2, 3, 8, 8)
     program = torch.export.export(Net().eval(), (inputs,))
     weights = {name: (id(t), t.data_ptr()) for name, t in program.state_dict.items()}
     code = program.graph_module.code
     model = model_of(program)
     assert model.graph.name == "Net"
-    assert answers(model) == answers(Net(), inputs)
+    assert answers(model) == of_net
     assert {name: (id(t), t.data_ptr()) for name, t in program.state_dict.items()} == weights
     assert program.graph_module.code == code
     assert model_of(program, (inputs,)) == model
@@ -370,10 +376,10 @@ def test_an_exported_program_keeps_its_open_dimensions() -> None:
     assert onnxperf.predict(program, gpu="l4", batch=9).scenario.inputs == (("input", (9, 4)),)
 
 
-def test_an_exported_program_without_weights_predicts_the_same() -> None:
+def test_an_exported_program_without_weights_predicts_the_same(of_net: Any) -> None:
     with torch.device("meta"):
         bare = torch.export.export(Net().eval(), (torch.ones(2, 3, 8, 8),))
-    assert answers(bare) == answers(Net(), torch.ones(2, 3, 8, 8))
+    assert answers(bare) == of_net
 
 
 def test_an_exported_program_that_cant_be_converted_says_why() -> None:

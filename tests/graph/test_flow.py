@@ -454,6 +454,7 @@ def nested(depth: int, branches: int) -> ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_depth_and_breadth_are_bounded() -> None:
     assert len(load(nested(30, 1)).operators) == 30 + 1 + 30
     assert len(load(nested(9, 2)).operators) == 9 + 1 + 9

@@ -45,6 +45,7 @@ def test_no_product_beats_physics(m: int, n: int, k: int, batch: int, dtype: str
         assert said.seconds[0, 0] > 0.5 * least.seconds[0, 0], device.id
 
 
+@pytest.mark.slow
 def test_the_floor_is_hardly_ever_needed() -> None:
     sizes = np.exp2(np.random.default_rng(0).uniform(0, 14, (300, 3))).astype(int).tolist()
     said = [

@@ -54,7 +54,6 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.slow
 def test_a_sample_without_weights() -> None:
     m = measure(Job(ROOT / "samples/minilm-l6-h384.onnx", "cpu", dims={"sequence": 16}, iterations=3))
     assert m.subject.name == "minilm-l6-h384.onnx" and m.subject.weights == "random" and len(m.subject.sha256) == 64
@@ -73,7 +72,6 @@ def test_a_sample_without_weights() -> None:
     assert not m.hosted and m.copies is None and not m.readings and m.complete
 
 
-@pytest.mark.slow
 def test_bytes_and_a_proto_are_measured_alike() -> None:
     one, other = measure(job(profile=False)), measure(job(small().SerializeToString(), profile=False))
     assert one.subject.sha256 == other.subject.sha256
@@ -92,7 +90,6 @@ def test_time_ends_a_measurement() -> None:
     assert len(m.device.samples) == 1 and m.complete
 
 
-@pytest.mark.slow
 def test_a_users_inputs(tmp_path: Path) -> None:
     model = small("(int64[2] i, float[9,3] t) => (float[2,3] y) { y=Gather(t,i) }")
     np.savez(tmp_path / "in.npz", i=np.array([0, 99]), t=np.zeros((9, 3), np.float32))
@@ -211,7 +208,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
@@ -230,7 +226,6 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     assert not list(own.iterdir())
 
 
-@pytest.mark.slow
 def test_a_script_that_measures_when_it_is_imported_is_told_how_to_call_it(tmp_path: Path) -> None:
     unguarded = ALONE[: ALONE.index("if __name__")] + 'measure(Job(sys.argv[1], "cpu", iterations=1))'
     (tmp_path / "unguarded.py").write_text(unguarded)
@@ -259,14 +254,12 @@ def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) ->
     assert not list(own.iterdir())
 
 
-@pytest.mark.slow
 def test_the_surroundings_are_left_as_they_were() -> None:
     before = dict(os.environ)
     measure(job(iterations=1))
     assert dict(os.environ) == before
 
 
-@pytest.mark.slow
 def test_a_session_serves_the_batch_that_its_dimensions_are_bound_to() -> None:
     with closing(BatchRunner(job())) as runner:
         assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
@@ -285,7 +278,6 @@ def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
     assert ("dimension N", "3") in m.setting.options
 
 
-@pytest.mark.slow
 def test_a_fixed_batch_is_opened_anew() -> None:
     with closing(BatchRunner(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }")))) as runner:
         assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))

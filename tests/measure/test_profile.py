@@ -139,9 +139,9 @@ def with_weights(path: Path, options: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "file, sequence",
     [
-        pytest.param("samples/resnet50.onnx", 0, marks=pytest.mark.slow),
-        pytest.param("samples/bert-base.onnx", 0, marks=pytest.mark.slow),
-        pytest.param("samples/gpt2.onnx", 0, marks=pytest.mark.slow),
+        ("samples/resnet50.onnx", 0),
+        ("samples/bert-base.onnx", 0),
+        ("samples/gpt2.onnx", 0),
         ("samples/minilm-l6-h384.onnx", 16), ("tests/data/keras_cnn.onnx", 0),
     ],
 )  # fmt: skip

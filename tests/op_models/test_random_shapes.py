@@ -125,6 +125,7 @@ HOSTILE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())

@@ -36,6 +36,7 @@ def whole(graph: Graph, before: Graph) -> None:
     assert all(o.nodes and nodes.issuperset(o.nodes) for o in graph.operators)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_samples_stay_whole_at_every_level(path: Path) -> None:
     dims = {"batch": 2, "sequence": 16} if "dynamic" in path.name else sizes(path)

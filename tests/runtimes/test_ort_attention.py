@@ -48,6 +48,7 @@ def minilm() -> Graph:
     return load(SAMPLES / "minilm-l6-h384.onnx", dims={"batch": 2, "sequence": 64})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_optimizer_finds_attention_in_the_form_of_the_samples(
     zoo: ModuleType,

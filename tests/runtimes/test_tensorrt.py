@@ -176,6 +176,7 @@ def matrix(graph: Graph) -> int:
     return sum(o.repeat * work_of(o).matrix_flops for o in graph.operators if o.place != "free")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PLAIN, ids=lambda p: p.stem)
 @pytest.mark.parametrize("dtype", ["keep", "fp16", "int8"])
 def test_fusion_leaves_products_and_nodes_as_they_are(path: Path, dtype: str) -> None:

@@ -31,7 +31,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_every_step_leaves_a_file_and_what_fails_is_listed(model: Path, tmp_path: Path) -> None:
     broken, out = tmp_path / "broken.onnx", tmp_path / "out"
     broken.write_bytes(b"no model")
@@ -53,7 +52,6 @@ def test_every_step_leaves_a_file_and_what_fails_is_listed(model: Path, tmp_path
     assert [f["model"] for f in scored["measurements"]["files"]] == ["tiny.onnx"] * 3
 
 
-@pytest.mark.slow
 def test_without_time_everything_is_listed_as_not_done(model: Path, tmp_path: Path) -> None:
     script(model, "--provider", "cpu", "--out", tmp_path, "--budget", 0.01)
     found = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
