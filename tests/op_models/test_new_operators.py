@@ -1,4 +1,4 @@
-"""A rule of one's own, from the decorator to the answer."""
+"""A family of operators that is added to op_models: its work, and its outputs."""
 
 from __future__ import annotations
 
@@ -6,29 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
-import pytest
 from onnx import TensorProto, helper
 
 import onnxperf
 import op_models
-from op_models import OpModelError
-from op_models.rules import _OUTPUTS, _RULES
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """Rules are the process's; one test must not teach the next."""
-    tables: tuple[dict[str, Any], ...] = (_RULES, _OUTPUTS)
-    before = [dict(table) for table in tables]
-    yield
-    for table, rules in zip(tables, before, strict=True):
-        table.clear()
-        table.update(rules)
 
 
 def model(**attrs: Any) -> onnx.ModelProto:
@@ -38,21 +23,6 @@ def model(**attrs: Any) -> onnx.ModelProto:
     w = helper.make_tensor("w", TensorProto.FLOAT, [1024], [0.0] * 1024)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("my.domain", 1)]
     return helper.make_model(helper.make_graph([node], "g", [x], [y], [w]), opset_imports=opsets)
-
-
-def test_a_rule_of_ones_own_is_used() -> None:
-    unknown = onnxperf.predict(model(), gpu="l4").kernels[0]
-    assert (unknown.source, unknown.flops) == ("assumed", 0)
-
-    @onnxperf.op("my.domain::MyOp")
-    def my_op(op: Any, x: Any, w: Any, *, alpha: float = 1.0) -> Any:
-        """max(0, alpha x + w): 3 an element, 2 where alpha is 1."""
-        return onnxperf.work(op, onnxperf.Pointwise(x.size), vector=x.size * (2 + (alpha != 1.0)))
-
-    for attrs, each in (({}, 2), ({"alpha": 0.5}, 3), ({"beta": 0.5}, 2)):
-        found = onnxperf.predict(model(**attrs), gpu="l4").kernels[0]
-        assert (found.source, found.flops, found.nodes) == ("analytic", each * 512 * 1024, ("mine",))
-        assert found.bytes_read == 4 * (512 * 1024 + 1024)
 
 
 FAMILY = '''
@@ -97,33 +67,3 @@ def test_an_operator_is_one_file(tmp_path: Path) -> None:
         text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == f"(512, 3072) float16 () {2 * 512 * 1024 * 1024}"
-
-
-def test_a_rule_may_take_a_size_with_a_model_of_its_own() -> None:
-    @onnxperf.op("my.domain::MyOp")
-    def my_op(op: Any, x: Any, w: Any) -> Any:
-        """x M + w with a matrix M that is made up on the way."""
-        size = onnxperf.Gemm(1, x.shape[0], w.shape[0], x.shape[1])
-        return onnxperf.work(op, size, matrix=2 * size.m * size.n * size.k)
-
-    found = onnxperf.predict(model(), gpu="l4").kernels[0]
-    assert found.flops == 2 * 512 * 1024 * 1024
-    assert found.seconds > 2 * 512 * 1024 * 1024 / 121e12
-
-
-def test_registering_twice_raises() -> None:
-    def mine(op: Any) -> Any:
-        return onnxperf.work(op, onnxperf.Pointwise(1))
-
-    onnxperf.op("my.domain::MyOp")(mine)
-    with pytest.raises(OpModelError, match=r"my\.domain::MyOp has a rule already"):
-        onnxperf.op("my.domain::MyOp")(mine)
-    with pytest.raises(OpModelError, match="Conv has a rule already"):
-        onnxperf.op("Conv")(mine)
-
-
-def test_everything_a_rule_is_made_of_is_at_hand() -> None:
-    shared = set(onnxperf.__all__) & set(op_models.__all__)
-    sizes = {"Attention", "Conv", "Gemm", "Move", "Pointwise", "Recurrent", "Rows"}
-    assert shared == {"Operator", "Tensor", "Work", "op", "work", *sizes}
-    assert all(getattr(onnxperf, name) is getattr(op_models, name) for name in shared)
