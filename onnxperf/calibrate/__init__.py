@@ -1,1 +1,1 @@
-"""Constants from measurements. `calibrate.constants` derives the shipped ones."""
+"""What a device is beyond its datasheet: corrections fitted to measurements on it, and the file that holds them."""

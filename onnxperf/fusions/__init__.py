@@ -1,0 +1,1 @@
+"""What runtimes fuse: rules as patterns, the engine that applies them, and where operators are placed."""
