@@ -25,7 +25,10 @@ def offered(package: str, path: Iterable[str], what: str, kind: type[T]) -> tupl
     """
     found = []
     for module in modules_of(path):
-        loaded = import_module(f"{package}.{module}")
+        try:
+            loaded = import_module(f"{package}.{module}")
+        except Exception as e:  # a module that somebody added may hold anything
+            raise Error(f"{package}.{module} can't be loaded: {type(e).__name__}: {e}") from e
         thing, file = getattr(loaded, what, None), loaded.__file__
         if not isinstance(thing, kind):
             has = f"its {what} is of type {type(thing).__name__}" if hasattr(loaded, what) else f"it has no {what}"

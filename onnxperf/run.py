@@ -29,6 +29,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+#: Terms of a scenario that leave the graph and the devices as they are.
+TERMS = (
+    "runtime", "ort_version", "opt_level", "ort_transformers", "precision", "method", "streams", "cuda_graph",
+    "include_transfers", "pageable", "host",
+)  # fmt: skip
+
+
 class Kept:
     """Results of stages by the function and its arguments: plain values count by value, everything else by identity."""
 
@@ -56,23 +63,40 @@ class Run:
     them. `device_notes` says what there is to know of each device's name.
     """
 
-    graph: Graph
+    graph: Graph = field(repr=False)
     devices: tuple[Device, ...]
     scenario: Scenario
-    constants: Constants = field(default_factory=shipped)
-    kept: Kept = field(default_factory=Kept)
+    constants: Constants = field(default_factory=shipped, repr=False)
+    kept: Kept = field(default_factory=Kept, repr=False)
     device_notes: tuple[tuple[Note, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for device in self.devices:
             check(self.scenario, device)
+        if len(columns(self.devices, self.scenario.precision)) > 1:
+            ids = ", ".join(d.id for d in self.devices)
+            raise UsageError(f"{ids} can't share one run in precision {self.scenario.precision}: predict each alone")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, (self.graph, self.devices, self.scenario, self.constants, self.device_notes)
 
     def under(self, **terms: Any) -> Run:
-        """The same run under other terms of the scenario; stages that don't depend on them are shared."""
+        """The same run under other terms of the scenario, of TERMS; stages that don't depend on them are shared.
+
+        Raises UsageError for what would take another graph or device, or where devices can't share the new run.
+        """
+        if others := terms.keys() - TERMS:
+            names = ", ".join(sorted(others))
+            raise UsageError(f"a run can't be asked for another {names}: predict again; it takes {', '.join(TERMS)}")
         return replace(self, scenario=replace(self.scenario, **terms))
+
+    def alone(self, j: int) -> Run:
+        """The run of device j without the others."""
+        if len(self.devices) == 1:
+            return self
+        return replace(
+            self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=self.device_notes[j : j + 1]
+        )
 
     def scenario_on(self, j: int) -> Scenario:
         """The scenario of device j."""

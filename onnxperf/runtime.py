@@ -76,9 +76,12 @@ class Runtime:
 
 def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
+    if not isinstance(version, str):
+        raise UsageError(f'ort_version must be text such as "1.12", not {version!r}')
     if version not in runtime.versions:
         known = ", ".join(runtime.versions) or "none"
-        raise UsageError(f"unknown version {version!r} of {runtime.name}: older ones that it knows are: {known}")
+        says = f"versions that it knows, each for all releases up to it: {known}; for later ones leave it out"
+        raise UsageError(f"unknown version {version!r} of {runtime.name}: {says}")
     return runtime.versions[version]
 
 

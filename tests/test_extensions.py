@@ -435,6 +435,14 @@ def test_what_a_module_lacks_is_told_with_its_file(tree: Tree, package: str, tex
 
 
 @pytest.mark.slow
+def test_a_module_that_does_not_load_is_told_by_its_name(tree: Tree) -> None:
+    added(tree.folder, "onnxperf/methods/half_made.py", "1 / 0")
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
+    says = "onnxperf.methods.half_made can't be loaded: ZeroDivisionError: division by zero"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"onnxperf: {says}\n")
+
+
+@pytest.mark.slow
 def test_a_dataset_that_is_not_complete_is_told_with_its_file(tree: Tree) -> None:
     path = added(tree.folder, "onnxperf/datasets/sources/half_made.py", "")
     done = tree.started("-m", "onnxperf", "validate")

@@ -60,16 +60,10 @@ def model(name: str) -> str:
 STAGES = ("typed_graph", "run_graph", "footprint", "kernels", "estimates", "host_costs", "timeline")
 FROM_RUN_GRAPH = ("run_graph", "footprint", "kernels", "estimates", "timeline")
 FROM_KERNELS = ("kernels", "estimates", "timeline")
-#: For each term of a scenario another value, and the stages that depend on it. What the graph was loaded with, and
-#: what its devices are set to, is said of a run, not asked of its stages.
+#: What the graph was loaded with, and what its devices are and are set to: a run is not asked for another.
+FIXED = {"model", "gpu", "batch", "inputs", "trip_counts", "power_limit_W", "clock_Hz"}
+#: For each other term of a scenario another value, and the stages that depend on it.
 TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "model": ("another", ()),
-    "gpu": ("another", ()),
-    "batch": (2, ()),
-    "inputs": ((("x", (1,)),), ()),
-    "trip_counts": ((("loop", 2),), ()),
-    "power_limit_W": (60.0, ()),
-    "clock_Hz": (1e9, ()),
     "precision": ("fp16", ("typed_graph", *FROM_RUN_GRAPH)),
     "runtime": ("tensorrt", (*FROM_RUN_GRAPH, "host_costs")),
     "ort_version": ("1.12", (*FROM_RUN_GRAPH, "host_costs")),
@@ -93,12 +87,28 @@ def stages(run: Run) -> dict[str, Any]:
     return {name: getattr(run, name) for name in STAGES}
 
 
-@pytest.mark.parametrize("term", [f.name for f in fields(Scenario)])
+@pytest.mark.parametrize("term", sorted({f.name for f in fields(Scenario)} - FIXED))
 def test_another_term_redoes_the_stages_that_depend_on_it(run: Run, term: str) -> None:
     value, wanted = TERMS[term]
     before = run.under(include_transfers=True) if term == "pageable" else run
     old, new = stages(before), stages(before.under(**{term: value}))
     assert {name for name in STAGES if new[name] is not old[name]} == set(wanted)
+
+
+@pytest.mark.parametrize("term", [*sorted(FIXED), "precison"])
+def test_what_takes_another_graph_or_device_is_refused(run: Run, term: str) -> None:
+    with pytest.raises(UsageError, match=f"another {term}: predict again"):
+        run.under(**{term: 1})
+
+
+def test_cards_that_can_not_share_a_run_are_refused() -> None:
+    """The T4 has no unit for FP8 and gets casts of its own."""
+    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["l4", "t4"]))
+    with pytest.raises(UsageError, match="l4, t4 can't share one run in precision fp8"):
+        both.under(precision="fp8")
+    for j, gpu in enumerate(("l4", "t4")):
+        alone = summarise(both.alone(j).under(precision="fp8"))
+        assert alone.to_dict() == onnxperf.predict(model("mobilenetv2"), gpu=gpu, precision="fp8").to_dict()
 
 
 def test_a_term_that_comes_back_finds_its_stages_again(run: Run) -> None:

@@ -12,8 +12,8 @@ WORTH = 0.97  # of the time: less is not named
 
 def changes(now: Prediction) -> list[tuple[str, Prediction]]:
     """The same run under other terms, where they help: half precision, a CUDA graph, both."""
-    run, s = now.run, now.scenario
-    if not run.method.scheduled or not PLATFORMS[run.devices[now.column].kind].launches:
+    run, s = now.run.alone(now.column), now.scenario
+    if not run.method.scheduled or not PLATFORMS[run.devices[0].kind].launches:
         return []
     half = {"precision": "fp16"} if s.precision in ("keep", "fp32", "tf32") else {}
     replay = {"cuda_graph": True} if not s.cuda_graph and s.streams == 1 else {}
@@ -26,7 +26,7 @@ def changes(now: Prediction) -> list[tuple[str, Prediction]]:
         if not terms:
             continue
         try:
-            then = summarise(run.under(**terms), now.column)
+            then = summarise(run.under(**terms))
         except Error:
             continue
         if then.seconds < WORTH * now.seconds:

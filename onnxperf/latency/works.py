@@ -47,4 +47,7 @@ class Works:
             self.executed = self.matrix * (1 - self["causal"] * masked)
 
     def __getitem__(self, field: str) -> Array:
+        if field not in self.fields:
+            size = type(self.each[0].size).__name__
+            raise KeyError(f"the size {size} has no field {field!r}: it has {', '.join(self.fields)}")
         return self.fields[field]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gpu_specs
+import onnxperf
 from onnxperf import explain, methods
 from onnxperf.graph import Graph
 from onnxperf.latency import families, shipped
@@ -125,6 +126,12 @@ def test_a_family_whose_error_class_has_no_ranges_is_refused(add: Add) -> None:
     add(families, "butterfly", FAMILY.replace("{error_class}", ', lambda w, on_tensor: "butterflies"'))
     with pytest.raises(ValueError, match=r"no ranges for the error class 'butterflies': add .*interval\.butterflies"):
         summarise(transform("t4"))
+
+
+def test_a_size_has_one_family(add: Add) -> None:
+    copy = FAMILY.replace("{error_class}", "").replace("KernelFamily(Butterfly", "KernelFamily(Pointwise")
+    with pytest.raises(onnxperf.Error, match=r"both have a FAMILY for the size Pointwise: a size has one"):
+        add(families, "butterfly", copy.replace("import op, work", "import Pointwise, op, work"))
 
 
 def test_a_method_is_one_file(add: Add) -> None:

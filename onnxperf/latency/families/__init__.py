@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+
+from onnxperf.errors import Error
 from onnxperf.latency.family import KernelFamily
 from onnxperf.modules import offered
 from op_models import Work
 
 
 def declared() -> dict[type, KernelFamily]:
-    """The families that the modules of this package declare, by size type."""
-    return {family.size: family for family in offered(__name__, __path__, "FAMILY", KernelFamily)}
+    """The families that the modules of this package declare, by size type; Error where two have the same."""
+    found: dict[type, KernelFamily] = {}
+    for family in offered(__name__, __path__, "FAMILY", KernelFamily):
+        if found.setdefault(family.size, family) is not family:
+            files = " and ".join(inspect.getfile(f.card) for f in (found[family.size], family))
+            raise Error(f"{files} both have a FAMILY for the size {family.size.__name__}: a size has one")
+    return found
 
 
 #: By size type.
@@ -17,5 +25,7 @@ FAMILIES = declared()
 
 
 def family_of(w: Work) -> KernelFamily:
-    """The family of a work, by the type of its size."""
-    return FAMILIES[type(w.size)]
+    """The family of a work, by the type of its size. Raises Error where no module has a family for it."""
+    if (family := FAMILIES.get(type(w.size))) is None:
+        raise Error(f"no module of {__name__} has a FAMILY for the size {type(w.size).__name__}")
+    return family
