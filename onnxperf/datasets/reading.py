@@ -11,11 +11,14 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpu_specs
 from onnxperf.errors import EnvironmentFailure, UsageError, printable
 from op_models import Operator, OpModelError, Tensor, Work, work_or_bytes
+
+if TYPE_CHECKING:
+    from pyarrow import DictionaryArray
 
 Record = dict[str, str]
 
@@ -61,7 +64,7 @@ def _parquet(path: Path, needed: Iterable[str]) -> Iterator[Record]:
             if file.metadata.num_rows > MAX_ROWS:
                 raise UsageError(f"{path.name} has more than {MAX_ROWS:,} rows")
             for batch in file.iter_batches(PARQUET_ROWS):
-                columns = [[_cell(v) for v in column.to_pylist()] for column in batch.columns]
+                columns = [_cells(column.dictionary_encode()) for column in batch.columns]
                 yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
     except (OSError, ArrowException) as e:
         raise UsageError(f"{path.name} can't be read as a table: {printable(str(e))[:200]}") from e
@@ -72,9 +75,15 @@ def _check_columns(path: Path, needed: Iterable[str], found: Sequence[str]) -> N
         raise UsageError(f"{path.name} has no column {', '.join(missing)}: it is not the table its name says")
 
 
+def _cells(column: DictionaryArray) -> list[str]:
+    """The cells of a column: sizes and names recur, so that each value is made text once."""
+    texts = [_cell(value) for value in column.dictionary.to_pylist()]
+    return ["" if i is None else texts[i] for i in column.indices.to_pylist()]
+
+
 def _cell(value: object) -> str:
     """As CSV would have it; single precision has seven digits."""
-    return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def number(record: Mapping[str, str], column: str) -> float:

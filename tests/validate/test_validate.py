@@ -258,12 +258,12 @@ def test_drawing_from_a_sample_changes_nothing_and_is_the_same_each_time(tmp_pat
 
 @pytest.mark.skipif(not FULL.is_dir(), reason="the full tables are not here")
 @pytest.mark.slow
-def test_every_row_of_the_sample_is_one_of_the_full_tables(tmp_path: Path) -> None:
+def test_every_row_of_the_sample_is_one_of_the_full_tables() -> None:
     """The tables have grown since the sample was drawn, so a new draw has other rows as well."""
-    draw(FULL, tmp_path)
     for file in sources(SAMPLE):
         head, *rows = read(file)
-        assert head == read(tmp_path / file.relative_to(SAMPLE))[0]
         full = located(FULL / file.relative_to(SAMPLE))
-        every = {tuple(r[c] for c in head) for r in records(full, head)}
-        assert {*map(tuple, rows)} <= every
+        missing = {*map(tuple, rows)}
+        for record in records(full, head):
+            missing.discard(tuple([record[column] for column in head]))
+        assert not missing, file
