@@ -50,12 +50,10 @@ def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
 
     Older exporters write -1 for an open dimension; zero is a size.
     """
-    if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
+    if not (tensor := info.type.tensor_type).HasField("shape"):
         return None
-    return tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else (d.dim_param or None)
-        for d in info.type.tensor_type.shape.dim
-    )
+    dims = tensor.shape.dim
+    return tuple([d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else (d.dim_param or None) for d in dims])
 
 
 def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> Binding:
@@ -173,7 +171,7 @@ def _check_dims(
     dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None], others: Iterable[ValueInfoProto]
 ) -> dict[str, int]:
     named = dict.fromkeys(d for shape in inputs.values() for d in shape or () if isinstance(d, str))
-    inside = {d for info in others for d in declared_dims(info) or () if isinstance(d, str)}
+    inside = {d for info in others if dims for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:
             have = f"its open dimensions are {', '.join(map(repr, named))}"

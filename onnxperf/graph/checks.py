@@ -30,8 +30,8 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
         return f"it has {len(node.output)} outputs"
     allowed: Mapping[str, Any] = schema.attributes if node.attribute else {}
     for a in node.attribute:
-        if a.name in allowed and a.type != allowed[a.name].type.value:
-            return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
+        if (defined := allowed.get(a.name)) is not None and a.type != defined.type.value:
+            return f"its attribute {a.name!r} must be of type {defined.type.name}"
         if a.name == "axis" and abs(a.i) > MAX_RANK:
             return f"axis {a.i} is out of range"
         if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:
