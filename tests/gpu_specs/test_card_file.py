@@ -6,31 +6,8 @@ import re
 import pytest
 
 from gpu_specs import Corrections, SpecError, UnknownDevice, load, resolve
+from tests.device_files import CARD
 
-CARD = """
-name = "My Card"
-architecture = "Ada"
-capability = "8.9"
-node_nm = 5
-[processor]
-sms = 58
-lanes = 128
-base_MHz = 795
-boost_MHz = 2040
-smem_KiB = 100
-threads_per_sm = 1536
-[memory]
-memory_kind = "GDDR6"
-bandwidth_GBps = 300
-capacity_GiB = 24
-l2_MiB = 48
-[dense_TFLOPS]
-fp32 = 30.3
-tensor_fp16 = 121
-[power_and_links]
-tdp_W = 72
-pcie = { gen = 4, lanes = 8 }
-"""
 SOURCE = '[[source]]\nstatus = "seen"\ntext = "a datasheet"\nfacts = ["sms", "boost_MHz", "tensor_fp16"]\n'
 
 
