@@ -81,11 +81,10 @@ def write(model: str, example_inputs: Any, path: Path) -> None:
 
     Loading a SavedModel can run parts of it. Raises what `proto` does, and whatever the exporter raises.
     """
-    load = partial(keras.saving.load_model, compile=False, safe_mode=True)
+    of_keras = partial(keras.saving.load_model, compile=False, safe_mode=True)
+    load = tf.saved_model.load if os.path.isdir(model) else of_keras
     with quiet(), tf.device("CPU"):
-        loaded = (tf.saved_model.load if os.path.isdir(model) else load)(
-            model
-        )  # kept until the end: it holds the variables
+        loaded = load(model)  # kept until the end: it holds the variables
         callee = _callee(loaded)
         specs = _specs(callee, example_inputs)
         run = tf.function(_flat(callee, specs), autograph=False)
