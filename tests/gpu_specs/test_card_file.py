@@ -50,8 +50,9 @@ def test_a_card_may_have_another_host_link_than_pcie_and_no_base_clock(card):
     assert mine.source_of("base_hz") is None
 
 
-def test_a_card_with_sources_and_corrections(card):
-    mine = load(card(CARD + SOURCE + '[corrections]\ncompute = 1.1\nsource = "my bench"\n'))
+@pytest.mark.parametrize("table", ["corrections", "effects"])  # the second is its older name
+def test_a_card_with_sources_and_corrections(card, table):
+    mine = load(card(CARD + SOURCE + f'[{table}]\ncompute = 1.1\nsource = "my bench"\n'))
     assert mine.source_of("boost_hz").text == mine.source_of("tensor_fp16").text == "a datasheet"
     assert "sms" not in mine.unverified and "lanes" in mine.unverified
     assert mine.corrections == Corrections(compute=1.1, source="my bench")
