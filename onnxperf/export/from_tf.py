@@ -293,7 +293,10 @@ HANDLERS: dict[str, Any] = {"custom_op_handlers": {"Erfc": (_erfc, [])}}
 
 
 def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
-    """A function's GraphDef, calls inlined, variables replaced by constants, large ones by inputs; shapes of these."""
+    """The GraphDef of a function, calls inlined and variables replaced by constants; and the shapes of large variables.
+
+    Those become inputs of the GraphDef, by whose names the shapes are given.
+    """
     inlined = freeze._FunctionConverterDataInEager(function, False, True, variable_names_allowlist=frozenset())
     variables = {id(v.handle): v for v in function.graph.variables}
     captured = {inner.op.name: variables.get(id(outer), outer) for outer, inner in function.graph.captures}

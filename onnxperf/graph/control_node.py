@@ -134,8 +134,8 @@ class ControlNode:
     ) -> list[Tensor]:
         """Add the operator that decides whether and how often a body runs, and that writes the body's inputs.
 
-        These have the given types, else the shapes of the tensors they are `likes` of; they are activations, as their
-        content differs from run to run.
+        These have the given types and, where a type leaves the shape open, that of the tensor in `likes`. They are
+        activations, as their content differs from run to run.
         """
         inputs = []
         for info, type, like in zip(body.inputs if body else (), types, likes, strict=True):
