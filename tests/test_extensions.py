@@ -356,11 +356,12 @@ SCORED = """
     import json, sys
     from pathlib import Path
     from onnxperf.datasets import read
-    from onnxperf.derive.families import FAMILIES
+    from onnxperf.derive.fit import fitted_rows
+    from onnxperf.latency.families import constant_sets
     from onnxperf.validate import validate
     data = Path(sys.argv[1])
     scores = sorted({s.name for s in validate(data).scores})
-    print(json.dumps([scores, [t.family for t in FAMILIES["gemm"].tables(read(data))]]))
+    print(json.dumps([scores, [t.name for t in fitted_rows(read(data), constant_sets()["gemm"])]]))
 """
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from gpu_specs import Corrections, Device
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants, shipped
+from onnxperf.latency.constant_files import shipped
+from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
 from onnxperf.latency.families import family_of
 from onnxperf.latency.family import UNMEASURED

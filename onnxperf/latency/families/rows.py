@@ -14,6 +14,7 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
@@ -148,4 +149,4 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return ("reduction", "normalisation", "softmax")[min(w.size.passes, 2)]  # type: ignore[union-attr]
 
 
-FAMILY = KernelFamily(Rows, rows, streamed, _error_class)
+FAMILY = KernelFamily(Rows, rows, streamed, _error_class, constants=(VECTOR,))
