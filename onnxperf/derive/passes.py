@@ -13,11 +13,13 @@ from onnxperf.datasets import DIES, Table, kernels
 from onnxperf.derive.fit import Fit, fit, fitted_rows, overheads, seconds, thinned, unfitted
 from onnxperf.derive.intervals import Misses
 from onnxperf.derive.tiles import learned
+from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants
 from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.families import constant_sets
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import amount, class_on
 
 SCORED = 4000  # works of a table at most, for ranges
@@ -123,6 +125,8 @@ def _misses(
             device = gpu_specs.load(gpu)
             classes = np.array([class_on(w, device) for w in t.works])
             for name in np.unique(classes):
+                if name == UNMEASURED:
+                    raise Error(f"{t.name!r} are measured, but their kernel family declares no error_class for them")
                 at = (classes == name) & np.isfinite(miss[:, j])
                 yield (str(name), die, distance), miss[at, j], amounts[at]
 
