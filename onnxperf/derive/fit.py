@@ -60,9 +60,10 @@ def seconds(wanted: ConstantSet, t: Table, devices: Sequence[Device], c: Constan
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Constants that were derived, the corrections and overheads [s] of each card beside them, and rows used."""
+    """What a fit varies, or found: constants by dotted path, each card's corrections on compute, memory and launch,
+    what each rig's clock includes on each card [s]; and how many rows it was fitted to.
+    """
 
-    constants: Constants
     values: Mapping[str, float]
     corrections: Mapping[str, tuple[float, float, float]]
     overhead_s: Mapping[tuple[str, str], float]
@@ -76,10 +77,9 @@ def thinned(table: Table, most: int) -> Table:
     return table.take(np.sort(np.random.default_rng(0).permutation(len(table.works))[:most]))
 
 
-def unfitted(wanted: ConstantSet, start: Constants) -> Fit:
+def unfitted(wanted: ConstantSet) -> Fit:
     """Every constant at its prior: where the only die that tells them is left out."""
-    values = {p.path: p.start for p in wanted.parameters}
-    return Fit(start.having(values), values, {}, {}, 0)
+    return Fit({p.path: p.start for p in wanted.parameters}, {}, {}, 0)
 
 
 def fit(wanted: ConstantSet, tables: Sequence[Table], start: Constants) -> Fit:
@@ -88,61 +88,55 @@ def fit(wanted: ConstantSet, tables: Sequence[Table], start: Constants) -> Fit:
     Raises UsageError where there are fewer than FEWEST rows a constant.
     """
     tables = [thinned(t, wanted.sample) for t in tables]
-    devices = {g: gpu_specs.load(g) for g in sorted({g for t in tables for g in t.gpus})}
+    cards = sorted({g for t in tables for g in t.gpus})
     usual_s, rigs = overheads(wanted.name), sorted({(t.rig, g) for t in tables for g in t.gpus})
-    rows, weights = sum(int(np.isfinite(t.seconds).sum()) for t in tables), _weights(tables, wanted.weight)
-    if rows < FEWEST * len(wanted.parameters):
+    rows, parameters = sum(int(np.isfinite(t.seconds).sum()) for t in tables), wanted.parameters
+    if rows < FEWEST * len(parameters):
         raise UsageError(
-            f"{rows} rows are too few to derive the {len(wanted.parameters)} constants of {wanted.name!r}"
-            f" from: it takes {FEWEST * len(wanted.parameters)}"
+            f"{rows} rows are too few to derive the {len(parameters)} constants of {wanted.name!r}"
+            f" from: it takes {FEWEST * len(parameters)}"
         )
 
-    def named(point: Array) -> Unknowns:
+    def named(point: Array) -> Fit:
         """What a value of each prior below stands for."""
-        own, inside = np.split(point[len(wanted.parameters) :], [3 * len(devices)])
-        values = {p.path: float(v) for p, v in zip(wanted.parameters, point, strict=False)}
-        corrections = {g: (a, b, c) for g, (a, b, c) in zip(devices, own.reshape(-1, 3).tolist(), strict=True)}
-        overhead = {r: float(v) * usual_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
-        return values, corrections, overhead
+        own, inside = np.split(point[len(parameters) :], [3 * len(cards)])
+        values = {p.path: float(v) for p, v in zip(parameters, point, strict=False)}
+        corrections = {g: (a, b, c) for g, (a, b, c) in zip(cards, own.reshape(-1, 3).tolist(), strict=True)}
+        overhead_s = {r: float(v) * usual_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
+        return Fit(values, corrections, overhead_s, rows)
 
-    priors = [
-        *(p.prior for p in wanted.parameters),
-        *(Prior(1.0, spread) for _ in devices for spread in wanted.corrections),
-        *(Prior(1.0, wanted.overhead_sd) for _ in rigs),
-    ]
-    found = map_fit(priors, lambda points: _misfits(wanted, tables, start, [named(p) for p in points]), weights)
-    values, corrections, overhead = named(found)
-    return Fit(start.having(values), values, corrections, overhead, rows)
+    priors = [p.prior for p in parameters]
+    priors += [Prior(1.0, spread) for _ in cards for spread in wanted.corrections]
+    priors += [Prior(1.0, wanted.overhead_sd) for _ in rigs]
+    weights = _weights(tables, wanted.weight)
+    return named(map_fit(priors, lambda points: _misfits(wanted, tables, start, [*map(named, points)]), weights))
 
 
-#: What a fit varies: constants by dotted path, each card's corrections, what each rig's clock includes on each card.
-Unknowns = tuple[dict[str, float], dict[str, tuple[float, float, float]], dict[tuple[str, str], float]]
-
-
-def _misfits(wanted: ConstantSet, tables: Sequence[Table], start: Constants, at: Sequence[Unknowns]) -> Array:
+def _misfits(wanted: ConstantSet, tables: Sequence[Table], start: Constants, at: Sequence[Fit]) -> Array:
     """log(predicted / measured) of all rows [r] at some points [k].
 
     Points that differ in a card's own corrections or overhead alone share one call of the model, in which a card is a
     column for each of its corrections.
     """
     alike: dict[tuple[float, ...], list[int]] = {}
-    for i, (values, _, _) in enumerate(at):
-        alike.setdefault(tuple(values.values()), []).append(i)
+    for i, point in enumerate(at):
+        alike.setdefault(tuple(point.values.values()), []).append(i)
     off = [np.empty((int(np.isfinite(t.seconds).sum()), len(at))) for t in tables]
     for points in alike.values():
-        constants = start.having(at[points[0]][0])
+        constants = start.having(at[points[0]].values)
         for t, rows in zip(tables, off, strict=True):
-            cards = list(dict.fromkeys((g, at[i][1][g]) for i in points for g in t.gpus))
+            cards = list(dict.fromkeys((g, at[i].corrections[g]) for i in points for g in t.gpus))
             column = {card: j for j, card in enumerate(cards)}
-            devices = [
-                replace(gpu_specs.load(g), corrections=gpu_specs.Corrections(*own, source="fit")) for g, own in cards
-            ]
-            took = seconds(wanted, t, devices, constants)
+            took = seconds(wanted, t, [_corrected(*card) for card in cards], constants)
             for i in points:
-                inside = np.array([[at[i][2][t.rig, g] for g in t.gpus]])
-                read = took[:, [column[g, at[i][1][g]] for g in t.gpus]] + inside
+                inside = np.array([[at[i].overhead_s[t.rig, g] for g in t.gpus]])
+                read = took[:, [column[g, at[i].corrections[g]] for g in t.gpus]] + inside
                 rows[:, i] = (np.log(read) - np.log(t.seconds))[np.isfinite(t.seconds)]
-    return np.concatenate([*off, np.empty((0, len(at)))])
+    return np.concatenate(off)
+
+
+def _corrected(gpu: str, corrections: tuple[float, float, float]) -> Device:
+    return replace(gpu_specs.load(gpu), corrections=gpu_specs.Corrections(*corrections, source="fit"))
 
 
 def _weights(tables: Sequence[Table], total: float) -> Array:
@@ -152,4 +146,4 @@ def _weights(tables: Sequence[Table], total: float) -> Array:
         count.update(dict(zip(t.gpus, np.isfinite(t.seconds).sum(axis=0).tolist(), strict=True)))
     each = {g: np.sqrt(total / len(count) / max(n, 1)) for g, n in count.items()}
     rows = (np.broadcast_to([each[g] for g in t.gpus], t.seconds.shape)[np.isfinite(t.seconds)] for t in tables)
-    return np.concatenate([*rows, np.empty(0)])
+    return np.concatenate(list(rows))

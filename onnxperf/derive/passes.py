@@ -91,7 +91,7 @@ def _fitted(
     tiles = learned(wanted, [_others(t, without) for t in every])
     kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
     start = start.having(tiles)
-    found = fit(wanted, kept, start) if kept or not without else unfitted(wanted, start)
+    found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
     values = {path: rounded(v) for path, v in found.values.items()}
     return {**tiles, **values, **_overheads(wanted.name, found)}, found.rows
 

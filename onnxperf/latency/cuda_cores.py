@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, nearest
+from onnxperf.latency.cards import Cards, Works, nearest
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.tensor_cores import SUM_BYTES, Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm
-from onnxperf.latency.works import Works
 
 STEP = 8  # elements of k that a block walks at once
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_specs import Corrections, Device
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import shipped
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
@@ -18,7 +18,6 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 from onnxperf.lower import Kernel, Kernels
 from op_models import Transfer, Work
 

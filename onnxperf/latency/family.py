@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants, ConstantSet
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 from op_models import Work
 
 #: A latency model: from works, devices, constants, and [n, g] what the device does with the run's weights, to the terms

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm
-from onnxperf.latency.works import Works
 from op_models import BITS
 
 STEP = 128  # keys that a block takes at once

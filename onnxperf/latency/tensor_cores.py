@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, pipe_on
+from onnxperf.latency.cards import Cards, Works, pipe_on
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up
-from onnxperf.latency.works import Works
 
 #: Whose factors a pipe's products take, where measurements tell any.
 TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}

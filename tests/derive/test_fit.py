@@ -45,8 +45,7 @@ def table(share: float, noise: float = 0.02, overhead_s: float = 2e-5, works: tu
 
 def test_a_fit_finds_the_constant_and_the_overhead_that_made_the_rows() -> None:
     found = fit(ONE, [table(0.7)], shipped())
-    assert found.constants.dram["other"] == pytest.approx(0.7, rel=0.02)
-    assert found.values == {"dram.other": found.constants.dram["other"]}
+    assert found.values == {"dram.other": pytest.approx(0.7, rel=0.02)}
     for gpu in GPUS:
         assert found.overhead_s["bench", gpu] == pytest.approx(2e-5, rel=0.3)
     assert found.rows == len(WORKS) * len(GPUS)
@@ -55,12 +54,12 @@ def test_a_fit_finds_the_constant_and_the_overhead_that_made_the_rows() -> None:
 def test_wild_rows_do_not_rule() -> None:
     wild = table(0.7)
     wild.seconds[::10] *= 5
-    assert fit(ONE, [wild], shipped()).constants.dram["other"] == pytest.approx(0.7, rel=0.04)
+    assert fit(ONE, [wild], shipped()).values["dram.other"] == pytest.approx(0.7, rel=0.04)
 
 
 def test_few_rows_leave_the_prior_where_it_is() -> None:
     found = fit(replace(ONE, weight=0.001), [table(0.7, works=WORKS[:2])], shipped())
-    assert found.constants.dram["other"] == pytest.approx(0.9, rel=0.05)
+    assert found.values["dram.other"] == pytest.approx(0.9, rel=0.05)
 
 
 def test_a_fit_is_the_same_each_time() -> None:

@@ -58,7 +58,7 @@ def test_rows_kept_back_are_in_no_fit() -> None:
 def test_every_constant_has_a_start_and_every_table_its_constants() -> None:
     assert {k.constants for k in kernels().values()} | {"power"} == set(SETS)
     for wanted in SETS.values():
-        assert unfitted(wanted, assumed()).values == {p.path: p.start for p in wanted.parameters}
+        assert unfitted(wanted).values == {p.path: p.start for p in wanted.parameters}
 
 
 def test_quantising_is_beside_the_product() -> None:

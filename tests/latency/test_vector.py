@@ -11,11 +11,10 @@ import gpu_specs
 from onnxperf.datasets import Table, kernels
 from onnxperf.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, shipped
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.families.rows import rows as row_model
-from onnxperf.latency.works import Works
 from op_models import Move, Pointwise, Rows, Work
 from tests.latency.conftest import seconds
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants, ConstantSet, Parameter
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.fused_attention import attention
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 from op_models import Attention, Work
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, nearest
+from onnxperf.latency.cards import Cards, Works, nearest
 from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
 from onnxperf.latency.families.gemm import TENSOR_CORES
@@ -19,7 +19,6 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
 from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
-from onnxperf.latency.works import Works
 from op_models import BITS, Conv, Work
 
 

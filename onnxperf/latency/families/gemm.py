@@ -6,12 +6,13 @@ libraries multiply in fewer bits. Forms that were tried: derive/gemm.md and deri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from onnxperf.latency import long_products
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.families.pointwise import VECTOR
@@ -19,7 +20,6 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
 from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
-from onnxperf.latency.works import Works
 from op_models import BITS, Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
@@ -175,41 +175,41 @@ TENSOR_CORES = ConstantSet(
 )
 
 
-def _own(name: str, kind: str, rate: float, extra_k: float, start: float) -> tuple[Parameter, ...]:
-    """Factors of one library's products in fewer bits, of one class of tensor cores or of all."""
-    root = f"tensor_gemm.types.{name}{kind and '.'}{kind}"
-    return (
-        Parameter(f"{root}.rate", "factor on the rate", rate, 0.3),
-        Parameter(f"{root}.extra_k", "factor on what a tile costs beside its k", extra_k, 0.7),
-        Parameter(f"{root}.start_cycles", "beside, launches that quantise among them", start, 0.4),
+def _in_fewer_bits(
+    name: str, own: Mapping[str, tuple[float, float, float]], steps: float = 1.5, sweeps: float = 0.0
+) -> ConstantSet:
+    """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
+
+    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, and of the
+    clocks before the product; steps: that of the factor on a step's clocks; sweeps: that of the traffic of quantising
+    activations, over theirs. 0: there is none.
+    """
+    root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
+    for kind, (rate, extra_k, start) in own.items():
+        path = f"{root}.{kind}" if kind else root
+        parameters += (
+            Parameter(f"{path}.rate", "factor on the rate", rate, 0.3),
+            Parameter(f"{path}.extra_k", "factor on what a tile costs beside its k", extra_k, 0.7),
+            Parameter(f"{path}.start_cycles", "beside, launches that quantise among them", start, 0.4),
+        )
+    if steps:
+        parameters.append(Parameter(f"{root}.step_cycles", "factor on a step's cycles", steps, 0.8))
+    if sweeps:
+        parameters.append(Parameter(f"{root}.sweeps", "of quantising over the activations", sweeps, 0.4))
+    return ConstantSet(
+        f"tensor_{name}", tuple(parameters), after=(TENSOR_CORES,), sample=500, corrections=(0.08, 0.06, 0.12)
     )
 
 
-def _in_fewer_bits(
-    name: str, start: float, *more: Parameter, own: tuple[Parameter, ...] = (), waits: float = 1.5
-) -> ConstantSet:
-    steps = Parameter(f"tensor_gemm.types.{name}.step_cycles", "factor on a step's cycles", waits, 0.8)
-    parameters = (*(own or _own(name, "", 1.0, 1.5, start)), *[steps][: waits > 0], *more)
-    return ConstantSet(f"tensor_{name}", parameters, after=(TENSOR_CORES,), sample=500, corrections=(0.08, 0.06, 0.12))
-
-
-def _sweeps(name: str) -> Parameter:
-    return Parameter(f"tensor_gemm.types.{name}.sweeps", "of quantising over the activations", 1.5, 0.4)
-
-
-ON = ("mma_128", "wgmma", "tcgen05")  # classes of tensor cores that multiply FP8
-TENSORS = tuple(p for kind in ON for p in _own("fp8", kind, 0.85, 2.5, 14000.0))
-BLOCKS = (  # scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed
-    *_own("fp8_block", ON[0], 0.5, 2.5, 4000.0),
-    *_own("fp8_block", ON[1], 0.75, 2.5, 4000.0),
-    *_own("fp8_block", ON[2], 1.0, 2.5, 12000.0),
-)
+OF_FP8 = dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
+#: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
+OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
 IN_FEWER_BITS = (
-    _in_fewer_bits("fp8", 0.0, _sweeps("fp8"), own=TENSORS),
-    _in_fewer_bits("fp8_block", 0.0, _sweeps("fp8_block"), own=BLOCKS),
-    _in_fewer_bits("fp8_static", 1000.0, waits=0.0),
-    _in_fewer_bits("nvfp4", 6000.0, _sweeps("nvfp4")),
-    *(_in_fewer_bits(name, 8000.0, waits=8.0) for name in BY_THREADS),
+    _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
+    _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
+    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0)}, steps=0.0),
+    _in_fewer_bits("nvfp4", {"": (1.0, 1.5, 6000.0)}, sweeps=1.5),
+    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0)}, steps=8.0) for name in BY_THREADS),
 )
 FAMILY = KernelFamily(
     size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants, ConstantSet, Parameter
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import elementwise
-from onnxperf.latency.works import Works
 from op_models import Pointwise
 
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants, ConstantSet, Parameter
 from onnxperf.latency.families.gemm import CUDA_CORES, TENSOR_CORES, gemm
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
-from onnxperf.latency.works import Works
 from op_models import BITS, Gemm, Recurrent, Work
 
 
