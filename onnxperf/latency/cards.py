@@ -13,7 +13,7 @@ import numpy as np
 from gpu_specs import Device
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array
-from op_models import Work
+from op_models import BITS, Work
 from op_models.core import VECTOR_PIPES
 
 Sizes = list[list[int]]
@@ -135,9 +135,9 @@ class Cards:
 class Works:
     """n works of one size type: every quantity is a column [n, 1], and the rates of their pipes on g devices [n, g].
 
-    each: the works themselves; read, written, weights, bytes: bytes; matrix, vector: FLOPs; executed: matrix FLOPs
-    without the tiles that a causal mask hides; rate, vector_rate: FLOP/s of the pipes for these. The numbers of the
-    size type are columns under their names: `works["rows"]`.
+    each: the works themselves; read, written, weights, bytes: bytes; width: bytes of an element, half a one at least;
+    matrix, vector: FLOPs; executed: matrix FLOPs without the tiles that a causal mask hides; rate, vector_rate: FLOP/s
+    of the pipes for these. The numbers of the size type are columns under their names: `works["rows"]`.
     """
 
     def __init__(self, works: Sequence[Work], cards: Cards):
@@ -151,6 +151,7 @@ class Works:
         self.matrix = column([w.matrix_flops for w in works])
         self.vector = column([w.vector_flops for w in works])
         self.bytes = self.read + self.written
+        self.width = column([max(BITS[w.dtype] / 8, 0.5) for w in works])
         self.pipes = [w.pipe for w in works]
         self.rate = cards.rate(self.pipes)
         self.vector_rate = cards.rate([VECTOR_PIPES.get(w.dtype, "fp32") for w in works])

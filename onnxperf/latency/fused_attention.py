@@ -15,8 +15,7 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm
-from op_models import BITS
+from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, variant_names
 
 STEP = 128  # keys that a block takes at once
 MOST_SHARED = 64  # query heads of one head of keys, at most, that a block takes together
@@ -133,17 +132,17 @@ def attention(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     projection = np.maximum(works.matrix - heads.scores, 0) / (works.rate * coef["projection"]) * cards.compute
     seconds = launch + moved.cache_s + projection + pnorm(arithmetic.seconds, longer_s, p=of_kind["norm"])
 
-    _, at = fastest(np.where(blocks.available, seconds, np.inf))
+    at = fastest(np.where(blocks.available, seconds, np.inf))
     executed = np.minimum(works.executed, heads.scores * blocks.visible_keys / heads.keys)
     sustained = step.rate * step.pipe * step.products_s / step.seconds
     useful = at(np.minimum(executed / sustained * cards.compute, arithmetic.seconds))
-    splits, tile_rows = at(blocks.splits), at(blocks.tile_rows)
+    splits = at(blocks.splits)
     detail = {}
     if len(works.each) == 1:  # somebody asks about this one
         detail = {name: at(x) for name, x in _detail(blocks, step, arithmetic, moved, executed).items()}
     return KernelTerms(
         useful + projection, at(longer_s + moved.cache_s), at(arithmetic.seconds) - useful, at(launch), at(seconds),
-        variant=_names(tile_rows, splits), launches=np.where(splits > 1, 2, 1),
+        variant=variant_names("flash {}", splits, at(blocks.tile_rows)), launches=np.where(splits > 1, 2, 1),
         workspace=np.where(splits > 1, 4 * splits * heads.rows * works["dim_v"], 0),
         occupancy=np.minimum(at(arithmetic.waves), 1), detail=detail,
         executed_share=np.broadcast_to(coef["energy"] * works.executed / np.maximum(works.matrix, 1), splits.shape),
@@ -164,11 +163,12 @@ def _heads(works: Works) -> Heads:
     batch, heads, queries, keys, dim = (np.maximum(works[f], 1) for f in ("batch", "heads", "queries", "keys", "dim"))
     dims = np.maximum(works["dim"] + works["dim_v"], 1)
     group, rows = heads / np.maximum(works["kv_heads"], 1), batch * heads * queries
-    width = np.array([[BITS[w.dtype] / 8] for w in works.each])
     elements = batch * heads / group * keys * dims
-    kv_bytes = np.clip(works.read - works.weights - rows * dim * width, elements / 2, 4 * elements)
+    kv_bytes = np.clip(works.read - works.weights - rows * dim * works.width, elements / 2, 4 * elements)
     kv_8_bits, scores = kv_bytes < 1.5 * elements, 2 * rows * keys * dims
-    return Heads(batch, heads, group, queries, keys, dim, dims, rows, width, elements, kv_bytes, kv_8_bits, scores)
+    return Heads(
+        batch, heads, group, queries, keys, dim, dims, rows, works.width, elements, kv_bytes, kv_8_bits, scores
+    )
 
 
 def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], classes: Classes) -> Blocks:
@@ -294,13 +294,6 @@ def _launch(
     joined_clocks = (b.splits > 1) * (coef["combine"] + coef["each"] * b.splits)
     clocks = clocks + of_kind["quantise"] * makes_8_bits + joined_clocks
     return np.asarray((constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
-
-
-def _names(tile_rows: Array, splits: Array) -> Array:
-    """The names [n, g] of tiles and parts of the keys: flash 128, flash 64 split 4."""
-    found, index = np.unique(tile_rows * 4096 + splits, return_inverse=True)
-    names = [f"flash {x // 4096:.0f}" + (f" split {x % 4096:.0f}" if x % 4096 > 1 else "") for x in found]
-    return np.array(names)[index.reshape(tile_rows.shape)]
 
 
 def _detail(b: Blocks, s: Step, a: Arithmetic, moved: Traffic, executed: Array) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
 from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
-from op_models import BITS, Conv, Work
+from op_models import Conv, Work
 
 
 def conv(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
@@ -42,7 +42,7 @@ def conv(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
 def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
     """The fastest of several ways, for each kernel on each card."""
     seconds = np.stack([o.seconds for o in options])
-    _, chosen = fastest(seconds)
+    chosen = fastest(seconds)
 
     def at(terms: Sequence[Array]) -> Array:
         return chosen(np.stack([np.broadcast_to(t, seconds.shape[1:]) for t in terms]))
@@ -72,10 +72,9 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, 
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef = constants.tensor_convolution
-    width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in works.each])
-    product = _padded_product(s, cards, coef, width)
+    product = _padded_product(works, s, cards, coef)
     tiles = constants.having({f"tensor_gemm.{name}": coef[name] for name in ("tiles", "splits", "extra_k")})
-    bare = tensor_cores(works, product, cards, tiles, width, dram_share)
+    bare = tensor_cores(works, product, cards, tiles, dram_share)
     compute, latency = bare.compute / coef["gather"], bare.latency / coef["gather"]
     transposed = 1 - works["last"]
     transpose_s = transposed * stream_s(2 * s.x_bytes, cards, constants)
@@ -96,14 +95,14 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, 
     )  # fmt: skip
 
 
-def _padded_product(s: Shape, cards: Cards, coef: Mapping[str, Any], width: Array) -> Product:
+def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
     """m = images x positions, n = channels out, k = taps x channels in, padded to whole steps; columns, k [n, g].
 
     Each tap is walked in steps of `step_bytes` of channels: a layer of 1 to 16 channels takes as long as one of 32
-    would in FP16. Groups of fewer channels share a step, as one product that is mostly zeros. width [n, 1]: bytes of
-    an element. Source: DeepBench's FP16 rows of V100 and T4 tell the steps.
+    would in FP16. Groups of fewer channels share a step, as one product that is mostly zeros.
+    Source: DeepBench's FP16 rows of V100 and T4 tell the steps.
     """
-    step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / width
+    step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # that share a step
     channels = np.ceil(groups * s.cin / step) * step
     return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, s.k / s.cin * channels)

@@ -20,7 +20,7 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
 from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
-from op_models import BITS, Gemm, Work
+from op_models import Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
 PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
@@ -33,13 +33,12 @@ def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     """
     p = Product(*_sizes(works), works["tb"])
     on_tensor = cards.tensor(works.pipes)
-    width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in works.each])
     if on_tensor.any():
-        tiled = tensor_cores(works, p, cards, constants, width, dram_share)
+        tiled = tensor_cores(works, p, cards, constants, dram_share)
         if not on_tensor.all():
-            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards, constants, width))
+            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards, constants))
     else:
-        tiled = cuda_cores(works, p, cards, constants, width)
+        tiled = cuda_cores(works, p, cards, constants)
     open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels do TF32, too
     return choose(open_to, few_rows(works, p, cards, constants, dram_share, tiled), tiled) if open_to.any() else tiled
 
