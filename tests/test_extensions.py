@@ -1,7 +1,7 @@
 """What is added takes one file: nothing else is touched, and it is there wherever its kind is asked for.
 
 Each test writes that file and uses what it brings: an empty folder holds what a user brings along, a copy of the
-packages what the package finds by itself. Kernel families are added in `latency/test_new_family.py`.
+packages what the package finds by itself. More of kernel families is in `latency/test_new_family.py`.
 """
 
 from __future__ import annotations
@@ -366,11 +366,12 @@ SCORED = """
     import json, sys
     from pathlib import Path
     from onnxperf.datasets import read
-    from onnxperf.derive.families import FAMILIES
+    from onnxperf.derive.fit import fitted_rows
+    from onnxperf.latency.families import constant_sets
     from onnxperf.validate import validate
     data = Path(sys.argv[1])
     scores = sorted({s.name for s in validate(data).scores})
-    print(json.dumps([scores, [t.family for t in FAMILIES["gemm"].tables(read(data))]]))
+    print(json.dumps([scores, [t.name for t in fitted_rows(read(data), constant_sets()["gemm"])]]))
 """
 
 
@@ -381,6 +382,106 @@ def test_a_dataset_is_one_module_and_is_read_fitted_to_and_scored(tree: Tree, tm
     data = written(tmp_path_factory.mktemp("data"), "mine", products=["gpu,m,n,k,ms", *rows])
     assert tree.says(SCORED, str(data)) == [["My GEMM"], ["my products"]]
     assert tree.files() == ["onnxperf/datasets/sources/mine.py"]
+
+
+# a kernel family whose constants are derived
+
+FAMILY = """
+    from typing import NamedTuple
+
+    from onnxperf.latency.constants import ConstantSet, Parameter
+    from onnxperf.latency.family import KernelFamily
+    from onnxperf.latency.processor import streamed
+    from onnxperf.latency.terms import plain_terms
+    from op_models import op, work
+
+
+    class Butterfly(NamedTuple):
+        points: int
+        passes: int
+
+
+    @op("custom::Butterfly")
+    def butterfly(op, x):
+        passes = x.shape[-1].bit_length() - 1
+        return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
+
+
+    def card(works, cards, constants, dram_share):
+        rate = constants.butterfly["dram"] * cards.bandwidth
+        memory = works["passes"] * works.bytes / rate * cards.memory
+        launch = constants.launch["kernel_s"] * cards.launch
+        return plain_terms(0.0, memory, 0.0, launch, memory + launch)
+
+
+    FITTED = ConstantSet("butterfly", (Parameter("butterfly.dram", "share of the bandwidth", 0.9, 0.3, 1.0),))
+    FAMILY = KernelFamily(Butterfly, card, streamed, lambda w, on_tensor: "butterfly", constants=(FITTED,))
+"""
+BUTTERFLIES = """
+    from onnxperf.datasets.dataset import Dataset, File, Kernels
+    from onnxperf.datasets.reading import card, number, sizes, work_of
+    from onnxperf.datasets.table import Row
+    from op_models import Tensor
+
+
+    def row(r):
+        x = Tensor("x", "float32", sizes(r, "rows", "width"))
+        return Row("butterflies", card(r["gpu"]), work_of("custom::Butterfly", (x,), x), number(r, "ms") / 1e3)
+
+
+    DATASET = Dataset(
+        "mine", 50, "my clock",
+        kernels=(Kernels("butterflies", "Butterflies", "butterfly", 1e-5),),
+        files=(File("butterflies.csv.gz", ("gpu", "rows", "width", "ms"), row),),
+    )
+"""
+#: Derives the one set that has rows here, writes its files, and says what it found; then scores the rows with them.
+DERIVED = """
+    import json, sys
+    from pathlib import Path
+    from onnxperf.datasets import read
+    from onnxperf.derive import files, passes
+    from onnxperf.derive.__main__ import SHIPPED
+    data = Path(sys.argv[1])
+    passes.SETS = files.SETS = {"butterfly": passes.SETS["butterfly"]}
+    tables = read(data)
+    found = {left_out: passes.derive(tables, left_out) for left_out in ("", "TU104")}
+    made = files.texts(data, tables, found)
+    for name in ("butterfly", "intervals"):
+        (SHIPPED / f"my_{name}.toml").write_text(made[f"{name}.toml"])
+    print(json.dumps([p.values["butterfly"] for p in found.values()]))
+"""
+BUTTERFLIES_SCORED = """
+    import json, sys
+    from pathlib import Path
+    from onnxperf.latency import shipped
+    from onnxperf.validate import validate
+    scores = {s.name: s.mape for s in validate(Path(sys.argv[1])).scores if s.method == "tile-wave" and not s.gpu}
+    print(json.dumps([scores, shipped().butterfly["dram"], shipped("TU104").butterfly["dram"]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_family_with_its_fit_is_one_module_and_a_dataset_has_it_derived_and_scored(
+    tree: Tree, tmp_path_factory: Any
+) -> None:
+    added(tree.folder, "onnxperf/latency/families/butterfly.py", FAMILY)
+    share, rows = 0.6, []
+    for gpu in ("t4", "v100-sxm2-16gb", "a100-pcie-40gb"):
+        for count in (1000, 2000, 4000, 8000):
+            seconds = 12 * 2 * 4 * count * 4096 / (share * gpu_specs.load(gpu).bandwidth_Bps) + 11.6e-6
+            rows.append(f"{gpu},{count},4096,{1e3 * seconds}")
+    data = written(tmp_path_factory.mktemp("data"), "mine", butterflies=["gpu,rows,width,ms", *rows])
+    assert tree.says("import json\nfrom onnxperf.latency import shipped\nprint(shipped().butterfly['dram'])") == 0.9
+    added(tree.folder, "onnxperf/datasets/sources/mine.py", BUTTERFLIES)
+    assert sorted(tree.files()) == ["onnxperf/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
+    whole, without_t4 = tree.says(DERIVED, str(data))
+    assert whole["butterfly.dram"] == pytest.approx(share, rel=0.03)
+    assert without_t4["butterfly.dram"] == pytest.approx(share, rel=0.03)
+    assert whole["rig.butterfly.my clock.t4"] == pytest.approx(1e-5, rel=0.5)
+    scores, dram, dram_without_t4 = tree.says(BUTTERFLIES_SCORED, str(data))
+    assert (dram, dram_without_t4) == (whole["butterfly.dram"], without_t4["butterfly.dram"])
+    assert list(scores) == ["Butterflies"] and scores["Butterflies"] < 0.05
 
 
 # a view

@@ -10,8 +10,7 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.latency import Constants, KernelTerms, Method, pipe_on
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.works import Works
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.lower import Kernel
 from onnxperf.prediction import KernelPrediction
 from onnxperf.scenario import Scenario
