@@ -53,6 +53,11 @@ def shortened(text: str, most: int = NAME) -> str:
     return printable(text if len(text) <= most else f"{text[:9]}...{text[12 - most :]}")
 
 
+def short_type(type: str) -> str:
+    """An operator's type without its domain."""
+    return type.rpartition("::")[2]
+
+
 def tabulate(
     out: Console, names: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = (), heads: bool = True
 ) -> Table:

@@ -63,7 +63,7 @@ def _place(provider: str) -> Place:
         return processor()
     cuda = environment.cuda_runtime()
     environment.require_device(cuda)
-    return environment.graphics(cuda, environment.Sensors(None, ""))
+    return environment.graphics(cuda)
 
 
 def base_of(place: Place) -> Device:

@@ -10,10 +10,10 @@ from statistics import median
 from typing import NamedTuple
 
 from gpu_specs import Device
+from onnxperf.calibrate.matching import Joined, joined
 from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
-from onnxperf.measure.profile import Joined, joined
 from onnxperf.measure.record import Measurement
 from onnxperf.pipeline import Request, run_of
 from onnxperf.run import Run

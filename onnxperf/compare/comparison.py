@@ -10,13 +10,13 @@ from typing import Any
 
 import gpu_specs
 from gpu_specs import Device
+from onnxperf.calibrate.matching import Joined, by_type, joined, worst
 from onnxperf.calibrate.this_processor import this_cpu
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
 from onnxperf.measure.environment import card_of, processor, usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
-from onnxperf.measure.profile import Joined, by_class, joined, worst
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
 from onnxperf.pipeline import Request, find, run_of
@@ -106,7 +106,7 @@ class Comparison:
             return {"type": x.type, "measured_seconds": x.measured_s, "predicted_seconds": x.predicted_s}
 
         return {
-            "by_type": [times(c) for c in by_class(self.rows)],
+            "by_type": [times(c) for c in by_type(self.rows)],
             "most_wrong": [{"name": r.name, **times(r)} for r in worst(self.rows, MOST_WRONG)],
             "unmatched": {
                 "predicted_seconds": sum(r.predicted_s or 0.0 for r in self.only_predicted),

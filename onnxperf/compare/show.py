@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from onnxperf.calibrate.matching import Joined, by_type, worst
 from onnxperf.compare.comparison import MOST_WRONG, NOMINAL, Comparison
 from onnxperf.compare.own_measurements import NAME, OwnMeasurements
 from onnxperf.errors import printable
-from onnxperf.measure.profile import Joined, by_class, worst
 from onnxperf.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 
 
@@ -46,7 +46,7 @@ def _basis(c: Comparison) -> str:
 
 def types(c: Comparison) -> Sheet:
     """Sums by operator type."""
-    lines = [(shortened(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_class(c.rows)]
+    lines = [(shortened(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_type(c.rows)]
     return Sheet("By operator type", ("!operator", *FIGURES), tuple(lines))
 
 

@@ -46,6 +46,11 @@ class Place:
     threads: int = 0
     driver: str = ""
 
+    @property
+    def shared(self) -> bool:
+        """Whether other programs run on it meanwhile, as on a processor: then the undisturbed run is what counts."""
+        return self.kind == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -92,6 +97,11 @@ class OperatorTime:
     def undisturbed_s(self) -> float:
         """The least time less what the profiler itself adds, PROFILER_S, but no less than a quarter of it."""
         return max(self.least_s - PROFILER_S, self.least_s / 4)
+
+    @property
+    def seconds(self) -> float:
+        """The time that counts: the median; on a CPU, which other programs disturb, that of the undisturbed run."""
+        return self.undisturbed_s if self.provider.startswith("CPU") else self.median_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +191,7 @@ class Measurement:
         to less, that sum. On a shared machine neighbours only ever add time (Chen and Revels, Robust benchmarking in
         noisy environments, 2016), and a short operator is left alone sooner than a long run.
         """
-        if self.place.kind == "gpu":
+        if not self.place.shared:
             return self.device.median
         added = sum(o.undisturbed_s for o in self.operators) if self.device.least > LONG_S else 0.0
         return min(added, self.device.least) if added else self.device.least

@@ -16,13 +16,12 @@ from onnxperf.graph import Note
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import write
 from onnxperf.measure.job import Job
-from onnxperf.measure.profile import seconds, short
 from onnxperf.measure.record import Measurement, OperatorTime, Reading
 from onnxperf.measure.run import Progress, measure
 from onnxperf.measure.series import Series
 from onnxperf.measure.throughput import measure_throughput
 from onnxperf.output import check_target, write_file
-from onnxperf.tables import FOLDED, console, duration, row, shortened, size, tabulate
+from onnxperf.tables import FOLDED, console, duration, row, short_type, shortened, size, tabulate
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up
@@ -103,7 +102,7 @@ def _headline(m: Measurement) -> Text:
     between = f"; 95% between {duration(i[0])} and {duration(i[1])}" if i else ""
     text.append(f"  (median of {len(d.samples):,} runs{between})")
     text.append(f"   {duration(m.wall.median)} by the wall's clock")
-    if m.place.kind == "cpu":
+    if m.place.shared:
         text.append(f"\n{duration(m.seconds)} undisturbed, which is what a prediction is compared with")
     if not m.complete:
         text.append("\ninterrupted: this is what was measured until then", style="yellow")
@@ -186,7 +185,7 @@ def rate(per_second: float) -> str:
 def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
     groups: dict[str, list[float]] = {}
     for o in operators:
-        groups.setdefault(short(o.type), []).append(seconds(o))
+        groups.setdefault(short_type(o.type), []).append(o.seconds)
     total = sum(sum(g) for g in groups.values())
     ranked = sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0]))
     rest = [s for _, times in ranked[TYPES:] for s in times]
@@ -196,12 +195,12 @@ def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
 
 
 def _slowest(out: Console, operators: Sequence[OperatorTime]) -> Table:
-    total = sum(map(seconds, operators))
-    ranked = sorted(operators, key=lambda o: -seconds(o))[:SLOWEST]
+    total = sum(o.seconds for o in operators)
+    ranked = sorted(operators, key=lambda o: -o.seconds)[:SLOWEST]
     rows = [
         (
-            shortened(o.name), shortened(short(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
-            duration(o.least_s), duration(o.median_s), _share(seconds(o), total),
+            shortened(o.name), shortened(short_type(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
+            duration(o.least_s), duration(o.median_s), _share(o.seconds, total),
         )
         for o in ranked
     ]  # fmt: skip

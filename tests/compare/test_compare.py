@@ -15,12 +15,12 @@ from rich.console import Console
 
 import gpu_specs
 import onnxperf
+from onnxperf.calibrate.matching import joined
 from onnxperf.compare import comparison, show
 from onnxperf.compare.own_measurements import OwnMeasurements, Row
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
 from onnxperf.measure.environment import processor
-from onnxperf.measure.profile import joined
 from onnxperf.measure.record import OperatorTime, Place, Subject
 from onnxperf.measure.series import Series
 from onnxperf.tables import put as put_tables
