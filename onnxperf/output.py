@@ -75,9 +75,11 @@ def deliver(
         if json_to == "-":
             print(as_json(), flush=True)
         else:
-            if json_to:
-                write_file(json_to, as_json() + "\n")
-            show()
+            try:
+                if json_to:
+                    write_file(json_to, as_json() + "\n")
+            finally:  # what can't be written is shown all the same
+                show()
     except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
         gate()
         raise

@@ -89,6 +89,28 @@ def row(table: Table, *cells: str) -> None:
     table.add_row(*map(Text, cells))
 
 
+def two_columns(rows: Iterable[tuple[str, str]]) -> Table:
+    """Labels and what stands beside them; labels of nothing are left out."""
+    table = Table.grid(padding=(0, GAP))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        if text:
+            row(table, label, printable(text))
+    return table
+
+
+def listed(lines: Iterable[tuple[str, str, str]]) -> Text:
+    """A line for each note: its code, what it says and, in brackets, the names it is about."""
+    text = Text()
+    for code, message, names in lines:
+        text.append(f"{printable(code)}  ", style="yellow")
+        text.append(printable(message))
+        text.append(f" ({names})\n" if names else "\n", style="dim")
+    text.rstrip()
+    return text
+
+
 def stacked(parts: Iterable[RenderableType]) -> Group:
     """Parts of a screen, each with an empty line below it; tables without rows and empty texts are left out."""
     shown = (x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x))
