@@ -10,6 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpu_specs import Device
+from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.matching import Joined, joined
 from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
@@ -59,7 +60,7 @@ def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredMod
     s = m.setting
     terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
     run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), base)
-    one_by_one = base.kind == "cpu" and bool(m.operators)
+    one_by_one = KINDS[base.kind].one_by_one and bool(m.operators)
     rows = joined(m.operators, summarise(run)) if one_by_one else ()
     parts = _operators(m, run.kernels, rows, dropped) if one_by_one else _whole_run(m, run.kernels, dropped)
     return MeasuredModel(m.subject.name, run, parts)

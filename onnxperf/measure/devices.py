@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure import environment
 from onnxperf.measure.environment import check, text
-from onnxperf.measure.record import Copies, Reading
+from onnxperf.measure.record import Copies, Place, Reading
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 COPIES = 20  # each way is timed so often
@@ -28,6 +28,7 @@ class Processor:
     For sessions of one thread, which does all the work. It has no sensors, and nothing is copied to it.
     """
 
+    kind = "cpu"  # as of `gpu_specs.Device`
     memory = "cpu"  # ONNX Runtime's word for where its tensors lie
     clock = "processor time of the one thread"
     scope = "steady state, one run under ONNX Runtime, CPU provider, one thread; session start and warm-up excluded"
@@ -45,6 +46,11 @@ class Processor:
     def here(cls) -> Processor:
         """The one that is here."""
         return cls()
+
+    @staticmethod
+    def found() -> Place:
+        """What the one that is here is called."""
+        return environment.processor()
 
     def software(self, ort: Any) -> dict[str, str]:
         """Versions of what takes part."""
@@ -94,6 +100,7 @@ class Card:
     fails.
     """
 
+    kind = "gpu"
     memory = "cuda"
     clock = "CUDA events on the session's stream"
     scope = (
@@ -121,6 +128,13 @@ class Card:
     def here(cls) -> Card:
         """The one that is here. Raises EnvironmentFailure also where cuda-bindings is not installed."""
         return cls(environment.cuda_runtime(), environment.nvml())
+
+    @staticmethod
+    def found() -> Place:
+        """What the one that is here is called; nothing is opened on it. Raises EnvironmentFailure as `here` does."""
+        rt = environment.cuda_runtime()
+        environment.require_device(rt)
+        return environment.graphics(rt)
 
     def software(self, ort: Any) -> dict[str, str]:
         """Versions of what takes part, "" where one is not told."""
