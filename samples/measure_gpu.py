@@ -140,10 +140,9 @@ def parsed(name: str, text: str) -> bytes:
 def one_node(provider: str, name: str, dtype: str) -> dict[str, Any]:
     """A model of one operator on the provider alone: how far its result is from the processor's, of equal inputs."""
     model = parsed(name, NODES[name].replace("T[", f"{dtype}["))
-    kind = "fp32" if dtype == "float" else "keep"
     found = []
     for where in (provider, "cpu"):
-        job = Job(model, where, precision=kind)
+        job = Job(model, where, precision="fp32" if dtype == "float" else "keep")
         device = job.device.here()
         session = open_session(onnx_runtime(), prepare(job), device, lambda: "")
         if session.hosted:
