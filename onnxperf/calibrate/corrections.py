@@ -26,9 +26,9 @@ FEWEST = 3  # usable rows
 LIMIT = 30.0  # of any correction or factor, up or down
 TURNS = 3
 FASTER = 0.9  # of the physical floor: rows below went wrong
-RAISED = 4.0  # a processor may be so much faster than nominal
-SHOWN_BY = 5  # rows that show it
-MOST = 0.5  # of a GPU's run that one type takes, or the run says nothing of a single one
+RAISED = 4.0  # times that a processor may be faster than its nominal peak
+SHOWN_BY = 5  # rows that it takes to show that it is
+MOST = 0.5  # share of a GPU's run that an operator type has to take for the run to tell of its factor
 COVERAGE, LEAST_WIDTH, WIDTH_ROWS = 0.8, 0.05, 5
 STEP = 1e-3  # of a logarithm, for differences
 

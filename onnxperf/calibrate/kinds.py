@@ -39,13 +39,13 @@ class Kind:
 
 
 def _card(place: Place) -> Device | None:
-    """The catalogue's card, where it has it."""
+    """The card of that name in the catalogue."""
     id = card_of(place)
     return gpu_specs.load(id) if id else None
 
 
 def _processor(place: Place) -> Device | None:
-    """The processor that is here, where it is the one."""
+    """This machine's processor, where it has the place's name."""
     return this_cpu() if place.name == processor().name else None
 
 

@@ -97,7 +97,7 @@ def _stems(name: str) -> list[str]:
 
 
 def by_type(found: Iterable[Joined]) -> tuple[Joined, ...]:
-    """Sums by operator type, which is the name of each; those first on which most time was measured."""
+    """Sums by operator type, which is the name of each; the type that took most of the measured time comes first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for j in found:
         sums[j.type][0] += j.predicted_s or 0.0

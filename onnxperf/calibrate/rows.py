@@ -103,7 +103,7 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
     """Why an operator can't be a row, "" if it can."""
     if is_wrapper(j.name):
-        return "it only holds the operators together"
+        return "it only joins the operators of the suite into one model"
     if j.measured_s is None:
         return "it was predicted, but is not in the profile"
     if j.predicted_s is None:
