@@ -36,19 +36,19 @@ import onnx
 from onnx import parser
 
 import onnxperf
-from onnxperf.measure import files, model_file
+from onnxperf.measure import files
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.run import measure
 from onnxperf.measure.session import open_session
+from onnxperf.measure.weights import bytes_of
 from onnxperf.output import write_file
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from onnxperf.tables import short_type
 
-SAMPLES = Path(__file__).parent
 SHARES = {"smoke": 0.15, "graphs": 0.35, "models": 0.75, "calibrate": 0.97}  # of the budget, up to the step's end
 KINDS = ("tf32", "fp16", "fp32")
 PASSES = [*product((1,), KINDS), *product((8, 32), KINDS[:2]), (8, "fp32"), (32, "fp32")]  # what matters most first
@@ -218,7 +218,7 @@ def is_half(path: Path) -> bool:
 
 def size(path: Path) -> int:
     """Bytes of a model's weights."""
-    return sum(map(model_file.bytes_of, proto(path).graph.initializer))
+    return sum(map(bytes_of, proto(path).graph.initializer))
 
 
 def smoke(run: Run) -> None:
@@ -345,5 +345,5 @@ if __name__ == "__main__":
     else:
         wanted = given.precisions or (KINDS if given.provider == "cuda" else ["fp32"])
         passes = [(batch, kind) for batch, kind in PASSES if kind in wanted]
-        run = Run(given.out, given.provider, given.models or sorted(SAMPLES.glob("*.onnx")), passes)
+        run = Run(given.out, given.provider, given.models or sorted(Path(__file__).parent.glob("*.onnx")), passes)
         main(run, given.budget, given.steps)

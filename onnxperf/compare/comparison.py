@@ -124,7 +124,7 @@ def recorded(path: str | os.PathLike[str], gpu: str | None = None) -> Comparison
     Raises UsageError where the file is no measurement, or of a device that is not known.
     """
     m = read(path)
-    return compare(m, *(_given(gpu, m.place) if gpu is not None else device_of(m.place)))
+    return compare(m, *_chosen(gpu, m.place))
 
 
 def here(
@@ -140,7 +140,7 @@ def here(
     if device is not None and device.kind != DEVICES[provider].kind:
         raise UsageError(f"--gpu {gpu} is not what the {provider} provider runs on: name another, or the --provider")
     m = measure(Job(model, provider, **terms), progress)
-    return compare(m, *(_given(gpu, m.place) if gpu is not None else device_of(m.place)))
+    return compare(m, *_chosen(gpu, m.place))
 
 
 def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = ()) -> Comparison:
@@ -190,8 +190,12 @@ def device_of(place: Place, files: Iterable[tuple[str, Device]] = ()) -> tuple[D
     )
 
 
-def _given(gpu: str, place: Place) -> tuple[Device, str, tuple[Note, ...]]:
-    """The device that --gpu names, whatever a measurement was taken on, as long as it is of the same kind."""
+def _chosen(gpu: str | None, place: Place) -> tuple[Device, str, tuple[Note, ...]]:
+    """The device that --gpu names, whatever a measurement was taken on, as long as it is of the same kind; without
+    --gpu the one that it was taken on.
+    """
+    if gpu is None:
+        return *device_of(place), ()
     device, notes = find(gpu)
     if device.kind != place.kind:
         raise UsageError(

@@ -217,7 +217,7 @@ class Card:
         return self._sensor("nvmlDeviceGetClockInfo", 1)
 
     def sensed(self, at_s: float) -> tuple[Reading, ...]:
-        """What the sensors say, `at_s` seconds after the first counted run; no reading without NVML."""
+        """What the sensors say, `at_s` after the counted runs began; no reading without NVML."""
         if self.handle is None:
             return ()
         power, memory = self._sensor("nvmlDeviceGetPowerUsage"), self._sensor("nvmlDeviceGetClockInfo", 2)

@@ -143,7 +143,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The device's own sensors at one moment, `at_s` after the first counted run; None where it has no such sensor."""
+    """The device's own sensors `at_s` after the counted runs began; None where it has no such sensor."""
 
     at_s: Seconds
     clock_MHz: float | None

@@ -16,10 +16,9 @@ from onnxperf.graph import Graph
 from onnxperf.measure.devices import Processor
 from onnxperf.measure.inputs import Feed
 from onnxperf.measure.job import Job
-from onnxperf.measure.model_file import absent, changed
 from onnxperf.measure.plan import Plan
 from onnxperf.measure.session import open_session
-from onnxperf.measure.weights import model_and_weights, rebind
+from onnxperf.measure.weights import absent, changed, model_and_weights, rebind
 from tests.measure.conftest import parsed
 
 ort = pytest.importorskip("onnxruntime")
