@@ -7,8 +7,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from onnxperf.measure.record import OperatorTime
+from gpu_specs import Device
+from onnxperf.measure.record import Measurement, OperatorTime
+from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.run import Run
 from onnxperf.tables import short_type
 
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
@@ -33,6 +36,13 @@ class Joined:
     def error_s(self) -> float:
         """Predicted less measured; a missing time counts 0."""
         return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
+
+
+def predicted(m: Measurement, device: Device) -> Run:
+    """The run that was measured, predicted for a device from the model's skeleton."""
+    s = m.setting
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
+    return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
 
 
 def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from gpu_specs import Device
 from onnxperf.calibrate.kinds import KINDS
-from onnxperf.calibrate.matching import Joined, joined
+from onnxperf.calibrate.matching import Joined, joined, predicted
 from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
 from onnxperf.measure.record import Measurement
-from onnxperf.pipeline import Request, run_of
 from onnxperf.run import Run
 from onnxperf.summary import summarise
 
@@ -57,9 +56,7 @@ class MeasuredModel:
 
 def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredModel:
     """The kernels of a measured model on the device `base`, and its rows; what can't be a row is noted in `dropped`."""
-    s = m.setting
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), base)
+    run = predicted(m, base)
     one_by_one = KINDS[base.kind].one_by_one and bool(m.operators)
     rows = joined(m.operators, summarise(run)) if one_by_one else ()
     parts = _operators(m, run.kernels, rows, dropped) if one_by_one else _whole_run(m, run.kernels, dropped)

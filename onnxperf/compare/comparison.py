@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_specs import Device
 from onnxperf.calibrate.kinds import CATALOGUE, KINDS, NOMINAL
-from onnxperf.calibrate.matching import Joined, by_type, joined, worst
+from onnxperf.calibrate.matching import Joined, by_type, joined, predicted, worst
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
 from onnxperf.measure.devices import DEVICES
@@ -19,7 +19,7 @@ from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
-from onnxperf.pipeline import Request, find, run_of
+from onnxperf.pipeline import find
 from onnxperf.prediction import Prediction
 from onnxperf.runtimes import RUNTIMES
 from onnxperf.summary import summarise
@@ -147,11 +147,10 @@ def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...]
     """Predict what was measured, from the model's skeleton, for a device. Raises Error where that can't be done."""
     if m.seconds <= 0:
         raise UsageError(f"{m.subject.name}: its measured time is 0: nothing compares with that")
-    s, runtime = m.setting, RUNTIMES.get(m.setting.runtime)
+    runtime = RUNTIMES.get(m.setting.runtime)
     if runtime is not None and runtime.kind != m.place.kind:
-        raise UsageError(f"{m.subject.name} can't have run under {s.runtime} on {m.place.name}")
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    prediction = summarise(run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device))
+        raise UsageError(f"{m.subject.name} can't have run under {m.setting.runtime} on {m.place.name}")
+    prediction = summarise(predicted(m, device))
     if source == NOMINAL:
         notes = (*notes, NOT_CALIBRATED)
     kernels = _with_overhead(prediction) if runtime is not None and runtime.synchronous else prediction

@@ -6,12 +6,12 @@ reads them back by these types, see `onnxperf.measure.codec`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 from onnxperf.graph import Note
-from onnxperf.measure.codec import Range
+from onnxperf.measure.codec import Derived, Range
 from onnxperf.measure.series import Seconds, Series
 
 Positive = Annotated[int, Range(1)]
@@ -128,7 +128,7 @@ class Point:
 class Throughput:
     """The curve over batches, and the long run at the best of them: `batches` runs back to back at `batch`."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"samples_per_second": "samples_per_second"}
+    DERIVED: ClassVar[Derived] = {"samples_per_second": (float, attrgetter("samples_per_second"))}
 
     curve: tuple[Point, ...]
     batch: Positive
@@ -163,7 +163,7 @@ class Measurement:
     beside a GPU; complete: False where it was interrupted.
     """
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"seconds": "seconds"}
+    DERIVED: ClassVar[Derived] = {"seconds": (Seconds, attrgetter("seconds"))}
 
     taken: str
     subject: Subject = field(metadata={"key": "model"})

@@ -156,7 +156,7 @@ def _series(out: Console, m: Measurement) -> Table:
 
 
 def _statistics(s: Series) -> tuple[str, ...]:
-    times = map(duration, (s.least, s.median, s.mean, s.p90, s.p95, s.p99, s.std))
+    times = map(duration, (s.least, s.median, s.mean, *map(s.quantile, (0.90, 0.95, 0.99)), s.std))
     return (f"{len(s.samples):,}", *times, f"{s.drift:+.1%}")
 
 
