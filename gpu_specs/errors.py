@@ -4,8 +4,6 @@
 class SpecError(ValueError):
     """A card file that can't be used: the message says which file, what is wrong and what is needed."""
 
-    exit_code = 2
-
 
 class UnknownDevice(SpecError):
     """A name that is that of no shipped card."""
