@@ -2,9 +2,7 @@
 
 from gpu_specs.card_file import read
 from gpu_specs.catalogue import ids, load, resolve
-from gpu_specs.device import PIPES, Corrections, Device, Rates, Source
-from gpu_specs.errors import SpecError, UnknownDevice
-from gpu_specs.limits import limited
+from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, UnknownDevice, limited
 
 __all__ = [
     "PIPES", "Corrections", "Device", "Rates", "Source", "SpecError", "UnknownDevice", "ids", "limited", "load", "read",

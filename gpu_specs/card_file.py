@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, Status
-from gpu_specs.errors import SpecError
+from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, Status
 
 MAX_BYTES: Final = 1_000_000
 MAX_OPERATORS: Final = 1_000

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_specs.card_file import read
-from gpu_specs.device import Device
-from gpu_specs.errors import UnknownDevice
+from gpu_specs.device import Device, UnknownDevice
 
 _CARDS: Final = Path(__file__).with_name("cards")
 

@@ -1,7 +1,7 @@
-"""A device: its figures in SI units, and the source of each."""
+"""A device: its figures in SI units, the source of each, and settings of its owner: a power limit, a locked clock."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Status = Literal["seen", "local", "derived", "unverified"]
@@ -11,6 +11,17 @@ PIPES = (
     "tensor_tf32", "tensor_fp16", "tensor_bf16", "tensor_fp8", "tensor_int8", "tensor_int4", "tensor_fp4",
 )  # fmt: skip
 """The arithmetic units that have a rate of their own: vector units, then tensor cores, by dtype."""
+
+LEAST_POWER, MOST_POWER = 0.1, 1.5  # shares of the board's power limit; assumed: no tool sets more or less on any card
+SLOWEST_HZ = 100e6  # assumed
+
+
+class SpecError(ValueError):
+    """A card file that can't be used: the message says which file, what is wrong and what is needed."""
+
+
+class UnknownDevice(SpecError):
+    """A name that is that of no shipped card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +157,27 @@ class Device:
     def unverified(self) -> tuple[str, ...]:
         """The facts that nobody has checked: Device fields and pipes."""
         return tuple(fact for at in self.sources if at.status == "unverified" for fact in at.facts)
+
+
+def limited(device: Device, *, power_W: float | None = None, clock_hz: float | None = None) -> Device:
+    """The card under another power limit (W) and at most this SM clock (Hz); None leaves it as it is.
+
+    Rates of arithmetic follow the clock; memory has a clock of its own. Raises SpecError for what the card can't do.
+    """
+    if device.kind == "cpu" and (power_W is not None or clock_hz is not None):
+        raise SpecError(f"{device.id} is a processor: its power and clock are what calibration found")
+    if power_W is not None:
+        least, most = LEAST_POWER * device.tdp_W, MOST_POWER * device.tdp_W
+        if not least <= power_W <= most:
+            raise SpecError(f"{device.id} takes a power limit from {least:.0f} to {most:.0f} W, not {power_W:g} W")
+        device = replace(device, tdp_W=power_W)
+    if clock_hz is not None:
+        if not SLOWEST_HZ <= clock_hz <= device.boost_hz:
+            slowest, fastest = SLOWEST_HZ / 1e6, device.boost_hz / 1e6
+            asked = clock_hz / 1e6
+            raise SpecError(f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {asked:g} MHz")
+        vector, tensor = min(1.0, clock_hz / device.boost_hz), min(1.0, clock_hz / device.tensor_hz)
+        rates = [(p, rate * (tensor if p.startswith("tensor_") else vector)) for p, rate in device.dense_flops.pairs]
+        tensor_hz = min(clock_hz, device.tensor_hz)
+        device = replace(device, boost_hz=clock_hz, tensor_hz=tensor_hz, dense_flops=Rates(tuple(rates)))
+    return device
