@@ -19,10 +19,11 @@ Array = np.ndarray[Any, Any]
 
 #: Operators whose output holds the whole numbers of their first input.
 PASSING = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Slice", "Expand"})
-#: Operators that take entries of a table by their number: which input is the table, and which the numbers.
-TABLES = {"Gather": (0, 1), "GatherElements": (0, 1), "GatherND": (0, 1)}
-#: EmbedLayerNormalization: the input that is the table, by the input that holds the numbers.
-EMBEDDED = {0: 2, 1: 4}
+#: Operators that take entries of a table by their number: which input is the table, by the input of the numbers.
+TABLES = {
+    **{type: {1: 0} for type in ("Gather", "GatherElements", "GatherND")},
+    "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4},
+}
 SLACK = 1 << 16  # bytes of an archive for the name and headers of an array
 BIT_PATTERNS = {"bfloat16": 16}  # types that NumPy lacks, which arrays of uint16 hold as bits; ONNX's number of each
 
@@ -70,27 +71,22 @@ def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator
     while waiting:
         t, added = waiting.pop()
         for o in users.get(t.name, ()):
-            for table, axis in _indexed(o, t):
-                if axis < len(table.shape):
-                    yield table.shape[axis] - added
-            more = _passed(o, t)
+            entries, more = _entries(o, t), _passed(o, t)
+            if entries is not None:
+                yield entries - added
             if more is not None and o.out.name not in seen:
                 seen.add(o.out.name)
                 waiting.append((o.out, added + more))
 
 
-def _indexed(o: Operator, t: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """The tables that an operator indexes with the numbers in `t`, and along which axis."""
+def _entries(o: Operator, t: Tensor) -> int | None:
+    """How many entries the table has that an operator indexes with the numbers in `t`; None where it does not."""
     place = next(i for i, other in enumerate(o.inputs) if other is not None and other.name == t.name)
-    if o.type in TABLES and place == TABLES[o.type][1]:
-        table = o.inputs[TABLES[o.type][0]]
-        axis = o.attrs.get("axis", 0) if o.type != "GatherND" else 0
-        if table is not None and isinstance(axis, int):
-            yield table, axis % max(table.rank, 1)
-    if o.type == "com.microsoft::EmbedLayerNormalization" and place in EMBEDDED:
-        table = o.inputs[EMBEDDED[place]]
-        if table is not None:
-            yield table, 0
+    at, axis = TABLES.get(o.type, {}).get(place), o.attrs.get("axis", 0)
+    table = None if at is None else o.inputs[at]
+    if table is None or not table.shape or not isinstance(axis, int):
+        return None
+    return table.shape[axis % table.rank]
 
 
 def _passed(o: Operator, t: Tensor) -> int | None:
