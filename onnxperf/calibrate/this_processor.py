@@ -45,19 +45,17 @@ def this_cpu() -> Device:
 
 def elsewhere(place: Place) -> Device:
     """One core of a processor on another machine, of which no more is known than its name and memory."""
-    found = described({"cpuinfo": place.name}, "")
-    return device(
-        place.name or "unknown", "unknown", replace(found, units=AVX2[1], flops_per_clock=AVX2[2]), place.memory_bytes
-    )
+    _, units, flops = AVX2
+    found = replace(described({"cpuinfo": place.name}, ""), units=units, flops_per_clock=flops)
+    return device(place.name or "unknown", "unknown", found, place.memory_bytes)
 
 
 def described(texts: dict[str, str], machine: str) -> Described:
     """What /proc/cpuinfo ("cpuinfo") and files of sysfs ("max_freq" in kHz, "l2", "l3") say; any may be missing."""
     info = texts.get("cpuinfo", "")
     flags = re.search(r"^(?:flags|Features)\s*: *(.*)$", info, re.MULTILINE)
-    words = (
-        set(flags[1].split()) if flags else {"asimd"} if re.match("arm64|aarch64", machine, re.IGNORECASE) else set()
-    )
+    arm = {"asimd"} if re.match("arm64|aarch64", machine, re.IGNORECASE) else set()
+    words = set(flags[1].split()) if flags else arm
     units, per_clock = next(((name, n) for flag, name, n in UNITS if flag in words), PLAIN)
     found = [
         _number(r"^(\d+)$", texts.get("max_freq", ""), 1e3),
@@ -74,9 +72,7 @@ def device(name: str, machine: str, found: Described, memory_bytes: int) -> Devi
     sources = [
         Source("seen", "the operating system, of this machine's processor", ("architecture",)),
         _source(found.hz, "the operating system, highest clock that it names", "clock", ("boost_hz",)),
-        _source(
-            found.l2_bytes, "sysfs, cache of the second level of the first core", "size of the cache", ("l2_bytes",)
-        ),
+        _source(found.l2_bytes, "sysfs, second-level cache of the first core", "size of the cache", ("l2_bytes",)),
         _source(memory_bytes, "the operating system, physical memory", "size of memory", ("capacity_bytes",)),
         *([Source("seen", "sysfs, cache of the third level that the first core shares", ("l3_bytes",))] if l3 else []),
         Source(

@@ -63,30 +63,8 @@ def _key(name: str) -> str:
 def to_plain(value: Any) -> dict[str, Any]:
     """A dataclass as plain data, numbers rounded as their types say."""
     kind: Any = type(value)
-    follows = {key: _dump(hint)(find(value)) for key, (hint, find) in derived(kind).items()}
-    return follows | {key: _dump(hint)(getattr(value, name)) for key, (name, hint) in members(kind).items()}
-
-
-@cache
-def _dump(hint: Any) -> Dump:
-    """The function that makes plain data of a value of this type."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated and args[1].digits is not None:
-        return lambda value: round(float(value), args[1].digits)
-    if origin is Annotated:
-        return _dump(args[0])
-    if origin is tuple and get_origin(args[0]) is tuple:
-        named = _dump(get_args(args[0])[1])
-        return lambda pairs: {name: named(value) for name, value in pairs}
-    if origin is tuple:
-        one = _dump(args[0])
-        return lambda items: [one(item) for item in items]
-    if NoneType in args:
-        some = _dump(args[0])
-        return lambda value: None if value is None else some(value)
-    if is_dataclass(hint):
-        return to_plain
-    return _packed if hint is bytes else str if origin is Literal else hint  # bool, int, float and str make themselves
+    follows = {key: _codec(hint)[0](find(value)) for key, (hint, find) in derived(kind).items()}
+    return follows | {key: _codec(hint)[0](getattr(value, name)) for key, (name, hint) in members(kind).items()}
 
 
 def from_plain(kind: Any, data: Any, where: str = "") -> Any:
@@ -101,32 +79,41 @@ def from_plain(kind: Any, data: Any, where: str = "") -> Any:
     if (odd := next((key for key in data if key not in wanted and key not in derived(kind)), None)) is not None:
         raise UsageError(f"it has a key that no measurement has: {printable(at + odd)[:200]}")
     try:
-        return kind(**{name: _load(hint)(data[key], at + key) for key, (name, hint) in wanted.items()})
+        return kind(**{name: _codec(hint)[1](data[key], at + key) for key, (name, hint) in wanted.items()})
     except ValueError as e:
         raise UsageError(f"{where}: {e}") from None
 
 
 @cache
-def _load(hint: Any) -> Load:
-    """The function that makes a value of this type of plain data."""
+def _codec(hint: Any) -> tuple[Dump, Load]:
+    """The function that makes plain data of a value of this type, and the one that makes a value of plain data."""
     origin, args = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return to_plain, partial(from_plain, hint)
+    if NoneType in args:
+        dump, load = _codec(args[0])
+        return (
+            lambda value: value if value is None else dump(value),
+            lambda value, where: value if value is None else load(value, where),
+        )
     if origin is tuple and get_origin(args[0]) is tuple:
-        named = _load(get_args(args[0])[1])
-        return lambda value, where: tuple(
-            (_text(key, where), named(item, f"{where}.{key}")) for key, item in _names(value, where).items()
+        dump, load = _codec(get_args(args[0])[1])
+        return lambda pairs: {name: dump(value) for name, value in pairs}, lambda value, where: tuple(
+            (_text(key, where), load(item, f"{where}.{key}")) for key, item in _names(value, where).items()
         )
     if origin is tuple:
-        one = _load(args[0])
-        return lambda value, where: tuple(one(item, f"{where}[{i}]") for i, item in enumerate(_list(value, where)))
+        dump, load = _codec(args[0])
+        return lambda items: [dump(item) for item in items], lambda value, where: tuple(
+            load(item, f"{where}[{i}]") for i, item in enumerate(_list(value, where))
+        )
     if origin is Literal:
-        return _checked(f"one of {', '.join(args)}", lambda value: value in args)
-    if NoneType in args:
-        some = _load(args[0])
-        return lambda value, where: None if value is None else some(value, where)
-    if is_dataclass(hint):
-        return partial(from_plain, hint)
+        return str, _checked(f"one of {', '.join(args)}", lambda value: value in args)
+    if hint is bytes:
+        return _packed, _unpacked
     kind, limits = args if origin is Annotated else (hint, Range(0 if hint is int else -MAX_NUMBER))
-    return {int: _whole(limits.least), float: _number(limits.least), str: _text, bool: _flag, bytes: _unpacked}[kind]
+    digits = limits.digits
+    dump = kind if digits is None else lambda value: round(float(value), digits)
+    return dump, {int: _whole(limits.least), float: _number(limits.least), str: _text, bool: _flag}[kind]
 
 
 def _checked(must: str, fine: Callable[[Any], bool], make: Dump = lambda value: value) -> Load:

@@ -33,7 +33,7 @@ class Processor:
     clock = "processor time of the one thread"
     scope = "steady state, one run under ONNX Runtime, CPU provider, one thread; session start and warm-up excluded"
     stream = 0
-    warm_s, still = 1.0, 0.05  # a warm-up ends after so many seconds, or when times differ by no more than this share
+    settle_s, still = 1.0, 0.05  # a warm-up ends after so many seconds, or when times differ by no more than this share
     passes, pass_share = 5, 0.5  # under the profiler: at most, and of the time of the counted runs that one may take
     profiling: ClassVar[dict[str, str]] = {}  # variables of a process that profiles
     run_entries: ClassVar[dict[str, str]] = {}  # of the configuration of a run
@@ -107,7 +107,7 @@ class Card:
         "steady state, kernels, launch gaps and host dispatch of one run under ONNX Runtime, CUDA provider; {copies};"
         " session start and warm-up excluded"
     )
-    warm_s, still = 10.0, 0.02
+    settle_s, still = 10.0, 0.02
     passes, pass_share = 1, 1.0
     # Official builds profile no device events: a node's time is its kernel's only if every launch waits for its end.
     profiling: ClassVar[dict[str, str]] = {"CUDA_LAUNCH_BLOCKING": "1"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -19,29 +18,17 @@ Array = np.ndarray[Any, Any]
 
 #: Operators whose output holds the whole numbers of their first input.
 PASSING = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Slice", "Expand"})
-#: Operators that take entries of a table by their number: which input is the table, and which the numbers.
-TABLES = {"Gather": (0, 1), "GatherElements": (0, 1), "GatherND": (0, 1)}
-#: EmbedLayerNormalization: the input that is the table, by the input that holds the numbers.
-EMBEDDED = {0: 2, 1: 4}
+#: Operators that take entries of a table by their number: which input is the table, by the input of the numbers.
+TABLES = {
+    **{type: {1: 0} for type in ("Gather", "GatherElements", "GatherND")},
+    "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4},
+}
 SLACK = 1 << 16  # bytes of an archive for the name and headers of an array
 BIT_PATTERNS = {"bfloat16": 16}  # types that NumPy lacks, which arrays of uint16 hold as bits; ONNX's number of each
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """What one input holds: `array`, or else random values: whole numbers from `least` to `most`, floating numbers from
-    N(0, 1), truth values that are true.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    least: int = 0
-    most: int = 1
-    array: Array | None = None
-
-
-def feeds(graph: Graph) -> tuple[Feed, ...]:
-    """What each input of a static graph holds: indices stay within their tables, and masks are ones.
+def ranges(graph: Graph) -> dict[str, range]:
+    """Which whole numbers each input of a static graph may hold: indices stay within their tables, and masks are ones.
 
     A whole-number input of two dimensions that indexes nothing is taken for a mask. Raises ModelError for inputs that
     are no tensors of numbers.
@@ -50,18 +37,16 @@ def feeds(graph: Graph) -> tuple[Feed, ...]:
     for o in graph.operators:
         for name in {t.name for t in o.present}:
             users.setdefault(name, []).append(o)
-    return tuple(_feed(graph, users, t) for t in graph.inputs)
+    return {t.name: _range(graph, users, t) for t in graph.inputs}
 
 
-def _feed(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> Feed:
+def _range(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> range:
     if t.dtype in ("opaque", "string") or t.dtype.startswith(("complex", "float4", "float6", "float8", "int4", "int2")):
         raise ModelError(f"{graph.name}: input {t.name!r} is no tensor of plain numbers, and can't be made up")
-    if "int" not in t.dtype:
-        return Feed(t.name, t.shape)
-    bounds = list(_bounds(users, t))
+    bounds = list(_bounds(users, t)) if "int" in t.dtype else []
     if bounds:
-        return Feed(t.name, t.shape, 0, max(min(bounds) - 1, 0))
-    return Feed(t.name, t.shape, 1 if len(t.shape) == 2 else 0)
+        return range(max(min(bounds), 1))
+    return range(1, 2) if "int" in t.dtype and len(t.shape) == 2 else range(2)
 
 
 def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator[int]:
@@ -70,27 +55,22 @@ def _bounds(users: Mapping[str, Sequence[Operator]], source: Tensor) -> Iterator
     while waiting:
         t, added = waiting.pop()
         for o in users.get(t.name, ()):
-            for table, axis in _indexed(o, t):
-                if axis < len(table.shape):
-                    yield table.shape[axis] - added
-            more = _passed(o, t)
+            entries, more = _entries(o, t), _passed(o, t)
+            if entries is not None:
+                yield entries - added
             if more is not None and o.out.name not in seen:
                 seen.add(o.out.name)
                 waiting.append((o.out, added + more))
 
 
-def _indexed(o: Operator, t: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """The tables that an operator indexes with the numbers in `t`, and along which axis."""
+def _entries(o: Operator, t: Tensor) -> int | None:
+    """How many entries the table has that an operator indexes with the numbers in `t`; None where it does not."""
     place = next(i for i, other in enumerate(o.inputs) if other is not None and other.name == t.name)
-    if o.type in TABLES and place == TABLES[o.type][1]:
-        table = o.inputs[TABLES[o.type][0]]
-        axis = o.attrs.get("axis", 0) if o.type != "GatherND" else 0
-        if table is not None and isinstance(axis, int):
-            yield table, axis % max(table.rank, 1)
-    if o.type == "com.microsoft::EmbedLayerNormalization" and place in EMBEDDED:
-        table = o.inputs[EMBEDDED[place]]
-        if table is not None:
-            yield table, 0
+    at, axis = TABLES.get(o.type, {}).get(place), o.attrs.get("axis", 0)
+    table = None if at is None else o.inputs[at]
+    if table is None or not table.shape or not isinstance(axis, int):
+        return None
+    return table.shape[axis % table.rank]
 
 
 def _passed(o: Operator, t: Tensor) -> int | None:
@@ -103,15 +83,15 @@ def _passed(o: Operator, t: Tensor) -> int | None:
     return int(max(other.value)) if other is not None and other.value else None
 
 
-def random(feed: Feed, dtype: str, rng: np.random.Generator) -> Array:
-    """An array for an input of a type in NumPy's name for it; bfloat16 as its bits."""
-    if feed.array is not None:
-        return feed.array.astype(dtype)
+def random(shape: tuple[int, ...], whole: range, dtype: str, rng: np.random.Generator) -> Array:
+    """Random values in a type by NumPy's name for it, bfloat16 as its bits: whole numbers of a range, floating numbers
+    from N(0, 1), truth values that are true.
+    """
     if dtype == "bool":
-        return np.ones(feed.shape, dtype)
+        return np.ones(shape, dtype)
     if "int" in dtype:
-        return rng.integers(feed.least, feed.most + 1, feed.shape).astype(dtype)
-    return as_type(rng.standard_normal(feed.shape, dtype=np.float32), dtype)
+        return rng.integers(whole.start, whole.stop, shape).astype(dtype)
+    return as_type(rng.standard_normal(shape, dtype=np.float32), dtype)
 
 
 def as_type(array: Array, dtype: str) -> Array:

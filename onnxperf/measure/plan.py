@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,9 +30,10 @@ class Plan:
     """All that the process which runs the model is given.
 
     job: its model a path or the bytes of a file; shapes, dims, batch and inputs are left out, for they are in the other
-    fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes; feeds:
-    what the inputs hold; sizes: inputs whose shapes in the file differ, with those to write there; dims: sizes of the
-    file's named open dimensions; random: whether weights are missing; opset, nodes: the file's, and names of its nodes.
+    fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes;
+    values: by input, the array that it holds, or the range of the whole numbers that it may; sizes: inputs whose shapes
+    in the file differ, with those to write there; dims: sizes of the file's named open dimensions; random: whether
+    weights are missing; opset, nodes: the file's, and names of its nodes.
 
     least_runs: so many runs are counted even if the job's time is over before; profile_to: what names of the profiler's
     files begin with, "" for no profiler.
@@ -40,7 +42,7 @@ class Plan:
     job: Job
     graph: Graph
     folder: Path | None = None
-    feeds: tuple[inputs.Feed, ...] = ()
+    values: Mapping[str, range | inputs.Array] = field(default_factory=dict)
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     dims: tuple[tuple[str, int], ...] = ()
     random: bool = False
@@ -78,16 +80,15 @@ def prepare(job: Job) -> Plan:
         raise EnvironmentFailure(
             f"{graph.name}: its weights take {need / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free"
         )
-    feeds = inputs.feeds(graph)
+    values: Mapping[str, range | inputs.Array] = inputs.ranges(graph)
     if job.inputs is not None:
-        arrays = inputs.given(job.inputs, graph)
-        feeds = tuple(replace(f, array=arrays[f.name]) for f in feeds)
+        values = inputs.given(job.inputs, graph)
     shapes = {t.name: t.shape for t in graph.inputs}
     return Plan(
         job=replace(job, model=_source(job.model), shapes=None, dims=None, batch=None, inputs=None),
         graph=graph,
         folder=folder,
-        feeds=feeds,
+        values=values,
         sizes=weights.changed(proto, shapes),
         dims=weights.named(proto, shapes),
         random=bool(absent),

@@ -149,12 +149,13 @@ def _bind(ort: Any, inference: Any, plan: Plan, device: LocalDevice) -> tuple[An
     rng = np.random.default_rng(plan.job.seed)
     binding, values = inference.io_binding(), []
     types = {i.name: _dtype(i.type) for i in inference.get_inputs()}
-    for feed in plan.feeds:
-        if feed.name not in types:
+    for t in plan.graph.inputs:
+        if t.name not in types:
             continue  # nothing reads it
-        dtype = types[feed.name]
-        values.append(_value(ort, random(feed, dtype, rng), BIT_PATTERNS.get(dtype, 0), device.memory))
-        binding.bind_ortvalue_input(feed.name, values[-1])
+        dtype, given = types[t.name], plan.values[t.name]
+        array = random(t.shape, given, dtype, rng) if isinstance(given, range) else given.astype(dtype)
+        values.append(_value(ort, array, BIT_PATTERNS.get(dtype, 0), device.memory))
+        binding.bind_ortvalue_input(t.name, values[-1])
     for output in inference.get_outputs():
         dtype = _dtype(output.type)
         known = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure.job import Job
@@ -28,64 +28,47 @@ def measure_throughput(job: Job, batches: Sequence[int], progress: Progress) -> 
 
     Raises EnvironmentFailure where not even the smallest fits into memory.
     """
-    with closing(BatchRunner(job)) as runner:
 
-        def run_at(batch: int) -> float | None:
-            progress(f"batch {batch}", 0, 0)
-            return runner.median_s(batch)
+    def run_at(batch: int) -> float | None:
+        progress(f"batch {batch}", 0, 0)
+        return median_s(job, batch)
 
-        points = listed(run_at, batches) if batches else curve(run_at)
-        found = best(points)
-        if found is None:
-            least = points[0].batch
-            raise EnvironmentFailure(f"batch {least} does not fit into memory: there is no throughput to find")
-        progress(f"a long run at batch {found.batch}", 0, 0)
-        return Throughput(points, found.batch, *runner.streak(found.batch, job.duration_s or STREAK_S))
+    points = listed(run_at, batches) if batches else curve(run_at)
+    found = best(points)
+    if found is None:
+        least = points[0].batch
+        raise EnvironmentFailure(f"batch {least} does not fit into memory: there is no throughput to find")
+    progress(f"a long run at batch {found.batch}", 0, 0)
+    return Throughput(points, found.batch, *long_run(job, found.batch))
 
 
-@dataclass
-class BatchRunner:
-    """Runs a job's model at one batch after another. A process serves one batch, to which its dimensions are bound; it
-    is kept until another batch is asked for.
-    """
+def median_s(job: Job, batch: int, runs: int = RUNS) -> float | None:
+    """Median seconds of a run on the device's clock; None where the batch does not fit into memory."""
+    try:
+        with _counted(job, batch, runs) as process:
+            return Series(tuple(device for device, _ in process.samples)).median
+    except OutOfMemory:
+        return None
 
-    job: Job
-    process: ModelProcess | None = None
-    running: ExitStack = field(default_factory=ExitStack)  # closing it ends the process
 
-    def median_s(self, batch: int, runs: int = RUNS) -> float | None:
-        """Median seconds of a run on the device's clock; None where the batch does not fit into memory."""
-        try:
-            process = self._start(batch, runs)
-        except OutOfMemory:
-            self.close()  # what is left of its memory must not count against another batch
-            return None
-        return Series(tuple(device for device, _ in process.samples)).median
-
-    def streak(self, batch: int, seconds: float) -> tuple[int, float]:
-        """Runs back to back for about so many seconds: how many, and the seconds they took."""
-        process = self.process
-        try:
-            if process is None or process.plan.graph.batch != batch:
-                process = self._start(batch, 1)
-            process.ask(seconds)
+def long_run(job: Job, batch: int) -> tuple[int, float]:
+    """Runs of a batch back to back: how many, and the seconds they took."""
+    try:
+        with _counted(job, batch, 1) as process:
+            process.ask(job.duration_s or STREAK_S)
             return process.streak
-        except OutOfMemory:
-            raise OutOfMemory(f"batch {batch} ran before, but now memory is short") from None
+    except OutOfMemory:
+        raise OutOfMemory(f"batch {batch} ran before, but now memory is short") from None
 
-    def _start(self, batch: int, runs: int) -> ModelProcess:
-        """A process that has counted some runs of a batch."""
-        self.close()
-        most_s = self.job.duration_s or RUNS_S
-        job = replace(self.job, batch=batch, iterations=runs, duration_s=most_s, include_transfers=False)
-        self.process = self.running.enter_context(ModelProcess(replace(prepare(job), least_runs=LEAST_RUNS)))
-        follow(self.process)
-        return self.process
 
-    def close(self) -> None:
-        """End the process."""
-        self.running.close()
-        self.process = None
+@contextmanager
+def _counted(job: Job, batch: int, runs: int) -> Iterator[ModelProcess]:
+    """A process that has counted some runs of a batch, to which its dimensions are bound."""
+    most_s = job.duration_s or RUNS_S
+    job = replace(job, batch=batch, iterations=runs, duration_s=most_s, include_transfers=False)
+    with ModelProcess(replace(prepare(job), least_runs=LEAST_RUNS)) as process:
+        follow(process)
+        yield process
 
 
 def curve(run_at: RunAt, least: int = 1, most: int = MOST) -> tuple[Point, ...]:

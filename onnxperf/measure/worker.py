@@ -151,7 +151,7 @@ def warm_up(run: Run, device: LocalDevice, job: Job) -> tuple[int, float, bool]:
             clocks.append(device.MHz())
         enough = done >= job.warm_runs and spent >= job.warm_s
         steady = settled(times, device.still) and _same(clocks, device.still)
-        if enough and (spent >= device.warm_s or (done >= 10 and done % 5 == 0 and steady)):
+        if enough and (spent >= device.settle_s or (done >= 10 and done % 5 == 0 and steady)):
             break
     return len(times), spent, steady
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxperf.errors import EnvironmentFailure
+from onnxperf.measure import environment
 from onnxperf.measure.devices import Card, Processor
 from tests.measure.conftest import Cuda
 
@@ -108,3 +109,17 @@ def test_no_sensors() -> None:
     assert Card(Cuda(), None).sensed(0.0) == Processor().sensed(0.0) == ()
     assert Card(Cuda(), None).MHz() is None is Processor().MHz()
     assert Card(Cuda(), None).place.driver == "CUDA 13.0"
+
+
+def test_a_card_is_named_without_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    monkeypatch.setattr(environment, "cuda_runtime", lambda: cuda)
+    place = Card.found()
+    assert (place.kind, place.id, place.driver) == ("gpu", "l4", "CUDA 13.0")
+    assert not {"cudaSetDevice", "cudaStreamCreate", "cudaEventCreate"} & set(cuda.names())
+
+
+def test_random_weights_make_no_denormal_numbers_on_a_processor() -> None:
+    assert Processor().entries(random=True) == {"session.set_denormal_as_zero": "1"}
+    assert Processor().entries(random=False) == {}
+    assert Card(Cuda(), None).entries(random=True) == {"session.record_ep_graph_assignment_info": "1"}

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.plan import check_hosted, prepare
 from onnxperf.measure.process import Stopped
 from onnxperf.measure.run import Interrupted, measure
-from onnxperf.measure.throughput import BatchRunner
+from onnxperf.measure.session import OutOfMemory
+from onnxperf.measure.throughput import long_run, median_s
 from tests.measure.conftest import ROOT, parsed
 
 pytest.importorskip("onnxruntime")
@@ -260,15 +260,10 @@ def test_the_surroundings_are_left_as_they_were() -> None:
     assert dict(os.environ) == before
 
 
-def test_a_session_serves_the_batch_that_its_dimensions_are_bound_to() -> None:
-    with closing(BatchRunner(job())) as runner:
-        assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
-        first = runner.process
-        runs, seconds = runner.streak(4, 1e-6)
-        assert runs >= 1 and seconds > 0
-        assert runner.process is first
-        runner.median_s(2, 1)
-        assert runner.process is not first
+def test_each_batch_is_run_with_its_dimensions_bound_to_it() -> None:
+    assert all((median_s(job(), n, 3) or math.nan) > 0 for n in (1, 4))
+    runs, seconds = long_run(job(duration_s=1e-6), 4)
+    assert runs >= 1 and seconds > 0
 
 
 def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
@@ -279,14 +274,15 @@ def test_open_dimensions_are_bound_as_in_a_prediction() -> None:
 
 
 def test_a_fixed_batch_is_opened_anew() -> None:
-    with closing(BatchRunner(job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }")))) as runner:
-        assert all((runner.median_s(n, 3) or math.nan) > 0 for n in (1, 4))
+    fixed = job(small("(float[1,8] x) => (float[1,8] y) { y=Relu(x) }"))
+    assert all((median_s(fixed, n, 3) or math.nan) > 0 for n in (1, 4))
 
 
 def test_a_batch_that_does_not_fit_is_no_error() -> None:
     model = small("(float[N,1000000] x) => (float[1000000,1000000] y) { t=Transpose<perm=[1,0]>(x) y=MatMul(t,x) }")
-    with closing(BatchRunner(job(model))) as runner:
-        assert runner.median_s(1) is None
+    assert median_s(job(model), 1) is None
+    with pytest.raises(OutOfMemory, match="batch 1 ran before"):
+        long_run(job(model), 1)
 
 
 HOSTED = "(float[2,64] x) => (float[2,64] y) { r=Relu(x) y=Neg(r) }"

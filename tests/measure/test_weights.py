@@ -14,11 +14,11 @@ from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_
 from onnxperf.errors import ModelError
 from onnxperf.graph import Graph
 from onnxperf.measure.devices import Processor
-from onnxperf.measure.inputs import Feed
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import Plan
 from onnxperf.measure.session import open_session
 from onnxperf.measure.weights import absent, changed, model_and_weights, rebind
+from op_models import Tensor
 from tests.measure.conftest import parsed
 
 ort = pytest.importorskip("onnxruntime")
@@ -61,8 +61,10 @@ def run(p: Plan) -> list[Any]:
 
 def outputs(p: Plan, **arrays: Any) -> list[Any]:
     """What the model computes, on arrays or on random inputs of these shapes."""
-    feeds = tuple(Feed(n, a) if isinstance(a, tuple) else Feed(n, a.shape, array=a) for n, a in arrays.items())
-    return run(replace(p, feeds=feeds))
+    shapes = {name: a if isinstance(a, tuple) else a.shape for name, a in arrays.items()}
+    graph = replace(p.graph, inputs=tuple(Tensor(name, "float32", shape, "input") for name, shape in shapes.items()))
+    values = {name: range(2) if isinstance(a, tuple) else a for name, a in arrays.items()}
+    return run(replace(p, graph=graph, values=values))
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])

@@ -264,7 +264,7 @@ def test_a_warm_up_ends_when_times_have_settled() -> None:
 
 
 def test_a_warm_up_that_never_settles_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Card, "warm_s", 0.0)
+    monkeypatch.setattr(Card, "settle_s", 0.0)
     assert warmed(card(iter(1.1**i for i in range(1000)))) == (JOB.warm_runs, False)
 
 

@@ -1,12 +1,19 @@
 """The script for a machine with a GPU, on the processor: every step does something, and none stops the others."""
 
 import json
+import math
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import parser
+
+from samples.measure_gpu import Run
 
 ROOT = Path(__file__).parents[2]
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
@@ -59,3 +66,20 @@ def test_without_time_everything_is_listed_as_not_done(model: Path, tmp_path: Pa
     said = " ".join(f["what"] for f in found["failed"])
     assert all(what in said for what in ("one_node", "optimised", "tiny.onnx fp32 batch 1", "calibrate"))
     assert len([*tmp_path.iterdir()]) <= 8
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "found", "why"),
+    [
+        (math.sqrt, 4, [("a", 2.0), ("b", 2.0)], None),
+        (math.sqrt, -1, [], "ValueError: math domain error"),
+        (os._exit, 3, [], "it ended the process"),
+        (time.sleep, 60, [], "it took too long"),
+    ],
+)
+def test_a_task_that_fails_ends_or_hangs_leaves_the_others_to_be_done(
+    what: Callable[..., Any], given: Any, found: list[Any], why: str | None, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, given, [], [], end=time.monotonic() + 100)
+    assert [*run.apart(what, {"a": (), "b": ()}, most_s=3.0 if what is time.sleep else 50.0)] == found
+    assert run.failed == ([{"what": task, "why": why} for task in "ab"] if why else [])
