@@ -44,7 +44,7 @@ def processor(nominal_cpu: Device, true_cpu: Device) -> Calibration:
     return fit(measured(true_cpu), nominal_cpu)
 
 
-def test_effects_of_a_card_are_found(card) -> None:
+def test_corrections_of_a_card_are_found(card) -> None:
     base, true, measurements = card
     found = fit(measurements, base)
     for name in ("compute", "memory"):
@@ -55,7 +55,7 @@ def test_effects_of_a_card_are_found(card) -> None:
         assert error(found.device, true, sample) < min(0.07, error(base, true, sample))
 
 
-def test_a_cards_effects_survive_wild_rows(card) -> None:
+def test_a_cards_corrections_survive_wild_rows(card) -> None:
     base, true, _ = card
     found = fit(measured(true, outliers=0.1, seed=3), base)
     for sample in ("resnet50", "bert-base"):
@@ -125,6 +125,6 @@ def test_a_model_that_cannot_be_predicted_is_left_out(card) -> None:
     assert [d.model for d in found.dropped] == [broken.subject.name]
 
 
-def test_effects_that_the_device_had_do_not_matter(card) -> None:
+def test_corrections_that_the_device_had_do_not_matter(card) -> None:
     base, true, measurements = card
     assert fit(measurements, true).device.corrections == fit(measurements, base).device.corrections
