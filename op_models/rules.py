@@ -16,6 +16,11 @@ from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 #: What rules raise on forms of an operator that they do not know, as hostile files have them.
 ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
+
+class RuleError(OpModelError):
+    """A rule that is not of this package has failed; the message names the rule, the operator and the exception."""
+
+
 Inputs = Sequence[Tensor | None]
 Attributes = Mapping[str, Any]
 Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
@@ -69,7 +74,9 @@ def op(
         @wraps(rule)
         def work_by_rule(op: Operator) -> Work:
             taken = [op.inputs[i] if i < len(op.inputs) else None for i in inputs] if inputs else op.inputs
-            found: Work = call(taken, op.attrs, op)
+            found = call(taken, op.attrs, op)
+            if not isinstance(found, Work):
+                raise TypeError(f"it returns {type(found).__name__}, not Work")
             return found
 
         for name in types:
@@ -133,8 +140,18 @@ def work_of(op: Operator) -> Work:
 
 
 def work_or_bytes(op: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
+    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes.
+
+    Raises RuleError where a rule of a user's own fails: it is to be mended, not passed over.
+    """
     try:
         return work_of(op), not known(op.type)
-    except ODD:
-        return bytes_only(op), True
+    except Exception as e:
+        rule = _RULES.get(op.type, bytes_only)
+        if rule.__module__.partition(".")[0] != __package__:
+            nodes = ", ".join(op.nodes) or op.name
+            what = f"the rule {rule.__name__} of {rule.__module__} for {op.type} fails at {nodes}"
+            raise RuleError(f"{what}: {type(e).__name__}: {e}") from e
+        if isinstance(e, ODD):
+            return bytes_only(op), True
+        raise

@@ -644,7 +644,9 @@ def terms(r: Random, data: bytes) -> dict[str, Any]:
     if r.random() < 0.95:  # terms that go together
         found["streams"] = 1 if found.get("cuda_graph") else found.get("streams") or 1
         found["include_transfers"] = found.get("include_transfers", False) or "pageable" in found
-        found["ort_transformers"] = "ort_transformers" in found and "ort-" in found.get("runtime", "ort-cuda")
+        runtime = runtimes.RUNTIMES[found.get("runtime", "ort-cuda")]
+        found["ort_transformers"] = "ort_transformers" in found and bool(runtime.offline)
+        found["opt_level"] = found.get("opt_level", "all") if runtime.has_levels else "all"
     try:
         graph = ModelProto.FromString(data).graph
     except DecodeError:
@@ -676,6 +678,7 @@ def check(case: Case, schema: Any = None) -> str:
             assert text.strip(), "a refusal without words"
             assert not {"\n", "\r", "\x1b"} & {*text}, f"a refusal of several lines: {text!r}"
             assert e.exit_code in (2, 3), f"exit code {e.exit_code}: {text}"
+            assert "the fusion rule" not in text, text
     if outcome == "predicted":
         sane(p)
         if schema:

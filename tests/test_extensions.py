@@ -183,6 +183,30 @@ def test_a_rule_may_take_a_size_with_a_model_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("_forgotten")
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("None.no", "AttributeError: 'NoneType' object has no attribute 'no'"),
+        ("open('no such file')", "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"),
+        ("None", "TypeError: it returns NoneType, not Work"),
+    ],
+)
+def test_an_operator_rule_that_fails_is_told_with_its_node(tmp_path: Path, result: str, says: str) -> None:
+    rule = f"""
+        import onnxperf
+
+        @onnxperf.op("my.domain::MyOp")
+        def my_op(op, x, w):
+            return {result}
+    """
+    imported(added(tmp_path, "my_operators.py", rule))
+    with pytest.raises(onnxperf.UsageError) as told:
+        onnxperf.predict(model(), gpu="l4")
+    assert str(told.value) == f"the rule my_op of my_operators for my.domain::MyOp fails at mine: {says}"
+
+
+@pytest.mark.usefixtures("_forgotten")
 def test_registering_twice_raises() -> None:
     def mine(op: Any) -> Any:
         return onnxperf.work(op, onnxperf.Pointwise(1))
@@ -338,6 +362,17 @@ def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
     )
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu"]]
     assert tree.files() == ["onnxperf/fusions/ort_basic.py"]
+
+
+@pytest.mark.slow
+def test_a_fusion_that_fails_is_told_with_its_node(tree: Tree) -> None:
+    broken = RULE.replace("return m.fused", "1 / 0\n    return m.fused").lstrip()
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", broken), ("    casts,\n", "    casts,\n    relus,\n"))
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[4] y) {a=Relu(x) y=Relu(a)}'
+    onnx.save(onnx.parser.parse_model(text), tree.folder / "relus.onnx")
+    done = tree.started("-m", "onnxperf", "predict", "relus.onnx", "--gpu", "l4")
+    says = "the fusion rule 'Relu + Relu' fails at Relu_1: ZeroDivisionError: division by zero"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"onnxperf: {says}\n")
 
 
 # a dataset

@@ -4,7 +4,8 @@ A rule is tried at every operator of certain types (its anchors) and answers `Fu
 it did not) or None; most rules are patterns (see `pattern`). A `Pass` rewrites the whole graph. First, operators that
 only hand on their input, such as Identity, are removed. Then the rules and passes of a level take turns, in the
 runtime's order, until none applies any more, and those of the next level follow. A fusion that would remove a value
-which another operator still reads is refused. Every Miss that remains becomes a note.
+which another operator still reads is refused. Every Miss that remains becomes a note. A rule that raises something is
+told as a UsageError that names it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxperf.errors import Error, UsageError, printable
 from onnxperf.graph import Graph, Note
-from op_models import ODD, Operator, Tensor
+from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # in each level, at most: as many as ONNX Runtime makes
-UNKNOWN_FORM = "it meets a form that it does not know"  # an error inside a rule: a malformed file, or a bug
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
@@ -227,7 +228,7 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
             for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(), misses)) is not before:
+                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result())) is not before:
                     g, changed = Rewriter(after), True
             if not changed:
                 break
@@ -235,13 +236,13 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
     return g.result(notes)
 
 
-def _run(f: Pass, graph: Graph, misses: Misses) -> Graph:
-    """What a pass makes of the graph: nothing, where it meets a form that it does not know."""
+def _run(f: Pass, graph: Graph) -> Graph:
     try:
         return f.run(graph)
-    except ODD:
-        misses[f.name, UNKNOWN_FORM] = []
-        return graph
+    except (Error, MemoryError):
+        raise
+    except Exception as e:
+        raise _failed(f, e) from e
 
 
 def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
@@ -251,16 +252,32 @@ def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
         if op not in g.place:
             continue  # the rule has just replaced it
         try:
-            answer = f.rule(g, op)
-        except ODD:
-            answer = Miss(UNKNOWN_FORM, op.nodes)
-        if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
-            answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
-        if isinstance(answer, Fused) and len({o.repeat for o in answer.replaced}) > 1:
-            answer = Miss("part of it runs in a loop, part of it does not", op.nodes)
+            answer = _allowed(g, op, f.rule(g, op))
+        except (Error, MemoryError):
+            raise
+        except Exception as e:
+            raise _failed(f, e, op.nodes) from e
         if isinstance(answer, Fused):
             g.apply(answer)
             changed = True
         elif answer is not None:
             misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
     return changed
+
+
+def _allowed(g: Rewriter, anchor: Operator, answer: Answer) -> Answer:
+    """A rule's answer at an anchor; a Miss where the graph would lose a value, or a loop would be taken apart."""
+    if not isinstance(answer, Fused):
+        if not isinstance(answer, Miss | None):
+            raise TypeError(f"it answers {type(answer).__name__}, not Fused, Miss or None")
+        return answer
+    if (needed := g.lost(answer)) is not None:
+        return Miss("a value inside it is used elsewhere as well", needed.nodes)
+    if len({o.repeat for o in answer.replaced}) > 1:
+        return Miss("part of it runs in a loop, part of it does not", anchor.nodes)
+    return answer
+
+
+def _failed(f: Fusion | Pass, e: Exception, nodes: Iterable[str] = ()) -> UsageError:
+    at = f" at {', '.join(nodes)}" if nodes else ""
+    return UsageError(printable(f"the fusion rule {f.name!r} fails{at}: {type(e).__name__}: {e}"))
