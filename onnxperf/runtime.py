@@ -69,6 +69,11 @@ class Runtime:
     versions: Mapping[str, Runtime] = field(default_factory=dict)
 
     @property
+    def has_levels(self) -> bool:
+        """False where all its rules apply at every optimisation level."""
+        return any(level > DISABLED for level in self.rules)
+
+    @property
     def synchronous(self) -> bool:
         """True where the host computes each operator itself before it goes on to the next."""
         return self.kind == "cpu"
