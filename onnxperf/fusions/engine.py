@@ -51,6 +51,7 @@ class Miss:
 
 
 Answer = Fused | Miss | None
+Attributes = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +85,19 @@ def fusion(name: str, *, anchor: str | tuple[str, ...]) -> Callable[[Callable[[R
     return lambda rule: Fusion(name, anchors, rule)
 
 
+def merged(replaced: Iterable[Operator], like: Operator, **changes: Any) -> Fused:
+    """The operator `like`, with the nodes of all that it replaces and these fields changed, in place of `replaced`."""
+    operators = tuple(replaced)
+    nodes = tuple(dict.fromkeys(n for o in operators for n in o.nodes))
+    return Fused(operators, replace(like, nodes=nodes, **changes))
+
+
 def fused(
-    type: str,
-    anchor: Operator,
-    replaced: Iterable[Operator],
-    inputs: Iterable[Tensor | None],
-    attrs: Mapping[str, Any] | None = None,
+    type: str, anchor: Operator, replaced: Iterable[Operator], inputs: Iterable[Tensor | None], attrs: Attributes = None
 ) -> Fused:
-    """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
-    ops = tuple(replaced)
-    nodes = tuple(dict.fromkeys(n for o in ops for n in o.nodes))
-    new = replace(  # version 0: the newest definition of the operator, whatever the model's opset
-        anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, version=0, nodes=nodes, outputs=anchor.outputs[:1]
-    )
-    return Fused(ops, new)
+    """One operator of `type` with the anchor's name and first output in place of `replaced`."""
+    new = {"type": type, "inputs": tuple(inputs), "attrs": attrs or {}, "outputs": anchor.outputs[:1]}
+    return merged(replaced, anchor, **new, version=0)  # the newest definition of the operator, whatever the model's
 
 
 class Rewriter:

@@ -50,7 +50,7 @@ def conv_activation(m: Match) -> Fused | Miss | None:
     return _activated(m, "FusedConv", conv)
 
 
-def _pieces(o: Operator) -> tuple[int, int, int] | None:
+def _piece(o: Operator) -> tuple[int, int, int] | None:
     """Axis, start and end of what a Slice or Gather takes; None unless it is one run of neighbours."""
     x, rest = o.present[0], o.present[1:]
     if not x.rank or not rest:
@@ -78,17 +78,15 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
     same = [o for o in g.users(x) if o.type == first.type]
     if x.stored or len(same) < 2 or same[0] is not first:
         return None
-    cut = [(piece, o) for o in same if (piece := _pieces(o))]
-    if len(cut) < len(same):
+    pieces = {o: piece for o in same if (piece := _piece(o))}
+    ops = sorted(pieces, key=pieces.__getitem__)
+    if len(ops) < len(same):
         return None
-    cut.sort(key=lambda c: c[0])
-    axis = cut[0][0][0]
-    ends = [0, *(piece[2] for piece, _ in cut)]
-    if ends[-1] != x.shape[axis] or any(p[0] != axis or p[1] != e for (p, _), e in zip(cut, ends, strict=False)):
+    axes, starts, ends = zip(*(pieces[o] for o in ops), strict=True)
+    if len({*axes}) > 1 or (*starts, x.shape[axes[0]]) != (0, *ends):
         return None
-    ops = tuple(o for _, o in cut)
-    merged = fused("Split", first, ops, (x,), {"axis": axis}).operator
-    return Fused(ops, replace(merged, outputs=tuple(o.out for o in ops)), early=True)
+    one = fused("Split", first, ops, (x,), {"axis": axes[0]})
+    return replace(one, operator=replace(one.operator, outputs=tuple(o.out for o in ops)), early=True)
 
 
 RESIDUAL = op.Add(X, Y)
@@ -191,18 +189,9 @@ def bias_softmax(m: Match) -> Fused | Miss:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    common.gelu,
-    common.layer_norm,
-    common.rms_norm,
-    split,
-    matmul_transpose,
-    bias_gelu,
-    ort_basic.matmul_add_left,
-    skip_layer_norm,
-    bias_skip_layer_norm,
-    common.fast_gelu,
-    common.quick_gelu,
-)
+    common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
+)  # fmt: skip
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)

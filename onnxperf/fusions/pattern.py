@@ -13,6 +13,7 @@ matches a stored scalar, a variable any tensor, but the same one wherever it sta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from math import isclose
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
-from onnxperf.fusions.engine import Answer, Fused, Fusion, Rewriter, fused
+from onnxperf.fusions.engine import Answer, Attributes, Fused, Fusion, Rewriter, fused, merged
 from op_models import Operator, Tensor
 
 MOST_STEPS = 6  # upwards, from the operator at which a search starts to the last one of the pattern
@@ -85,23 +86,23 @@ class Match:
         own = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
         return tuple({id(o): o for o in own}.values())
 
-    def find(self, part: Pattern, tensor: Tensor) -> Match | None:
-        """The match together with that of another pattern at a tensor, if it is there."""
-        return next(part.match(tensor, self), None)
-
-    def fused(self, type: str, inputs: Iterable[Tensor | None], attrs: Mapping[str, Any] | None = None) -> Fused:
+    def fused(self, type: str, inputs: Iterable[Tensor | None], attrs: Attributes = None) -> Fused:
         """One operator of `type` in place of all that has matched; it makes what the last of them made."""
         return fused(type, self.root, self.parts, inputs, attrs)
 
+    def merged(self, like: Operator, **changes: Any) -> Fused:
+        """One of the operators, changed, in place of all that has matched; it makes what the last of them made."""
+        return merged(self.parts, like, **{"outputs": self.root.outputs, **changes})
 
-class Pattern:
+
+class Pattern(ABC):
     """What a tensor may be: a variable, a number, what an operator makes, or one of several of these."""
 
     __slots__ = ()
 
+    @abstractmethod
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
         """The match `m`, extended by a tensor that this pattern fits, in every possible way."""
-        raise NotImplementedError
 
     def __add__(self, other: Pattern | float) -> Call:
         return call("Add", self, other, commutes=True)

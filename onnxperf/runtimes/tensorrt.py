@@ -119,21 +119,20 @@ def _flops(o: Operator) -> int:
     return work_of(o).vector_flops // max(o.out.size, 1)
 
 
-@fusion("elementwise operators + rows", anchor=ROWS)
-def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
+BEFORE = alone(call(ELEMENTWISE, ...))
+
+
+@pattern("elementwise operators + rows", call(ROWS, BEFORE, ...))
+def before_rows(m: Match) -> Fused | None:
     """A softmax or normalisation and the elementwise operator before it, which nothing else reads, are one kernel."""
-    x = rows.present[0]
-    before = g.made_by(x, *ELEMENTWISE)
-    if before is None or not g.only_user(x) or BITS[before.out.dtype] < 16:
-        return None
-    first = next((t for t in before.present if t.shape == x.shape), None)
-    if first is None:
+    before, rows = m[BEFORE], m.root
+    first = next((t for t in before.present if t.shape == before.out.shape), None)
+    if first is None or BITS[before.out.dtype] < 16:
         return None
     own = (*rows.inputs[1:], None, None)[:2]
     others = (t for t in before.present if t.name != first.name)
-    nodes = tuple(dict.fromkeys((*before.nodes, *rows.nodes)))
     attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_of(before).vector_flops}
-    return Fused((before, rows), replace(rows, inputs=(first, *own, *others), attrs=attrs, nodes=nodes))
+    return m.merged(rows, inputs=(first, *own, *others), attrs=attrs)
 
 
 SCORES = alone(op.MatMul(A, B))
@@ -192,8 +191,7 @@ X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
 def dequantised(m: Match) -> Fused:
     """A product of two dequantised operands runs on the quantised ones."""
     made = [m[p].present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
-    nodes = tuple(dict.fromkeys(n for o in m.parts for n in o.nodes))
-    return Fused(m.parts, replace(m.root, inputs=(*made, *m.root.inputs[len(made) :]), nodes=nodes))
+    return m.merged(m.root, inputs=(*made, *m.root.inputs[len(made) :]))
 
 
 KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
@@ -202,8 +200,7 @@ KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
 @pattern("producer + QuantizeLinear", op.QuantizeLinear(KERNEL, ...))
 def quantised(m: Match) -> Fused:
     """A kernel and the QuantizeLinear that alone reads its output are one."""
-    kernel = m[KERNEL]
-    return Fused(m.parts, replace(kernel, outputs=m.root.outputs, nodes=(*kernel.nodes, *m.root.nodes)))
+    return m.merged(m[KERNEL])
 
 
 def _siblings(graph: Graph) -> Graph:
@@ -274,29 +271,11 @@ def place(graph: Graph) -> Graph:
 
 
 RULES = (
-    ort_basic.ELIMINATION,
-    ort_basic.COMMON_SUBEXPRESSIONS,
-    ort_basic.conv_affine,
-    ort_basic.conv_batch_norm,
-    ort_basic.matmul_batch_norm,
-    common.layer_norm,
-    common.rms_norm_any,
-    common.gelu,
-    common.fast_gelu,
-    common.quick_gelu,
-    common.softmax,
-    common.linear,
-    attention,
-    dequantised,
-    view_last,
-    activation,
-    residual,
-    Pass("products side by side", _siblings),
-    ort_extended.skip_layer_norm,
-    quantised,
-    chain,
-    before_rows,
-)
+    ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS, ort_basic.conv_affine, ort_basic.conv_batch_norm,
+    ort_basic.matmul_batch_norm, common.layer_norm, common.rms_norm_any, common.gelu, common.fast_gelu,
+    common.quick_gelu, common.softmax, common.linear, attention, dequantised, view_last, activation, residual,
+    Pass("products side by side", _siblings), ort_extended.skip_layer_norm, quantised, chain, before_rows,
+)  # fmt: skip
 
 RUNTIME = Runtime(
     name="tensorrt",
