@@ -114,10 +114,9 @@ def lower(
             rows.add(copy, o.present, o.outputs)
         else:
             w, assumed = _work(o, runtime, tf32)
-            row = Kernel(
-                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat
-            )
-            rows.add(replace(row, visited=WITHIN not in o.attrs), o.present, o.outputs)
+            row = Kernel(o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat)
+            row = replace(row, blocks=runtime.synchronous, visited=WITHIN not in o.attrs)
+            rows.add(row, o.present, o.outputs)
     if include_transfers:
         on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
         for t in graph.outputs:

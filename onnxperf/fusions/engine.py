@@ -10,7 +10,7 @@ told as a UsageError that names it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,10 +106,9 @@ class Rewriter:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.place: dict[Operator, tuple[int, ...]] = {}  # places sort in execution order
-        self.types: dict[str, dict[Operator, None]] = {}
+        self.types: dict[str, dict[Operator, None]] = defaultdict(dict)
         self.makers: dict[str, Operator] = {}
-        self.readers: dict[str, dict[Operator, None]] = {}
-        self.reads: Counter[str] = Counter()
+        self.readers: dict[str, Counter[Operator]] = defaultdict(Counter)  # of a tensor, and how often each reads it
         for i, o in enumerate(graph.operators):
             self._enter(o, (i,))
 
@@ -120,28 +119,27 @@ class Rewriter:
 
     def users(self, tensor: Tensor) -> tuple[Operator, ...]:
         """The operators that read `tensor`."""
-        return tuple(self.readers.get(tensor.name, ()))
+        return tuple(self.readers[tensor.name])
 
-    def only_user(self, tensor: Tensor) -> Operator | None:
-        """The operator that alone reads `tensor`, and once; None for outputs of the graph."""
-        if self.reads[tensor.name] != 1 or tensor.name in self.graph.output_names:
+    def only_user(self, tensor: Tensor, *types: str) -> Operator | None:
+        """The operator that alone reads `tensor`, and once, if it is of one of `types`; None for graph outputs."""
+        readers = self.readers[tensor.name]
+        if len(readers) != 1 or tensor.name in self.graph.output_names:
             return None
-        return next(iter(self.readers[tensor.name]))
+        ((user, times),) = readers.items()
+        return user if times == 1 and (not types or user.type in types) else None
 
     def of_types(self, types: Iterable[str]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
-        return sorted((o for type in types for o in self.types.get(type, ())), key=self.place.__getitem__)
+        return sorted((o for type in types for o in self.types[type]), key=self.place.__getitem__)
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
         kept = {t.name for o in change.operators for t in o.outputs}
-        needed = ({t.name for o in change.operators for t in o.present} | self.graph.output_names) - kept
+        needed = {t.name for o in change.operators for t in o.present} | self.graph.output_names
         replaced = set(change.replaced)
-        for o in change.replaced:
-            for t in o.outputs:
-                if t.name in needed or (t.name not in kept and not replaced.issuperset(self.users(t))):
-                    return o
-        return None
+        gone = ((o, t) for o in change.replaced for t in o.outputs if t.name not in kept)
+        return next((o for o, t in gone if t.name in needed or not replaced.issuperset(self.users(t))), None)
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
@@ -162,25 +160,19 @@ class Rewriter:
         for t in op.outputs:
             self.makers.pop(t.name, None)
         for t in op.present:
-            self.reads[t.name] -= 1
             self.readers[t.name].pop(op, None)
 
     def _enter(self, op: Operator, at: tuple[int, ...]) -> None:
         self.place[op] = at
-        self.types.setdefault(op.type, {})[op] = None
-        for t in op.outputs:
-            self.makers[t.name] = op
+        self.types[op.type][op] = None
+        self.makers.update((t.name, op) for t in op.outputs)
         for t in op.present:
-            self.reads[t.name] += 1
-            self.readers.setdefault(t.name, {})[op] = None
-
-
-HANDS_ON = frozenset({"Identity", "Dropout", "Cast"})
+            self.readers[t.name][op] += 1
 
 
 def hands_on(op: Operator) -> Tensor | None:
     """What Identity, Dropout outside training, and a Cast to the type its input has already hand on."""
-    if op.type not in HANDS_ON:
+    if op.type not in ("Identity", "Dropout", "Cast"):
         return None
     if op.type == "Dropout":
         training = op.inputs[2] if len(op.inputs) > 2 else None

@@ -228,8 +228,8 @@ BIASED = common.PRODUCT + C
 
 def _left_to_attention(m: Match) -> bool:
     """Whether three MatMuls and a residual sum read one LayerNormalization, as ONNX Runtime's Attention rule wants."""
-    after = m.g.only_user(m.root.out)
-    residual = after.present if after is not None and after.type == "Add" else ()
+    after = m.g.only_user(m.root.out, "Add")
+    residual = after.present if after is not None else ()
     for t in (m[A], *(t for t in residual if t.name != m.root.out.name)):
         norm = m.g.made_by(t, "LayerNormalization")
         users = Counter(u.type for u in m.g.users(norm.out)) if norm is not None else Counter[str]()

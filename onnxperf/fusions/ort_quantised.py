@@ -91,8 +91,7 @@ def moves(m: Match) -> Fused | Miss:
 @fusion("8-bit operator", anchor=tuple(LINEAR))
 def linear(g: Rewriter, o: Operator) -> Fused | Miss | None:
     """An operator between DequantizeLinear and QuantizeLinear, on unsigned activations and weights of either sign."""
-    after = g.only_user(o.out)
-    q = after if after is not None and after.type == "QuantizeLinear" else None
+    q = g.only_user(o.out, "QuantizeLinear")
     dqs = [dq for t in o.inputs if (dq := g.made_by(t, "DequantizeLinear"))]
     if not dqs or len(dqs) < len(o.present):
         return None

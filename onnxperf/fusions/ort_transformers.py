@@ -183,8 +183,8 @@ def attention_with_past(m: Match) -> Fused | None:
     """GPT-2's: one product makes queries, keys, values; the last two go behind a past state, and become the present."""
     caches = (m[ALL_KEYS], m[ALL_VALUES])
     grown = [u for c in caches for u in m.g.users(c.out) if u.type == "Unsqueeze"]
-    present = m.g.only_user(grown[0].out) if grown else None
-    if present is None or present.type != "Concat":
+    present = m.g.only_user(grown[0].out, "Concat") if grown else None
+    if present is None:
         return None
     merged, turned, x = m.root, m[PAST_TURNED], m[X]
     inner = (*(m[c] for c in PAST_PARTS if c in m), *grown)

@@ -39,13 +39,13 @@ def scaled(o: Operator | None) -> tuple[Tensor, float] | None:
     """x and c of an operator that computes c x by Mul(x, c), Mul(c, x) or Div(x, 1 / c), with c a stored number."""
     if o is None or o.type not in ("Mul", "Div"):
         return None
-    x, divisor = o.present
-    number = scalar(divisor)
-    if o.type == "Div":
-        number = 1 / number if number else None
-    elif number is None:
-        x, number = divisor, scalar(x)
-    return (x, number) if number and x.shape == o.out.shape else None
+    x, factor = o.present
+    if o.type == "Mul" and scalar(factor) is None:
+        x, factor = factor, x
+    number = scalar(factor)
+    if not number or x.shape != o.out.shape:
+        return None
+    return x, 1 / number if o.type == "Div" else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,23 +286,22 @@ def pattern(
     `start` are the types of the operator in the pattern at which the search begins, rare ones for speed; what lies
     between it and the pattern's last operator is read by nothing else. By default it begins at the last operator.
     """
-    options = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
-    last = tuple(dict.fromkeys(t for of_form in options for p in of_form for t in p.types))
+    calls_of = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
+    last = tuple(dict.fromkeys(t for calls in calls_of for p in calls for t in p.types))
     anchors = (start,) if isinstance(start, str) else start or last
 
     def decorate(decide: Callable[[Match], Answer]) -> Fusion:
         def rule(g: Rewriter, anchor: Operator) -> Answer:
             roots = [o for o in _upwards(g, anchor) if o.type in last] if start else [anchor]
-            for of_form in options if roots else ():
-                matches = (m for p in of_form for o in roots for m in p.at(o, Match(g, o)))
-                answers: list[Answer] = []
-                for m in matches:
-                    if not start or any(o is anchor for o in m.found.values()):
-                        answers.append(answer := decide(m))
-                        if isinstance(answer, Fused):
-                            return answer
-                if answers:
-                    return next((a for a in reversed(answers) if a is not None), None)
+            for calls in calls_of if roots else ():
+                matched, missed = False, None
+                for m in (m for p in calls for o in roots for m in p.at(o, Match(g, o)) if anchor in m.found.values()):
+                    answer = decide(m)
+                    if isinstance(answer, Fused):
+                        return answer
+                    matched, missed = True, answer or missed
+                if matched:
+                    return missed
             return None
 
         return Fusion(name, anchors, rule)

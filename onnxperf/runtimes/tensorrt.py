@@ -21,9 +21,9 @@ from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
 from onnxperf.fusions.placement import FLOW, FREE
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, work_at
 from onnxperf.runtime import HostCosts, Policy, Runtime
-from op_models import BITS, Operator, Tensor, work_of
+from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
 
 CONVOLUTIONS = ("Conv", "com.microsoft::FusedConv")
@@ -65,9 +65,8 @@ def residual(m: Match) -> Fused | Miss:
 @fusion("view behind a product", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
     """A Reshape between a product and an elementwise operator moves behind it; the other operands are reshaped too."""
-    product = g.made_by(view.present[0], *PRODUCTS)
-    after = g.only_user(view.out)
-    if product is None or after is None or after.type not in ELEMENTWISE or after.out.shape != view.out.shape:
+    after = g.only_user(view.out, *ELEMENTWISE)
+    if not g.made_by(view.present[0], *PRODUCTS) or after is None or after.out.shape != view.out.shape:
         return None
     flat, before, inputs = view.present[0].shape, list[Operator](), list[Tensor | None]()
     for i, t in enumerate(after.inputs):
@@ -116,7 +115,7 @@ def chain(g: Rewriter, last: Operator) -> Fused | None:
 
 
 def _flops(o: Operator) -> int:
-    return work_of(o).vector_flops // max(o.out.size, 1)
+    return work_at(o)[0].vector_flops // max(o.out.size, 1)
 
 
 BEFORE = alone(call(ELEMENTWISE, ...))
@@ -131,7 +130,7 @@ def before_rows(m: Match) -> Fused | None:
         return None
     own = (*rows.inputs[1:], None, None)[:2]
     others = (t for t in before.present if t.name != first.name)
-    attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_of(before).vector_flops}
+    attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_at(before)[0].vector_flops}
     return m.merged(rows, inputs=(first, *own, *others), attrs=attrs)
 
 
@@ -163,10 +162,9 @@ def attention(m: Match) -> Fused | Miss | None:
         return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
     if k.rank == 3:  # batch and heads in one axis
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
-    last, after = second, g.only_user(second.out)
-    if after is not None and after.type == "Transpose":
-        parts.append(last := after)
-    return fused("tensorrt::Attention", last, parts, (q, k, v, m.get(C)))
+    after = g.only_user(second.out, "Transpose")
+    parts += [after] if after is not None else []
+    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.get(C)))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
@@ -184,10 +182,10 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
 X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
 
 
-@pattern(
-    "DequantizeLinear + product",
-    call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...),
-)
+BY_STORED = call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...)
+
+
+@pattern("DequantizeLinear + product", BY_STORED)
 def dequantised(m: Match) -> Fused:
     """A product of two dequantised operands runs on the quantised ones."""
     made = [m[p].present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]

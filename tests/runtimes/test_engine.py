@@ -118,6 +118,18 @@ def test_a_pass_that_fails_is_told_by_its_name() -> None:
         optimise(graph(op("a", "A", "x", "y")), {BASIC: (Pass("mine", fails),)}, BASIC)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    "type", ["QLinearAdd", "QLinearConcat", "FastGelu", "QuickGelu", "FusedConv", "FusedMatMul", "Attention"]
+)
+def test_operators_of_other_domains_may_lack_what_they_need(make: Any, type: str, runtime: str) -> None:
+    """onnx does not know them, so nothing has refused them before."""
+    for inputs in ("", "a", "a,a"):
+        odd = f'b=com.microsoft.{type}<alpha="z">({inputs})'
+        before = load(make(f"(float[4,4] x) => (float[4,4] y) {{a=Transpose(x) {odd} c=Relu(b) y=Mul(c,b)}}", {}))
+        whole(run_graph(before, RUNTIMES[runtime], transformers=bool(RUNTIMES[runtime].offline)), before)
+
+
 def test_a_value_read_twice_has_no_only_user() -> None:
     g = Rewriter(graph(op("a", "A", "x", "m"), op("b", "B", "m m", "y")))
     assert g.only_user(tensor("m")) is None
