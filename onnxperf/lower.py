@@ -37,9 +37,9 @@ class HostNode(NamedTuple):
 class Kernel:
     """One device activity, with the names of the ONNX nodes whose work it does.
 
-    after: indices of the kernels whose results it reads; stream: COMPUTE, or COPY between host and device; repeat:
-    how often it runs, one after the other; assumed: no rule knows the operator; blocks: the host waits for the result;
-    rank: the process, with a host thread and a card of its own, that launches it.
+    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: no
+    rule knows the operator; blocks: the host waits for the result; rank: the process, with a host thread and a card of
+    its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node).
     """
@@ -49,7 +49,6 @@ class Kernel:
     nodes: tuple[str, ...]
     work: Work
     after: tuple[int, ...] = ()
-    stream: str = COMPUTE
     assumed: bool = False
     blocks: bool = False
     repeat: int = 1
@@ -61,6 +60,11 @@ class Kernel:
     def way(self) -> str:
         """TO_DEVICE or TO_HOST for a copy between host and device, "" for a kernel."""
         return self.work.size.way if isinstance(self.work.size, Transfer) else ""
+
+    @property
+    def stream(self) -> str:
+        """COPY for a copy between host and device, COMPUTE for a kernel."""
+        return COPY if self.way else COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
-    return Kernel(name, "Transfer", (), w, stream=COPY, blocks=not pinned)
+    return Kernel(name, "Transfer", (), w, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:

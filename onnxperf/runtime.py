@@ -1,4 +1,4 @@
-"""What a runtime is: its fusion rules, its placement, its policy and what it costs the host."""
+"""What a runtime is: its fusion rules, its placement, its policy, what it costs the host; and which hosts there are."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ class HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
         names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A processor: `pace` multiplies a runtime's host costs; bandwidth and FLOP/s are what all its cores reach
+    together, for operators that run on it.
+    """
+
+    name: str
+    describe: str
+    pace: float
+    bandwidth_Bps: float
+    flops: float
+
+
+#: The processors that launch kernels. No row of the open measurements names its processor, so that the costs derived
+#: from them are taken to be a server's, and all figures here are assumed. A pace is rounded: the time that one thread
+#: takes on a typical processor of the kind, as a multiple of the server's.
+HOSTS = {
+    h.name: h
+    for h in (
+        Host("server", "a server processor at 3 to 3.5 GHz, 2021 or later", 1.0, 50e9, 400e9),
+        Host("desktop", "a desktop processor at 5 GHz or more", 0.6, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.5, 20e9, 100e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.5, 20e9, 60e9),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ told as a UsageError that names it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,7 +108,7 @@ class Rewriter:
         self.place: dict[Operator, tuple[int, ...]] = {}  # places sort in execution order
         self.types: dict[str, dict[Operator, None]] = defaultdict(dict)
         self.makers: dict[str, Operator] = {}
-        self.readers: dict[str, Counter[Operator]] = defaultdict(Counter)  # of a tensor, and how often each reads it
+        self.readers: dict[str, dict[Operator, int]] = defaultdict(dict)  # of a tensor, and how often each reads it
         for i, o in enumerate(graph.operators):
             self._enter(o, (i,))
 
@@ -165,9 +165,10 @@ class Rewriter:
     def _enter(self, op: Operator, at: tuple[int, ...]) -> None:
         self.place[op] = at
         self.types[op.type][op] = None
-        self.makers.update((t.name, op) for t in op.outputs)
+        for t in op.outputs:
+            self.makers[t.name] = op
         for t in op.present:
-            self.readers[t.name][op] += 1
+            self.readers[t.name][op] = self.readers[t.name].get(op, 0) + 1
 
 
 def hands_on(op: Operator) -> Tensor | None:

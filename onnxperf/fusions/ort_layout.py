@@ -209,7 +209,7 @@ def _pushed(graph: Graph) -> Graph:
             op = todo.pop(0)
             sources = [m for t in op.present if (m := g.made_by(t, "Transpose"))]
             movable: dict[Perm, Operator] = {}  # what it costs to move a Transpose depends on its permutation alone
-            for t in _read(op):
+            for t in _read(op) if sources else ():
                 if (m := g.made_by(t, "Transpose")) is not None and m.repeat == op.repeat:
                     movable.setdefault(perm_of(m), m)
             new = next((n for m in [*movable.values()][:MOST_PERMS] if (n := _push(g, op, m, leading))), None)
