@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.graph import Graph, Note
 from op_models import Operator, Tensor
 
+P = ParamSpec("P")
+T = TypeVar("T")
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # in each level, at most: as many as ONNX Runtime makes
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
@@ -221,21 +223,25 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
             for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result())) is not before:
-                    g, changed = Rewriter(after), True
+                elif turn == 0 or not f.once:
+                    after = _tried(f, (), f.run, before := g.result())
+                    if after is not before:
+                        g, changed = Rewriter(after), True
             if not changed:
                 break
         notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
     return g.result(notes)
 
 
-def _run(f: Pass, graph: Graph) -> Graph:
+def _tried(f: Fusion | Pass, nodes: tuple[str, ...], step: Callable[P, T], *args: P.args, **terms: P.kwargs) -> T:
+    """What a step of a rule gives; where it raises, a UsageError that names the rule and the nodes."""
     try:
-        return f.run(graph)
+        return step(*args, **terms)
     except (Error, MemoryError):
         raise
     except Exception as e:
-        raise _failed(f, e) from e
+        at = f" at {', '.join(nodes)}" if nodes else ""
+        raise UsageError(printable(f"the fusion rule {f.name!r} fails{at}: {type(e).__name__}: {e}")) from e
 
 
 def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
@@ -244,12 +250,7 @@ def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
     for op in g.of_types(f.anchors):
         if op not in g.place:
             continue  # the rule has just replaced it
-        try:
-            answer = _allowed(g, op, f.rule(g, op))
-        except (Error, MemoryError):
-            raise
-        except Exception as e:
-            raise _failed(f, e, op.nodes) from e
+        answer = _tried(f, op.nodes, _answer, g, f, op)
         if isinstance(answer, Fused):
             g.apply(answer)
             changed = True
@@ -258,19 +259,15 @@ def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
     return changed
 
 
-def _allowed(g: Rewriter, anchor: Operator, answer: Answer) -> Answer:
+def _answer(g: Rewriter, f: Fusion, anchor: Operator) -> Answer:
     """A rule's answer at an anchor; a Miss where the graph would lose a value, or a loop would be taken apart."""
+    answer = f.rule(g, anchor)
+    if not isinstance(answer, Fused | Miss | None):
+        raise TypeError(f"it answers {type(answer).__name__}, not Fused, Miss or None")
     if not isinstance(answer, Fused):
-        if not isinstance(answer, Miss | None):
-            raise TypeError(f"it answers {type(answer).__name__}, not Fused, Miss or None")
         return answer
     if (needed := g.lost(answer)) is not None:
         return Miss("a value inside it is used elsewhere as well", needed.nodes)
     if len({o.repeat for o in answer.replaced}) > 1:
         return Miss("part of it runs in a loop, part of it does not", anchor.nodes)
     return answer
-
-
-def _failed(f: Fusion | Pass, e: Exception, nodes: Iterable[str] = ()) -> UsageError:
-    at = f" at {', '.join(nodes)}" if nodes else ""
-    return UsageError(printable(f"the fusion rule {f.name!r} fails{at}: {type(e).__name__}: {e}"))
