@@ -74,7 +74,8 @@ def _resize(op: Operator, x: Tensor) -> Fused | None:
     """The Upsample that replaces a Resize by whole factors; None for any other."""
     how, where = (op.attrs.get(k, v) for k, v in (("mode", "nearest"), ("coordinate_transformation_mode", LINEAR[0])))
     down = how == "nearest" and where == "asymmetric" and op.attrs.get("nearest_mode") == "floor"
-    whole = x.shape[:2] == op.out.shape[:2] and all(a and b % a == 0 for a, b in zip(x.shape, op.out.shape, strict=True))
+    sides = zip(x.shape, op.out.shape, strict=True)
+    whole = x.shape[:2] == op.out.shape[:2] and all(a and b % a == 0 for a, b in sides)
     known = whole and (down or (how == "linear" and where in LINEAR))
     return Fused((op,), replace(op, type=f"{DOMAIN}Upsample", inputs=(x,))) if known else None
 
