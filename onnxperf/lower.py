@@ -104,9 +104,8 @@ def lower(
     of outputs back, from and to pinned or pageable memory.
     """
     rows = _Rows()
-    if include_transfers:
-        for t in graph.inputs:
-            rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
+    for t in graph.inputs if include_transfers else ():
+        rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
     for o in graph.operators:
         after = rows.makers(o.present)
         if o.place in ("free", "host"):
@@ -121,11 +120,10 @@ def lower(
             row = Kernel(o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat)
             row = replace(row, blocks=runtime.synchronous, visited=WITHIN not in o.attrs)
             rows.add(row, o.present, o.outputs)
-    if include_transfers:
-        on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
-        for t in graph.outputs:
-            if t.name not in on_host:
-                rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
+    on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
+    for t in graph.outputs if include_transfers else ():
+        if t.name not in on_host:
+            rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
     return rows.kernels()
 
 

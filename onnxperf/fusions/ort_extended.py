@@ -6,12 +6,13 @@ Each provider has those for which it has kernels, in the types that these know.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import dropwhile
 
 from onnxperf.fusions import common, ort_basic, ort_layout, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
-from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scale, shared
+from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -52,23 +53,19 @@ def conv_activation(m: Match) -> Fused | Miss | None:
 
 def _piece(o: Operator) -> tuple[int, int, int] | None:
     """Axis, start and end of what a Slice or Gather takes; None unless it is one run of neighbours."""
-    x, rest = o.present[0], o.present[1:]
-    if not x.rank or not rest:
+    x, *rest = o.present
+    numbers = [n for t in rest if (n := scalar(t)) is not None]
+    if not x.rank or not rest or len(numbers) < len(rest):
         return None
-    values = [t.value if t.stored else None for t in rest]
     if o.type == "Gather":
-        if rest[0].size != 1 or rest[0].rank > 1 or not values[0]:
-            return None
         axis = o.attrs.get("axis", 0) % x.rank
-        at = int(values[0][0]) % x.shape[axis]
-        return axis, at, at + 1
-    if any(v is None or len(v) != 1 for v in values) or len(values) < 3 or (len(values) > 3 and values[3] != (1,)):
+        at = int(numbers[0]) % max(x.shape[axis], 1)
+        return (axis, at, at + 1) if rest[0].rank <= 1 else None
+    if len(numbers) < 3 or numbers[3:] not in ([], [1]):
         return None
-    start, end, axis = (int(v[0]) for v in values[:3] if v)
-    axis %= x.rank
-    size = x.shape[axis]
-    low, high = (min(max(n + size if n < 0 else n, 0), size) for n in (start, end))
-    return axis, low, high
+    start, end, axis = map(int, numbers[:3])
+    low, high, _ = slice(start, end).indices(x.shape[axis % x.rank])
+    return axis % x.rank, low, high
 
 
 @fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"))
@@ -177,11 +174,9 @@ def bias_softmax(m: Match) -> Fused | Miss:
         return Miss("the row is not the last axis", softmax.nodes)
     if x.shape == add.shape and bias.rank <= rank:
         padded = (1,) * (rank - bias.rank) + bias.shape
-        same = [a == b for a, b in zip(x.shape[:axis], padded[:axis], strict=True)]
-        ones = [b == 1 for b in padded[:axis]]
-        splits = range(axis + 1)
-        outer = any(all(ones[:i]) and all(same[i:]) for i in splits)
-        inner = any(all(same[:i]) and all(ones[i:]) for i in splits)
+        pairs = list(zip(x.shape[:axis], padded[:axis], strict=True))
+        outer = all(a == b for a, b in dropwhile(lambda pair: pair[1] == 1, pairs))
+        inner = all(b == 1 for _, b in dropwhile(lambda pair: pair[0] == pair[1], pairs))
         if padded[axis:] == x.shape[axis:] and (outer or inner):
             attrs = {"axis": axis, "is_inner_broadcast": int(inner and not outer)}
             return m.fused("com.microsoft::BiasSoftmax", (x, bias), attrs)

@@ -5,7 +5,7 @@ TF32 is no dtype of tensors: with `fp32` and `tf32` they are float32, and the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -82,12 +82,7 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
 
     These are all GEMMs and convolutions where the card `lacks` a unit for `dtype`, else none.
     """
-
-    def change(t: Tensor) -> Tensor:
-        left = t.dtype not in CASTABLE or t.dtype == dtype or t.name.endswith("#float32")
-        return t if left else replace(t, dtype=dtype)
-
-    changed = map_tensors(graph, change)
+    changed = _stored_in(graph, dtype)
     special = lacks or any(o.type in FLOAT32_ONLY or o.type in NOT_BFLOAT16 or "::" in o.type for o in graph.operators)
     if dtype == "float32" or not special:
         return changed, []
@@ -98,6 +93,24 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
         if casts.around(o, inputs, outputs, "float32") and product:
             moved.append(o)
     return replace(changed, operators=tuple(casts.operators)), moved
+
+
+def _stored_in(graph: Graph, dtype: str) -> Graph:
+    """The graph with its floating tensors in `dtype`, but for those that a cast has made float32."""
+    typed: dict[str, Tensor] = {}
+
+    def change(t: Tensor) -> Tensor:
+        if t.name not in typed:
+            left = t.dtype not in CASTABLE or t.dtype == dtype or t.name.endswith("#float32")
+            typed[t.name] = t if left else replace(t, dtype=dtype)
+        return typed[t.name]
+
+    operators = []
+    for o in graph.operators:
+        read = tuple(change(t) if t is not None else None for t in o.inputs)
+        operators.append(replace(o, inputs=read, outputs=tuple(map(change, o.outputs))))
+    inputs, outputs = tuple(map(change, graph.inputs)), tuple(map(change, graph.outputs))
+    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=outputs)
 
 
 def _all_operands(o: Operator) -> tuple[Collection[int], Collection[int]]:
@@ -151,23 +164,6 @@ def _dequantised(graph: Graph, dtype: str, half: bool) -> tuple[Graph, list[Oper
         casts.around(replace(o, inputs=(x, weight, *o.inputs[2:])), *_all_operands(o), runs)
         moved.append(o)
     return replace(graph, operators=tuple(casts.operators)), moved
-
-
-def map_tensors(graph: Graph, change: Callable[[Tensor], Tensor]) -> Graph:
-    """The graph with every tensor replaced by `change(tensor)`, which must keep its name."""
-    changed: dict[str, Tensor] = {}
-
-    def get(t: Tensor) -> Tensor:
-        if t.name not in changed:
-            changed[t.name] = change(t)
-        return changed[t.name]
-
-    operators = []
-    for o in graph.operators:
-        read = tuple(get(t) if t is not None else None for t in o.inputs)
-        operators.append(replace(o, inputs=read, outputs=tuple(map(get, o.outputs))))
-    inputs, outputs = tuple(map(get, graph.inputs)), tuple(map(get, graph.outputs))
-    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=outputs)
 
 
 class Casts:
