@@ -36,7 +36,7 @@ BY_TANH = 1.0 + op.Tanh((X + X**3 * 0.044715) * sqrt(2 / pi))
 def fast_gelu(m: Match) -> Fused | Miss:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's."""
     if m.root is m[BY_TANH]:
-        return Miss("its gate is not multiplied by x and 0.5 alone", m.root.nodes)
+        return Miss("its 1 + tanh(...) is not multiplied by x and 0.5 alone", m.root.nodes)
     return m.fused("com.microsoft::FastGelu", (m[X],))
 
 

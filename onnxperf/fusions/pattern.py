@@ -280,8 +280,8 @@ def pattern(
 ) -> Callable[[Callable[[Match], Answer]], Fusion]:
     """Make a `Fusion` of a function that says what becomes of a match.
 
-    The first of `forms` that matches decides: so a later form may be the heart of an earlier one, for the function to
-    say what lacks. Where a form matches in several ways, the first that is fused is taken, or else the last Miss.
+    The first of `forms` that matches decides. A later form may be a part of an earlier one: the function can then say
+    what is missing around it. Where a form matches in several ways, the first Fused is taken, or else the last Miss.
 
     `start` are the types of the operator in the pattern at which the search begins, rare ones for speed; what lies
     between it and the pattern's last operator is read by nothing else. By default it begins at the last operator.
