@@ -110,9 +110,11 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
     if not isinstance(version, str):
         raise UsageError(f'ort_version must be text such as "1.12", not {version!r}')
+    if not runtime.versions:
+        raise UsageError(f"{runtime.name} is known only as it is today: leave --ort-version out")
     if version not in runtime.versions:
-        known = ", ".join(runtime.versions) or "none"
-        says = f"versions that it knows, each for all releases up to it: {known}; for later ones leave it out"
+        known = ", ".join(runtime.versions)
+        says = f"known are, each for all releases up to it: {known}; for later ones leave --ort-version out"
         raise UsageError(f"unknown version {version!r} of {runtime.name}: {says}")
     return runtime.versions[version]
 
