@@ -70,10 +70,6 @@ class Match:
         """Whether a variable or operator belongs to the alternative that matches."""
         return part in self.found
 
-    def get(self, variable: Variable) -> Tensor | None:
-        """The tensor that a variable stands for, or None where the alternative that matches is without it."""
-        return self.found.get(variable)
-
     def factor(self, part: Scale) -> float:
         """c of the operator that a `scale` has matched."""
         found = scaled(self[part])

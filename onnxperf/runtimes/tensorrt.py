@@ -65,21 +65,20 @@ def residual(m: Match) -> Fused | Miss:
 @fusion("view behind a product", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
     """A Reshape between a product and an elementwise operator moves behind it; the other operands are reshaped too."""
-    after = g.only_user(view.out, *ELEMENTWISE)
-    if not g.made_by(view.present[0], *PRODUCTS) or after is None or after.out.shape != view.out.shape:
+    x, after = view.present[0], g.only_user(view.out, *ELEMENTWISE)
+    if not g.made_by(x, *PRODUCTS) or after is None or after.out.shape != view.out.shape:
         return None
-    flat, before, inputs = view.present[0].shape, list[Operator](), list[Tensor | None]()
+    if any(t.size > 1 and t.shape != view.out.shape for t in after.present):
+        return None
+    before, inputs = list[Operator](), list(after.inputs)
     for i, t in enumerate(after.inputs):
         if t is not None and t.name == view.out.name:
-            t = view.present[0]
+            inputs[i] = x
         elif t is not None and t.size > 1:
-            if t.shape != view.out.shape:
-                return None
-            seen = replace(t, name=f"{after.name}#{i}#view", shape=flat, kind="activation", value=None)
+            seen = replace(t, name=f"{after.name}#{i}#view", shape=x.shape, kind="activation", value=None)
             before.append(replace(view, name=seen.name, inputs=(t, *view.inputs[1:]), outputs=(seen,)))
-            t = seen
-        inputs.append(t)
-    out = replace(after.out, name=f"{after.out.name}#flat", shape=flat)
+            inputs[i] = seen
+    out = replace(after.out, name=f"{after.out.name}#flat", shape=x.shape)
     moved = replace(after, inputs=tuple(inputs), outputs=(out,))
     last = replace(view, inputs=(out, *view.inputs[1:]), outputs=after.outputs)
     return Fused((view, after), last, (*before, moved))
@@ -164,7 +163,7 @@ def attention(m: Match) -> Fused | Miss | None:
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
     after = g.only_user(second.out, "Transpose")
     parts += [after] if after is not None else []
-    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.get(C)))
+    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.found.get(C)))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
