@@ -357,9 +357,7 @@ RELUS = """
 @pytest.mark.slow
 def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu", "Relu"]]
-    tree.change(
-        "onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), ("    casts,\n", "    casts,\n    relus,\n")
-    )
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), (" casts, ", " casts, relus, "))
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu"]]
     assert tree.files() == ["onnxperf/fusions/ort_basic.py"]
 
@@ -367,7 +365,7 @@ def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
 @pytest.mark.slow
 def test_a_fusion_that_fails_is_told_with_its_node(tree: Tree) -> None:
     broken = RULE.replace("return m.fused", "1 / 0\n    return m.fused").lstrip()
-    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", broken), ("    casts,\n", "    casts,\n    relus,\n"))
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", broken), (" casts, ", " casts, relus, "))
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[4] y) {a=Relu(x) y=Relu(a)}'
     onnx.save(onnx.parser.parse_model(text), tree.folder / "relus.onnx")
     done = tree.started("-m", "onnxperf", "predict", "relus.onnx", "--gpu", "l4")
