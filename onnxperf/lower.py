@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from onnxperf.graph import Graph, fresh, work_at
+from onnxperf.graph import Graph, fresh
+from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
 from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work
 
@@ -165,7 +166,7 @@ def host_node(o: Operator) -> HostNode:
     """What the host does for an operator that is a view (place "free") or that it computes itself ("host")."""
     if o.place != "host" or all(t.size <= SMALL for t in (*o.present, *o.outputs)):
         return HostNode(o.repeat, o.place == "host")
-    w = work_at(o)[0]
+    w = work_or_bytes(o)[0]
     return HostNode(o.repeat, True, w.bytes, w.flops)
 
 
@@ -180,7 +181,7 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]
     """The work of a kernel on the pipe that the runtime's policy picks for products, and whether it is assumed."""
     if o.type == "Contiguous":
         return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
-    w, assumed = work_at(o)
+    w, assumed = work_or_bytes(o)
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")

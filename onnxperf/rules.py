@@ -1,4 +1,4 @@
-"""`op` and `work` of `op_models` for your own operator rules: what they raise is an `onnxperf.Error`."""
+"""`op_models` for your own operator rules, and for the operators of a graph: what it raises is an `onnxperf.Error`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import op_models
-from onnxperf.errors import UsageError
+from onnxperf.errors import UsageError, printable
 from op_models import OpModelError, Work
 from op_models.rules import OutputRule
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RuleError(UsageError, OpModelError):
-    """A second rule for an operator type, or work that no operator can have."""
+    """A second rule for an operator type, work that no operator can have, or a rule that fails."""
 
 
 def _with_own_errors(call: Callable[P, T]) -> Callable[P, T]:
@@ -25,7 +25,7 @@ def _with_own_errors(call: Callable[P, T]) -> Callable[P, T]:
         try:
             return call(*args, **terms)
         except OpModelError as e:
-            raise RuleError(str(e)) from None
+            raise RuleError(printable(str(e))) from None
 
     return checked
 
@@ -37,4 +37,4 @@ def op(
     return _with_own_errors(op_models.op(*types, inputs=inputs, outputs=outputs))
 
 
-work = _with_own_errors(op_models.work)
+work, work_or_bytes = _with_own_errors(op_models.work), _with_own_errors(op_models.work_or_bytes)

@@ -16,11 +16,6 @@ from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 #: What rules raise on forms of an operator that they do not know, as hostile files have them.
 ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-
-class RuleError(OpModelError):
-    """A rule that is not of this package has failed; the message names the rule, the operator and the exception."""
-
-
 Inputs = Sequence[Tensor | None]
 Attributes = Mapping[str, Any]
 Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
@@ -142,7 +137,7 @@ def work_of(op: Operator) -> Work:
 def work_or_bytes(op: Operator) -> tuple[Work, bool]:
     """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes.
 
-    Raises RuleError where a rule of a user's own fails: it is to be mended, not passed over.
+    Raises OpModelError, which names the rule and the nodes, where one that is not of this package fails.
     """
     try:
         return work_of(op), not known(op.type)
@@ -151,7 +146,7 @@ def work_or_bytes(op: Operator) -> tuple[Work, bool]:
         if rule.__module__.partition(".")[0] != __package__:
             nodes = ", ".join(op.nodes) or op.name
             what = f"the rule {rule.__name__} of {rule.__module__} for {op.type} fails at {nodes}"
-            raise RuleError(f"{what}: {type(e).__name__}: {e}") from e
+            raise OpModelError(f"{what}: {type(e).__name__}: {e}") from e
         if isinstance(e, ODD):
             return bytes_only(op), True
         raise

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxperf.graph.core import Graph, Note, fresh, work_at
+from onnxperf.graph.core import Graph, Note, fresh
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Graph", "Note", "fresh", "load", "work_at"]
+__all__ = ["Graph", "Note", "fresh", "load"]
 
 
 def load(

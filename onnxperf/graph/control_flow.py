@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from onnx import GraphProto, TypeProto
 
 from onnxperf.graph.control_node import Body, ControlNode, Output
-from onnxperf.graph.core import Note, work_at
+from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
 from onnxperf.graph.state import State
+from onnxperf.rules import work_or_bytes
 from op_models import Operator, Tensor
 
 
@@ -44,7 +45,7 @@ def _cost(state: State, operators: Sequence[Operator]) -> tuple[int, int]:
     """FLOPs and bytes of all runs. An operator in nested branches is asked only once, however deep it stands."""
     for o in operators:
         if o.name not in state.costs:
-            w, _ = work_at(o)
+            w, _ = work_or_bytes(o)
             state.costs[o.name] = w.flops, w.bytes
     runs = [(o.repeat, *state.costs[o.name]) for o in operators]
     return sum(n * flops for n, flops, _ in runs), sum(n * size for n, _, size in runs)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from onnxperf.errors import UsageError, printable
-from op_models import Operator, RuleError, Tensor, Work, work_or_bytes
+from op_models import Operator, Tensor
 
 if TYPE_CHECKING:
     import networkx
@@ -29,14 +28,6 @@ def fresh(name: str, taken: set[str]) -> str:
         name += "'"
     taken.add(name)
     return name
-
-
-def work_at(o: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed; UsageError where a rule of the user's own fails."""
-    try:
-        return work_or_bytes(o)
-    except RuleError as e:
-        raise UsageError(printable(str(e))) from e
 
 
 @dataclass(frozen=True, eq=False)

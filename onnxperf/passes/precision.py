@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onnxperf.graph import Graph, Note, fresh, work_at
+from onnxperf.graph import Graph, Note, fresh
+from onnxperf.rules import work_or_bytes
 from op_models import Operator, Tensor
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
         return changed, []
     casts, moved = Casts(changed), []
     for o in changed.operators:
-        product = lacks and work_at(o)[0].matrix_flops > 0
+        product = lacks and work_or_bytes(o)[0].matrix_flops > 0
         inputs, outputs = _all_operands(o) if product else _float32_only(o, dtype)
         if casts.around(o, inputs, outputs, "float32") and product:
             moved.append(o)

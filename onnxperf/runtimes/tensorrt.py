@@ -21,7 +21,8 @@ from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
 from onnxperf.fusions.placement import FLOW, FREE
-from onnxperf.graph import Graph, work_at
+from onnxperf.graph import Graph
+from onnxperf.rules import work_or_bytes
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
@@ -114,7 +115,7 @@ def chain(g: Rewriter, last: Operator) -> Fused | None:
 
 
 def _flops(o: Operator) -> int:
-    return work_at(o)[0].vector_flops // max(o.out.size, 1)
+    return work_or_bytes(o)[0].vector_flops // max(o.out.size, 1)
 
 
 BEFORE = alone(call(ELEMENTWISE, ...))
@@ -129,8 +130,8 @@ def before_rows(m: Match) -> Fused | None:
         return None
     own = (*rows.inputs[1:], None, None)[:2]
     others = (t for t in before.present if t.name != first.name)
-    attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_at(before)[0].vector_flops}
-    return m.merged(rows, inputs=(first, *own, *others), attrs=attrs)
+    flops = rows.attrs.get("flops_before", 0) + work_or_bytes(before)[0].vector_flops
+    return m.merged(rows, inputs=(first, *own, *others), attrs={**rows.attrs, "flops_before": flops})
 
 
 SCORES = alone(op.MatMul(A, B))
