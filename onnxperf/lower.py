@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from onnxperf.graph import Graph, fresh
+from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
-from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
+from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work
 
 COMPUTE, COPY = "compute", "copy"
 TO_DEVICE, TO_HOST = "h2d", "d2h"
@@ -37,9 +38,9 @@ class HostNode(NamedTuple):
 class Kernel:
     """One device activity, with the names of the ONNX nodes whose work it does.
 
-    after: indices of the kernels whose results it reads; stream: COMPUTE, or COPY between host and device; repeat:
-    how often it runs, one after the other; assumed: no rule knows the operator; blocks: the host waits for the result;
-    rank: the process, with a host thread and a card of its own, that launches it.
+    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: no
+    rule knows the operator; blocks: the host waits for the result; rank: the process, with a host thread and a card of
+    its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node).
     """
@@ -49,7 +50,6 @@ class Kernel:
     nodes: tuple[str, ...]
     work: Work
     after: tuple[int, ...] = ()
-    stream: str = COMPUTE
     assumed: bool = False
     blocks: bool = False
     repeat: int = 1
@@ -61,6 +61,11 @@ class Kernel:
     def way(self) -> str:
         """TO_DEVICE or TO_HOST for a copy between host and device, "" for a kernel."""
         return self.work.size.way if isinstance(self.work.size, Transfer) else ""
+
+    @property
+    def stream(self) -> str:
+        """COPY for a copy between host and device, COMPUTE for a kernel."""
+        return COPY if self.way else COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,8 @@ def lower(
     of outputs back, from and to pinned or pageable memory.
     """
     rows = _Rows()
-    if include_transfers:
-        for t in graph.inputs:
-            rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
+    for t in graph.inputs if include_transfers else ():
+        rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
     for o in graph.operators:
         after = rows.makers(o.present)
         if o.place in ("free", "host"):
@@ -114,15 +118,13 @@ def lower(
             rows.add(copy, o.present, o.outputs)
         else:
             w, assumed = _work(o, runtime, tf32)
-            row = Kernel(
-                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat
-            )
-            rows.add(replace(row, visited=WITHIN not in o.attrs), o.present, o.outputs)
-    if include_transfers:
-        on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
-        for t in graph.outputs:
-            if t.name not in on_host:
-                rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
+            row = Kernel(o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat)
+            row = replace(row, blocks=runtime.synchronous, visited=WITHIN not in o.attrs)
+            rows.add(row, o.present, o.outputs)
+    on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
+    for t in graph.outputs if include_transfers else ():
+        if t.name not in on_host:
+            rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
     return rows.kernels()
 
 
@@ -172,7 +174,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
-    return Kernel(name, "Transfer", (), w, stream=COPY, blocks=not pinned)
+    return Kernel(name, "Transfer", (), w, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:

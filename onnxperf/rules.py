@@ -1,4 +1,4 @@
-"""`op` and `work` of `op_models` for your own operator rules: what they raise is an `onnxperf.Error`."""
+"""`op_models` for your own operator rules, and for the operators of a graph: what it raises is an `onnxperf.Error`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from functools import wraps
 
 import op_models
-from onnxperf.errors import UsageError
+from onnxperf.errors import UsageError, printable
 from op_models import OpModelError, Work
 from op_models.rules import OutputRule
 
 
 class RuleError(UsageError, OpModelError):
-    """A second rule for an operator type, or work that no operator can have."""
+    """A second rule for an operator type, work that no operator can have, or a rule that fails."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except OpModelError as e:
-        raise RuleError(str(e)) from None
+        raise RuleError(printable(str(e))) from None
 
 
 @wraps(op_models.op)
@@ -31,4 +31,4 @@ def op(
     return _own_errors()(op_models.op(*types, inputs=inputs, outputs=outputs))
 
 
-work = _own_errors()(op_models.work)
+work, work_or_bytes = _own_errors()(op_models.work), _own_errors()(op_models.work_or_bytes)

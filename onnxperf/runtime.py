@@ -1,4 +1,4 @@
-"""What a runtime is: its fusion rules, its placement, its policy and what it costs the host."""
+"""What a runtime is: its fusion rules, its placement, its policy, what it costs the host; and which hosts there are."""
 
 from __future__ import annotations
 
@@ -48,6 +48,33 @@ class HostCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """A processor: `pace` multiplies a runtime's host costs; bandwidth and FLOP/s are what all its cores reach
+    together, for operators that run on it.
+    """
+
+    name: str
+    describe: str
+    pace: float
+    bandwidth_Bps: float
+    flops: float
+
+
+#: The processors that launch kernels. No row of the open measurements names its processor, so that the costs derived
+#: from them are taken to be a server's, and all figures here are assumed. A pace is rounded: the time that one thread
+#: takes on a typical processor of the kind, as a multiple of the server's.
+HOSTS = {
+    h.name: h
+    for h in (
+        Host("server", "a server processor at 3 to 3.5 GHz, 2021 or later", 1.0, 50e9, 400e9),
+        Host("desktop", "a desktop processor at 5 GHz or more", 0.6, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.5, 20e9, 100e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.5, 20e9, 60e9),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
     `host` is what that costs the processor.
@@ -69,6 +96,11 @@ class Runtime:
     versions: Mapping[str, Runtime] = field(default_factory=dict)
 
     @property
+    def has_levels(self) -> bool:
+        """False where all its rules apply at every optimisation level."""
+        return any(level > DISABLED for level in self.rules)
+
+    @property
     def synchronous(self) -> bool:
         """True where the host computes each operator itself before it goes on to the next."""
         return self.kind == "cpu"
@@ -78,9 +110,11 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
     if not isinstance(version, str):
         raise UsageError(f'ort_version must be text such as "1.12", not {version!r}')
+    if not runtime.versions:
+        raise UsageError(f"{runtime.name} is known only as it is today: leave --ort-version out")
     if version not in runtime.versions:
-        known = ", ".join(runtime.versions) or "none"
-        says = f"versions that it knows, each for all releases up to it: {known}; for later ones leave it out"
+        known = ", ".join(runtime.versions)
+        says = f"known are, each for all releases up to it: {known}; for later ones leave --ort-version out"
         raise UsageError(f"unknown version {version!r} of {runtime.name}: {says}")
     return runtime.versions[version]
 

@@ -75,11 +75,14 @@ def check(s: Scenario, device: Device) -> None:
     for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
+    runtime = RUNTIMES[s.runtime]
     if s.ort_version is not None:
-        of_version(RUNTIMES[s.runtime], s.ort_version)
+        of_version(runtime, s.ort_version)
+    if s.opt_level != "all" and not runtime.has_levels:
+        raise UsageError(f"{s.runtime} has no optimisation levels: leave --opt-level out")
     if s.pageable and not s.include_transfers:
         raise UsageError("pageable memory matters only to copies: include transfers as well")
-    if s.ort_transformers and not s.runtime.startswith("ort-"):
+    if s.ort_transformers and not runtime.offline:
         raise UsageError(f"onnxruntime.transformers' optimizer is ONNX Runtime's; the runtime is {s.runtime}")
     if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
@@ -87,10 +90,11 @@ def check(s: Scenario, device: Device) -> None:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
     platform = PLATFORMS[device.kind]
     if platform.launches:
-        if s.cuda_graph and RUNTIMES[s.runtime].synchronous:
-            raise UsageError(f"{s.runtime} computes on a processor and has no CUDA graph: leave --cuda-graph out")
+        if runtime.synchronous and (s.cuda_graph or s.streams > 1):
+            what = "no streams and no CUDA graph: leave --streams and --cuda-graph out"
+            raise UsageError(f"{s.runtime} computes on a processor and has {what}")
         return
-    if RUNTIMES[s.runtime].kind != device.kind:
+    if runtime.kind != device.kind:
         raise UsageError(f"{device.id} is a processor: the runtime is {platform.runtime} there, not {s.runtime}")
     if s.precision in platform.lacks:
         raise UsageError(f"a processor has no {s.precision.upper()}: take another precision")

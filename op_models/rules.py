@@ -69,7 +69,9 @@ def op(
         @wraps(rule)
         def work_by_rule(op: Operator) -> Work:
             taken = [op.inputs[i] if i < len(op.inputs) else None for i in inputs] if inputs else op.inputs
-            found: Work = call(taken, op.attrs, op)
+            found = call(taken, op.attrs, op)
+            if not isinstance(found, Work):
+                raise TypeError(f"it returns {type(found).__name__}, not Work")
             return found
 
         for name in types:
@@ -133,8 +135,18 @@ def work_of(op: Operator) -> Work:
 
 
 def work_or_bytes(op: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes."""
+    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes.
+
+    Raises OpModelError, which names the rule and the nodes, where one that is not of this package fails.
+    """
     try:
         return work_of(op), not known(op.type)
-    except ODD:
-        return bytes_only(op), True
+    except Exception as e:
+        rule = _RULES.get(op.type, bytes_only)
+        if rule.__module__.partition(".")[0] != __package__:
+            nodes = ", ".join(op.nodes) or op.name
+            what = f"the rule {rule.__name__} of {rule.__module__} for {op.type} fails at {nodes}"
+            raise OpModelError(f"{what}: {type(e).__name__}: {e}") from e
+        if isinstance(e, ODD):
+            return bytes_only(op), True
+        raise

@@ -644,7 +644,9 @@ def terms(r: Random, data: bytes) -> dict[str, Any]:
     if r.random() < 0.95:  # terms that go together
         found["streams"] = 1 if found.get("cuda_graph") else found.get("streams") or 1
         found["include_transfers"] = found.get("include_transfers", False) or "pageable" in found
-        found["ort_transformers"] = "ort_transformers" in found and "ort-" in found.get("runtime", "ort-cuda")
+        runtime = runtimes.RUNTIMES[found.get("runtime", "ort-cuda")]
+        found["ort_transformers"] = "ort_transformers" in found and bool(runtime.offline)
+        found["opt_level"] = found.get("opt_level", "all") if runtime.has_levels else "all"
     try:
         graph = ModelProto.FromString(data).graph
     except DecodeError:
@@ -678,6 +680,8 @@ def check(case: Case, schema: Any = None) -> str:
             assert e.exit_code in (2, 3), f"exit code {e.exit_code}: {text}"
     if outcome == "predicted":
         sane(p)
+        failed = [n.message for n in p.notes if "it failed with" in n.message]
+        assert not failed, failed
         if schema:
             answer = p.to_dict()
             schema.validate({**answer, "kernels": answer["kernels"][:9], "warnings": answer["warnings"][:9]})

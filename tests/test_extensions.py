@@ -183,6 +183,30 @@ def test_a_rule_may_take_a_size_with_a_model_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("_forgotten")
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("None.no", "AttributeError: 'NoneType' object has no attribute 'no'"),
+        ("open('no such file')", "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"),
+        ("None", "TypeError: it returns NoneType, not Work"),
+    ],
+)
+def test_an_operator_rule_that_fails_is_told_with_its_node(tmp_path: Path, result: str, says: str) -> None:
+    rule = f"""
+        import onnxperf
+
+        @onnxperf.op("my.domain::MyOp")
+        def my_op(op, x, w):
+            return {result}
+    """
+    imported(added(tmp_path, "my_operators.py", rule))
+    with pytest.raises(onnxperf.UsageError) as told:
+        onnxperf.predict(model(), gpu="l4")
+    assert str(told.value) == f"the rule my_op of my_operators for my.domain::MyOp fails at mine: {says}"
+
+
+@pytest.mark.usefixtures("_forgotten")
 def test_registering_twice_raises() -> None:
     def mine(op: Any) -> Any:
         return onnxperf.work(op, onnxperf.Pointwise(1))
@@ -218,13 +242,14 @@ def test_impossible_work_is_an_error_of_ours() -> None:
 
 
 @pytest.mark.usefixtures("_forgotten")
-def test_a_rule_that_gives_impossible_work_costs_its_bytes() -> None:
+def test_a_rule_that_gives_impossible_work_is_told() -> None:
     @onnxperf.op("my.domain::MyOp")
     def my_op(op: Any, x: Any) -> Any:
         """Less than nothing."""
         return onnxperf.work(op, onnxperf.Pointwise(x.size), vector=-1)
 
-    assert onnxperf.predict(model(), gpu="l4").kernels[0].source == "assumed"
+    with pytest.raises(onnxperf.UsageError, match=r"my_op .* fails at mine: .* can't have this work"):
+        onnxperf.predict(model(), gpu="l4")
 
 
 def test_everything_a_rule_is_made_of_is_at_hand() -> None:
@@ -333,11 +358,19 @@ RELUS = """
 @pytest.mark.slow
 def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu", "Relu"]]
-    tree.change(
-        "onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), ("    casts,\n", "    casts,\n    relus,\n")
-    )
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), (" casts, ", " casts, relus, "))
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu"]]
     assert tree.files() == ["onnxperf/fusions/ort_basic.py"]
+
+
+@pytest.mark.slow
+def test_a_fusion_that_fails_is_told_with_its_node(tree: Tree) -> None:
+    broken = RULE.replace("return m.fused", "1 / 0\n    return m.fused").lstrip()
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", broken), (" casts, ", " casts, relus, "))
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[4] y) {a=Relu(x) y=Relu(a)}'
+    onnx.save(onnx.parser.parse_model(text), tree.folder / "relus.onnx")
+    done = tree.started("-m", "onnxperf", "predict", "relus.onnx", "--gpu", "l4", "--detail")
+    assert "Relu + Relu did not apply: it failed with ZeroDivisionError: division by zero" in done.stdout, done.stderr
 
 
 # a dataset

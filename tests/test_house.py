@@ -20,7 +20,7 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
     "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
-    "hosts", "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
+    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
     "summary", "pipeline", "report", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain",
     "gpus", "compare", "validate", "arguments", "cli", "__main__",
 )  # fmt: skip

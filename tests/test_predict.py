@@ -326,7 +326,6 @@ def test_terms_cost_or_save_what_they_are_named_for() -> None:
 
     assert seconds(cuda_graph=True) < seconds() < seconds(include_transfers=True)
     assert seconds(opt_level="all") <= seconds(opt_level="disabled")
-    assert seconds(runtime="torch-eager") == seconds(runtime="torch-eager", opt_level="disabled")
     assert seconds(streams=4) <= seconds()
 
 
@@ -469,8 +468,15 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"clock_Hz": -1}, "must be a positive number"),
         ({"clock_Hz": 9e9}, "clocks from"),
         ({"ort_transformers": True, "runtime": "torch-eager"}, "the runtime is torch-eager"),
+        *(({"opt_level": level, "runtime": name}, f"{name} has no optimisation levels: leave --opt-level out")
+          for name, level in (("tensorrt", "basic"), ("torch-eager", "disabled"))),
+        *(({"ort_version": "1.12", "runtime": name}, f"{name} is known only as it is today")
+          for name in ("ort-cpu", "tensorrt", "torch-eager")),
+        ({"ort_transformers": True, "runtime": "tensorrt"}, "the runtime is tensorrt"),
+        *(({**terms, "runtime": "ort-cpu"}, "ort-cpu computes on a processor and has no streams and no CUDA graph")
+          for terms in ({"streams": 2}, {"cuda_graph": True})),
     ],
-)
+)  # fmt: skip
 def test_settings_that_cannot_be(terms: Any, message: str) -> None:
     with pytest.raises(onnxperf.UsageError, match=message):
         predict(SAMPLES / "resnet50.onnx", gpu="l4", **terms)

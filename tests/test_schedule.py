@@ -105,7 +105,7 @@ def test_streams_share_the_card() -> None:
 
 def copies(made: Kernels, **ways: str) -> Kernels:
     """The kernels with some, by name, turned into copies."""
-    rows = (replace(k, stream=COPY, work=COPIES[ways[k.name]]) if k.name in ways else k for k in made.rows)
+    rows = (replace(k, work=COPIES[ways[k.name]]) if k.name in ways else k for k in made.rows)
     return replace(made, rows=tuple(rows))
 
 

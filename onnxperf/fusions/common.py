@@ -36,7 +36,7 @@ BY_TANH = 1.0 + op.Tanh((X + X**3 * 0.044715) * sqrt(2 / pi))
 def fast_gelu(m: Match) -> Fused | Miss:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's."""
     if m.root is m[BY_TANH]:
-        return Miss("its gate is not multiplied by x and 0.5 alone", m.root.nodes)
+        return Miss("its 1 + tanh(...) is not multiplied by x and 0.5 alone", m.root.nodes)
     return m.fused("com.microsoft::FastGelu", (m[X],))
 
 
@@ -82,21 +82,18 @@ QUOTIENT, BY_INVERSE = X / ROOT, X * (op.Reciprocal(ROOT) | 1.0 / ROOT)
 RMS_NORM = "SimplifiedLayerNormalization"
 
 
-@pattern(RMS_NORM, QUOTIENT * GAMMA, QUOTIENT, start="Sqrt")
-def rms_norm(m: Match) -> Fused | Miss:
-    """x / sqrt(mean(x^2) + epsilon) gamma, Llama's; written with a Reciprocal, ONNX Runtime does not know it."""
+def _rms_norm(m: Match) -> Fused | Miss:
+    """x / sqrt(mean(x^2) + epsilon) gamma, Llama's."""
     if miss := _other_axes(m, m[MEAN_SQUARE]):
         return miss
     if GAMMA not in m or m[GAMMA].shape != m[X].shape[-1:]:
-        return Miss("no stored scale follows the quotient", m[QUOTIENT].nodes)
+        return Miss("no stored scale follows the quotient", m.root.nodes)
     return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1})
 
 
-@pattern(RMS_NORM, (QUOTIENT | BY_INVERSE) * GAMMA, start="Sqrt")
-def rms_norm_any(m: Match) -> Fused | None:
-    """The same, also by a Reciprocal or one over the root: TensorRT and ONNX Runtime's offline optimizer know all."""
-    fits = not _other_axes(m, m[MEAN_SQUARE]) and m[GAMMA].shape == m[X].shape[-1:]
-    return m.fused(RMS_NORM, (m[X], m[GAMMA]), {"axis": -1}) if fits else None
+#: ONNX Runtime does not know it with a Reciprocal or with one over the root; TensorRT and the offline optimizer do.
+rms_norm = pattern(RMS_NORM, QUOTIENT * GAMMA, QUOTIENT, start="Sqrt")(_rms_norm)
+rms_norm_any = pattern(RMS_NORM, (QUOTIENT | BY_INVERSE) * GAMMA, start="Sqrt")(_rms_norm)
 
 
 HIGHEST = op.ReduceMax(X, ...)

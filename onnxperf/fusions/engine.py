@@ -4,22 +4,23 @@ A rule is tried at every operator of certain types (its anchors) and answers `Fu
 it did not) or None; most rules are patterns (see `pattern`). A `Pass` rewrites the whole graph. First, operators that
 only hand on their input, such as Identity, are removed. Then the rules and passes of a level take turns, in the
 runtime's order, until none applies any more, and those of the next level follow. A fusion that would remove a value
-which another operator still reads is refused. Every Miss that remains becomes a note.
+which another operator still reads is refused. Every Miss that remains becomes a note. A rule that raises something
+does not apply, and the note has the exception.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxperf.errors import printable
 from onnxperf.graph import Graph, Note
-from op_models import ODD, Operator, Tensor
+from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # in each level, at most: as many as ONNX Runtime makes
-UNKNOWN_FORM = "it meets a form that it does not know"  # an error inside a rule: a malformed file, or a bug
 LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
 
 
@@ -50,6 +51,7 @@ class Miss:
 
 
 Answer = Fused | Miss | None
+Attributes = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +85,19 @@ def fusion(name: str, *, anchor: str | tuple[str, ...]) -> Callable[[Callable[[R
     return lambda rule: Fusion(name, anchors, rule)
 
 
+def merged(replaced: Iterable[Operator], like: Operator, **changes: Any) -> Fused:
+    """The operator `like`, with the nodes of all that it replaces and these fields changed, in place of `replaced`."""
+    operators = tuple(replaced)
+    nodes = tuple(dict.fromkeys(n for o in operators for n in o.nodes))
+    return Fused(operators, replace(like, nodes=nodes, **changes))
+
+
 def fused(
-    type: str,
-    anchor: Operator,
-    replaced: Iterable[Operator],
-    inputs: Iterable[Tensor | None],
-    attrs: Mapping[str, Any] | None = None,
+    type: str, anchor: Operator, replaced: Iterable[Operator], inputs: Iterable[Tensor | None], attrs: Attributes = None
 ) -> Fused:
-    """One operator of `type` with the anchor's name and outputs in place of `replaced`, whose nodes it inherits."""
-    ops = tuple(replaced)
-    nodes = tuple(dict.fromkeys(n for o in ops for n in o.nodes))
-    new = replace(  # version 0: the newest definition of the operator, whatever the model's opset
-        anchor, type=type, inputs=tuple(inputs), attrs=attrs or {}, version=0, nodes=nodes, outputs=anchor.outputs[:1]
-    )
-    return Fused(ops, new)
+    """One operator of `type` with the anchor's name and first output in place of `replaced`."""
+    new = {"type": type, "inputs": tuple(inputs), "attrs": attrs or {}, "outputs": anchor.outputs[:1]}
+    return merged(replaced, anchor, **new, version=0)  # the newest definition of the operator, whatever the model's
 
 
 class Rewriter:
@@ -105,10 +106,9 @@ class Rewriter:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.place: dict[Operator, tuple[int, ...]] = {}  # places sort in execution order
-        self.types: dict[str, dict[Operator, None]] = {}
+        self.types: dict[str, dict[Operator, None]] = defaultdict(dict)
         self.makers: dict[str, Operator] = {}
-        self.readers: dict[str, dict[Operator, None]] = {}
-        self.reads: Counter[str] = Counter()
+        self.readers: dict[str, dict[Operator, int]] = defaultdict(dict)  # of a tensor, and how often each reads it
         for i, o in enumerate(graph.operators):
             self._enter(o, (i,))
 
@@ -119,28 +119,27 @@ class Rewriter:
 
     def users(self, tensor: Tensor) -> tuple[Operator, ...]:
         """The operators that read `tensor`."""
-        return tuple(self.readers.get(tensor.name, ()))
+        return tuple(self.readers[tensor.name])
 
-    def only_user(self, tensor: Tensor) -> Operator | None:
-        """The operator that alone reads `tensor`, and once; None for outputs of the graph."""
-        if self.reads[tensor.name] != 1 or tensor.name in self.graph.output_names:
+    def only_user(self, tensor: Tensor, *types: str) -> Operator | None:
+        """The operator that alone reads `tensor`, and once, if it is of one of `types`; None for graph outputs."""
+        readers = self.readers[tensor.name]
+        if len(readers) != 1 or tensor.name in self.graph.output_names:
             return None
-        return next(iter(self.readers[tensor.name]))
+        ((user, times),) = readers.items()
+        return user if times == 1 and (not types or user.type in types) else None
 
     def of_types(self, types: Iterable[str]) -> list[Operator]:
         """The operators of the given types, in execution order, as they stand now."""
-        return sorted((o for type in types for o in self.types.get(type, ())), key=self.place.__getitem__)
+        return sorted((o for type in types for o in self.types[type]), key=self.place.__getitem__)
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
         kept = {t.name for o in change.operators for t in o.outputs}
-        needed = ({t.name for o in change.operators for t in o.present} | self.graph.output_names) - kept
+        needed = {t.name for o in change.operators for t in o.present} | self.graph.output_names
         replaced = set(change.replaced)
-        for o in change.replaced:
-            for t in o.outputs:
-                if t.name in needed or (t.name not in kept and not replaced.issuperset(self.users(t))):
-                    return o
-        return None
+        gone = ((o, t) for o in change.replaced for t in o.outputs if t.name not in kept)
+        return next((o for o, t in gone if t.name in needed or not replaced.issuperset(self.users(t))), None)
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
@@ -161,25 +160,20 @@ class Rewriter:
         for t in op.outputs:
             self.makers.pop(t.name, None)
         for t in op.present:
-            self.reads[t.name] -= 1
             self.readers[t.name].pop(op, None)
 
     def _enter(self, op: Operator, at: tuple[int, ...]) -> None:
         self.place[op] = at
-        self.types.setdefault(op.type, {})[op] = None
+        self.types[op.type][op] = None
         for t in op.outputs:
             self.makers[t.name] = op
         for t in op.present:
-            self.reads[t.name] += 1
-            self.readers.setdefault(t.name, {})[op] = None
-
-
-HANDS_ON = frozenset({"Identity", "Dropout", "Cast"})
+            self.readers[t.name][op] = self.readers[t.name].get(op, 0) + 1
 
 
 def hands_on(op: Operator) -> Tensor | None:
     """What Identity, Dropout outside training, and a Cast to the type its input has already hand on."""
-    if op.type not in HANDS_ON:
+    if op.type not in ("Identity", "Dropout", "Cast"):
         return None
     if op.type == "Dropout":
         training = op.inputs[2] if len(op.inputs) > 2 else None
@@ -227,21 +221,24 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
             for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif (turn == 0 or not f.once) and (after := _run(f, before := g.result(), misses)) is not before:
-                    g, changed = Rewriter(after), True
+                elif turn == 0 or not f.once:
+                    before = g.result()
+                    try:
+                        after = f.run(before)
+                    except Exception as e:
+                        misses[f.name, _failed(e)] = []
+                        continue
+                    if after is not before:
+                        g, changed = Rewriter(after), True
             if not changed:
                 break
         notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
     return g.result(notes)
 
 
-def _run(f: Pass, graph: Graph, misses: Misses) -> Graph:
-    """What a pass makes of the graph: nothing, where it meets a form that it does not know."""
-    try:
-        return f.run(graph)
-    except ODD:
-        misses[f.name, UNKNOWN_FORM] = []
-        return graph
+def _failed(e: Exception) -> str:
+    """Why a rule that raises did not apply: a prediction goes on without it."""
+    return printable(f"it failed with {type(e).__name__}: {e}")
 
 
 def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
@@ -251,16 +248,26 @@ def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
         if op not in g.place:
             continue  # the rule has just replaced it
         try:
-            answer = f.rule(g, op)
-        except ODD:
-            answer = Miss(UNKNOWN_FORM, op.nodes)
-        if isinstance(answer, Fused) and (needed := g.lost(answer)) is not None:
-            answer = Miss("a value inside it is used elsewhere as well", needed.nodes)
-        if isinstance(answer, Fused) and len({o.repeat for o in answer.replaced}) > 1:
-            answer = Miss("part of it runs in a loop, part of it does not", op.nodes)
+            answer = _answer(g, f, op)
+        except Exception as e:
+            answer = Miss(_failed(e))
         if isinstance(answer, Fused):
             g.apply(answer)
             changed = True
         elif answer is not None:
             misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
     return changed
+
+
+def _answer(g: Rewriter, f: Fusion, anchor: Operator) -> Answer:
+    """A rule's answer at an anchor; a Miss where the graph would lose a value, or a loop would be taken apart."""
+    answer = f.rule(g, anchor)
+    if not isinstance(answer, Fused | Miss | None):
+        raise TypeError(f"it answers {type(answer).__name__}, not Fused, Miss or None")
+    if not isinstance(answer, Fused):
+        return answer
+    if (needed := g.lost(answer)) is not None:
+        return Miss("a value inside it is used elsewhere as well", needed.nodes)
+    if len({o.repeat for o in answer.replaced}) > 1:
+        return Miss("part of it runs in a loop, part of it does not", anchor.nodes)
+    return answer

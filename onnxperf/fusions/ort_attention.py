@@ -20,8 +20,6 @@ WITHIN = "within"
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
     """The graph with each Attention replaced by its kernels; `fused`: by the fused one where half precision has it."""
-    if not any(o.type == "com.microsoft::Attention" for o in graph.operators):
-        return graph
     return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
 
 

@@ -37,9 +37,7 @@ def _eliminated(graph: Graph) -> Graph:
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
         if o.type in NEUTRAL:
-            pairs = ((0, 1),) if o.type in ("Sub", "Div") else ((0, 1), (1, 0))
-            for i, j in pairs:
-                a, b = o.inputs[i], o.inputs[j]
+            for a, b in (o.inputs, o.inputs[::-1]) if o.type in ("Add", "Mul") else (o.inputs,):
                 if a and b and b.rank <= 1 and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
                     x = a if graph.made_by(a) else None
         elif o.type in ("Slice", "Expand") and graph.made_by(o.present[0]):
@@ -165,7 +163,7 @@ def conv_batch_norm(m: Match) -> Fused | Miss | None:
         return None
     if not all(t.stored for t in (*conv.present[1:], *norm.present[1:])):
         return Miss("weights or statistics are no constants", norm.nodes)
-    return _into_weights(conv, norm, norm.inputs[2])
+    return _into_weights(m, conv, norm.inputs[2])
 
 
 @pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...))
@@ -192,17 +190,16 @@ def conv_affine(m: Match) -> Fused | Miss:
         return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
     if not all(t.stored for t in conv.present[1:]):
         return Miss("the convolution's weights are no constants", conv.nodes)
-    return _into_weights(conv, affine, constant if affine.type == "Add" else None)
+    return _into_weights(m, conv, constant if affine.type == "Add" else None)
 
 
-def _into_weights(conv: Operator, last: Operator, shift: Tensor | None) -> Fused:
-    """The convolution in place of itself and the last operator; with a `shift`, it has a bias."""
-    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
-    if bias is None and shift is not None:
+def _into_weights(m: Match, conv: Operator, shift: Tensor | None) -> Fused:
+    """The convolution in place of all that has matched; with a `shift`, it has a bias."""
+    inputs = conv.inputs
+    if shift is not None and not any(conv.inputs[2:]):
         bias = replace(shift, name=f"{conv.name}#bias", shape=conv.out.shape[1:2], value=None)
-    inputs = (*conv.inputs[:2], bias) if bias is not None else conv.inputs
-    merged = replace(conv, inputs=inputs, outputs=last.outputs[:1], nodes=(*conv.nodes, *last.nodes))
-    return Fused((conv, last), merged)
+        inputs = (*conv.inputs[:2], bias)
+    return m.merged(conv, inputs=inputs, outputs=m.root.outputs[:1])
 
 
 PADDED = alone(op.Pad(X, ...))
@@ -223,8 +220,7 @@ def pad(m: Match) -> Fused | Miss:
         return Miss(f"the padding behind it is {window.attrs['auto_pad']}", window.nodes)
     added = [int(n) for half in ends for n in half[2:]]
     pads = tuple(a + b for a, b in zip(added, window.attrs.get("pads") or [0] * len(added), strict=False))
-    attrs, nodes = {**window.attrs, "pads": pads}, (*before.nodes, *window.nodes)
-    return Fused((before, window), replace(window, inputs=(m[X], *window.inputs[1:]), attrs=attrs, nodes=nodes))
+    return m.merged(window, inputs=(m[X], *window.inputs[1:]), attrs={**window.attrs, "pads": pads})
 
 
 BIASED = common.PRODUCT + C
@@ -232,8 +228,8 @@ BIASED = common.PRODUCT + C
 
 def _left_to_attention(m: Match) -> bool:
     """Whether three MatMuls and a residual sum read one LayerNormalization, as ONNX Runtime's Attention rule wants."""
-    after = m.g.only_user(m.root.out)
-    residual = after.present if after is not None and after.type == "Add" else ()
+    after = m.g.only_user(m.root.out, "Add")
+    residual = after.present if after is not None else ()
     for t in (m[A], *(t for t in residual if t.name != m.root.out.name)):
         norm = m.g.made_by(t, "LayerNormalization")
         users = Counter(u.type for u in m.g.users(norm.out)) if norm is not None else Counter[str]()
@@ -265,23 +261,9 @@ matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
 matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m) if m.root.out.rank == 2 else None)
 
 RULES: tuple[Fusion | Pass, ...] = (
-    ort_quantised.ONE_READER_EACH,
-    ELIMINATION,
-    casts,
-    div_mul,
-    relu_clip,
-    gemm_sum,
-    gemm_transpose,
-    not_where,
-    conv_affine,
-    conv_batch_norm,
-    pad,
-    matmul_batch_norm,
-    COMMON_SUBEXPRESSIONS,
-    matmul_add,
-    since(20, common.gelu),
-    since(17, common.layer_norm),
-    ort_layout.PUSH,
-)
+    ort_quantised.ONE_READER_EACH, ELIMINATION, casts, div_mul, relu_clip, gemm_sum, gemm_transpose, not_where,
+    conv_affine, conv_batch_norm, pad, matmul_batch_norm, COMMON_SUBEXPRESSIONS, matmul_add, since(20, common.gelu),
+    since(17, common.layer_norm), ort_layout.PUSH,
+)  # fmt: skip
 CPU = (inlined, *RULES)
 RULES_112 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)

@@ -6,12 +6,13 @@ Each provider has those for which it has kernels, in the types that these know.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import dropwhile
 
 from onnxperf.fusions import common, ort_basic, ort_layout, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
-from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scale, shared
+from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -50,25 +51,21 @@ def conv_activation(m: Match) -> Fused | Miss | None:
     return _activated(m, "FusedConv", conv)
 
 
-def _pieces(o: Operator) -> tuple[int, int, int] | None:
+def _piece(o: Operator) -> tuple[int, int, int] | None:
     """Axis, start and end of what a Slice or Gather takes; None unless it is one run of neighbours."""
-    x, rest = o.present[0], o.present[1:]
-    if not x.rank or not rest:
+    x, *rest = o.present
+    numbers = [n for t in rest if (n := scalar(t)) is not None]
+    if not x.rank or not rest or len(numbers) < len(rest):
         return None
-    values = [t.value if t.stored else None for t in rest]
     if o.type == "Gather":
-        if rest[0].size != 1 or rest[0].rank > 1 or not values[0]:
-            return None
         axis = o.attrs.get("axis", 0) % x.rank
-        at = int(values[0][0]) % x.shape[axis]
-        return axis, at, at + 1
-    if any(v is None or len(v) != 1 for v in values) or len(values) < 3 or (len(values) > 3 and values[3] != (1,)):
+        at = int(numbers[0]) % max(x.shape[axis], 1)
+        return (axis, at, at + 1) if rest[0].rank <= 1 else None
+    if len(numbers) < 3 or numbers[3:] not in ([], [1]):
         return None
-    start, end, axis = (int(v[0]) for v in values[:3] if v)
-    axis %= x.rank
-    size = x.shape[axis]
-    low, high = (min(max(n + size if n < 0 else n, 0), size) for n in (start, end))
-    return axis, low, high
+    start, end, axis = map(int, numbers[:3])
+    low, high, _ = slice(start, end).indices(x.shape[axis % x.rank])
+    return axis % x.rank, low, high
 
 
 @fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"))
@@ -78,17 +75,15 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
     same = [o for o in g.users(x) if o.type == first.type]
     if x.stored or len(same) < 2 or same[0] is not first:
         return None
-    cut = [(piece, o) for o in same if (piece := _pieces(o))]
-    if len(cut) < len(same):
+    pieces = {o: piece for o in same if (piece := _piece(o))}
+    ops = sorted(pieces, key=pieces.__getitem__)
+    if len(ops) < len(same):
         return None
-    cut.sort(key=lambda c: c[0])
-    axis = cut[0][0][0]
-    ends = [0, *(piece[2] for piece, _ in cut)]
-    if ends[-1] != x.shape[axis] or any(p[0] != axis or p[1] != e for (p, _), e in zip(cut, ends, strict=False)):
+    axes, starts, ends = zip(*(pieces[o] for o in ops), strict=True)
+    if len({*axes}) > 1 or (*starts, x.shape[axes[0]]) != (0, *ends):
         return None
-    ops = tuple(o for _, o in cut)
-    merged = fused("Split", first, ops, (x,), {"axis": axis}).operator
-    return Fused(ops, replace(merged, outputs=tuple(o.out for o in ops)), early=True)
+    one = fused("Split", first, ops, (x,), {"axis": axes[0]})
+    return replace(one, operator=replace(one.operator, outputs=tuple(o.out for o in ops)), early=True)
 
 
 RESIDUAL = op.Add(X, Y)
@@ -179,11 +174,9 @@ def bias_softmax(m: Match) -> Fused | Miss:
         return Miss("the row is not the last axis", softmax.nodes)
     if x.shape == add.shape and bias.rank <= rank:
         padded = (1,) * (rank - bias.rank) + bias.shape
-        same = [a == b for a, b in zip(x.shape[:axis], padded[:axis], strict=True)]
-        ones = [b == 1 for b in padded[:axis]]
-        splits = range(axis + 1)
-        outer = any(all(ones[:i]) and all(same[i:]) for i in splits)
-        inner = any(all(same[:i]) and all(ones[i:]) for i in splits)
+        pairs = list(zip(x.shape[:axis], padded[:axis], strict=True))
+        outer = all(a == b for a, b in dropwhile(lambda pair: pair[1] == 1, pairs))
+        inner = all(b == 1 for _, b in dropwhile(lambda pair: pair[0] == pair[1], pairs))
         if padded[axis:] == x.shape[axis:] and (outer or inner):
             attrs = {"axis": axis, "is_inner_broadcast": int(inner and not outer)}
             return m.fused("com.microsoft::BiasSoftmax", (x, bias), attrs)
@@ -191,18 +184,9 @@ def bias_softmax(m: Match) -> Fused | Miss:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    common.gelu,
-    common.layer_norm,
-    common.rms_norm,
-    split,
-    matmul_transpose,
-    bias_gelu,
-    ort_basic.matmul_add_left,
-    skip_layer_norm,
-    bias_skip_layer_norm,
-    common.fast_gelu,
-    common.quick_gelu,
-)
+    common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
+)  # fmt: skip
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)

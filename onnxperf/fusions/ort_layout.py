@@ -46,8 +46,14 @@ def inverse(perm: Perm) -> Perm:
 
 
 def shape_under(perm: Perm, t: Tensor) -> tuple[int, ...]:
-    """The shape of a tensor transposed."""
-    return tuple(t.shape[p] for p in perm)
+    """The shape of a tensor transposed; broadcasting adds the axes that it has fewer than `perm` in front."""
+    shape = (1,) * (len(perm) - t.rank) + t.shape
+    return tuple(shape[p] for p in perm)
+
+
+def _in_order(perm: Perm) -> bool:
+    """Whether a permutation leaves the axes as they are."""
+    return perm == tuple(range(len(perm)))
 
 
 def _readers(op: Operator) -> tuple[int, ...]:
@@ -55,10 +61,10 @@ def _readers(op: Operator) -> tuple[int, ...]:
     if op.type in POINTWISE or op.type == "Concat":
         return tuple(i for i, t in enumerate(op.inputs) if t is not None)
     if op.type in OPERANDS:
-        return OPERANDS[op.type]
+        return tuple(i for i in OPERANDS[op.type] if i < len(op.inputs))
     old = op.type in ("Softmax", "LogSoftmax", "Hardmax") and op.version < 13  # the row is more than one axis there
     first = op.type in ALONG or op.type in REDUCTIONS or op.type in ("Transpose", "Pad", "Slice", "Squeeze", "Gather")
-    per_tensor = op.type in PER_TENSOR and op.present[1].size == 1
+    per_tensor = op.type in PER_TENSOR and len(op.present) > 1 and op.present[1].size == 1
     return (0,) if (first or per_tensor) and not old else ()
 
 
@@ -89,33 +95,27 @@ def _axes(op: Operator, index: int, rank: int) -> tuple[int, ...] | None:
 def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[int, ...]], Perm] | None:
     """Attributes and stored values (by input) of an operator on untransposed inputs, and the result's permutation."""
     attrs, rank = dict(op.attrs), len(perm)
-    if op.type in ALONG:
-        attrs["axis"] = perm[attrs.get("axis", 0 if op.type == "Split" else -1) % rank]
-        return attrs, {}, perm
-    if op.type == "Gather":
-        axis, taken = attrs.get("axis", 0) % rank, op.present[1]
-        if not taken.stored or taken.rank:
+    if op.type in ALONG or op.type == "Gather":
+        if op.type == "Gather" and (not op.present[1].stored or op.present[1].rank):
             return None
+        axis = attrs.get("axis", 0 if op.type in ("Split", "Gather") else -1) % rank
         attrs["axis"] = perm[axis]
-        return attrs, {}, _without(perm, (axis,))
+        return attrs, {}, _without(perm, (axis,)) if op.type == "Gather" else perm
     if op.type == "Pad":
         amounts = op.inputs[1].value if len(op.inputs) == 2 and op.inputs[1] else None
         if amounts is None or len(amounts) != 2 * rank:
             return None
-        back = inverse(perm)
-        return attrs, {1: tuple(int(amounts[h + p]) for h in (0, rank) for p in back)}, perm
-    if op.type in REDUCTIONS or op.type in ("Squeeze", "Slice"):
-        index = 3 if op.type == "Slice" else 1
-        named = _axes(op, index, rank)
-        if named is None or (op.type == "Slice" and len(op.inputs) < 4):
-            return None
-        axes = tuple(perm[a] for a in named)
-        gone = op.type == "Squeeze" or (op.type != "Slice" and not attrs.get("keepdims", 1))
-        kept = _without(perm, named) if gone else perm
-        if "axes" in attrs:
-            return {**attrs, "axes": axes}, {}, kept
-        return attrs, {index: axes} if len(op.inputs) > index else {}, kept
-    return attrs, {}, perm
+        return attrs, {1: tuple(int(amounts[half + p]) for half in (0, rank) for p in inverse(perm))}, perm
+    if op.type not in REDUCTIONS and op.type not in ("Squeeze", "Slice"):
+        return attrs, {}, perm
+    index = 3 if op.type == "Slice" else 1
+    named = _axes(op, index, rank)
+    if named is None or (op.type == "Slice" and len(op.inputs) < 4):
+        return None
+    axes, gone = tuple(perm[a] for a in named), op.type == "Squeeze" or not attrs.get("keepdims", 1)
+    values = {index: axes} if len(op.inputs) > index and "axes" not in attrs else {}
+    kept = _without(perm, named) if gone else perm
+    return {**attrs, "axes": axes} if "axes" in attrs else attrs, values, kept
 
 
 def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
@@ -123,13 +123,10 @@ def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
     return tuple(sorted(left).index(p) for p in left)
 
 
-def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operator, ...] | None:
-    """Move the Transpose at input `at` behind the operator: the new operators, or None where it does not pay."""
-    transpose = g.made_by(op.inputs[at], "Transpose")
-    if transpose is None or at not in _readers(op) or transpose.repeat != op.repeat:
-        return None
+def _push(g: Rewriter, op: Operator, transpose: Operator, leading: set[str]) -> tuple[Operator, ...] | None:
+    """Move a Transpose that the operator reads behind it: the new operators, or None where it does not pay."""
     perm = perm_of(transpose)
-    if not perm or len(perm) != transpose.present[0].rank or sorted(perm) != list(range(len(perm))):
+    if not perm or len(perm) != transpose.present[0].rank or not _in_order(tuple(sorted(perm))):
         return None
     if op.type == "Transpose":
         return (_composed(transpose, op),)
@@ -143,18 +140,14 @@ def _push(g: Rewriter, op: Operator, at: int, leading: set[str]) -> tuple[Operat
         return None  # a shape is assumed
     before, inputs = _untransposed(g, op, whole, values)
     moved = replace(op, inputs=inputs, attrs=attrs)
-    if out_perm == tuple(range(len(out_perm))):
-        return (*before, moved)
-    return (*before, *_transposed(moved, out_perm, transpose))
+    return (*before, *([moved] if _in_order(out_perm) else _transposed(moved, out_perm, transpose)))
 
 
 def _composed(first: Operator, second: Operator) -> Operator:
     """One Transpose in place of two, or an Identity where the second undoes the first."""
     perm = tuple(perm_of(first)[p] for p in perm_of(second))
-    merged = replace(second, inputs=first.inputs[:1], nodes=(*first.nodes, *second.nodes))
-    if perm == tuple(range(len(perm))):
-        return replace(merged, type="Identity", attrs={})
-    return replace(merged, attrs={"perm": perm})
+    type, attrs = ("Identity", {}) if _in_order(perm) else ("Transpose", {"perm": perm})
+    return replace(second, type=type, inputs=first.inputs[:1], attrs=attrs, nodes=(*first.nodes, *second.nodes))
 
 
 def _pays(g: Rewriter, op: Operator, perm: Perm, leading: set[str]) -> bool:
@@ -168,25 +161,21 @@ def _untransposed(
     g: Rewriter, op: Operator, perm: Perm, values: dict[int, tuple[int, ...]]
 ) -> tuple[list[Operator], tuple[Tensor | None, ...]]:
     """The inputs of an operator with `perm` undone, or with new values, and the Transposes that this takes."""
-    new, inputs, readers = list[Operator](), list(op.inputs), _readers(op)
-    for i, t in enumerate(op.inputs):
-        if t is None or (i in readers and t.size == 1):
+    new, inputs = list[Operator](), list(op.inputs)
+    for i, value in values.items():
+        if (t := op.inputs[i]) is not None:
+            inputs[i] = replace(t, name=f"{t.name}#{op.name}", kind="constant", shape=(len(value),), value=value)
+    for i in _readers(op):
+        if (t := op.inputs[i]) is None or t.size == 1:
             continue
-        if i in values:
-            name = f"{t.name}#{op.name}"
-            inputs[i] = replace(t, name=name, kind="constant", shape=(len(values[i]),), value=values[i])
-        elif i in readers:
-            before = g.made_by(t, "Transpose")
-            if before is not None and perm_of(before) == perm:
-                inputs[i] = before.present[0]
-                continue
-            full = replace(t, shape=(1,) * (len(perm) - t.rank) + t.shape)
-            name, back = f"{t.name}#{op.name}#{i}", inverse(perm)
-            kind = t.kind if t.stored else "activation"
-            inputs[i] = undone = replace(full, name=name, shape=shape_under(back, full), kind=kind, value=None)
-            if not t.stored:
-                attrs = {"perm": back}
-                new.append(Operator(name, "Transpose", (t,), (undone,), attrs, 0, op.nodes, repeat=op.repeat))
+        before = g.made_by(t, "Transpose")
+        if before is not None and perm_of(before) == perm:
+            inputs[i] = before.present[0]
+            continue
+        name, back, kind = f"{t.name}#{op.name}#{i}", inverse(perm), t.kind if t.stored else "activation"
+        inputs[i] = undone = replace(t, name=name, shape=shape_under(back, t), kind=kind, value=None)
+        if not t.stored:
+            new.append(Operator(name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes, repeat=op.repeat))
     return new, tuple(inputs)
 
 
@@ -218,18 +207,17 @@ def _pushed(graph: Graph) -> Graph:
         todo = [first]
         while todo:
             op = todo.pop(0)
-            first_of: dict[Perm, int] = {}  # what it costs to move a Transpose depends on its permutation alone
-            for i, t in enumerate(op.inputs):
+            sources = [m for t in op.present if (m := g.made_by(t, "Transpose"))]
+            movable: dict[Perm, Operator] = {}  # what it costs to move a Transpose depends on its permutation alone
+            for t in _read(op) if sources else ():
                 if (m := g.made_by(t, "Transpose")) is not None and m.repeat == op.repeat:
-                    first_of.setdefault(perm_of(m), i)
-            new = next((n for i in [*first_of.values()][:MOST_PERMS] if (n := _push(g, op, i, leading))), None)
+                    movable.setdefault(perm_of(m), m)
+            new = next((n for m in [*movable.values()][:MOST_PERMS] if (n := _push(g, op, m, leading))), None)
             if new is None:
                 continue
-            sources = {id(m): m for t in op.present if (m := g.made_by(t, "Transpose"))}
             g.apply(Fused((op,), new[-1], new[:-1]))
-            read = {t.name for o in new for t in o.present}
-            for source in sources.values():
-                if source.out.name not in read | graph.output_names and not g.users(source.out):
+            for source in {*sources}:
+                if source.out.name not in graph.output_names and not g.users(source.out):
                     g.forget(source)
             changed, todo = True, [*(o for o in new if o.type != "Identity"), *todo]
     return without_identities(g.result()) if changed else graph

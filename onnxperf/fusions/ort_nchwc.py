@@ -31,10 +31,10 @@ LINEAR = ("half_pixel", "asymmetric", "align_corners")
 
 def _fits(conv: Operator) -> bool:
     """Whether the weights are stored, and the channels come in blocks or can fill them up."""
-    weight, group = conv.present[1], conv.attrs.get("group", 1)
-    if weight.rank != 4 or not all(t.stored for t in conv.present[1:]):
+    stored, group = conv.present[1:], conv.attrs.get("group", 1)
+    if not stored or stored[0].rank != 4 or not all(t.stored for t in stored):
         return False
-    cout, cin = weight.shape[:2]
+    cout, cin = stored[0].shape[:2]
     if group == 1:
         return _reads_nchw(conv) or cin % ALIGNED == 0
     if cin == 1 and cout == group:
@@ -74,7 +74,8 @@ def _resize(op: Operator, x: Tensor) -> Fused | None:
     """The Upsample that replaces a Resize by whole factors; None for any other."""
     how, where = (op.attrs.get(k, v) for k, v in (("mode", "nearest"), ("coordinate_transformation_mode", LINEAR[0])))
     down = how == "nearest" and where == "asymmetric" and op.attrs.get("nearest_mode") == "floor"
-    whole = x.shape[:2] == op.out.shape[:2] and all(b % a == 0 for a, b in zip(x.shape, op.out.shape, strict=True))
+    sides = zip(x.shape, op.out.shape, strict=True)
+    whole = x.shape[:2] == op.out.shape[:2] and all(a and b % a == 0 for a, b in sides)
     known = whole and (down or (how == "linear" and where in LINEAR))
     return Fused((op,), replace(op, type=f"{DOMAIN}Upsample", inputs=(x,))) if known else None
 
@@ -181,8 +182,8 @@ def conv_sum(m: Match) -> Fused | Miss | None:
         return None
     if x.shape != summand.shape:
         return Miss(f"the summands differ in shape: {list(x.shape)}, {list(summand.shape)}", add.nodes)
-    after, parts, attrs = m.g.only_user(add.out), m.parts, dict(conv.attrs)
-    if after is not None and after.type in AFTER_CONV and all(t.stored for t in after.present[1:]):
+    after, parts, attrs = m.g.only_user(add.out, *AFTER_CONV), m.parts, dict(conv.attrs)
+    if after is not None and all(t.stored for t in after.present[1:]):
         parts, attrs["activation"] = (*parts, after), after.type
     return fused("com.microsoft::FusedConv", parts[-1], parts, (*conv.inputs, summand), attrs)
 

@@ -33,22 +33,19 @@ TO_FLOAT = "com.microsoft::MatMulIntegerToFloat"
 
 def _one_reader_each(graph: Graph) -> Graph:
     """A DequantizeLinear for each reader of one, and one for the graph's output."""
-    copies: list[Operator] = []
-    there: set[str] = set()
+    operators: list[Operator] = []
+    read = set(graph.output_names)
     made = {o.out.name: o for o in graph.operators if o.type == "DequantizeLinear"}
-    if not made:
-        return graph
     for o in graph.operators:
         inputs = list(o.inputs)
         for i, t in enumerate(inputs):
-            dq = made.get(t.name) if t is not None else None
-            if t is None or dq is None or (t.name not in there and t.name not in graph.output_names):
-                there.add(t.name if t is not None else "")
-                continue
-            own = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
-            copies.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(own,)))
-        copies.append(o if tuple(inputs) == o.inputs else replace(o, inputs=tuple(inputs)))
-    return graph if len(copies) == len(graph.operators) else replace(graph, operators=tuple(copies))
+            if t is not None and (dq := made.get(t.name)) is not None:
+                if t.name in read:
+                    own = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
+                    operators.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(own,)))
+                read.add(t.name)
+        operators.append(o if tuple(inputs) == o.inputs else replace(o, inputs=tuple(inputs)))
+    return graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(operators))
 
 
 ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each, once=True)
@@ -91,8 +88,7 @@ def moves(m: Match) -> Fused | Miss:
 @fusion("8-bit operator", anchor=tuple(LINEAR))
 def linear(g: Rewriter, o: Operator) -> Fused | Miss | None:
     """An operator between DequantizeLinear and QuantizeLinear, on unsigned activations and weights of either sign."""
-    after = g.only_user(o.out)
-    q = after if after is not None and after.type == "QuantizeLinear" else None
+    q = g.only_user(o.out, "QuantizeLinear")
     dqs = [dq for t in o.inputs if (dq := g.made_by(t, "DequantizeLinear"))]
     if not dqs or len(dqs) < len(o.present):
         return None

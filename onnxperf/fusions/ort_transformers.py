@@ -16,29 +16,12 @@ from math import isclose
 from onnxperf.fusions import common
 from onnxperf.fusions.common import BIAS, HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, fused, without_identities
-from onnxperf.fusions.pattern import (
-    A,
-    B,
-    C,
-    Call,
-    Match,
-    Variable,
-    X,
-    Y,
-    alone,
-    call,
-    kept,
-    op,
-    pattern,
-    shared,
-)
+from onnxperf.fusions.pattern import A, B, C, Call, Match, Variable, X, Y, alone, call, kept, op, pattern, shared
 from onnxperf.graph import Graph
 from op_models import Operator, Tensor
 
-NORMS = {
-    "LayerNormalization": "com.microsoft::SkipLayerNormalization",
-    "SimplifiedLayerNormalization": "com.microsoft::SkipSimplifiedLayerNormalization",
-}
+#: Normalisations, and what each becomes together with the sum before it.
+NORMS = {f"{kind}LayerNormalization": f"com.microsoft::Skip{kind}LayerNormalization" for kind in ("", "Simplified")}
 FAST_GELU = "com.microsoft::FastGelu"
 PRODUCT = kept(op.MatMul(...))
 BIASED = alone(PRODUCT + BIAS)
@@ -96,9 +79,7 @@ def bias_skip_layer_norm(m: Match) -> Fused | None:
     """The bias of a product goes along with the residual sum behind it."""
     if m[BIAS].rank != 1:
         return None
-    inputs = (m[PRODUCT].out, m[Y], m[A], m[B], m[BIAS])
-    merged = replace(m.root, inputs=inputs, nodes=(*m[BIASED].nodes, *m.root.nodes))
-    return Fused(m.parts, merged)
+    return m.merged(m.root, inputs=(m[PRODUCT].out, m[Y], m[A], m[B], m[BIAS]))
 
 
 MAKER = kept(call((*NORMS, *NORMS.values(), FAST_GELU, "com.microsoft::Attention"), ...))
@@ -148,7 +129,7 @@ def attention(m: Match) -> Fused | Miss:
         return Miss("queries, keys and values are not projections of one tensor", softmax.nodes)
     if x.dtype not in HALF_OR_SINGLE:
         return Miss(f"there is no kernel for {x.dtype}", products[0].nodes)
-    mask = m.find(MASK, m[C]) if MASKED in m else m
+    mask = next(MASK.match(m[C], m), None) if MASKED in m else m
     if mask is None:
         return Miss("its mask is written in a form that is not recognised", m[MASKED].nodes)
     width = sum(p.out.shape[-1] for p in products)
@@ -202,8 +183,8 @@ def attention_with_past(m: Match) -> Fused | None:
     """GPT-2's: one product makes queries, keys, values; the last two go behind a past state, and become the present."""
     caches = (m[ALL_KEYS], m[ALL_VALUES])
     grown = [u for c in caches for u in m.g.users(c.out) if u.type == "Unsqueeze"]
-    present = m.g.only_user(grown[0].out) if grown else None
-    if present is None or present.type != "Concat":
+    present = m.g.only_user(grown[0].out, "Concat") if grown else None
+    if present is None:
         return None
     merged, turned, x = m.root, m[PAST_TURNED], m[X]
     inner = (*(m[c] for c in PAST_PARTS if c in m), *grown)
@@ -226,18 +207,8 @@ def _live(graph: Graph) -> Graph:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    Pass("identities", without_identities),
-    common.layer_norm,
-    common.rms_norm_any,
-    common.gelu,
-    common.fast_gelu,
-    quick_gelu,
-    skip_layer_norm,
-    attention,
-    attention_with_past,
-    unreshaped,
-    bias_gelu,
-    bias_skip_layer_norm,
+    Pass("identities", without_identities), common.layer_norm, common.rms_norm_any, common.gelu, common.fast_gelu,
+    quick_gelu, skip_layer_norm, attention, attention_with_past, unreshaped, bias_gelu, bias_skip_layer_norm,
     Pass("pruning", _live),
-)
+)  # fmt: skip
 RULES_112 = tuple(skip_layer_norm_alone if f is skip_layer_norm else f for f in RULES)

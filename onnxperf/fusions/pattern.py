@@ -13,6 +13,7 @@ matches a stored scalar, a variable any tensor, but the same one wherever it sta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from math import isclose
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
-from onnxperf.fusions.engine import Answer, Fused, Fusion, Rewriter, fused
+from onnxperf.fusions.engine import Answer, Attributes, Fused, Fusion, Rewriter, fused, merged
 from op_models import Operator, Tensor
 
 MOST_STEPS = 6  # upwards, from the operator at which a search starts to the last one of the pattern
@@ -38,13 +39,13 @@ def scaled(o: Operator | None) -> tuple[Tensor, float] | None:
     """x and c of an operator that computes c x by Mul(x, c), Mul(c, x) or Div(x, 1 / c), with c a stored number."""
     if o is None or o.type not in ("Mul", "Div"):
         return None
-    x, divisor = o.present
-    number = scalar(divisor)
-    if o.type == "Div":
-        number = 1 / number if number else None
-    elif number is None:
-        x, number = divisor, scalar(x)
-    return (x, number) if number and x.shape == o.out.shape else None
+    x, factor = o.present
+    if o.type == "Mul" and scalar(factor) is None:
+        x, factor = factor, x
+    number = scalar(factor)
+    if not number or x.shape != o.out.shape:
+        return None
+    return x, 1 / number if o.type == "Div" else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,6 @@ class Match:
         """Whether a variable or operator belongs to the alternative that matches."""
         return part in self.found
 
-    def get(self, variable: Variable) -> Tensor | None:
-        """The tensor that a variable stands for, or None where the alternative that matches is without it."""
-        return self.found.get(variable)
-
     def factor(self, part: Scale) -> float:
         """c of the operator that a `scale` has matched."""
         found = scaled(self[part])
@@ -85,23 +82,23 @@ class Match:
         own = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
         return tuple({id(o): o for o in own}.values())
 
-    def find(self, part: Pattern, tensor: Tensor) -> Match | None:
-        """The match together with that of another pattern at a tensor, if it is there."""
-        return next(part.match(tensor, self), None)
-
-    def fused(self, type: str, inputs: Iterable[Tensor | None], attrs: Mapping[str, Any] | None = None) -> Fused:
+    def fused(self, type: str, inputs: Iterable[Tensor | None], attrs: Attributes = None) -> Fused:
         """One operator of `type` in place of all that has matched; it makes what the last of them made."""
         return fused(type, self.root, self.parts, inputs, attrs)
 
+    def merged(self, like: Operator, **changes: Any) -> Fused:
+        """One of the operators, changed, in place of all that has matched; it makes what the last of them made."""
+        return merged(self.parts, like, **{"outputs": self.root.outputs, **changes})
 
-class Pattern:
+
+class Pattern(ABC):
     """What a tensor may be: a variable, a number, what an operator makes, or one of several of these."""
 
     __slots__ = ()
 
+    @abstractmethod
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
         """The match `m`, extended by a tensor that this pattern fits, in every possible way."""
-        raise NotImplementedError
 
     def __add__(self, other: Pattern | float) -> Call:
         return call("Add", self, other, commutes=True)
@@ -279,29 +276,28 @@ def pattern(
 ) -> Callable[[Callable[[Match], Answer]], Fusion]:
     """Make a `Fusion` of a function that says what becomes of a match.
 
-    The first of `forms` that matches decides: so a later form may be the heart of an earlier one, for the function to
-    say what lacks. Where a form matches in several ways, the first that is fused is taken, or else the last Miss.
+    The first of `forms` that matches decides. A later form may be a part of an earlier one: the function can then say
+    what is missing around it. Where a form matches in several ways, the first Fused is taken, or else the last Miss.
 
     `start` are the types of the operator in the pattern at which the search begins, rare ones for speed; what lies
     between it and the pattern's last operator is read by nothing else. By default it begins at the last operator.
     """
-    options = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
-    last = tuple(dict.fromkeys(t for of_form in options for p in of_form for t in p.types))
+    calls_of = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
+    last = tuple(dict.fromkeys(t for calls in calls_of for p in calls for t in p.types))
     anchors = (start,) if isinstance(start, str) else start or last
 
     def decorate(decide: Callable[[Match], Answer]) -> Fusion:
         def rule(g: Rewriter, anchor: Operator) -> Answer:
             roots = [o for o in _upwards(g, anchor) if o.type in last] if start else [anchor]
-            for of_form in options if roots else ():
-                matches = (m for p in of_form for o in roots for m in p.at(o, Match(g, o)))
-                answers: list[Answer] = []
-                for m in matches:
-                    if not start or any(o is anchor for o in m.found.values()):
-                        answers.append(answer := decide(m))
-                        if isinstance(answer, Fused):
-                            return answer
-                if answers:
-                    return next((a for a in reversed(answers) if a is not None), None)
+            for calls in calls_of if roots else ():
+                matched, missed = False, None
+                for m in (m for p in calls for o in roots for m in p.at(o, Match(g, o)) if anchor in m.found.values()):
+                    answer = decide(m)
+                    if isinstance(answer, Fused):
+                        return answer
+                    matched, missed = True, answer or missed
+                if matched:
+                    return missed
             return None
 
         return Fusion(name, anchors, rule)

@@ -1,7 +1,8 @@
 """Where ONNX Runtime's CUDA provider runs an operator: on the GPU, on the host, or nowhere; and the copies between.
 
-cuda_kernels.json says what has a CUDA kernel; what stays on the host although it has one follows
-fallback_cpu_capability.cc, and both were compared with the assignments that ONNX Runtime 1.31 records.
+cuda_kernels.json says what has a CUDA kernel, and which of its inputs that reads from host memory; what stays on the
+host although it has one follows fallback_cpu_capability.cc. Both were compared with the assignments that ONNX Runtime
+1.31 records.
 """
 
 from __future__ import annotations
@@ -22,16 +23,6 @@ FREE = frozenset(
 REDUCTIONS = frozenset(
     {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
 )
-#: Inputs that CUDA kernels read from host memory: the target shapes, axes and sizes.
-HOST_INPUTS: dict[str, slice] = {
-    **dict.fromkeys((
-        "Reshape", "Expand", "Tile", "Upsample", "Unsqueeze", "Squeeze", "Split", "TopK", "Trilu", "OneHot", "CumSum",
-        "SequenceAt", *REDUCTIONS,
-    ), slice(1, 2)),
-    "ConstantOfShape": slice(0, 1), "If": slice(0, 1), "Loop": slice(0, 2), "Range": slice(0, 3), "Slice": slice(1, 5),
-    "Resize": slice(1, 4), "Pad": slice(1, 4), "NonMaxSuppression": slice(2, 5),
-    "com.microsoft::GroupQueryAttention": slice(6, 7),
-}  # fmt: skip
 HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
 FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # control flow, which the host runs
 UNKNOWN_TO_CPU = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
@@ -67,7 +58,7 @@ def place(graph: Graph) -> Graph:
         return copied[t.name, way]
 
     for o in graph.operators:
-        on_host = range(*HOST_INPUTS.get(o.type, slice(0)).indices(len(o.inputs)))
+        on_host = range(*_table()["host_inputs"].get(o.type, (0, 0)))
         there = has_kernel(o)
         if not there:
             dtype = next((t.dtype for t in (*o.present, *o.outputs)), "")
@@ -164,7 +155,7 @@ def _fits(o: Operator, out: bool, index: int, types: frozenset[str]) -> bool:
 @lru_cache(maxsize=2048)
 def _alternatives(type: str, version: int) -> tuple[Alternative, ...] | None:
     """The kernels of an operator at an opset (0: the newest); None where ONNX Runtime has none on either side."""
-    versions = _table().get(type)
+    versions = _table()["kernels"].get(type)
     if versions is None:
         return None
     since = max((v for v in map(int, versions) if not version or v <= version), default=0)
@@ -177,7 +168,5 @@ def _rule(text: str) -> tuple[bool, int, frozenset[str]]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[str, list[str]]]:
-    text = resources.files(__package__).joinpath("cuda_kernels.json").read_text(encoding="utf-8")
-    kernels: dict[str, dict[str, list[str]]] = json.loads(text)["kernels"]
-    return kernels
+def _table() -> Any:
+    return json.loads(resources.files(__package__).joinpath("cuda_kernels.json").read_text(encoding="utf-8"))

@@ -10,7 +10,8 @@ from onnxperf.graph.control_node import Body, ControlNode, Output
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
 from onnxperf.graph.state import State
-from op_models import Operator, Tensor, work_or_bytes
+from onnxperf.rules import work_or_bytes
+from op_models import Operator, Tensor
 
 
 def _inline_if(node: ControlNode) -> None:

@@ -5,17 +5,20 @@ TF32 is no dtype of tensors: with `fp32` and `tf32` they are float32, and the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onnxperf.graph import Graph, Note
-from onnxperf.passes.casts import CASTABLE, Casts
-from op_models import Operator, Tensor, work_or_bytes
+from onnxperf.graph import Graph, Note, fresh
+from onnxperf.rules import work_or_bytes
+from op_models import Operator, Tensor
 
 if TYPE_CHECKING:
     from gpu_specs import Device
 
+#: The dtypes that are changed; 8-bit floats are quantised already.
+CASTABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
+LOOPS = frozenset({"Loop", "Scan"})  # write what their bodies read once for every run, so `repeat` is not theirs
 STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
 PRECISIONS = ("keep", *STORED, *QUANTISED)
@@ -80,12 +83,7 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
 
     These are all GEMMs and convolutions where the card `lacks` a unit for `dtype`, else none.
     """
-
-    def change(t: Tensor) -> Tensor:
-        left = t.dtype not in CASTABLE or t.dtype == dtype or t.name.endswith("#float32")
-        return t if left else replace(t, dtype=dtype)
-
-    changed = map_tensors(graph, change)
+    changed = _stored_in(graph, dtype)
     special = lacks or any(o.type in FLOAT32_ONLY or o.type in NOT_BFLOAT16 or "::" in o.type for o in graph.operators)
     if dtype == "float32" or not special:
         return changed, []
@@ -96,6 +94,24 @@ def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operato
         if casts.around(o, inputs, outputs, "float32") and product:
             moved.append(o)
     return replace(changed, operators=tuple(casts.operators)), moved
+
+
+def _stored_in(graph: Graph, dtype: str) -> Graph:
+    """The graph with its floating tensors in `dtype`, but for those that a cast has made float32."""
+    typed: dict[str, Tensor] = {}
+
+    def change(t: Tensor) -> Tensor:
+        if t.name not in typed:
+            left = t.dtype not in CASTABLE or t.dtype == dtype or t.name.endswith("#float32")
+            typed[t.name] = t if left else replace(t, dtype=dtype)
+        return typed[t.name]
+
+    operators = []
+    for o in graph.operators:
+        read = tuple(change(t) if t is not None else None for t in o.inputs)
+        operators.append(replace(o, inputs=read, outputs=tuple(map(change, o.outputs))))
+    inputs, outputs = tuple(map(change, graph.inputs)), tuple(map(change, graph.outputs))
+    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=outputs)
 
 
 def _all_operands(o: Operator) -> tuple[Collection[int], Collection[int]]:
@@ -151,18 +167,63 @@ def _dequantised(graph: Graph, dtype: str, half: bool) -> tuple[Graph, list[Oper
     return replace(graph, operators=tuple(casts.operators)), moved
 
 
-def map_tensors(graph: Graph, change: Callable[[Tensor], Tensor]) -> Graph:
-    """The graph with every tensor replaced by `change(tensor)`, which must keep its name."""
-    changed: dict[str, Tensor] = {}
+class Casts:
+    """The operators of a new graph in execution order, with the casts between them: one for each tensor and dtype.
 
-    def get(t: Tensor) -> Tensor:
-        if t.name not in changed:
-            changed[t.name] = change(t)
-        return changed[t.name]
+    An operator may read and write other dtypes than those around it.
+    """
 
-    operators = []
-    for o in graph.operators:
-        read = tuple(get(t) if t is not None else None for t in o.inputs)
-        operators.append(replace(o, inputs=read, outputs=tuple(map(get, o.outputs))))
-    inputs, outputs = tuple(map(get, graph.inputs)), tuple(map(get, graph.outputs))
-    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=outputs)
+    def __init__(self, graph: Graph):
+        self.taken = {t.name for o in graph.operators for t in (*o.present, *o.outputs)}
+        self.operators: list[Operator] = []
+        self.makers: dict[str, Operator] = {}
+        self.converted: dict[tuple[str, str], Tensor] = {}
+
+    def retyped(self, t: Tensor, dtype: str) -> Tensor:
+        """The tensor in `dtype`, under a new name."""
+        return replace(t, name=fresh(f"{t.name}#{dtype}", self.taken), dtype=dtype)
+
+    def add(self, o: Operator) -> None:
+        """Add an operator at the end."""
+        self.operators.append(o)
+        self.makers.update((t.name, o) for t in o.outputs)
+
+    def convert(self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None) -> Tensor:
+        """The tensor in `dtype`; the first operator `o` that reads it so has an operator of `type` put before it."""
+        if (t.name, dtype) not in self.converted:
+            new = replace(self.retyped(t, dtype), kind="activation")
+            maker = self.makers.get(t.name)
+            repeat = 1 if maker is None else o.repeat if maker.type in LOOPS else maker.repeat
+            inputs = (t, scale) if scale is not None else (t,)
+            name = f"{o.name}#{type}#{t.name}"
+            self.add(Operator(name, type, inputs, (new,), {}, 0, o.nodes, repeat=repeat))
+            self.converted[t.name, dtype] = new
+        return self.converted[t.name, dtype]
+
+    def stored(self, t: Tensor, dtype: str) -> Tensor:
+        """A weight or constant as it is if stored in `dtype`; it has one name, however many operators read it."""
+        if (t.name, dtype) not in self.converted:
+            self.converted[t.name, dtype] = self.retyped(t, dtype)
+        return self.converted[t.name, dtype]
+
+    def read(self, t: Tensor, dtype: str, o: Operator) -> Tensor:
+        """A floating tensor as `o` reads it in `dtype`: a weight or constant is stored so, an activation is cast."""
+        if t.dtype == dtype or t.dtype not in CASTABLE:
+            return t
+        return self.stored(t, dtype) if t.stored else self.convert(t, dtype, o, "Cast")
+
+    def around(self, o: Operator, inputs: Collection[int], outputs: Collection[int], dtype: str) -> bool:
+        """Add an operator whose floating inputs and outputs at these positions are in `dtype`, between casts.
+
+        Returns whether any of them was in another dtype.
+        """
+        read = tuple(self.read(t, dtype, o) if t is not None and i in inputs else t for i, t in enumerate(o.inputs))
+        back = {i: t for i, t in enumerate(o.outputs) if i in outputs and t.dtype in CASTABLE and t.dtype != dtype}
+        written = list(o.outputs)
+        for i, t in back.items():
+            written[i] = self.converted[t.name, dtype] = self.retyped(t, dtype)
+        self.add(replace(o, inputs=read, outputs=tuple(written)))
+        for i, t in back.items():
+            name = f"{o.name}#Cast#{written[i].name}"
+            self.add(Operator(name, "Cast", (written[i],), (t,), {}, 0, o.nodes, repeat=o.repeat))
+        return read != o.inputs or bool(back)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_attention import WITHIN
 from onnxperf.fusions.placement import FLOW
-from onnxperf.hosts import HOSTS, Host
 from onnxperf.modules import offered
-from onnxperf.runtime import HostCosts, Policy, Runtime, of_version, run_graph
+from onnxperf.runtime import HOSTS, Host, HostCosts, Policy, Runtime, of_version, run_graph
 
 #: By name.
 RUNTIMES = {runtime.name: runtime for runtime in offered(__name__, __path__, "RUNTIME", Runtime)}

@@ -13,9 +13,8 @@ from onnxperf.runtime import HostCosts, Policy, Runtime
 
 def beside(graph: Graph) -> Graph:
     """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
-    return replace(
-        graph, operators=tuple(replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
-    )
+    placed = (replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
+    return replace(graph, operators=tuple(placed))
 
 
 RUNTIME = Runtime(

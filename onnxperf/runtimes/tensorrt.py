@@ -22,8 +22,9 @@ from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
 from onnxperf.fusions.placement import FLOW, FREE
 from onnxperf.graph import Graph
+from onnxperf.rules import work_or_bytes
 from onnxperf.runtime import HostCosts, Policy, Runtime
-from op_models import BITS, Operator, Tensor, work_of
+from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
 
 CONVOLUTIONS = ("Conv", "com.microsoft::FusedConv")
@@ -65,22 +66,20 @@ def residual(m: Match) -> Fused | Miss:
 @fusion("view behind a product", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
     """A Reshape between a product and an elementwise operator moves behind it; the other operands are reshaped too."""
-    product = g.made_by(view.present[0], *PRODUCTS)
-    after = g.only_user(view.out)
-    if product is None or after is None or after.type not in ELEMENTWISE or after.out.shape != view.out.shape:
+    x, after = view.present[0], g.only_user(view.out, *ELEMENTWISE)
+    if not g.made_by(x, *PRODUCTS) or after is None or after.out.shape != view.out.shape:
         return None
-    flat, before, inputs = view.present[0].shape, list[Operator](), list[Tensor | None]()
+    if any(t.size > 1 and t.shape != view.out.shape for t in after.present):
+        return None
+    before, inputs = list[Operator](), list(after.inputs)
     for i, t in enumerate(after.inputs):
         if t is not None and t.name == view.out.name:
-            t = view.present[0]
+            inputs[i] = x
         elif t is not None and t.size > 1:
-            if t.shape != view.out.shape:
-                return None
-            seen = replace(t, name=f"{after.name}#{i}#view", shape=flat, kind="activation", value=None)
+            seen = replace(t, name=f"{after.name}#{i}#view", shape=x.shape, kind="activation", value=None)
             before.append(replace(view, name=seen.name, inputs=(t, *view.inputs[1:]), outputs=(seen,)))
-            t = seen
-        inputs.append(t)
-    out = replace(after.out, name=f"{after.out.name}#flat", shape=flat)
+            inputs[i] = seen
+    out = replace(after.out, name=f"{after.out.name}#flat", shape=x.shape)
     moved = replace(after, inputs=tuple(inputs), outputs=(out,))
     last = replace(view, inputs=(out, *view.inputs[1:]), outputs=after.outputs)
     return Fused((view, after), last, (*before, moved))
@@ -116,24 +115,23 @@ def chain(g: Rewriter, last: Operator) -> Fused | None:
 
 
 def _flops(o: Operator) -> int:
-    return work_of(o).vector_flops // max(o.out.size, 1)
+    return work_or_bytes(o)[0].vector_flops // max(o.out.size, 1)
 
 
-@fusion("elementwise operators + rows", anchor=ROWS)
-def before_rows(g: Rewriter, rows: Operator) -> Fused | None:
+BEFORE = alone(call(ELEMENTWISE, ...))
+
+
+@pattern("elementwise operators + rows", call(ROWS, BEFORE, ...))
+def before_rows(m: Match) -> Fused | None:
     """A softmax or normalisation and the elementwise operator before it, which nothing else reads, are one kernel."""
-    x = rows.present[0]
-    before = g.made_by(x, *ELEMENTWISE)
-    if before is None or not g.only_user(x) or BITS[before.out.dtype] < 16:
-        return None
-    first = next((t for t in before.present if t.shape == x.shape), None)
-    if first is None:
+    before, rows = m[BEFORE], m.root
+    first = next((t for t in before.present if t.shape == before.out.shape), None)
+    if first is None or BITS[before.out.dtype] < 16:
         return None
     own = (*rows.inputs[1:], None, None)[:2]
     others = (t for t in before.present if t.name != first.name)
-    nodes = tuple(dict.fromkeys((*before.nodes, *rows.nodes)))
-    attrs = {**rows.attrs, "flops_before": rows.attrs.get("flops_before", 0) + work_of(before).vector_flops}
-    return Fused((before, rows), replace(rows, inputs=(first, *own, *others), attrs=attrs, nodes=nodes))
+    flops = rows.attrs.get("flops_before", 0) + work_or_bytes(before)[0].vector_flops
+    return m.merged(rows, inputs=(first, *own, *others), attrs={**rows.attrs, "flops_before": flops})
 
 
 SCORES = alone(op.MatMul(A, B))
@@ -164,10 +162,9 @@ def attention(m: Match) -> Fused | Miss | None:
         return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
     if k.rank == 3:  # batch and heads in one axis
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
-    last, after = second, g.only_user(second.out)
-    if after is not None and after.type == "Transpose":
-        parts.append(last := after)
-    return fused("tensorrt::Attention", last, parts, (q, k, v, m.get(C)))
+    after = g.only_user(second.out, "Transpose")
+    parts += [after] if after is not None else []
+    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.found.get(C)))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
@@ -185,15 +182,14 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
 X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
 
 
-@pattern(
-    "DequantizeLinear + product",
-    call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...),
-)
+BY_STORED = call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...)
+
+
+@pattern("DequantizeLinear + product", BY_STORED)
 def dequantised(m: Match) -> Fused:
     """A product of two dequantised operands runs on the quantised ones."""
     made = [m[p].present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
-    nodes = tuple(dict.fromkeys(n for o in m.parts for n in o.nodes))
-    return Fused(m.parts, replace(m.root, inputs=(*made, *m.root.inputs[len(made) :]), nodes=nodes))
+    return m.merged(m.root, inputs=(*made, *m.root.inputs[len(made) :]))
 
 
 KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
@@ -202,8 +198,7 @@ KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
 @pattern("producer + QuantizeLinear", op.QuantizeLinear(KERNEL, ...))
 def quantised(m: Match) -> Fused:
     """A kernel and the QuantizeLinear that alone reads its output are one."""
-    kernel = m[KERNEL]
-    return Fused(m.parts, replace(kernel, outputs=m.root.outputs, nodes=(*kernel.nodes, *m.root.nodes)))
+    return m.merged(m[KERNEL])
 
 
 def _siblings(graph: Graph) -> Graph:
@@ -274,29 +269,11 @@ def place(graph: Graph) -> Graph:
 
 
 RULES = (
-    ort_basic.ELIMINATION,
-    ort_basic.COMMON_SUBEXPRESSIONS,
-    ort_basic.conv_affine,
-    ort_basic.conv_batch_norm,
-    ort_basic.matmul_batch_norm,
-    common.layer_norm,
-    common.rms_norm_any,
-    common.gelu,
-    common.fast_gelu,
-    common.quick_gelu,
-    common.softmax,
-    common.linear,
-    attention,
-    dequantised,
-    view_last,
-    activation,
-    residual,
-    Pass("products side by side", _siblings),
-    ort_extended.skip_layer_norm,
-    quantised,
-    chain,
-    before_rows,
-)
+    ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS, ort_basic.conv_affine, ort_basic.conv_batch_norm,
+    ort_basic.matmul_batch_norm, common.layer_norm, common.rms_norm_any, common.gelu, common.fast_gelu,
+    common.quick_gelu, common.softmax, common.linear, attention, dequantised, view_last, activation, residual,
+    Pass("products side by side", _siblings), ort_extended.skip_layer_norm, quantised, chain, before_rows,
+)  # fmt: skip
 
 RUNTIME = Runtime(
     name="tensorrt",

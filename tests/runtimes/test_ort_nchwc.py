@@ -164,3 +164,9 @@ def test_operators_come_after_what_they_read(run: Any) -> None:
             assert {t.name for t in o.present if not t.stored} <= made
             made.update(t.name for t in o.outputs)
         assert graph.output_names <= made
+
+
+def test_an_empty_image_is_resized_outside(run: Any) -> None:
+    text = '(float[0,32,8,8] x) => (float[0,32,16,16] y) {a=Conv(x,w) y=Resize<mode="linear">(a,,s)}'
+    graph = run(text, runtime="ort-cpu", **W, s=np.array([1, 1, 2, 2], np.float32))
+    assert [o.type for o in graph.operators][-1] == "Resize"
