@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, variant_names
 
 STEP = 128  # keys that a block takes at once
@@ -111,14 +110,14 @@ class Traffic(NamedTuple):
     cache_s: Array
 
 
-def attention(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """Blocks of a tile of queries walk along the keys, in waves over the SMs; the fastest tile counts.
 
     seconds = launch + cache + projection + pnorm(arithmetic, the longer of DRAM's and L2's time). A projection that
     runs inside the kernel is a product by itself, at the share `projection` of the rate. dram_share [n, g]: of what
     a cache holds beyond the queries, as of weights, this share comes from DRAM.
     """
-    coef, classes = constants.attention, _classes(cards)
+    coef, classes = cards.constants.attention, _classes(cards)
     heads = _heads(works)
     blocks = _blocks(works, heads, cards, coef, classes)
     # constants of a decode's kernels, and of those for many queries
@@ -128,7 +127,7 @@ def attention(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     arithmetic = _arithmetic(heads, blocks, step, cards, coef, of_kind)
     moved = _traffic(works, heads, blocks, cards, coef, classes, dram_share)
     longer_s = np.maximum(moved.dram_s, moved.l2_s)
-    launch = _launch(heads, blocks, cards, constants, classes, of_kind, unusual)
+    launch = _launch(heads, blocks, cards, classes, of_kind, unusual)
     projection = np.maximum(works.matrix - heads.scores, 0) / (works.rate * coef["projection"]) * cards.compute
     seconds = launch + moved.cache_s + projection + pnorm(arithmetic.seconds, longer_s, p=of_kind["norm"])
 
@@ -279,7 +278,7 @@ def _quantised(h: Heads, classes: Classes) -> Array:
 
 
 def _launch(
-    h: Heads, b: Blocks, cards: Cards, constants: Constants, classes: Classes, of_kind: Mapping[str, Array],
+    h: Heads, b: Blocks, cards: Cards, classes: Classes, of_kind: Mapping[str, Array],
     unusual: Array,
 ) -> Array:  # fmt: skip
     """Seconds of start and drain, [tile, n, g]: those of any kernel, and clocks of trips to memory after each other.
@@ -287,13 +286,13 @@ def _launch(
     clocks: `start`, and `prompt` more for a causal prompt, times `gddr` where memory is no HBM; `quantise` where
     kernels make 8 bits; and those of a second kernel that joins the parts of the keys.
     """
-    coef = constants.attention
+    coef = cards.constants.attention
     clocks = (of_kind["start"] + coef["prompt"] * b.causal) * np.where(cards.hbm, 1, coef["gddr"])
     clocks = clocks * np.where(unusual, coef["odd_start"], 1) * np.where(b.xqa, coef["own_start"], 1)
     makes_8_bits = (classes.mma & h.kv_8_bits) | _quantised(h, classes)
     joined_clocks = (b.splits > 1) * (coef["combine"] + coef["each"] * b.splits)
     clocks = clocks + of_kind["quantise"] * makes_8_bits + joined_clocks
-    return np.asarray((constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
+    return np.asarray((cards.constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
 
 
 def _detail(b: Blocks, s: Step, a: Arithmetic, moved: Traffic, executed: Array) -> dict[str, Array]:

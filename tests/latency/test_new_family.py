@@ -45,10 +45,10 @@ def butterfly(op, x):
     return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
 
 
-def card(works, cards, constants, dram_share):
+def card(works, cards, dram_share):
     memory = works["passes"] * works.bytes / cards.bandwidth
     compute = works.vector / works.vector_rate
-    launch = works["passes"] * constants.launch["kernel_s"] * cards.launch
+    launch = works["passes"] * cards.constants.launch["kernel_s"] * cards.launch
     return plain_terms(compute, memory, 0.0, launch, np.maximum(compute, memory) + launch)
 
 
@@ -61,7 +61,7 @@ METHOD = '''
 from onnxperf.latency.method import Method
 
 
-def times(works, cards, constants, stored, bound):
+def times(works, cards, stored, bound):
     return bound._replace(seconds=2 * bound.seconds)
 
 
