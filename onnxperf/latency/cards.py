@@ -63,7 +63,7 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
 
 
 class Cards:
-    """The figures of g devices of one kind as arrays [1, g] in SI units, and the constants that estimates on them use.
+    """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
     compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
     one partition of L2. dram: the share of `bandwidth` that copies reach. l2_Bps: what L2 can give all SMs; l2_share:
