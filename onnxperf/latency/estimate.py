@@ -187,11 +187,7 @@ def single(
 def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
     stored = np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    return _estimated(work_list, Cards(devices, shipped()), _bound_itself, stored)[1]
-
-
-def _bound_itself(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
-    return bound
+    return _estimated(work_list, Cards(devices, shipped()), lambda works, cards, stored, bound: bound, stored)[1]
 
 
 def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
