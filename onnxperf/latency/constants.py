@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numpy.typing import NDArray
-
 from gpu_specs import Device
 from onnxperf.fitting import Prior
+from onnxperf.latency.terms import Array
 from op_models import Work
 
 
@@ -110,4 +109,4 @@ class ConstantSet:
     overhead_sd: float = 0.5
     of: str = ""
     rows: Callable[[Sequence[Any]], list[Any]] | None = None
-    model: Callable[[Sequence[Work], Sequence[Device], Constants], NDArray[Any]] | None = None
+    model: Callable[[Sequence[Work], Sequence[Device], Constants], Array] | None = None
