@@ -311,7 +311,7 @@ def test_a_runtime_is_one_module(tree: Tree) -> None:
 METHOD = """
     from onnxperf.latency import Method
 
-    def twice(works, cards, c, stored, bound):
+    def twice(works, cards, stored, bound):
         return bound._replace(seconds=2 * bound.seconds)
 
     METHOD = Method(
@@ -440,10 +440,10 @@ FAMILY = """
         return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
 
 
-    def card(works, cards, constants, dram_share):
-        rate = constants.butterfly["dram"] * cards.bandwidth
+    def card(works, cards, dram_share):
+        rate = cards.constants.butterfly["dram"] * cards.bandwidth
         memory = works["passes"] * works.bytes / rate * cards.memory
-        launch = constants.launch["kernel_s"] * cards.launch
+        launch = cards.constants.launch["kernel_s"] * cards.launch
         return plain_terms(0.0, memory, 0.0, launch, memory + launch)
 
 

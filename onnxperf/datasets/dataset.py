@@ -14,8 +14,8 @@ from gpu_specs import Device
 from onnxperf.datasets.reading import Record, located, read, refusal
 from onnxperf.datasets.rigs import by_itself
 from onnxperf.datasets.runs import MeasuredRun
-from onnxperf.datasets.table import LEAST_S, Array, Row, Table, by_library, tables
-from onnxperf.latency import Constants
+from onnxperf.datasets.table import LEAST_S, Row, Table, by_library, tables
+from onnxperf.latency import Array, Constants
 from op_models import Work
 
 LEAST_W = 100
@@ -49,8 +49,8 @@ class Kernels:
     beside the kernel; beside: of which constant `rig.beside.<name>` it includes more. fitted: the rows that tell a fit
     of these constants, of those that are not kept back; None where they only score. kept_back: whether a fit leaves out
     the rows that the source kept back (`Table.test`); where the source has no such split, cards are scored by leaving
-    their die out. timed: how the rig runs a kernel, one of `rigs`. tiles: what the names of its kernels tell the tiles
-    of: "batched", "biased" or "convolution". drawn: how many shapes the shipped sample holds.
+    their die out. timed: how the rig runs a kernel, such as those in `rigs`. tiles: which tiles the names of its
+    kernels tell, as `latency.constants.Tiles.told_by` has it. drawn: how many shapes the shipped sample holds.
     """
 
     name: str

@@ -10,15 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpu_specs import Device
-from onnxperf.latency import Constants, alone
+from onnxperf.latency import Array, Constants, alone
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.tensor_cores import BY_THREADS
 from op_models import BITS, Gemm, Pointwise, Work
 
-Array = NDArray[Any]
 BURST, BURST_S = 0.3, 0.005  # watts beyond the limit, as a share of it, for kernels shorter than the limiter's pace
 COPIES = 5  # of the weights, which rigs take in turn
 OLD_RATE = 0.63  # of Hopper's rate, by mma.sync (Luo et al., Dissecting the NVIDIA Hopper Architecture, 2024)

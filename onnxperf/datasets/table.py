@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import gpu_specs
-from onnxperf.latency import floors
+from onnxperf.latency import Array, floors
 from op_models import Work
 
-Array = NDArray[Any]
 GRAPH = "graph"  # the rig that replays a CUDA graph of many kernels: no clock and no launch is inside its rows
 BEYOND_PHYSICS = 0.9  # of the bound: rows faster than that are wrong, whatever made them so
 LEAST_S = 1e-4  # shorter rows say more about the clock that measured them than about the card

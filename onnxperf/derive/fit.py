@@ -7,8 +7,9 @@ Their priors pull them to 1 (the overhead to the rig's usual one); predictions a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from onnxperf.datasets import Kernels, Table, datasets, kernels
 from onnxperf.errors import UsageError
 from onnxperf.fitting import Array, Prior, map_fit
 from onnxperf.latency import Constants
-from onnxperf.latency.constants import ConstantSet
+from onnxperf.latency.constants import ConstantSet, Tiles
 
 FEWEST = 3  # rows for each constant: with fewer, the priors would be passed off as derived
 
@@ -49,6 +50,37 @@ def _rare_cards_apart(t: Table, share: float) -> list[Table]:
     rare = np.isfinite(t.seconds).mean(axis=0) < share
     parts = (t.on(g for g, r in zip(t.gpus, rare, strict=True) if r == one) for one in (False, True))
     return [part for part in parts if part.gpus]
+
+
+def learned(wanted: ConstantSet, every: Sequence[Table]) -> dict[str, list[list[int]]]:
+    """What names of kernels tell of the tiles of a set of constants, by dotted path."""
+    return {
+        f"{tiles.path}.{capability}": sizes
+        for tiles in wanted.tiles
+        for capability, sizes in (_seen(every, tiles) or tiles.unnamed).items()
+        if int(capability.removeprefix("cc")) >= tiles.since
+    }
+
+
+def _seen(every: Iterable[Table], tiles: Tiles) -> dict[str, list[list[int]]]:
+    """The tiles in kernels' names by compute capability (cc75), the most frequent first.
+
+    Rows that the source kept back tell nothing.
+    """
+    counts: dict[str, Counter[tuple[int, ...]]] = {}
+    named = {k.name for k in kernels().values() if k.tiles == tiles.told_by}
+    for t in (t for t in every if t.name in named):
+        for j, gpu in enumerate(t.gpus):
+            major, minor = gpu_specs.load(gpu).capability
+            found = counts.setdefault(f"cc{major}{minor}", Counter())
+            for name in t.kernel[(t.seconds[:, j] > 0) & ~t.test, j]:
+                if match := re.search(tiles.pattern, name):
+                    found[tuple(int(n) for n in match.groups())] += 1
+    return {
+        capability: [list(size) for size, n in found.most_common() if n >= tiles.share * found.total()]
+        for capability, found in sorted(counts.items())
+        if found
+    }
 
 
 def seconds(wanted: ConstantSet, t: Table, devices: Sequence[Device], c: Constants) -> Array:

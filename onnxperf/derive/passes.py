@@ -10,9 +10,8 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.datasets import DIES, Table, kernels
-from onnxperf.derive.fit import Fit, fit, fitted_rows, overheads, seconds, thinned, unfitted
+from onnxperf.derive.fit import Fit, fit, fitted_rows, learned, overheads, seconds, thinned, unfitted
 from onnxperf.derive.intervals import Misses
-from onnxperf.derive.tiles import learned
 from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants

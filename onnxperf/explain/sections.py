@@ -188,7 +188,7 @@ def power(x: KernelFacts) -> Iterator[Line]:
     if isinstance(x.kernel.work.size, Transfer) or not x.method.power_limit or not PLATFORMS[x.device.kind].launches:
         return
     cards = Cards([x.device], x.constants)
-    may = float(available(cards, x.constants)[0, 0])
+    may = float(available(cards)[0, 0])
     before = x.seconds / x.factor
     constant = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
     origin = origins()

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from onnxperf.latency import Constants
+from onnxperf.latency.families import constant_sets
 
 ASSUMED = "assumed.toml"
 
@@ -40,7 +41,7 @@ def traced(c: Constants, seen: dict[str, Any]) -> Constants:
 @cache
 def origins() -> Mapping[str, str]:
     """Where every shipped constant comes from, by dotted path; files later in the alphabet overrule earlier ones."""
-    found: dict[str, str] = {}
+    found = {p.path: "assumed, its prior" for s in constant_sets().values() for p in s.parameters}
     for file in sorted(files("onnxperf.latency").joinpath("constants").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".toml"):
             table = tomllib.loads(file.read_text(encoding="utf-8"))

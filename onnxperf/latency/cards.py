@@ -6,6 +6,7 @@ Every figure of a device is an array [1, g], every quantity of works of one size
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
 
 
 class Cards:
-    """The figures of g devices of one kind as arrays [1, g] in SI units.
+    """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
     compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
     one partition of L2. dram: the share of `bandwidth` that copies reach. l2_Bps: what L2 can give all SMs; l2_share:
@@ -79,7 +80,7 @@ class Cards:
         kinds = {d.kind for d in devices}
         if len(kinds) > 1:
             raise ValueError("cards and processors can't be columns of one estimate: their models differ")
-        self.devices = tuple(devices)
+        self.devices, self.constants = tuple(devices), constants
         self.kind = kinds.pop() if kinds else "gpu"
         self.sms = column([d.sms for d in devices])
         self.threads = column([d.threads_per_sm for d in devices])
@@ -106,6 +107,12 @@ class Cards:
         self.l2_share = constants.l2["achieved"] * np.where([late_gddr], constants.l2["gddr"], 1.0)
         self.l2_stream_Bps = self.l2_Bps * self.l2_share
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
+
+    def having(self, values: Mapping[str, Any]) -> Cards:
+        """The devices with other constants of kernels' models at dotted paths; their own figures stay."""
+        changed = copy(self)
+        changed.constants = self.constants.having(values)
+        return changed
 
     def rate(self, pipes: Sequence[str]) -> Array:
         """FLOP/s of each kernel's pipe on each card, [n, g]."""

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numpy.typing import NDArray
-
 from gpu_specs import Device
 from onnxperf.fitting import Prior
+from onnxperf.latency.terms import Array
 from op_models import Work
 
 
@@ -90,13 +89,14 @@ class ConstantSet:
     """Constants that are derived together, from the same measured kernels; they ship as the file `<name>.toml`.
 
     Datasets say which kernels are theirs (`datasets.Kernels.constants`). parameters: what is fitted; tiles: what is
-    read off kernels' names before. after: the sets whose constants these kernels' times depend on as well, which are
-    derived before. weight: how many rows the data count for, so that priors bind. sample: works of a table that a fit
-    takes at most; rare: cards that measured less than this share of a table's works are drawn from apart, as a common
-    draw would leave them next to none. corrections: standard deviations of the logarithms of a card's own corrections
-    on compute, memory and launch; overhead_sd: of what a rig's clock includes on a card, beside its usual.
-    model: works, devices and constants to seconds [n, g], where that is not how the datasets' rigs run the kernels.
-    of: the set whose kernels tell of it, where it has none of its own; rows: their tables to those that are fitted to.
+    read off kernels' names before the fit. after: the sets whose constants these kernels' times depend on as well; they
+    are derived first, and all others stay at what is assumed. weight: how many rows the data count for, so that priors
+    bind. sample: works of a table that a fit takes at most; rare: cards that measured less than this share of a table's
+    works are drawn from apart, as a common draw would leave them next to none. corrections: standard deviations of the
+    logarithms of a card's own corrections on compute, memory and launch; overhead_sd: of what a rig's clock includes on
+    a card, beside its usual. model: works, devices and constants to seconds [n, g], where that is not how the datasets'
+    rigs run the kernels. of: the set whose kernels are measured for it, where none are for it alone; rows: from their
+    tables to those that it is fitted to.
     """
 
     name: str
@@ -110,4 +110,4 @@ class ConstantSet:
     overhead_sd: float = 0.5
     of: str = ""
     rows: Callable[[Sequence[Any]], list[Any]] | None = None
-    model: Callable[[Sequence[Work], Sequence[Device], Constants], NDArray[Any]] | None = None
+    model: Callable[[Sequence[Work], Sequence[Device], Constants], Array] | None = None

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, nearest
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
 from onnxperf.latency.traffic import traffic
 
@@ -72,36 +71,34 @@ def shape_of(works: Works) -> Shape:
     return Shape(images, groups, cin, cout, out, works["taps"], k, image_bytes, works.weights, transformable)
 
 
-def cuda_core_algorithms(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+def cuda_core_algorithms(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """Every algorithm, on each of its tiles."""
-    yield from implicit(works, s, cards, constants)
-    yield from fused_winograd(works, s, cards, constants)
-    yield from transformed(works, s, cards, constants)
+    yield from implicit(works, s, cards)
+    yield from fused_winograd(works, s, cards)
+    yield from transformed(works, s, cards)
 
 
-def implicit(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """The product without a matrix of its operand: the image is gathered tap by tap, mostly from caches.
 
     A block has 128 positions by 32, 64 or 128 channels. Each column of blocks sweeps the image again, from DRAM where
     L2 does not hold it.
     """
-    coef, rows = constants.convolution, 128
+    coef, rows = cards.constants.convolution, 128
     for columns in coef["columns"]:
         sweeps = np.ceil(s.cout / columns)
         number = s.groups * np.ceil(s.images * s.out / rows) * sweeps
-        flops = 2 * rows * columns * s.k * _small_tile_loss(rows, columns, coef["implicit"], constants)
-        compute, waves = blocks(number, flops, rows * columns / 2048, works, cards, constants)
-        memory = np.maximum(
-            _swept_s(works, s, cards, constants, sweeps), _l2_s(number, rows, columns, s.k, BYTES, cards, constants)
-        )
+        flops = 2 * rows * columns * s.k * _small_tile_loss(rows, columns, coef["implicit"], cards)
+        compute, waves = blocks(number, flops, rows * columns / 2048, works, cards)
+        memory = np.maximum(_swept_s(works, s, cards, sweeps), _l2_s(number, rows, columns, s.k, BYTES, cards))
         everything = np.ones_like(compute)
         yield _terms(
-            f"{rows}x{columns}", works, cards, constants, executed_share=everything, compute=compute, memory=memory,
+            f"{rows}x{columns}", works, cards, executed_share=everything, compute=compute, memory=memory,
             waves=waves, open_to=everything > 0,
         )  # fmt: skip
 
 
-def fused_winograd(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+def fused_winograd(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """Winograd's F(2x2, 3x3) in one kernel: 16 products for 36, 32 tiles of 2x2 outputs by 32 channels a block.
 
     The 32 tiles lie in images x rows x columns as the library has kernels for; what does not fit at borders is wasted.
@@ -109,7 +106,7 @@ def fused_winograd(works: Works, s: Shape, cards: Cards, constants: Constants) -
     open_to = s.transformable & (s.taps == 9)
     if not open_to.any():
         return
-    coef = constants.convolution
+    coef = cards.constants.convolution
     edge = np.ceil(s.edge / 2)
     tiles = {
         (i, h, w): np.ceil(s.images / i) * np.ceil(edge / h) * np.ceil(edge / w)
@@ -119,16 +116,16 @@ def fused_winograd(works: Works, s: Shape, cards: Cards, constants: Constants) -
     fewest = [np.minimum.reduce([tiles[i, h, w] for i, h, w in layouts]) for layouts in layouts_of]
     sweeps = np.ceil(s.cout / 32)
     number = np.concatenate(fewest, axis=1) * sweeps
-    compute, waves = blocks(number, 2 * 16 * 32 * 32 * s.cin * coef["fused"], 8.0, works, cards, constants)
-    memory = _swept_s(works, s, cards, constants, sweeps)
+    compute, waves = blocks(number, 2 * 16 * 32 * 32 * s.cin * coef["fused"], 8.0, works, cards)
+    memory = _swept_s(works, s, cards, sweeps)
     executed_share = np.clip(16 / 36 * number * 32 * 4 * 32 / (s.images * s.out * s.cout), 16 / 36, 1)
     yield _terms(
-        "winograd 2x2", works, cards, constants, executed_share=executed_share, compute=compute, memory=memory,
+        "winograd 2x2", works, cards, executed_share=executed_share, compute=compute, memory=memory,
         waves=waves, open_to=open_to,
     )  # fmt: skip
 
 
-def transformed(works: Works, s: Shape, cards: Cards, constants: Constants) -> Iterator[KernelTerms]:
+def transformed(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """Products in another basis, on every tile that the library has for them.
 
     Three kernels transform the image, the filter and the result, through DRAM where L2 does not hold them; between
@@ -136,26 +133,26 @@ def transformed(works: Works, s: Shape, cards: Cards, constants: Constants) -> I
     """
     if not (s.transformable & (s.taps >= 9)).any():
         return
-    coef = constants.convolution
+    coef = cards.constants.convolution
     for t in _transforms(s, cards):
         if not t.open_to.any():
             continue
         tiles = s.images * np.ceil(s.edge / np.maximum(t.outputs, 1)) ** 2
         image, filters, result = (t.width * t.points * n for n in (tiles * s.cin, s.cin * s.cout, tiles * s.cout))
         moves = (s.x_bytes + image, s.w_bytes + filters, works.written + result)
-        transform_s = coef["transform"] * np.asarray(sum(stream_s(x, cards, constants) for x in moves))
+        transform_s = coef["transform"] * np.asarray(sum(stream_s(x, cards) for x in moves))
         workspace = image + filters + result
-        stream = stream_s(workspace, cards, constants)
+        stream = stream_s(workspace, cards)
         executed_share = np.minimum(t.points * t.flops * tiles / (2 * s.images * s.out * s.taps), 1)
-        for columns, rows, available in _product_tiles(cards, constants):
+        for columns, rows, available in _product_tiles(cards):
             number = t.points * np.ceil(tiles / rows) * np.ceil(s.cout / columns)
             k = 8 * np.ceil(s.cin / 8)
-            flops = t.flops * rows * columns * k * _small_tile_loss(rows, columns, coef["product"], constants)
+            flops = t.flops * rows * columns * k * _small_tile_loss(rows, columns, coef["product"], cards)
             warps = min(max(rows * columns / 2048, 1), 8)
-            compute, waves = blocks(number, flops, warps, works, cards, constants)
-            memory = np.maximum(stream, _l2_s(number, rows, columns, k, t.width, cards, constants))
+            compute, waves = blocks(number, flops, warps, works, cards)
+            memory = np.maximum(stream, _l2_s(number, rows, columns, k, t.width, cards))
             yield _terms(
-                t.name, works, cards, constants, executed_share=executed_share * np.ones_like(stream), compute=compute,
+                t.name, works, cards, executed_share=executed_share * np.ones_like(stream), compute=compute,
                 memory=memory, waves=waves, open_to=t.open_to & available, transform_s=transform_s, kernels=4,
                 workspace=workspace,
             )  # fmt: skip
@@ -173,22 +170,20 @@ def _transforms(s: Shape, cards: Cards) -> tuple[Transform, ...]:
     )
 
 
-def _product_tiles(cards: Cards, constants: Constants) -> list[tuple[int, int, Array]]:
+def _product_tiles(cards: Cards) -> list[tuple[int, int, Array]]:
     """Columns and rows of all tiles, and the cards [1, 1, g] whose library has them."""
-    sets = [nearest(constants.convolution["product_tiles"], device.capability) for device in cards.devices]
+    sets = [nearest(cards.constants.convolution["product_tiles"], device.capability) for device in cards.devices]
     every = sorted({(a, b) for tiles in sets for a, b in tiles})
     return [(a, b, np.array([[[a, b] in tiles for tiles in sets]])) for a, b in every]
 
 
-def blocks(
-    number: Array, flops: Array, warps: float, works: Works, cards: Cards, constants: Constants
-) -> tuple[Array, Array]:
+def blocks(number: Array, flops: Array, warps: float, works: Works, cards: Cards) -> tuple[Array, Array]:
     """Seconds of `number` blocks of so many FLOPs and warps each, in waves over the SMs; and waves: blocks / SMs.
 
     counted waves x (FLOPs / (rate of an SM x share of latency that its warps hide) + prologue / resident blocks), 16
     warps being resident on an SM. A partial last wave is counted as part of a full one by the factor alpha.
     """
-    coef = constants.convolution
+    coef = cards.constants.convolution
     waves = number / cards.sms
     resident = np.maximum(1, np.floor(16 / warps))
     counted = counted_waves(waves, coef["alpha"])
@@ -198,40 +193,40 @@ def blocks(
     return counted * (block_s + coef["prologue_s"] / resident) * cards.compute, waves
 
 
-def _small_tile_loss(rows: int, columns: int, cycles: float, constants: Constants) -> float:
+def _small_tile_loss(rows: int, columns: int, cycles: float, cards: Cards) -> float:
     """Cycles for each that the lanes would need: those of the algorithm, and `kappa` more for small tiles' loads."""
-    return float(cycles * (1 + 32 * constants.convolution["kappa"] * (1 / rows + 1 / columns)))
+    return float(cycles * (1 + 32 * cards.constants.convolution["kappa"] * (1 / rows + 1 / columns)))
 
 
-def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards, constants: Constants) -> Array:
+def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards) -> Array:
     """Seconds in which L2 feeds `number` blocks with their operands, `width` bytes an element."""
     nbytes = width * number * (rows + columns) * k
-    return np.asarray(nbytes / (cards.l2_Bps * constants.l2["achieved"]) * cards.memory)
+    return np.asarray(nbytes / (cards.l2_Bps * cards.constants.l2["achieved"]) * cards.memory)
 
 
-def stream_s(nbytes: Array, cards: Cards, constants: Constants) -> Array:
+def stream_s(nbytes: Array, cards: Cards) -> Array:
     """Seconds of so many bytes through DRAM, or L2 where it holds them."""
-    return traffic(nbytes, cards, constants, constants.pointwise["norm"])[0]
+    return traffic(nbytes, cards, cards.constants.pointwise["norm"])[0]
 
 
-def _swept_s(works: Works, s: Shape, cards: Cards, constants: Constants, sweeps: Array) -> Array:
+def _swept_s(works: Works, s: Shape, cards: Cards, sweeps: Array) -> Array:
     """Seconds of DRAM traffic where each column of blocks reads the image again.
 
     Of every sweep behind the first, the share image / (image + L2) comes from DRAM, by the factor `restream`.
     """
     miss = s.x_bytes / (s.x_bytes + cards.l2)
-    nbytes = works.bytes + constants.convolution["restream"] * miss * (sweeps - 1) * s.x_bytes
+    nbytes = works.bytes + cards.constants.convolution["restream"] * miss * (sweeps - 1) * s.x_bytes
     return np.asarray(nbytes / (cards.bandwidth * cards.dram) * cards.memory)
 
 
 def _terms(
-    name: str, works: Works, cards: Cards, constants: Constants, *, executed_share: Array, compute: Array,
+    name: str, works: Works, cards: Cards, *, executed_share: Array, compute: Array,
     memory: Array, waves: Array, open_to: Array, transform_s: Array | float = 0.0, kernels: int = 1,
     workspace: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """The terms of one algorithm: pnorm(compute, memory) of its product, transforms before and behind it, launches."""
-    coef = constants.convolution
-    launch = kernels * constants.launch["kernel_s"] * cards.launch
+    coef = cards.constants.convolution
+    launch = kernels * cards.constants.launch["kernel_s"] * cards.launch
     seconds = pnorm(compute, memory, p=coef["norm"]) + transform_s + launch
     useful = np.minimum(executed_share * works.matrix / works.rate * cards.compute, compute)
     detail: dict[str, Array] = {}

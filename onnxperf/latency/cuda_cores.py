@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, nearest
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.tensor_cores import SUM_BYTES, Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm, variant_names
 
@@ -73,22 +72,22 @@ class Traffic(NamedTuple):
     partial_bytes: Array
 
 
-def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants) -> KernelTerms:
+def cuda_cores(works: Works, p: Product, cards: Cards) -> KernelTerms:
     """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2.
 
     seconds = pnorm(pnorm(arithmetic, DRAM, L2), scattered reads) + store + launch; arithmetic = counted waves x
     (seconds of a block + `prologue_s` / resident blocks). FLOPs over the edge of the result take `padding_power` of the
     energy of others.
     """
-    coef = constants.cuda_core_gemm
-    tile = library_tile(works, p, cards, constants)
+    coef = cards.constants.cuda_core_gemm
+    tile = library_tile(works, p, cards)
     tiles_m, tiles_n = np.ceil(p.m / tile.rows), np.ceil(p.n / tile.columns)
     grid = Grid(tiles_m, tiles_n, p.batch * tiles_n * tiles_m * tile.splits)
-    w = _waves(works, p.k, grid.blocks, tile, cards, constants)
+    w = _waves(works, p.k, grid.blocks, tile, cards)
     compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
-    moved = _traffic(works, p, tile, grid, w, cards, constants)
-    split_s = np.where(tile.splits > 1, constants.launch["split_s"], 0.0)
-    launch = constants.launch["kernel_s"] * cards.launch + split_s
+    moved = _traffic(works, p, tile, grid, w, cards)
+    split_s = np.where(tile.splits > 1, cards.constants.launch["split_s"], 0.0)
+    launch = cards.constants.launch["kernel_s"] * cards.launch + split_s
     overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
     seconds = pnorm(overlapped, moved.scattered_s, p=coef["unshared_norm"]) + moved.store_s + launch
     useful = np.minimum(works.matrix / (works.rate * w.efficiency) * cards.compute, compute)
@@ -106,14 +105,14 @@ def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants) -> 
     )  # fmt: skip
 
 
-def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards, constants: Constants) -> Waves:
+def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards) -> Waves:
     """How so many blocks of a tile fill each card, over k columns [n, 1].
 
     1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): the smaller a tile, the more it loads for
     each FLOP; 128 x 128 is `best`. Where SMs have 128 lanes, loads take issue slots from arithmetic; before Volta,
     addresses do. A partial last wave is counted as part of a full one by the factor alpha.
     """
-    coef = constants.cuda_core_gemm
+    coef = cards.constants.cuda_core_gemm
     part_k = STEP * np.ceil(k / (STEP * tile.splits))
     waves = blocks / cards.sms
     counted = counted_waves(waves, coef["alpha"])
@@ -128,7 +127,7 @@ def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards, cons
     return Waves(part_k, waves, counted, in_flight, block_s, prologue_s, efficiency, of_tile, issue, warps)
 
 
-def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: Cards, constants: Constants) -> Traffic:
+def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: Cards) -> Traffic:
     """Memory traffic beside the arithmetic.
 
     DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
@@ -136,7 +135,7 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. The longer
     the parts of k, the less of the result's store shows beside them.
     """
-    coef = constants.cuda_core_gemm
+    coef = cards.constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
     open_rows = _open_rows(p, tile, grid, w)
     wave_bytes = open_rows * w.part_k * works.width
@@ -148,7 +147,7 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     l2_bytes = works.width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
     dram_s = dram_bytes / dram_Bps * cards.memory
     l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
-    scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes, p, cards, constants)
+    scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes, p, cards)
     store_s = coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
     return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
 
@@ -166,14 +165,14 @@ def _open_rows(p: Product, tile: Tile, grid: Grid, w: Waves) -> Array:
     return np.asarray(rows * products)
 
 
-def _scattered(open_bytes: Array, l2_bytes: Array, p: Product, cards: Cards, constants: Constants) -> Array:
+def _scattered(open_bytes: Array, l2_bytes: Array, p: Product, cards: Cards) -> Array:
     """Seconds of DRAM reads that blocks do not share, [n, g]: before Volta, where the second operand is transposed.
 
     There, blocks walk along rows of k elements at their own pace, and what each reads (l2_bytes) comes from DRAM:
     `unshared` times that, and up to `scatter` times where the rows in flight (open_bytes) are long:
     unshared + (scatter - unshared) x / (1 + x), x = (open_bytes / (`open_L2` L2))^1.5.
     """
-    coef = constants.cuda_core_gemm
+    coef = cards.constants.cuda_core_gemm
     x = (open_bytes / (coef["open_L2"] * cards.l2)) ** 1.5
     times = coef["unshared"] + (coef["scatter"] - coef["unshared"]) * x / (1 + x)
     unshared = (cards.major < 7) & (p.transposed > 0)
@@ -192,31 +191,31 @@ def _detail(p: Product, tile: Tile, grid: Grid, w: Waves, moved: Traffic, padded
     }  # fmt: skip
 
 
-def library_tile(works: Works, p: Product, cards: Cards, constants: Constants) -> Tile:
+def library_tile(works: Works, p: Product, cards: Cards) -> Tile:
     """What the library runs: of its architecture's tiles, whole or with k split, the one that fills waves best.
 
     The time counts waves, arithmetic and partial sums, but no caches: libraries pick by shape. Source of the sets:
     kernel names of eager PyTorch on five cards.
     """
     tiles = []
-    for columns, rows in _library_tiles(works, p, cards, constants):
+    for columns, rows in _library_tiles(works, p, cards):
         warps, resident = _warps(columns, rows)
         tiles_of_all = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
-        split = _most_splits(p, tiles_of_all, resident, cards, constants)
+        split = _most_splits(p, tiles_of_all, resident, cards)
         tiles += [(Tile(columns, rows, x, warps, resident), tiles_of_all * x) for x in (np.ones_like(split), split)]
-    seconds = [_selection_s(works, p, t, blocks, cards, constants) for t, blocks in tiles]
+    seconds = [_selection_s(works, p, t, blocks, cards) for t, blocks in tiles]
     candidates = [np.stack(np.broadcast_arrays(*t, s)) for (t, _), s in zip(tiles, seconds, strict=True)]
     fields = np.stack(candidates, axis=1)  # those of a Tile, then its seconds: [field, candidate, n, g]
     at = fastest(fields[-1])
     return Tile(*map(at, fields[:-1]))
 
 
-def _library_tiles(works: Works, p: Product, cards: Cards, constants: Constants) -> list[tuple[Array, Array]]:
+def _library_tiles(works: Works, p: Product, cards: Cards) -> list[tuple[Array, Array]]:
     """Columns and rows [n, g] of every tile that the library has for the works: of the set of the card's capability,
     else the nearest of its generation, else the newest before it. Batched products, single ones and those with a bias
     have sets of their own; shorter sets are repeated to the length of the longest.
     """
-    of_kinds = [constants.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
+    of_kinds = [cards.constants.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
     sets = [[nearest(of_kind, x.capability) for x in cards.devices] for of_kind in of_kinds]
     longest = max(len(tiles) for of_kind in sets for tiles in of_kind)
     filled = np.array([[(x * longest)[:longest] for x in of_kind] for of_kind in sets], dtype=float)
@@ -234,23 +233,23 @@ def _warps(columns: Array, rows: Array) -> tuple[Array, Array]:
     return warps, np.maximum(1, np.floor(np.where(narrow, 32, 16) / warps))
 
 
-def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards, constants: Constants) -> Array:
+def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards) -> Array:
     """Into how many parts k is split where it is split, [n, g]: as many as let the blocks fill `fill` waves of all
     resident blocks, `splits` at most, in parts of at least `part` elements; batched products are not split.
     """
-    coef = constants.cuda_core_tiles
+    coef = cards.constants.cuda_core_tiles
     most = np.minimum(np.floor(coef["fill"] * cards.sms * resident / tiles), p.k / coef["part"])
     return np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, coef["splits"]))
 
 
-def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards, constants: Constants) -> Array:
+def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards) -> Array:
     """Seconds [n, g] by which the library picks a tile: waves, arithmetic and partial sums.
 
     Before Volta, a product without a bias takes no tile with more rows than it has itself, but for the largest one.
     """
-    w = _waves(works, p.k, blocks, tile, cards, constants)
+    w = _waves(works, p.k, blocks, tile, cards)
     largest = tile.columns * tile.rows >= 128 * 128
     open_to = (cards.major >= 7) | (works.vector > 0) | largest | (p.m >= tile.rows)
-    sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + constants.launch["split_s"]
+    sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + cards.constants.launch["split_s"]
     seconds = w.counted * (w.block_s + w.prologue_s) + np.where(tile.splits > 1, sums_s, 0.0)
     return np.where(open_to, seconds, np.inf)

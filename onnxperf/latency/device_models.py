@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.families import family_of
 from onnxperf.latency.family import KernelFamily, Model
 from onnxperf.latency.processor import per_weight_byte
@@ -28,20 +27,20 @@ class DeviceModels:
     """
 
     of: Callable[[KernelFamily], Model]
-    weights: Callable[[Array, Cards, Constants], Array]
-    bound: Callable[[Works, Cards, Constants, Array], KernelTerms]
+    weights: Callable[[Array, Cards], Array]
+    bound: Callable[[Works, Cards, Array], KernelTerms]
     error_class: str = ""
 
 
-def dram_share(stored: Array, cards: Cards, constants: Constants) -> Array:
+def dram_share(stored: Array, cards: Cards) -> Array:
     """The share of the weights [n, g] that a run of `stored` bytes of them [n, 1] finds in DRAM rather than in L2.
 
     Weights can fill `hot` of L2's near partition.
     """
-    return 1 - held_share(stored, constants.tensor_gemm["hot"] * cards.l2_near, constants.l2["sharpness"])
+    return 1 - held_share(stored, cards.constants.tensor_gemm["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
 
 
-def card_bound(works: Works, cards: Cards, constants: Constants, stored: Array) -> KernelTerms:
+def card_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
     """FLOPs at peak, bytes at DRAM's rate (at L2's where they all fit), or a launch, whichever takes longest.
 
     Matrix and vector units can work side by side, so the larger of the two counts. stored [n, 1]: bytes of the model's
@@ -52,14 +51,15 @@ def card_bound(works: Works, cards: Cards, constants: Constants, stored: Array) 
     compute = np.maximum(works.executed * fewest / works.rate, works.vector / works.vector_rate)
     fastest = np.where(works.bytes <= cards.l2, np.maximum(cards.l2_Bps, cards.bandwidth), cards.bandwidth)
     memory = np.maximum(works.bytes / fastest, from_dram * works.weights / cards.bandwidth)
-    launch = np.full_like(compute, constants.launch["floor_s"])
+    launch = np.full_like(compute, cards.constants.launch["floor_s"])
     return plain_terms(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))
 
 
-def processor_bound(works: Works, cards: Cards, constants: Constants, stored: Array) -> KernelTerms:
+def processor_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
     """FLOPs at peak, or bytes at the rate of the innermost cache, whichever takes longer."""
     compute = works.matrix / works.rate
-    memory = np.broadcast_to(works.bytes / (cards.sms * cards.hz * constants.processor["l1_bytes"]), compute.shape)
+    l1_Bps = cards.sms * cards.hz * cards.constants.processor["l1_bytes"]
+    memory = np.broadcast_to(works.bytes / l1_Bps, compute.shape)
     nothing = np.zeros_like(compute)
     return plain_terms(compute, memory, nothing, nothing, np.maximum(compute, memory))
 

@@ -65,25 +65,25 @@ def estimate(
     index = {w: i for i, w in enumerate(work_list)}
     rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
-    terms, floor_s = _estimated(work_list, cards, constants, method.times, stored)
+    terms, floor_s = _estimated(work_list, cards, method.times, stored)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    work_joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
+    work_joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
     joules = repeats * work_joules[rows]
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
     factor = np.ones((len(devices),))
     if method.power_limit:
         at_full_clock = (repeats * corrections * terms.seconds[rows])[~transfer].sum(axis=0)
-        factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards, constants)[0]
+        factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
     known = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
-    half_width = _half_widths(work_list, rows, assumed, cards, constants, method)
+    half_width = _half_widths(work_list, rows, assumed, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
     return Estimates(
         seconds=seconds, floor_s=repeats * floor_s[rows], half_width=half_width,
-        run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, constants, method),
+        run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
         joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
         occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
@@ -93,7 +93,7 @@ def estimate(
 
 def _of_sum(
     work_list: Sequence[Work], rows: Array, assumed: Array, seconds: Array, half_width: Array, cards: Cards,
-    constants: Constants, method: Method,
+    method: Method,
 ) -> Array:  # fmt: skip
     """The half-width of the range of all kernels' sum on each device [g], from their seconds and half-widths [n, g].
 
@@ -110,26 +110,24 @@ def _of_sum(
             method.error_class or family_of(w).error_class(w, t) for w, t in zip(work_list, on_tensor, strict=True)
         ]
         classes = [UNMEASURED if unknown else names[i] for unknown, i in zip(assumed, rows, strict=True)]
-        run_half_width[at] = combined(classes, rows, seconds[:, at], half_width[:, at], constants)
+        run_half_width[at] = combined(classes, rows, seconds[:, at], half_width[:, at], cards.constants)
     return run_half_width
 
 
-def _half_widths(
-    work_list: Sequence[Work], rows: Array, assumed: Array, cards: Cards, constants: Constants, method: Method
-) -> Array:
+def _half_widths(work_list: Sequence[Work], rows: Array, assumed: Array, cards: Cards, method: Method) -> Array:
     """The half-width of each kernel's range on each device [n, g].
 
     A method with an error class has its ranges, whatever the device. Otherwise a calibrated device has one half-width
     for every kernel that a rule knows, and a processor that was not calibrated that of its class.
     """
-    unmeasured = ranges_of(UNMEASURED, constants)["new"]
+    unmeasured = ranges_of(UNMEASURED, cards.constants)["new"]
     if method.error_class:
-        each = np.where(assumed, unmeasured, ranges_of(method.error_class, constants)["new"])
+        each = np.where(assumed, unmeasured, ranges_of(method.error_class, cards.constants)["new"])
         return np.repeat(each[:, None], len(cards.devices), axis=1)
-    half_width = half_widths(work_list, cards, constants)[rows]
+    half_width = half_widths(work_list, cards)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
-        known = device.corrections.half_width or (ranges_of(of_all, constants)["new"] if of_all else None)
+        known = device.corrections.half_width or (ranges_of(of_all, cards.constants)["new"] if of_all else None)
         if known is not None:
             half_width[:, j] = known
     half_width[assumed] = unmeasured
@@ -153,10 +151,10 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     return np.array(each, dtype=float).reshape(len(names), len(devices))
 
 
-def kernel_models(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
     """The terms of each kernel by its family's own latency model."""
     models = DEVICE_MODELS[cards.kind]
-    return models.of(family_of(works.each[0]))(works, cards, constants, models.weights(stored, cards, constants))
+    return models.of(family_of(works.each[0]))(works, cards, models.weights(stored, cards))
 
 
 def alone(
@@ -170,10 +168,10 @@ def alone(
     """
     cards = Cards(devices, constants)
     stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    terms, _ = _estimated(work_list, cards, constants, kernel_models, stored)
+    terms, _ = _estimated(work_list, cards, kernel_models, stored)
     if budget:
-        joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
-        slower = slowdown(terms.seconds, joules, cards, constants) - 1
+        joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
+        slower = slowdown(terms.seconds, joules, cards) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
 
@@ -183,31 +181,22 @@ def single(
 ) -> tuple[KernelTerms, KernelTerms]:
     """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's."""
     cards = Cards([device], constants)
-    return _terms(Works([w], cards), cards, constants, method.times, np.array([[float(stored_bytes)]]))
+    return _terms(Works([w], cards), cards, method.times, np.array([[float(stored_bytes)]]))
 
 
 def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
-    constants = shipped()
     stored = np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    return _estimated(work_list, Cards(devices, constants), constants, _bound_itself, stored)[1]
+    return _estimated(work_list, Cards(devices, shipped()), lambda works, cards, stored, bound: bound, stored)[1]
 
 
-def _bound_itself(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
-    return bound
-
-
-def _terms(
-    works: Works, cards: Cards, constants: Constants, times: Times, stored: Array
-) -> tuple[KernelTerms, KernelTerms]:
+def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
     """What a method makes of works of one size type, with all details, and the terms of their bound."""
-    bound = DEVICE_MODELS[cards.kind].bound(works, cards, constants, stored)
-    return times(works, cards, constants, stored, bound), bound
+    bound = DEVICE_MODELS[cards.kind].bound(works, cards, stored)
+    return times(works, cards, stored, bound), bound
 
 
-def _estimated(
-    work_list: Sequence[Work], cards: Cards, constants: Constants, times: Times, stored: Array
-) -> tuple[KernelTerms, Array]:
+def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, Array]:
     """Terms without details, and bounds, of works of any size types [n, g]; no seconds are below their bound.
 
     stored [n, 1]: how many bytes of weights their run reads.
@@ -223,7 +212,7 @@ def _estimated(
     for members in by_size.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
-            terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, constants, times, stored[at])
+            terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, times, stored[at])
             floor_s[at] = bound.seconds
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants, ConstantSet
+from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.terms import Array, KernelTerms
 from op_models import Work
 
-#: A latency model: from works, devices, constants, and [n, g] what the device does with the run's weights, to the terms
-#: of every work [n] on every device [g]. Of a card, the last one is the share of the weights that is found in DRAM
-#: rather than in L2; of a processor, the seconds that a byte of them takes to arrive.
-Model = Callable[[Works, Cards, Constants, Array], KernelTerms]
+#: A latency model: from works, devices (with the constants), and [n, g] what the device does with the run's weights, to
+#: the terms of every work [n] on every device [g]. Of a card, the last one is the share of the weights that is found in
+#: DRAM rather than in L2; of a processor, the seconds that a byte of them takes to arrive.
+Model = Callable[[Works, Cards, Array], KernelTerms]
 #: The error class of what nobody measured: its ranges are assumed, and wide.
 UNMEASURED = "unknown"
 

@@ -9,12 +9,11 @@ tried: derive/attention.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, variant_names
 
 STEP = 128  # keys that a block takes at once
@@ -111,24 +110,24 @@ class Traffic(NamedTuple):
     cache_s: Array
 
 
-def attention(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """Blocks of a tile of queries walk along the keys, in waves over the SMs; the fastest tile counts.
 
     seconds = launch + cache + projection + pnorm(arithmetic, the longer of DRAM's and L2's time). A projection that
     runs inside the kernel is a product by itself, at the share `projection` of the rate. dram_share [n, g]: of what
     a cache holds beyond the queries, as of weights, this share comes from DRAM.
     """
-    coef, classes = constants.attention, _classes(cards)
+    coef, classes = cards.constants.attention, _classes(cards)
     heads = _heads(works)
-    blocks = _blocks(works, heads, cards, coef, classes)
+    blocks = _blocks(works, heads, cards, classes)
     # constants of a decode's kernels, and of those for many queries
     of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
     unusual = classes.tcgen05 & (heads.dim > 128) & (heads.dim % 128 != 0)  # no library's kernel, but a compiler's
-    step = _step(works, heads, blocks, cards, coef, classes, unusual)
-    arithmetic = _arithmetic(heads, blocks, step, cards, coef, of_kind)
-    moved = _traffic(works, heads, blocks, cards, coef, classes, dram_share)
+    step = _step(works, heads, blocks, cards, classes, unusual)
+    arithmetic = _arithmetic(heads, blocks, step, cards, of_kind)
+    moved = _traffic(works, heads, blocks, cards, classes, dram_share)
     longer_s = np.maximum(moved.dram_s, moved.l2_s)
-    launch = _launch(heads, blocks, cards, constants, classes, of_kind, unusual)
+    launch = _launch(heads, blocks, cards, classes, of_kind, unusual)
     projection = np.maximum(works.matrix - heads.scores, 0) / (works.rate * coef["projection"]) * cards.compute
     seconds = launch + moved.cache_s + projection + pnorm(arithmetic.seconds, longer_s, p=of_kind["norm"])
 
@@ -171,7 +170,7 @@ def _heads(works: Works) -> Heads:
     )
 
 
-def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], classes: Classes) -> Blocks:
+def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes) -> Blocks:
     """Every tile of queries, or of queries and the heads that share their keys.
 
     In a decode, a block takes all heads that share keys, and the keys are split while SMs are idle; many queries are
@@ -179,6 +178,7 @@ def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], class
     decode: on tcgen05, for caches of 8 bits on Hopper (XQA), for heads that share with none, whose kernels use no
     tensor cores, and where there are no tensor cores.
     """
+    coef = cards.constants.attention
     decode = (h.queries == 1) | ((h.queries <= MOST_DECODED) & (h.keys >= 8 * h.queries))
     causal = works["causal"] * ~decode
     sizes = sorted({rows for name in classes.names for rows in coef["tiles"][name]})
@@ -203,9 +203,7 @@ def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], class
     )
 
 
-def _step(
-    works: Works, h: Heads, b: Blocks, cards: Cards, coef: Mapping[str, Any], classes: Classes, unusual: Array
-) -> Step:
+def _step(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, unusual: Array) -> Step:
     """Products and softmax of STEP keys: pnorm(2 rows STEP dims / rate of an SM, softmax clocks / clock).
 
     softmax clocks = rows STEP (1 / 16 + `softmax_flops` / lanes): 16 exponentials a clock (32 on Blackwell Ultra), and
@@ -213,6 +211,7 @@ def _step(
     rate of 16. In a decode on tiles of more than 16 rows, some kernels multiply all rows of the tile, others only those
     that hold queries: the mean of both counts.
     """
+    coef = cards.constants.attention
     pipe, softmax = (np.array([[coef["class"][x][name] for x in classes.names]]) for name in ("pipe", "softmax"))
     rate = np.where(classes.mma & (h.width < 2), np.minimum(works.rate, cards.rate(["tensor_fp16"])), works.rate)
     pipe = pipe * np.where(cards.major < 8, coef["early"], 1)
@@ -230,9 +229,7 @@ def _wide(b: Blocks) -> Array:
     return np.asarray(b.decode & (b.tile_rows > 16))
 
 
-def _arithmetic(
-    h: Heads, b: Blocks, s: Step, cards: Cards, coef: Mapping[str, Any], of_kind: Mapping[str, Array]
-) -> Arithmetic:
+def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array]) -> Arithmetic:
     """pnorm(counted waves x seconds of a block, the chain of dependent steps; 2.5).
 
     A block takes `block` clocks, `row` for each element of its queries, and its steps. A partial last wave is counted
@@ -240,6 +237,7 @@ def _arithmetic(
     chain = rounds of two blocks on an SM, one after the other: `latency` clocks each and its steps, the last round
     those of the longest block. A step in a chain takes pnorm(its seconds, `chain` clocks; 3).
     """
+    coef = cards.constants.attention
     start_clocks = np.where(_wide(b), coef["wide"], of_kind["block"]) + of_kind["row"] * s.rows * h.dims / 2
     block_s = start_clocks / cards.tensor_hz + b.steps * s.seconds
     waves = b.number / cards.sms
@@ -250,9 +248,7 @@ def _arithmetic(
     return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * cards.compute)
 
 
-def _traffic(
-    works: Works, h: Heads, b: Blocks, cards: Cards, coef: Mapping[str, Any], classes: Classes, dram_share: Array
-) -> Traffic:
+def _traffic(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, dram_share: Array) -> Traffic:
     """Memory traffic: bytes from DRAM, bytes through L2, and the cache that a causal prompt writes.
 
     DRAM: what L2 does not hold, of which the kernel's bytes can fill `hot`; of the cache and the weights at least
@@ -260,6 +256,7 @@ def _traffic(
     read in 16 bits and written in the cache's type, and so are queries where a kernel makes 8 bits of them; the share
     `append` of that time counts.
     """
+    coef = cards.constants.attention
     in_l2 = held_share(works.bytes, coef["hot"] * cards.l2, coef["sharpness"])
     missed = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
     dram_bytes = works.bytes - in_l2 * (works.bytes - missed)
@@ -278,22 +275,19 @@ def _quantised(h: Heads, classes: Classes) -> Array:
     return np.asarray((h.width < 2) & ~classes.wgmma)
 
 
-def _launch(
-    h: Heads, b: Blocks, cards: Cards, constants: Constants, classes: Classes, of_kind: Mapping[str, Array],
-    unusual: Array,
-) -> Array:  # fmt: skip
+def _launch(h: Heads, b: Blocks, cards: Cards, classes: Classes, of_kind: Mapping[str, Array], unusual: Array) -> Array:
     """Seconds of start and drain, [tile, n, g]: those of any kernel, and clocks of trips to memory after each other.
 
     clocks: `start`, and `prompt` more for a causal prompt, times `gddr` where memory is no HBM; `quantise` where
     kernels make 8 bits; and those of a second kernel that joins the parts of the keys.
     """
-    coef = constants.attention
+    coef = cards.constants.attention
     clocks = (of_kind["start"] + coef["prompt"] * b.causal) * np.where(cards.hbm, 1, coef["gddr"])
     clocks = clocks * np.where(unusual, coef["odd_start"], 1) * np.where(b.xqa, coef["own_start"], 1)
     makes_8_bits = (classes.mma & h.kv_8_bits) | _quantised(h, classes)
     joined_clocks = (b.splits > 1) * (coef["combine"] + coef["each"] * b.splits)
     clocks = clocks + of_kind["quantise"] * makes_8_bits + joined_clocks
-    return np.asarray((constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
+    return np.asarray((cards.constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
 
 
 def _detail(b: Blocks, s: Step, a: Arithmetic, moved: Traffic, executed: Array) -> dict[str, Array]:

@@ -83,34 +83,27 @@ def third(w: Work, name: str, constants: Constants) -> int:
     return int(np.searchsorted(ranges_of(name, constants).get("thirds", ()), amount(w)))
 
 
-def half_widths(work_list: Sequence[Work], cards: Cards, constants: Constants) -> Array:
+def half_widths(work_list: Sequence[Work], cards: Cards) -> Array:
     """The half-width of each work's estimate on each card, [n, g].
 
     Where a class has rows, its small, middling and large works have half-widths of their own. A work outside of the
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
-    tensor = cards.tensor([w.pipe for w in work_list])
-    widths = np.zeros(tensor.shape)
-    for on_tensor in (False, True):
-        if (tensor == on_tensor).any():
-            names = [family_of(w).error_class(w, on_tensor) for w in work_list]
-            widths = np.where(tensor == on_tensor, _of_classes(work_list, names, cards, constants), widths)
-    return widths
-
-
-def _of_classes(work_list: Sequence[Work], names: Sequence[str], cards: Cards, constants: Constants) -> Array:
-    """The half-widths [n, g] of works of these error classes [n]."""
-    widths = np.zeros((len(work_list), len(cards.devices)))
-    inside = in_domain(work_list, names, constants)
-    for name in dict.fromkeys(names):
-        members = np.array([i for i, other in enumerate(names) if other == name])
-        table = ranges_of(name, constants)
+    constants = cards.constants
+    names = [[family_of(w).error_class(w, on_tensor) for on_tensor in (False, True)] for w in work_list]
+    plain, tensor = np.array(names, dtype=object).reshape(-1, 2, 1).swapaxes(0, 1)
+    classes = np.where(cards.tensor([w.pipe for w in work_list]), tensor, plain)
+    widths = np.zeros(classes.shape)
+    for name in dict.fromkeys(classes.ravel().tolist()):
+        table, rows = ranges_of(name, constants), np.flatnonzero((classes == name).any(axis=1))
+        members = [work_list[i] for i in rows.tolist()]
         by_distance = np.array([np.atleast_1d(table[x]) for x in DISTANCES], dtype=float)  # [distance, third]
-        distances = np.array([DISTANCES.index(distance(device, name, constants)) for device in cards.devices])
-        thirds = np.array([third(work_list[i], name, constants) for i in members])
+        distances = [DISTANCES.index(distance(device, name, constants)) for device in cards.devices]
+        thirds = [third(w, name, constants) for w in members]
         outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
-        known = by_distance[distances[None, :], thirds[:, None]]
-        widths[members] = np.where(inside[members, None], known, outside[thirds][:, None])
+        inside = in_domain(members, [name] * len(members), constants)[:, None]
+        found = np.where(inside, by_distance[np.ix_(distances, thirds)].T, outside[thirds][:, None])
+        widths[rows] = np.where(classes[rows] == name, found, widths[rows])
     return widths
 
 

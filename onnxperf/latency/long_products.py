@@ -34,7 +34,7 @@ def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> A
     d = Cards(devices, c)
     flops, moved = _flops_and_bytes(works)
     full = np.maximum(flops / (COMPUTE * d.rate(["fp32"])) * d.compute, moved / (MEMORY * d.bandwidth) * d.memory)
-    return full * slowdown(full, energy(works, d, c, np.ones((1, 1))), d, c)
+    return full * slowdown(full, energy(works, d, np.ones((1, 1))), d)
 
 
 def long_products(tables: Sequence[Any]) -> list[Any]:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.terms import Array, KernelTerms
 
-#: From works of one size type, devices, constants, the bytes of weights that their run reads [n, 1], and the terms of
-#: their speed-of-light bound, to the terms of every work [n] on every device [g].
-Times = Callable[[Works, Cards, Constants, Array, KernelTerms], KernelTerms]
+#: From works of one size type, devices (with the constants), the bytes of weights that their run reads [n, 1], and the
+#: terms of their speed-of-light bound, to the terms of every work [n] on every device [g].
+Times = Callable[[Works, Cards, Array, KernelTerms], KernelTerms]
 #: The error class of a method whose ranges are those of each kernel's family. They were measured for `tile-wave`, and
 #: hold for no other method.
 OF_FAMILIES = ""

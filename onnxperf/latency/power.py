@@ -9,13 +9,12 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.latency.cards import Cards, pipe_on
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array
 from op_models import Transfer, Work
 
 
 def energy(
-    work_list: Sequence[Work], cards: Cards, constants: Constants, dram_share: Array,
+    work_list: Sequence[Work], cards: Cards, dram_share: Array,
     executed_share: Array | float = 1.0,
 ) -> Array:  # fmt: skip
     """Joules of one run of each work on each card, [n, g].
@@ -28,7 +27,7 @@ def energy(
     can't hold. Copies over the bus cost nothing of the card's budget.
     Source: FP32 fitted to long products (`long_products`), tensor cores to theirs (`families.gemm`).
     """
-    coef = constants.power
+    coef = cards.constants.power
     per_flop = coef["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** coef["node_exponent"] * 1e-12
 
     def column(values: Sequence[float]) -> Array:
@@ -38,30 +37,30 @@ def energy(
     weights = column([w.weight_bytes for w in work_list])
     moving = column([w.bytes - w.weight_bytes for w in work_list])
     in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, constants, per_flop)
+    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, per_flop)
     arithmetic = column([w.matrix_flops for w in work_list]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in work_list]) * per_flop
     per_byte = [coef["pJ_per_byte"].get(x.memory_kind, coef["pJ_per_byte"]["other"]) for x in cards.devices]
     return np.asarray((arithmetic + in_dram * np.array(per_byte)[None, :] * 1e-12) * cards.power)
 
 
-def available(cards: Cards, constants: Constants) -> Array:
+def available(cards: Cards) -> Array:
     """Watts for arithmetic and traffic [1, g]: the limit less what the card draws whatever it does."""
-    return np.asarray(cards.tdp * (1 - constants.power["static_share"]))
+    return np.asarray(cards.tdp * (1 - cards.constants.power["static_share"]))
 
 
-def slowdown(seconds: Array, joules: Array, cards: Cards, constants: Constants) -> Array:
+def slowdown(seconds: Array, joules: Array, cards: Cards) -> Array:
     """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
 
     (t^p + (E / P)^p)^(1/p) / t, P the watts that are left for arithmetic and traffic, p the constant `norm`.
     """
-    needed = joules / available(cards, constants)
-    norm = constants.power["norm"]
+    needed = joules / available(cards)
+    norm = cards.constants.power["norm"]
     ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
-def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, constants: Constants, per_vector_flop: Array) -> Array:
+def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: Array) -> Array:
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
@@ -70,13 +69,13 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, constants: Constan
     """
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
-    watts = available(cards, constants)[0]
+    watts = available(cards)[0]
     for j, device in enumerate(cards.devices):
         whole_rate = float(cards.whole_rate(["tensor_fp16"])[0, j]) if "tensor_fp16" in device.dense_flops else 0.0
         for name, i in pipes.items():
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):
-                cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], constants.power)
+                cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], cards.constants.power)
     return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
 
 

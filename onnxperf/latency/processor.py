@@ -10,33 +10,33 @@ from __future__ import annotations
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 
 
-def lanes(x: Array, constants: Constants) -> Array:
+def lanes(x: Array, cards: Cards) -> Array:
     """A size rounded up to whole vector registers."""
-    return np.asarray(np.ceil(np.maximum(x, 1) / constants.processor["register"]) * constants.processor["register"])
+    register = cards.constants.processor["register"]
+    return np.asarray(np.ceil(np.maximum(x, 1) / register) * register)
 
 
-def per_weight_byte(stored: Array, cards: Cards, constants: Constants) -> Array:
+def per_weight_byte(stored: Array, cards: Cards) -> Array:
     """Seconds [n, g] for a byte of the weights, of which a run reads `stored` bytes [n, 1].
 
     They come from the core's own cache (L2), from the shared one (L3) or from memory, whichever holds them all.
     """
-    coef = constants.processor
+    coef = cards.constants.processor
     in_l2, in_l3 = (held_share(stored, np.maximum(size, 1), coef["sharpness"]) for size in (cards.l2, cards.l3))
     clocks = in_l2 / coef["l2_bytes"] + (1 - in_l2) * in_l3 / coef["shared_bytes"]
     return np.asarray((clocks / cards.hz + (1 - in_l2) * (1 - in_l3) / cards.bandwidth) * cards.memory)
 
 
-def moving(works: Works, cards: Cards, constants: Constants, unhidden: float = 1.0) -> Array:
+def moving(works: Works, cards: Cards, unhidden: float = 1.0) -> Array:
     """Seconds [n, g] for what operators hand to each other: all of it through the core's own cache, and what that
     cannot hold through the shared one.
 
     unhidden: the part of the own cache's time that arithmetic does not hide.
     """
-    coef, nbytes = constants.processor, works.bytes - works.weights
+    coef, nbytes = cards.constants.processor, works.bytes - works.weights
     spilled = np.maximum(nbytes - coef["resident"] * cards.l2 * cards.sms, 0)
     clocks = unhidden * nbytes / coef["l2_bytes"] + spilled / coef["shared_bytes"]
     return np.asarray(clocks / (cards.sms * cards.hz) * cards.memory)
@@ -52,13 +52,13 @@ def joined(works: Works, cards: Cards, compute: Array, memory: Array) -> KernelT
     return plain_terms(useful, memory, compute - useful, np.zeros_like(compute), compute + memory)
 
 
-def streamed(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def streamed(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """Elementwise operators and rows: `vector_flops` a clock, `row_clocks` for each row, and what they move.
 
     fetch [n, g]: seconds that a byte of the weights takes to arrive.
     """
-    coef = constants.processor
+    coef = cards.constants.processor
     start_clocks = works["rows"] * coef["row_clocks"] if "rows" in works.fields else 0.0
     clocks = works.vector / coef["vector_flops"] + start_clocks
-    memory = works.weights * fetch + moving(works, cards, constants)
+    memory = works.weights * fetch + moving(works, cards)
     return joined(works, cards, clocks / (cards.sms * cards.hz), memory)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, pipe_on
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
 
 #: Whose factors a pipe's products take, where measurements tell any.
@@ -117,7 +116,7 @@ class Traffic(NamedTuple):
     partial_bytes: Array
 
 
-def tensor_cores(works: Works, p: Product, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def tensor_cores(works: Works, p: Product, cards: Cards, dram_share: Array) -> KernelTerms:
     """Products on tensor cores, each cut into the blocks that are fastest.
 
     seconds = launch + pnorm(counted waves x seconds of a block, memory traffic) + store. A partial last wave is
@@ -125,16 +124,16 @@ def tensor_cores(works: Works, p: Product, cards: Cards, constants: Constants, d
 
     dram_share [n, g]: the share of the model's weights found in DRAM.
     """
-    coef = constants.tensor_gemm
-    driving = _driving(cards, constants)
+    coef = cards.constants.tensor_gemm
+    driving = _driving(cards)
     operands = _operands(works, p, cards, coef)
     tiling = _tilings(p, operands.splits, cards, coef)
-    block = _block(works, tiling, operands, driving, cards, constants)
+    block = _block(works, tiling, operands, driving, cards)
     waves = tiling.blocks / cards.sms
     counted = driving.partial * np.ceil(waves) + (1 - driving.partial) * np.maximum(1, waves)
     compute = counted * block.seconds * cards.compute
-    memory = _traffic(works, p, tiling, driving, cards, constants, dram_share)
-    launch = _launch(tiling, operands, driving, cards, constants)
+    memory = _traffic(works, p, tiling, driving, cards, dram_share)
+    launch = _launch(tiling, operands, driving, cards)
     seconds = launch + pnorm(compute, memory.seconds, p=coef["norm"]) + memory.store_s
 
     at = fastest(seconds)
@@ -151,10 +150,10 @@ def tensor_cores(works: Works, p: Product, cards: Cards, constants: Constants, d
     )  # fmt: skip
 
 
-def _driving(cards: Cards, constants: Constants) -> Driving:
+def _driving(cards: Cards) -> Driving:
     """The constants of each card's class and of what loads its operands, as arrays [1, g]."""
-    classes = [constants.tensor_class[name] for name in cards.tensor_class()]
-    loads = [constants.tensor_loads[x["loads"]] for x in classes]
+    classes = [cards.constants.tensor_class[name] for name in cards.tensor_class()]
+    loads = [cards.constants.tensor_loads[x["loads"]] for x in classes]
     fed = [np.array([[x[name] for x in loads]]) for name in ("feed", "step_cycles", "wave", "l2", "split_s")]
     factors = [np.array([[x[name] for x in classes]]) for name in ("rate", "extra_k", "start")]
     return Driving(*factors, *fed)
@@ -213,7 +212,7 @@ def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, An
     return Tiling(rows, columns, tiles, splits, p.k / splits, tiles * splits)
 
 
-def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants) -> Block:
+def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards) -> Block:
     """Seconds of a block: pnorm of its arithmetic, of its operands' way to the SM, and of the steps along k.
 
     arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / that of its units): `extra_k` is what
@@ -221,7 +220,7 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
     peak (`Cards.whole_rate`). feed = bytes of rows and columns / what L2 feeds an SM. steps = STEP_BYTES of k after
     each other, `step_cycles` each.
     """
-    coef = constants.tensor_gemm
+    coef = cards.constants.tensor_gemm
     rate = np.minimum(coef["rate"] * driving.rate * operands.rate, 1)
     extra_k = coef["extra_k"] * driving.extra_k * operands.extra_k
     whole_rate = cards.whole_rate(works.pipes)
@@ -230,24 +229,22 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
     arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate
     bytes_of_k = t.rows * works.width + t.columns * np.minimum(works.width, operands.bits / 8)
     feed_s = bytes_of_k * t.part_k / (cards.l2_stream_Bps / cards.sms * driving.feed)
-    by_copies = constants.tensor_loads["copies"]["step_cycles"]
+    by_copies = cards.constants.tensor_loads["copies"]["step_cycles"]
     step_cycles = np.where(operands.by_threads, by_copies, driving.step_cycles)
     steps_s = t.part_k * works.width / STEP_BYTES * step_cycles * operands.step_cycles / cards.tensor_hz
     return Block(pipe, arithmetic_s, pnorm(arithmetic_s, feed_s, steps_s, p=coef["norm_block"]))
 
 
-def _traffic(
-    works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards, constants: Constants, dram_share: Array
-) -> Traffic:
+def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards, dram_share: Array) -> Traffic:
     """Memory traffic: pnorm(bytes from DRAM / its rate, all bytes / L2's rate), and the store of the result.
 
     From DRAM come weights that are not in L2, and operands and results beyond what L2 holds, `hot` of which they can
     fill. Partial sums of a split k go through L2. The store costs
     more where a block walks little of k before it: `store` / (1 + part_k / `store_k`) of the result's time in L2.
     """
-    coef = constants.tensor_gemm
+    coef = cards.constants.tensor_gemm
     moving = works.bytes - works.weights
-    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, constants.l2["sharpness"])
+    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
     dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
     partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
     dram_s = dram_bytes / (coef["dram"] * cards.bandwidth)
@@ -258,13 +255,13 @@ def _traffic(
     return Traffic(dram_bytes, dram_s, l2_s, seconds, store_s, partial_bytes)
 
 
-def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants) -> Array:
+def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards) -> Array:
     """Seconds of start and drain, [split, tile, n, g]: the floor of every kernel, `start_cycles` of the card's class,
     and the sum of partial results where k is split.
     """
-    start_cycles = constants.tensor_gemm["start_cycles"] * driving.start
+    start_cycles = cards.constants.tensor_gemm["start_cycles"] * driving.start
     summed_s = np.where((t.splits > 1) & ~operands.few_rows, driving.split_s, 0.0)
-    return np.asarray((constants.launch["floor_s"] + start_cycles / cards.tensor_hz) * cards.launch + summed_s)
+    return np.asarray((cards.constants.launch["floor_s"] + start_cycles / cards.tensor_hz) * cards.launch + summed_s)
 
 
 def _detail(

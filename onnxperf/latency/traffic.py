@@ -8,45 +8,43 @@ from __future__ import annotations
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms, pnorm
 
 
 def traffic(
-    nbytes: Array, cards: Cards, constants: Constants, norm: float,
-    reread_bytes: Array | float = 0.0, miss: Array | float = 0.0,
-) -> tuple[Array, Array]:  # fmt: skip
+    nbytes: Array, cards: Cards, norm: float, reread_bytes: Array | float = 0.0, miss: Array | float = 0.0
+) -> tuple[Array, Array]:
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
 
     nbytes [n, 1]: touched once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: how the times
     of DRAM and L2 join (`pnorm`). What the near partition of L2 still holds is not read from DRAM; tensors
     can fill `resident` of it. Source: fitted on the FP32 vector kernels of NeuSight's data.
     """
-    in_l2 = held_share(nbytes, constants.l2["resident"] * cards.l2_near, constants.l2["sharpness"])
+    in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2_near, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes + reread_bytes * miss)
     l2_bytes = nbytes + reread_bytes
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / cards.l2_stream_Bps
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
 
-def elementwise(works: Works, cards: Cards, constants: Constants, nbytes: Array, slots: Array | float) -> KernelTerms:
+def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float) -> KernelTerms:
     """Kernels of one thread an element that move `nbytes`, and issue `slots` instructions beside their FLOPs.
 
     FLOPs here are those of `op_models.pointwise`, where a division or an exponential counts 4; each takes several
     instructions, and a scheduler issues one for 32 threads a clock (Pascal's GP100 has two schedulers an SM, others
     four). Source: pow, tanh and gelu on NeuSight's cards.
     """
-    coef = constants.pointwise
-    memory, dram_bytes = traffic(nbytes, cards, constants, coef["norm"])
+    coef = cards.constants.pointwise
+    memory, dram_bytes = traffic(nbytes, cards, coef["norm"])
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     detail = {"DRAM bytes": dram_bytes}
-    return with_floor(compute, memory, coef["floor_s"], works["elements"], coef["norm"], cards, constants, detail)
+    return with_floor(compute, memory, coef["floor_s"], works["elements"], coef["norm"], cards, detail)
 
 
 def with_floor(
     compute: Array, memory: Array, floor_s: Array | float, threads: Array, norm: float, cards: Cards,
-    constants: Constants, detail: dict[str, Array], latency: Array | float = 0.0,
+    detail: dict[str, Array], latency: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """pnorm(floor, pnorm(busy, memory)): a floor shows where nothing else does, and is not added elsewhere.
 
@@ -55,7 +53,7 @@ def with_floor(
     """
     compute, memory, latency, floor = np.broadcast_arrays(compute, memory, latency, floor_s * cards.launch)
     busy = pnorm(compute, latency, p=4.0)
-    seconds = pnorm(floor, pnorm(busy, memory, p=norm), p=constants.pointwise["floor_norm"])
+    seconds = pnorm(floor, pnorm(busy, memory, p=norm), p=cards.constants.pointwise["floor_norm"])
     occupancy = np.minimum(threads / (cards.sms * cards.threads), 1)
     shown = {name: np.broadcast_to(v, seconds.shape) for name, v in detail.items()}
     return plain_terms(compute, memory, latency, floor, seconds, occupancy)._replace(detail=shown)

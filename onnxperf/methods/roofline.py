@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxperf.latency import Constants, KernelTerms, Method
+from onnxperf.latency import KernelTerms, Method
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.terms import Array
 from op_models import Transfer
 
 
-def roofline(works: Works, cards: Cards, constants: Constants, stored: Array, bound: KernelTerms) -> KernelTerms:
+def roofline(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
     """max(FLOPs / peak, bytes / bandwidth) with the datasheet's figures and no cache; a launch is the least there is.
 
     FLOPs are those of the operator, tiles behind a mask among them. Source: Williams, Waterman and Patterson,

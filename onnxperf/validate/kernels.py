@@ -57,4 +57,4 @@ def answers(table: Table, rows: Array, gpu: str, scored: Scored, c: Constants) -
             Kernels(tuple(Kernel(str(i), "", (), w) for i, w in enumerate(works))), [device], scored.method, c
         )
         return found.seconds[:, 0] + known.beside_s(c), found.half_width[:, 0]
-    return known.seconds(works, [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
+    return known.seconds(works, [device], c)[:, 0], half_widths(works, Cards([device], c))[:, 0]

@@ -42,8 +42,8 @@ def record(dtype: str, m: int = 16, n: int = 256, k: int = 512) -> dict[str, str
     ],
 )
 def test_products_have_the_bytes_of_their_types(dtype: str, pipe: str, read: int, written: int) -> None:
-    family, work, _ = product(record(dtype))
-    assert family == f"gemm {dtype}" and work is not None
+    table, work, _ = product(record(dtype))
+    assert table == f"gemm {dtype}" and work is not None
     assert (work.size[:4], work.pipe, work.matrix_flops) == ((1, 16, 256, 512), pipe, 2 * 16 * 256 * 512)
     assert (work.bytes_read, work.bytes_written) == (read, written)
     assert isinstance(work.size, Gemm)
@@ -52,9 +52,9 @@ def test_products_have_the_bytes_of_their_types(dtype: str, pipe: str, read: int
 def test_attention_by_phase() -> None:
     def of(phase: str, kv: str = "bfloat16") -> tuple[str, Attention, int]:
         r = {"phase": phase, "dtype": "bfloat16", "kv_dtype": kv, "heads": "8", "kv_heads": "2", "head_dim": "64"}
-        family, work, _ = attention({**r, "batch": "3", "seq": "128"})
+        table, work, _ = attention({**r, "batch": "3", "seq": "128"})
         assert work is not None and isinstance(work.size, Attention)
-        return family, work.size, work.bytes_read
+        return table, work.size, work.bytes_read
 
     q, cache = 3 * 8 * 64 * 2, 2 * 3 * 2 * 128 * 64
     assert of("generation") == ("attention decode", Attention(3, 8, 2, 1, 128, 64, 64, False), q + 2 * cache)
@@ -114,7 +114,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_the_sample_has_every_family() -> None:
+def test_the_sample_has_every_table() -> None:
     made = {t.name: t for t in tensor_core.DATASET.tables(SAMPLE)}
     products = {f"gemm {t}" for t in (*tensor_core.TYPES, *tensor_core.WEIGHT_ONLY)}
     assert set(made) == products | {"gemm bfloat16 sustained"} | set(tensor_core.PHASES.values())

@@ -3,6 +3,7 @@
 import shutil
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -14,11 +15,12 @@ from click.testing import CliRunner
 import gpu_specs
 from onnxperf import fitting
 from onnxperf.datasets import LEAST_S, SAMPLE, Table, files, models, read
+from onnxperf.derive import passes as passes_module
 from onnxperf.derive.__main__ import SHIPPED, main
 from onnxperf.derive.files import HEAD, domain, texts
 from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.passes import SETS, Derived, derive, generation, missed
-from onnxperf.errors import UsageError
+from onnxperf.errors import Error, UsageError
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import DISTANCES
 
@@ -103,6 +105,14 @@ def test_a_set_without_rows_is_not_passed_off_as_derived(tables: list[Table]) ->
     some = [t for t in tables if t.name in ("softmax", "deepbench conv")]
     with pytest.raises(UsageError, match="0 rows are too few to derive the 2 constants of 'power'"):
         derive(some)
+
+
+def test_kernels_that_are_measured_have_an_error_class(tables: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows would say how wide the ranges of all are that nobody measured."""
+    monkeypatch.setattr(passes_module, "SETS", {"recurrent": replace(SETS["recurrent"], after=())})
+    monkeypatch.setattr(passes_module, "class_on", lambda w, device: "unknown")
+    with pytest.raises(Error, match="'deepbench rnn' are measured, but their kernel family declares no error_class"):
+        derive(tables)
 
 
 def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_ranges_widen_with_distance() -> None:
     works = [product(1024), product(1024, batch=8)]
     rows = {"cards": ["t4"], "generations": [7]}
     near = shipped().having({f"interval.{c}.{k}": v for c in ("linear", "bmm") for k, v in rows.items()})
-    one = half_widths(works, Cards([T4, gpu_specs.load("v100-pcie-32gb"), gpu_specs.load("l4")], near), near)
+    one = half_widths(works, Cards([T4, gpu_specs.load("v100-pcie-32gb"), gpu_specs.load("l4")], near))
     assert (np.diff(one, axis=1) >= 0).all()
     for name, table in shipped().interval.items():
         if isinstance(table, dict) and name != "run":
@@ -66,7 +66,7 @@ def test_what_is_unlike_any_row_is_less_certain_than_a_new_card() -> None:
     )
     far = product(int(1024 * (2 * BEYOND)))
     assert in_domain([work, far, replace(work, dtype="float16")], ["linear"] * 3, c).tolist() == [True, False, False]
-    assert half_widths([work, far], Cards([T4], c), c)[:, 0].tolist() == [0.1, 0.5 * c.interval["outside"]]
+    assert half_widths([work, far], Cards([T4], c))[:, 0].tolist() == [0.1, 0.5 * c.interval["outside"]]
 
 
 def test_tensor_cores_have_classes_of_their_own() -> None:
@@ -81,7 +81,7 @@ def test_tensor_cores_have_classes_of_their_own() -> None:
     one = {"measured": 0.7, "known": 0.7, "new": 0.7, "within": 0.5}
     c = shipped().having({"interval.tensor_gemm": one, "interval.linear": {**one, "new": 0.2}})
     cards = Cards([gpu_specs.load("l4"), gpu_specs.load("p4")], c)
-    assert half_widths(works[:1], cards, c)[0].tolist() == [0.7, 0.2]
+    assert half_widths(works[:1], cards)[0].tolist() == [0.7, 0.2]
 
 
 def test_every_size_has_a_class_with_a_range() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -45,10 +45,10 @@ def butterfly(op, x):
     return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
 
 
-def card(works, cards, constants, dram_share):
+def card(works, cards, dram_share):
     memory = works["passes"] * works.bytes / cards.bandwidth
     compute = works.vector / works.vector_rate
-    launch = works["passes"] * constants.launch["kernel_s"] * cards.launch
+    launch = works["passes"] * cards.constants.launch["kernel_s"] * cards.launch
     return plain_terms(compute, memory, 0.0, launch, np.maximum(compute, memory) + launch)
 
 
@@ -61,7 +61,7 @@ METHOD = '''
 from onnxperf.latency.method import Method
 
 
-def times(works, cards, constants, stored, bound):
+def times(works, cards, stored, bound):
     return bound._replace(seconds=2 * bound.seconds)
 
 
@@ -81,10 +81,12 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
         assert [p.name for p in tmp_path.iterdir() if p.suffix] == [f"{name}.py"], "one file is all it takes"
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
         known = families.FAMILIES if package is families else methods.METHODS
-        for key, declared in package.declared().items():
-            monkeypatch.setitem(known, key, declared)
-        del sys.modules[f"{package.__name__}.{name}"]
-        delattr(package, name)
+        try:
+            for key, declared in package.declared().items():
+                monkeypatch.setitem(known, key, declared)
+        finally:
+            del sys.modules[f"{package.__name__}.{name}"]
+            delattr(package, name)
 
     return to
 
@@ -132,6 +134,48 @@ def test_a_size_has_one_family(add: Add) -> None:
     copy = FAMILY.replace("{error_class}", "").replace("KernelFamily(Butterfly", "KernelFamily(Pointwise")
     with pytest.raises(onnxperf.Error, match=r"both have a FAMILY for the size Pointwise: a size has one"):
         add(families, "butterfly", copy.replace("import op, work", "import Pointwise, op, work"))
+
+
+SET = """
+from onnxperf.latency.constants import ConstantSet, Parameter
+
+FITTED = ConstantSet("{name}", (Parameter("butterfly.dram", "share of the bandwidth", 0.5, 0.3, 1.0),))
+FAMILY = KernelFamily(Butterfly, card, streamed, constants=(FITTED,))
+"""
+
+
+def with_a_set(name: str) -> str:
+    """The family with a constant that is fitted, in a set of this name."""
+    text = FAMILY.replace("/ cards.bandwidth", '/ cards.constants.butterfly["dram"] / cards.bandwidth')
+    return text.replace("FAMILY = KernelFamily(Butterfly, card, streamed{error_class})", SET.replace("{name}", name))
+
+
+@pytest.fixture
+def _constants_read_again() -> Iterator[None]:
+    """Constants are read once; one test must not leave the next those of its own family."""
+    shipped.cache_clear()
+    yield
+    shipped.cache_clear()
+
+
+@pytest.mark.usefixtures("_constants_read_again")
+def test_what_nobody_fitted_yet_is_what_its_prior_says(add: Add) -> None:
+    add(families, "butterfly", with_a_set("butterfly"))
+    assert shipped().butterfly == {"dram": 0.5}
+    kernel, nbytes = summarise(transform("t4")).kernels[0], 12 * 2 * 4 * 256 * 4096
+    least = nbytes / 0.5 / gpu_specs.load("t4").bandwidth_Bps
+    assert kernel.seconds == pytest.approx(least + 12 * shipped().launch["kernel_s"], rel=0.01)
+
+
+def test_a_table_that_no_file_has_is_told_by_its_name() -> None:
+    with pytest.raises(AttributeError, match="no file of constants has a table 'butterfly'"):
+        _ = shipped().butterfly
+
+
+def test_two_sets_of_constants_are_no_one_file(add: Add) -> None:
+    add(families, "butterfly", with_a_set("gemm"))
+    with pytest.raises(onnxperf.Error, match="two sets of constants are called 'gemm'"):
+        families.constant_sets()
 
 
 def test_a_method_is_one_file(add: Add) -> None:

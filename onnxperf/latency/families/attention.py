@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants, ConstantSet, Parameter
+from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.fused_attention import attention
@@ -14,11 +14,11 @@ from onnxperf.latency.terms import Array, KernelTerms
 from op_models import Attention, Work
 
 
-def processor_attention(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def processor_attention(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """Two products and a softmax of 5 FLOPs a score; what they hand to each other goes through the caches."""
     scores = works["batch"] * works["heads"] * works["queries"] * works["keys"]
-    softmax_s = 5 * scores / constants.processor["vector_flops"] / (cards.sms * cards.hz)
-    return joined(works, cards, works.executed / works.rate + softmax_s, moving(works, cards, constants))
+    softmax_s = 5 * scores / cards.constants.processor["vector_flops"] / (cards.sms * cards.hz)
+    return joined(works, cards, works.executed / works.rate + softmax_s, moving(works, cards))
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:

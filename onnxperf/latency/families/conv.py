@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, nearest
-from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
+from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
@@ -22,20 +22,20 @@ from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, plain_te
 from op_models import Conv, Work
 
 
-def conv(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """A product with m = images x positions, n = channels out, k = what an output sums up; one for each group.
 
     Tensor cores run that product, CUDA cores the fastest of the algorithms that are open to the shape. A depthwise
     convolution has no product to speak of: its taps run on the vector units beside its traffic.
     """
     s = shape_of(works)
-    found = depthwise(works, cards, constants)
+    found = depthwise(works, cards)
     on_tensor = cards.tensor(works.pipes)
     product = np.broadcast_to(~((s.cin <= 4) & (s.groups > 1)), on_tensor.shape)
     if (product & ~on_tensor).any():
-        found = choose(product, best_of(list(cuda_core_algorithms(works, s, cards, constants))), found)
+        found = choose(product, best_of(list(cuda_core_algorithms(works, s, cards))), found)
     if (product & on_tensor).any():
-        found = choose(product & on_tensor, on_tensor_cores(works, s, cards, constants, dram_share), found)
+        found = choose(product & on_tensor, on_tensor_cores(works, s, cards, dram_share), found)
     return found
 
 
@@ -54,16 +54,16 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
     return KernelTerms(**terms, detail=detail)
 
 
-def depthwise(works: Works, cards: Cards, constants: Constants) -> KernelTerms:
+def depthwise(works: Works, cards: Cards) -> KernelTerms:
     """pnorm(FLOPs at a share of the vector rate, traffic) + launch: one thread an output."""
-    compute = works.matrix / (works.vector_rate * constants.convolution["depthwise_efficiency"])
-    memory = stream_s(works.bytes, cards, constants)
-    launch = constants.launch["kernel_s"] * cards.launch
-    seconds = pnorm(compute, memory, p=constants.pointwise["norm"]) + launch
+    compute = works.matrix / (works.vector_rate * cards.constants.convolution["depthwise_efficiency"])
+    memory = stream_s(works.bytes, cards)
+    launch = cards.constants.launch["kernel_s"] * cards.launch
+    seconds = pnorm(compute, memory, p=cards.constants.pointwise["norm"]) + launch
     return plain_terms(compute, memory, 0.0, launch, seconds)._replace(variant=np.full(memory.shape, "direct"))
 
 
-def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
     """The implicit product on tensor cores, on tiles of its own.
 
     Gathering the operand leaves the share `gather` of the arithmetic's rate. The product starts after `start_s`, which
@@ -71,18 +71,18 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, 
     either order.
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
-    coef = constants.tensor_convolution
+    coef = cards.constants.tensor_convolution
     product = _padded_product(works, s, cards, coef)
-    tiles = constants.having({f"tensor_gemm.{name}": coef[name] for name in ("tiles", "splits", "extra_k")})
-    bare = tensor_cores(works, product, cards, tiles, dram_share)
+    tiles = {f"tensor_gemm.{name}": coef[name] for name in ("tiles", "splits", "extra_k")}
+    bare = tensor_cores(works, product, cards.having(tiles), dram_share)
     compute, latency = bare.compute / coef["gather"], bare.latency / coef["gather"]
     transposed = 1 - works["last"]
-    transpose_s = transposed * stream_s(2 * s.x_bytes, cards, constants)
+    transpose_s = transposed * stream_s(2 * s.x_bytes, cards)
     start_s = np.where(cards.major < 8, coef["start_s"], coef["start_late_s"])
-    launch = (start_s + transposed * constants.launch["kernel_s"]) * cards.launch
+    launch = (start_s + transposed * cards.constants.launch["kernel_s"]) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
     padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)
-    padding_power = constants.cuda_core_gemm["padding_power"]
+    padding_power = cards.constants.cuda_core_gemm["padding_power"]
     detail = dict(bare.detail)
     if detail:
         detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
@@ -121,45 +121,45 @@ class CoreShape(NamedTuple):
     edge: Array
 
 
-def processor_conv(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def processor_conv(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """Products of whole registers, depthwise kernels, or products of groups narrower than a register; then traffic.
 
     What bias, sum and activation ask for beyond two FLOPs an output takes another pass over it. Depthwise kernels hide
     nothing of what they move from the core's own cache, the others all of it.
     """
-    coef, clocks_per_s = constants.processor, cards.sms * cards.hz
+    coef, clocks_per_s = cards.constants.processor, cards.sms * cards.hz
     groups, out, taps = (np.maximum(works[f], 1) for f in ("groups", "out", "taps"))
     cin, cout = np.maximum(works["cin"] / groups, 1), np.maximum(works["cout"] / groups, 1)
     s = CoreShape(groups, cin, cout, works["images"] * out, taps, np.sqrt(out))
     depthwise, dense = (cin == 1) & (groups > 1), (groups == 1) | (cin >= coef["register"])
     narrow_s = 2 * s.out * groups * cout * cin * taps / (works.rate * coef["narrow"])
-    grouped_s = np.where(depthwise, _core_depthwise_s(works, s, cards, constants), narrow_s)
-    compute = np.where(dense, _core_dense_s(works, s, constants), grouped_s)
+    grouped_s = np.where(depthwise, _core_depthwise_s(works, s, cards), narrow_s)
+    compute = np.where(dense, _core_dense_s(works, s, cards), grouped_s)
     beyond = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0)  # FLOPs
     pass_s = beyond * coef["pass_clocks"] / clocks_per_s
-    hidden = moving(works, cards, constants, 0.0)
-    shown = np.where(depthwise, moving(works, cards, constants) - hidden, 0.0)
+    hidden = moving(works, cards, 0.0)
+    shown = np.where(depthwise, moving(works, cards) - hidden, 0.0)
     return joined(works, cards, compute + pass_s, works.weights * fetch + hidden + shown)
 
 
-def _core_dense_s(works: Works, s: CoreShape, constants: Constants) -> Array:
+def _core_dense_s(works: Works, s: CoreShape, cards: Cards) -> Array:
     """2 outputs channels-out k at peak, [n, g]: channels come in whole registers, but for the few of an image.
 
     A load serves as many products as registers of channels out are open at once: r / (r + `thin`), scaled to 1 at the
     `open` registers that there can be.
     """
-    coef = constants.processor
-    k = s.taps * np.where(s.cin < coef["register"], s.cin, lanes(s.cin, constants)) + coef["extra_k"]
-    registers = np.minimum(lanes(s.cout, constants) / coef["register"], coef["open"])
+    coef = cards.constants.processor
+    k = s.taps * np.where(s.cin < coef["register"], s.cin, lanes(s.cin, cards)) + coef["extra_k"]
+    registers = np.minimum(lanes(s.cout, cards) / coef["register"], coef["open"])
     efficiency = registers / (registers + coef["thin"]) * (coef["open"] + coef["thin"]) / coef["open"]
-    return np.asarray(2 * s.out * s.groups * lanes(s.cout, constants) * k / works.rate / efficiency)
+    return np.asarray(2 * s.out * s.groups * lanes(s.cout, cards) * k / works.rate / efficiency)
 
 
-def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards, constants: Constants) -> Array:
+def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards) -> Array:
     """`tap_clocks` for each tap of a register of outputs, and `edge_clocks` for the share of them at a border."""
-    coef = constants.processor
+    coef = cards.constants.processor
     border = np.clip((np.sqrt(s.taps) - 1) / s.edge, 0, 1)
-    clocks = s.out * lanes(works["cout"], constants) * (coef["tap_clocks"] * s.taps + coef["edge_clocks"] * border)
+    clocks = s.out * lanes(works["cout"], cards) * (coef["tap_clocks"] * s.taps + coef["edge_clocks"] * border)
     return np.asarray(clocks / (cards.sms * cards.hz))
 
 

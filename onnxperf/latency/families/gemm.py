@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxperf.latency import long_products
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
+from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
@@ -26,7 +26,7 @@ HALF = ("tensor_fp16", "tensor_bf16")
 PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
 
 
-def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def gemm(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """A product of matrices: on tensor cores where the card has the kernel's pipe, on CUDA cores elsewhere.
 
     `dram_share` [n, g] is the share of the model's weights found in DRAM rather than L2.
@@ -34,13 +34,13 @@ def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     p = Product(*_sizes(works), works["tb"])
     on_tensor = cards.tensor(works.pipes)
     if on_tensor.any():
-        tiled = tensor_cores(works, p, cards, constants, dram_share)
+        tiled = tensor_cores(works, p, cards, dram_share)
         if not on_tensor.all():
-            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards, constants))
+            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards))
     else:
-        tiled = cuda_cores(works, p, cards, constants)
+        tiled = cuda_cores(works, p, cards)
     open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels do TF32, too
-    return choose(open_to, few_rows(works, p, cards, constants, dram_share, tiled), tiled) if open_to.any() else tiled
+    return choose(open_to, few_rows(works, p, cards, dram_share, tiled), tiled) if open_to.any() else tiled
 
 
 def _sizes(works: Works) -> tuple[Array, Array, Array, Array]:
@@ -49,9 +49,7 @@ def _sizes(works: Works) -> tuple[Array, Array, Array, Array]:
     return batch, m, n, k
 
 
-def few_rows(
-    works: Works, p: Product, cards: Cards, constants: Constants, dram_share: Array, tiled: KernelTerms
-) -> KernelTerms:
+def few_rows(works: Works, p: Product, cards: Cards, dram_share: Array, tiled: KernelTerms) -> KernelTerms:
     """A product with a vector, or a single one with up to four: kernels without tiles that stream the matrix once.
 
     pnorm(bytes at the rate of the memory that holds them, FLOPs at a share of the lanes; 2) + launch, where that is
@@ -60,14 +58,14 @@ def few_rows(
     however little of them is filled. Batches of vectors stream in GPT-2's steps under ONNX Runtime, whose time grows
     by the bytes of its past.
     """
-    coef, l2 = constants.cuda_core_few_rows, constants.l2
+    coef, l2 = cards.constants.cuda_core_few_rows, cards.constants.l2
     moving = works.bytes - works.weights
     evicted_bytes = moving / (1 + (l2["resident"] * cards.l2 / np.maximum(moving, 1)) ** l2["sharpness"])
     dram_bytes = dram_share * works.weights + evicted_bytes
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), works.bytes / (cards.l2_Bps * l2["achieved"])
     memory = np.maximum(dram_s, l2_s) * cards.memory
     compute = works.matrix / (works.rate * coef["efficiency"]) * cards.compute
-    launch = constants.launch["kernel_s"] * cards.launch
+    launch = cards.constants.launch["kernel_s"] * cards.launch
     streamed = plain_terms(compute, memory, 0.0, launch, pnorm(compute, memory, p=2) + launch)
     streamed = streamed._replace(variant=np.full(streamed.seconds.shape, "few rows"))
     fewest = np.minimum(p.m, p.n)
@@ -75,15 +73,15 @@ def few_rows(
     return choose(has_kernel & (streamed.seconds < tiled.seconds), streamed, tiled)
 
 
-def processor_gemm(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """2 batch m n (k + `extra_k`) at peak, n in whole registers; then traffic.
 
     The weights' stream comes on top of the arithmetic, at `fetch` [n, g] seconds a byte: the rows of the left operand
     are few enough to stay in the core's own cache.
     """
     batch, m, n, k = _sizes(works)
-    compute = 2 * batch * m * lanes(n, constants) * (k + constants.processor["extra_k"]) / works.rate
-    return joined(works, cards, compute, works.weights * fetch + moving(works, cards, constants))
+    compute = 2 * batch * m * lanes(n, cards) * (k + cards.constants.processor["extra_k"]) / works.rate
+    return joined(works, cards, compute, works.weights * fetch + moving(works, cards))
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:

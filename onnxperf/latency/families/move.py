@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms
@@ -13,27 +12,27 @@ from onnxperf.latency.traffic import elementwise
 from op_models import Move
 
 
-def move(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """Movement: one thread an element, whose place in the input is computed where runs are shorter than the tensor.
 
     A run is a stretch of elements that lie together in both tensors. One that is shorter than `short_run_bytes` makes
     memory fetch more than is used, up to `most_waste` times; L1 and L2 catch half of that.
     """
-    coef = constants.pointwise
+    coef = cards.constants.pointwise
     width = np.maximum(works.bytes / np.maximum(works["elements"], 1) / 2, 0.5)
     run_bytes = np.maximum(works["run"] * width, width)
     waste = np.clip(coef["short_run_bytes"] / run_bytes, 1, coef["most_waste"])
     nbytes = works.bytes * (1 + waste) / 2
     strided = works["run"] < works["elements"]
     slots = coef["address_slots"] * strided * works["elements"]
-    return elementwise(works, cards, constants, nbytes, slots)
+    return elementwise(works, cards, nbytes, slots)
 
 
-def processor_move(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def processor_move(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """Copies: every contiguous run takes a few clocks beside its bytes."""
     runs = works["elements"] / np.maximum(works["run"], 1)
-    compute = runs * constants.processor["run_clocks"] / (cards.sms * cards.hz)
-    return joined(works, cards, compute, works.weights * fetch + moving(works, cards, constants))
+    compute = runs * cards.constants.processor["run_clocks"] / (cards.sms * cards.hz)
+    return joined(works, cards, compute, works.weights * fetch + moving(works, cards))
 
 
 FAMILY = KernelFamily(Move, move, processor_move, lambda w, on_tensor: "movement")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants, ConstantSet, Parameter
+from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
@@ -11,9 +11,9 @@ from onnxperf.latency.traffic import elementwise
 from op_models import Pointwise
 
 
-def pointwise(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """Traffic, or the instructions of one thread an element, whichever takes longer."""
-    return elementwise(works, cards, constants, works.bytes, 0.0)
+    return elementwise(works, cards, works.bytes, 0.0)
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"

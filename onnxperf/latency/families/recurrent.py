@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants, ConstantSet, Parameter
+from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.families.gemm import CUDA_CORES, TENSOR_CORES, gemm
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
@@ -15,7 +15,7 @@ from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 from op_models import BITS, Gemm, Recurrent, Work
 
 
-def recurrent(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def recurrent(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """seconds = x W of all steps as one product + `steps` times (h R + what a step costs beside it) + the gates.
 
     h R is one product, the directions side by side, and the batch its rows; its weights stay in L2 from step to step
@@ -28,11 +28,11 @@ def recurrent(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     all_inputs = [Gemm(1, s.steps * s.batch, s.directions * s.gates * s.hidden, s.input) for s in sizes]
     one_state = [Gemm(1, s.batch, s.directions * s.gates * s.hidden, s.hidden) for s in sizes]  # side by side
     has_inputs = np.where(works["input"] > 0, 1.0, 0.0)
-    inputs = gemm(_products(works.each, all_inputs, cards), cards, constants, dram_share)
+    inputs = gemm(_products(works.each, all_inputs, cards), cards, dram_share)
     states = _products(works.each, one_state, cards)
-    in_l2 = held_share(states.weights, constants.tensor_gemm["hot"] * cards.l2, constants.l2["sharpness"])
-    step = gemm(states, cards, _of_steps(cards, constants), 1 - in_l2)
-    coef, steps = constants.recurrent, works["steps"]
+    in_l2 = held_share(states.weights, cards.constants.tensor_gemm["hot"] * cards.l2, cards.constants.l2["sharpness"])
+    step = gemm(states, _of_steps(cards), 1 - in_l2)
+    coef, steps = cards.constants.recurrent, works["steps"]
     by_generation = [coef["step_before_cc7_s"], coef["step_cc7_s"]]
     start = np.select([cards.major < 7, cards.major < 8], by_generation, coef["step_s"]) * cards.launch
     gates = works.vector / works.vector_rate
@@ -50,13 +50,15 @@ def recurrent(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     )._replace(detail=detail)
 
 
-def _of_steps(cards: Cards, constants: Constants) -> Constants:
-    """The constants of a step's product: before Volta tiles of its own, and no parts of k that would be added up."""
+def _of_steps(cards: Cards) -> Cards:
+    """The cards with the constants of a step's product: before Volta tiles of its own, and no parts of k that would be
+    added up.
+    """
     if (cards.major >= 7).all():
-        return constants
-    coef, step_tiles = constants.cuda_core_tiles, constants.recurrent["tiles"]
+        return cards
+    coef, step_tiles = cards.constants.cuda_core_tiles, cards.constants.recurrent["tiles"]
     tiles = {f"cuda_core_tiles.{kind}": {**coef[kind], **step_tiles} for kind in ("batched", "single")}
-    return constants.having({**tiles, "cuda_core_tiles.splits": np.where(cards.major < 7, 1, coef["splits"])})
+    return cards.having({**tiles, "cuda_core_tiles.splits": np.where(cards.major < 7, 1, coef["splits"])})
 
 
 def _products(works: Sequence[Work], sizes: list[Gemm], cards: Cards) -> Works:
@@ -70,12 +72,12 @@ def _products(works: Sequence[Work], sizes: list[Gemm], cards: Cards) -> Works:
     return Works([product(w, s) for w, s in zip(works, sizes, strict=True)], cards)
 
 
-def processor_recurrent(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
+def processor_recurrent(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """The arithmetic, and the recurrent weights once a step, from the shared cache."""
-    coef = constants.processor
+    coef = cards.constants.processor
     compute = works.matrix / works.rate + works.vector / coef["vector_flops"] / (cards.sms * cards.hz)
     every_step = np.maximum(works["steps"], 1) * works.weights / (coef["shared_bytes"] * cards.hz) * cards.memory
-    return joined(works, cards, compute, works.weights * fetch + every_step + moving(works, cards, constants))
+    return joined(works, cards, compute, works.weights * fetch + every_step + moving(works, cards))
 
 
 RECURRENT = ConstantSet(

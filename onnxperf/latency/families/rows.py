@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constants import Constants
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
@@ -48,14 +47,14 @@ class Grid(NamedTuple):
     parts: Array
 
 
-def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
+def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
 
     memory: what is swept again comes from DRAM where the rows in flight exceed L2;
     miss = 1 / (1 + (`miss` L2 / bytes in flight)^`miss_sharpness`).
     compute: issue slots of all threads, or the vector FLOPs. latency: waves x (`row_s` + `step_s` x steps of a row).
     """
-    coef = constants.rows
+    coef = cards.constants.rows
     kind = _kind(works)
     grid = _grid(works, kind, cards, coef)
     all_parts = kind.number * grid.parts
@@ -63,18 +62,18 @@ def rows(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     reread_bytes = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
     open_bytes = open_rows * works.read / all_parts
     miss = 1 / (1 + (coef["miss"] * cards.l2_near / np.maximum(open_bytes, 1)) ** coef["miss_sharpness"])
-    memory, dram_bytes = traffic(works.bytes, cards, constants, coef["norm"], reread_bytes, miss)
+    memory, dram_bytes = traffic(works.bytes, cards, coef["norm"], reread_bytes, miss)
     slots, steps = _slots(kind.width / grid.parts, grid.threads, kind, coef)
     issued = np.maximum(all_parts / cards.sms, 1) * grid.threads * slots
     issue_s = issued / (cards.schedulers * 32 * cards.hz) * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     row_s = np.where(kind.own_block, coef["shared_s"], coef["row_s"] + coef["step_s"] * steps)
     latency = np.ceil(all_parts / grid.in_flight) * row_s
-    joined_s = np.where(grid.parts > 1, constants.launch["kernel_s"] / cards.launch, 0.0)
+    joined_s = np.where(grid.parts > 1, cards.constants.launch["kernel_s"] / cards.launch, 0.0)
     detail = {"threads of a row": grid.threads, "rows in flight": open_rows}
     detail |= {"miss share": miss, "DRAM bytes": dram_bytes}
     return with_floor(
-        compute, memory, coef["floor_s"] + joined_s, all_parts * grid.threads, coef["overlap"], cards, constants,
+        compute, memory, coef["floor_s"] + joined_s, all_parts * grid.threads, coef["overlap"], cards,
         detail, latency,
     )  # fmt: skip
 
