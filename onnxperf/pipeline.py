@@ -12,10 +12,9 @@ from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.export import source
 from onnxperf.graph import Graph, Note, load
-from onnxperf.prediction import Prediction
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns, usual_host
 from onnxperf.scenario import PLATFORMS, Scenario
-from onnxperf.summary import summarise
 
 if TYPE_CHECKING:
     from onnx import ModelProto

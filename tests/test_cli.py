@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import gpu_specs
 import onnxperf
 from onnxperf import cli
-from onnxperf.arguments import parse_shape
+from onnxperf.cli.arguments import parse_shape
 from onnxperf.tables import duration
 
 ROOT = Path(__file__).parent.parent
@@ -398,7 +398,7 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom\x1b[31m")
 
-    monkeypatch.setattr("onnxperf.summary.summarise", broken)
+    monkeypatch.setattr("onnxperf.prediction.summarise", broken)
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4")
     assert code == 70
     assert "bug" in err and "\x1b" not in err and "Traceback" not in err
@@ -417,7 +417,7 @@ def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onnxperf.summary.summarise", interrupted)
+    monkeypatch.setattr("onnxperf.prediction.summarise", interrupted)
     assert onnxperf_cli("predict", RESNET, "--gpu", "l4")[0] == 130
 
 

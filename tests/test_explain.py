@@ -17,8 +17,8 @@ from onnxperf.graph import Graph
 from onnxperf.latency import shipped
 from onnxperf.latency.constants import Constants
 from onnxperf.pipeline import Request, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 from tests.test_cli import SAMPLES, golden, run
 

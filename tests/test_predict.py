@@ -25,8 +25,8 @@ import onnxperf
 from onnxperf import Prediction, predict
 from onnxperf.methods import METHODS
 from onnxperf.passes import PRECISIONS
+from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
-from onnxperf.summary import _busy, _shares
 from tests.zoo import PLAIN, sizes
 
 ROOT = Path(__file__).parents[1]

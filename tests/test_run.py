@@ -17,9 +17,9 @@ from onnxperf.errors import UsageError
 from onnxperf.latency import estimate
 from onnxperf.methods import METHODS
 from onnxperf.pipeline import Request, find, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario
-from onnxperf.summary import summarise
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 #: Pascal, Volta, Turing, Ada and Hopper; and a Jetson module, whose usual host is its own.

@@ -16,8 +16,8 @@ from onnxperf.lower import Kernels
 from onnxperf.measure.profile import Joined, joined
 from onnxperf.measure.record import Measurement
 from onnxperf.pipeline import Request, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 
 WHOLE = "the whole run"
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 import click
 
 from onnxperf import __version__
-from onnxperf.arguments import debug
 from onnxperf.cli import models, on_device, predictions
+from onnxperf.cli.arguments import debug
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.output import prepare_streams, settle_streams
 

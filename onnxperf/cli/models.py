@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.arguments import OUT, debug, of_an_export, parse_input
+from onnxperf.cli.arguments import OUT, debug, of_an_export, parse_input
 from onnxperf.errors import printable
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.arguments import counted_here, debug, of_a_job, scored_here
+from onnxperf.cli.arguments import counted_here, debug, of_a_job, scored_here
 
 
 @click.command()

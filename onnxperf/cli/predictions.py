@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf import arguments
-from onnxperf.arguments import SIZE_UNITS, TIME_UNITS, Quantity, Share, debug, of_a_run
+from onnxperf.cli import arguments
+from onnxperf.cli.arguments import SIZE_UNITS, TIME_UNITS, Quantity, Share, debug, of_a_run
 from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
@@ -51,16 +51,15 @@ def predict(
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
-    from onnxperf.summary import summarise
+    from onnxperf.prediction import summarise
 
-    run = _run(model, json_to, **terms)
-    prediction = summarise(run)
+    prediction = summarise(_run(model, json_to, **terms))
 
     def screen() -> None:
-        from onnxperf.report import show
         from onnxperf.tables import console
+        from onnxperf.views.prediction import show
 
-        show(console(), prediction, run.devices[0], top=top, detail=detail, changes=changes(prediction))
+        show(console(), prediction, top=top, detail=detail, changes=changes(prediction))
 
     deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
 
@@ -84,7 +83,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
     """
     from onnxperf.decide.budget import keep
     from onnxperf.pipeline import find
-    from onnxperf.summary import summarise
+    from onnxperf.prediction import summarise
     from onnxperf.tables import duration, size
 
     if max_latency is None and max_memory is None:
@@ -134,15 +133,14 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     if terms["fit"]:
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
     from onnxperf.decide.two_models import compare, keep
-    from onnxperf.pipeline import find
 
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
 
     def screen() -> None:
-        from onnxperf.decide.show import show
         from onnxperf.tables import console
+        from onnxperf.views.difference import show
 
-        show(console(), found, find(terms["gpu"])[0], top=top)
+        show(console(), found, top=top)
 
     deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
 
@@ -197,10 +195,11 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
         raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
     from onnxperf import explain as room
     from onnxperf.tables import console
+    from onnxperf.views.explanation import show
 
     subject = room.product_graph(arguments.parse_product(gemm)) if gemm is not None else model or ""
     explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
-    deliver(json_to, explanation.to_json, lambda: room.show(console(), explanation))
+    deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 
 @click.command()
@@ -216,9 +215,9 @@ def gpus(name: str | None, as_json: bool) -> None:
       onnxperf gpus l4
     """
     import gpu_specs
-    from onnxperf import gpus as cards
     from onnxperf.pipeline import find
     from onnxperf.tables import console
+    from onnxperf.views import cards
 
     json_to = "-" if as_json else None
     if name is None:

@@ -20,8 +20,7 @@ from onnxperf.measure.profile import Joined, by_class, joined, worst
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
 from onnxperf.pipeline import Request, find, run_of
-from onnxperf.prediction import Prediction
-from onnxperf.summary import summarise
+from onnxperf.prediction import Prediction, summarise
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed

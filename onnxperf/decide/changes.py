@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from onnxperf.errors import Error
-from onnxperf.prediction import Prediction
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.scenario import PLATFORMS
-from onnxperf.summary import summarise
 
 WORTH = 0.97  # of the time: less is not named
 

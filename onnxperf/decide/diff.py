@@ -20,7 +20,15 @@ from onnxperf.latency import family_of
 from onnxperf.prediction import KernelPrediction, Prediction
 from op_models import Move, Pointwise, Transfer
 
-CAUSES = ("same", "slower", "faster", "changed", "added", "removed")
+#: Why two kernels, or a kernel and none, don't take the same time; and how that is said.
+CAUSES = {
+    "same": "same work and time",
+    "slower": "same work, slower in B",
+    "faster": "same work, faster in B",
+    "changed": "other work in B",
+    "added": "only in B",
+    "removed": "only in A",
+}
 ALIKE = 1e-2  # of its time: kernels with the same work that differ by less take the same
 CELLS = 1 << 25  # of the table that alignment fills, two bytes each
 LAYOUT = ("last", "ta", "tb")  # how an operand lies in memory is no other work
@@ -112,7 +120,7 @@ class Difference:
             "ratio": self.ratio,
             "launch_and_gaps_seconds": self.launch_and_gaps_seconds,
             "matched": {"kernels": len(matched), "seconds": total(matched)},
-            **{cause: [c.to_dict() for c in self.of(cause)] for cause in CAUSES[1:]},
+            **{cause: [c.to_dict() for c in self.of(cause)] for cause in CAUSES if cause != "same"},
             "groups": [
                 {"operator": operator, "cause": cause, "kernels": len(changes), "seconds": total(changes)}
                 for (operator, cause), changes in self.groups.items()

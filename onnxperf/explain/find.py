@@ -16,9 +16,8 @@ from onnxperf.explain.waterfall import waterfall
 from onnxperf.graph import Graph
 from onnxperf.latency import single
 from onnxperf.lower import Kernel
-from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.prediction import KernelPrediction, Prediction, summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"

@@ -19,10 +19,8 @@ def show(out: Console, e: Explanation) -> None:
     if e.remark:
         out.print(Text(printable(e.remark), style="yellow"))
     line = Text(f"\n{duration(e.seconds)}", style="bold green")
-    line.append(
-        f"  ({e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)})", style="default"
-    )
-    line.append(f"   bound by {e.bound_by}", style="default")
+    between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
+    line.append(f"  ({between})   bound by {e.bound_by}", style="default")
     out.print(line)
     if e.steps:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, e.unit)} on the datasheet"
@@ -31,28 +29,16 @@ def show(out: Console, e: Explanation) -> None:
         out.print()
         full = "#" if out.options.ascii_only else "█"
         top = max(s.rate for s in e.steps)
-        rows = [
-            (s.name, f"x {s.factor:.3f}", amount(s.rate, e.unit), full * round(BAR * s.rate / top), s.why)
-            for s in e.steps
-        ]
-        total = (
-            "all factors",
-            f"x {e.product:.3f}",
-            amount(e.achieved, e.unit),
-            "",
-            "multiplied: the rate of the estimate",
-        )
+        rows = [(s.name, s.factor, s.rate, full * round(BAR * s.rate / top), s.why) for s in e.steps]
+        rows.append(("all factors", e.product, e.achieved, "", "multiplied: the rate of the estimate"))
+        cells = [(name, f"x {factor:.3f}", amount(rate, e.unit), *said) for name, factor, rate, *said in rows]
         names = ("!from peak to achieved", "#factor", "#rate", "!", "why")
-        out.print(tabulate(out, names, [*rows, total], spare=("",)))
+        out.print(tabulate(out, names, cells, spare=("",)))
     for section in e.sections:
         out.print()
-        valued = any(line.value != "" for line in section.lines)
-        cells = [
-            (printable(x.name), printable(x.formula), amount(x.value, x.unit), printable(x.source))
-            for x in section.lines
-        ]
-        if valued:
-            out.print(tabulate(out, (f"!{section.title}", "how", "#value", "source"), cells, spare=("source",)))
+        lines = [(*map(printable, (x.name, x.formula, x.source)), amount(x.value, x.unit)) for x in section.lines]
+        if any(value for *_, value in lines):
+            lines = [(name, formula, value, source) for name, formula, source, value in lines]
+            out.print(tabulate(out, (f"!{section.title}", "how", "#value", "source"), lines, spare=("source",)))
         else:
-            lines = [(a, b, d) for a, b, _, d in cells]
-            out.print(tabulate(out, (f"!{section.title}", "values", "source"), lines))
+            out.print(tabulate(out, (f"!{section.title}", "values", "source"), [line[:3] for line in lines]))

@@ -22,7 +22,7 @@ else:
 
 def _named_in(room: str) -> tuple[str, ...]:
     """The names of what stands in a room as one module each, without loading it."""
-    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).with_name(room))]))
+    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).parents[1] / room)]))
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")

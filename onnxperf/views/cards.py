@@ -13,9 +13,9 @@ from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
-#: What a Device carries that is no figure of the card.
-NO_FACT = frozenset({"id", "name", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
-
+#: What a Device carries that is no fact about the card with a source.
+NO_FACT = frozenset({"id", "name", "kind", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
+#: What is not known of a processor, or means nothing there.
 NOT_OF_A_CPU = frozenset({
     "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
     "nvlink_Bps", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
@@ -24,8 +24,8 @@ NOT_OF_A_CPU = frozenset({
 
 def facts(device: Device) -> dict[str, Any]:
     """A card's figures by name, in SI units; its rates one by one."""
-    left = NO_FACT | (NOT_OF_A_CPU if device.kind == "cpu" else {"l3_bytes"})
-    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left}
+    left_out = NO_FACT | (NOT_OF_A_CPU if device.kind == "cpu" else {"l3_bytes"})
+    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left_out}
     return {**named, **device.dense_flops}
 
 
@@ -68,8 +68,8 @@ def show_gpu(out: Console, device: Device) -> None:
     rows = []
     for name, value in facts(device).items():
         source = device.source_of(name)
-        grade = (source.status, source.text) if source else ("default", "the card file does not say")
-        rows.append((name, printable(quantity(name, value)), grade[0], printable(grade[1])))
+        status, text = (source.status, source.text) if source else ("default", "the card file does not say")
+        rows.append((name, printable(quantity(name, value)), status, printable(text)))
     out.print(tabulate(out, ("!fact", "!value", "!status", "source"), rows, spare=("status", "source")))
     for note in device.notes:
         out.print(Text(printable(note)))
@@ -82,6 +82,7 @@ def as_json(device: Device) -> dict[str, Any]:
         "id": device.id,
         "name": device.name,
         "aliases": [*device.aliases, *device.short_names],
+        "kind": device.kind,
         **{k: list(v) if isinstance(v, tuple) else v for k, v in known.items() if k not in device.dense_flops},
         "dense_flops": dict(device.dense_flops),
         "sources": {name: {"status": s.status, "text": s.text} for name in known if (s := device.source_of(name))},
