@@ -67,7 +67,7 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
 def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
     """Which of the constants behind this answer no measurement stands behind, and for how much of its kernels' time."""
     method, device, interval = run.method, run.devices[j], run.constants.interval
-    if method.own_form:
+    if method.own_terms:
         return
     if DEVICE_MODELS[device.kind].error_class:
         if device.corrections == Corrections():
@@ -92,20 +92,24 @@ def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
 
 
 def _far_from_measurements(run: Run, j: int) -> Iterator[Note]:
-    """Where no measurement is near, and ranges are wider for it."""
+    """Where no measurement is near. Ranges are wider for it, unless they are one for all kernels: those of a method
+    with an error class of its own, and of a calibrated device.
+    """
     device, c = run.devices[j], run.constants
+    one_for_all = run.method.error_class or device.corrections.half_width is not None
+    ranges = "ranges are no wider for it" if one_for_all else "ranges are wider"
     if DEVICE_MODELS[device.kind].error_class:
         return
     if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
         known = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability
         says = f"{device.id} has compute capability {major}.{minor}; the cards that constants were derived from have"
-        yield Note("outside-calibration", f"{says} {known}: ranges are wider")
+        yield Note("outside-calibration", f"{says} {known}: {ranges}")
     works = [k.work for k in run.kernels.rows]
     names = [class_on(w, device) for w in works]
     outside = [k for k, near in zip(run.kernels.rows, in_domain(works, names, c), strict=True) if not near]
     if outside:
-        says = f"{len(outside)} of {len(works)} kernels are unlike any measured one in size or type: ranges are wider"
+        says = f"{len(outside)} of {len(works)} kernels are unlike any measured one in size or type: {ranges}"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
 
 

@@ -353,7 +353,17 @@ def test_shapes_that_say_nothing(text: str) -> None:
 def test_usage_errors_exit_with_2(onnxperf_cli, arguments: tuple[str, ...]) -> None:
     code, out, err = onnxperf_cli(*arguments)
     assert (code, out) == (2, "")
-    assert err and "Traceback" not in err
+    assert err.startswith("onnxperf: ") and err.count("\n") == 1
+
+
+def test_wrong_options_are_told_in_a_line_with_the_command_whose_help_says_more(onnxperf_cli) -> None:
+    for arguments, says in (
+        (("predict", RESNET), "Missing option '--gpu'; see onnxperf predict --help"),
+        (("export", "torch"), "Missing argument 'MODULE:FACTORY'; see onnxperf export torch --help"),
+        (("nothing",), "No such command 'nothing'; see onnxperf --help"),
+    ):
+        assert onnxperf_cli(*arguments)[2] == f"onnxperf: {says}\n"
+    assert "Commands:" in "".join(onnxperf_cli()[1:])
 
 
 def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
@@ -402,6 +412,7 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4")
     assert code == 70
     assert "bug" in err and "\x1b" not in err and "Traceback" not in err
+    assert f"in {__file__}, line {broken.__code__.co_firstlineno + 1})" in err
     for arguments in ((*PREDICT, "--debug"), ("--debug", *PREDICT)):
         code, _, err = onnxperf_cli(*arguments)
         assert code == 70

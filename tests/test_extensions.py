@@ -281,7 +281,7 @@ METHOD = """
 
     METHOD = Method(
         name="my-method", describe="twice the speed-of-light bound, added up", times=twice,
-        own_form="twice the bound",
+        own_terms=True,
     )
 """
 

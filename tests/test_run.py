@@ -113,7 +113,7 @@ def test_cards_that_can_not_share_a_run_are_refused() -> None:
 
 def test_a_term_that_comes_back_finds_its_stages_again(run: Run) -> None:
     there = run.under(precision="fp16", streams=2)
-    again = there.under(method="sum").under(precision="keep", streams=1, method="tile-wave")
+    again = there.under(method="sum", streams=1).under(precision="keep", method="tile-wave")
     assert stages(again) == stages(run)  # arrays have no order: equal only where they are the same
 
 
@@ -129,6 +129,8 @@ def test_a_term_that_is_wrong_is_refused_before_any_stage(run: Run) -> None:
         run.under(method="guess")
     with pytest.raises(UsageError, match="leave --streams at 1"):
         run.under(cuda_graph=True, streams=2)
+    with pytest.raises(UsageError, match="--cuda-graph would change nothing under the method sum"):
+        run.under(cuda_graph=True).under(method="sum")
 
 
 # several devices

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxperf.decide.diff import CAUSES, Difference, difference, total
 from onnxperf.errors import LimitExceeded, UsageError
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, opened
 from onnxperf.pipeline import Gpu, Request, find, run_of
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.tables import duration, shortened
@@ -62,10 +62,9 @@ def _names(r: Request) -> dict[str, set[str]]:
         return {"dims": set(), "shapes": set(), "trip_counts": set()}
     from onnxperf.graph.bind import declared_dims
     from onnxperf.graph.proto import graphs_in, nodes_in
-    from onnxperf.graph.read import read
     from onnxperf.graph.trips import LOOPS
 
-    top = read(r.model)[0].graph
+    top = opened(r.model).proto.graph
     infos = [i for g in (top, *graphs_in(top.node)) for i in (*g.input, *g.value_info, *g.output)]
     nodes = [*nodes_in(top.node)]
     return {

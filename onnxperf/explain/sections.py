@@ -156,7 +156,9 @@ def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
 def bounds(x: KernelFacts) -> Iterator[Line]:
     """Every term, what the model makes of them, the speed-of-light bound, and which of them bounds the kernel."""
     b, least, d = x.terms, x.bound, x.device
-    where = x.method.own_form or f"latency, {type(x.kernel.work.size).__name__}"
+    where = f"latency, {type(x.kernel.work.size).__name__}"
+    if x.method.own_terms:
+        where = f"methods, {x.method.name}"
     w = x.kernel.work
     flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
     for name, text in TERMS.items():

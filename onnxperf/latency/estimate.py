@@ -56,8 +56,8 @@ def estimate(
     """Estimate all kernels on all devices, with the shipped constants unless others are given.
 
     seconds = repeats x max(corrections x the method's seconds, speed-of-light bound) x power factor; copies over the
-    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and where the
-    method's error class has no ranges among the constants.
+    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
+    UsageError where the method's error class has no ranges among the constants.
     """
     constants = constants or shipped()
     cards = Cards(devices, constants)
@@ -70,7 +70,7 @@ def estimate(
     work_joules = energy(work_list, cards, constants, dram_share(stored, cards, constants), terms.executed_share)
     joules = repeats * work_joules[rows]
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
-    corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
+    corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     factor = np.ones((len(devices),))
     if method.power_limit:
         at_full_clock = (repeats * corrections * terms.seconds[rows])[~transfer].sum(axis=0)
