@@ -10,7 +10,6 @@ from onnxperf.graph import Graph, fresh
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
 from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work, work_or_bytes
 
-COMPUTE, COPY = "compute", "copy"
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
@@ -37,9 +36,9 @@ class HostNode(NamedTuple):
 class Kernel:
     """One device activity, with the names of the ONNX nodes whose work it does.
 
-    after: indices of the kernels whose results it reads; stream: COMPUTE, or COPY between host and device; repeat:
-    how often it runs, one after the other; assumed: no rule knows the operator; blocks: the host waits for the result;
-    rank: the process, with a host thread and a card of its own, that launches it.
+    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: no
+    rule knows the operator; blocks: the host waits for the result; rank: the process, with a host thread and a card of
+    its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node).
     """
@@ -49,7 +48,6 @@ class Kernel:
     nodes: tuple[str, ...]
     work: Work
     after: tuple[int, ...] = ()
-    stream: str = COMPUTE
     assumed: bool = False
     blocks: bool = False
     repeat: int = 1
@@ -115,9 +113,10 @@ def lower(
         else:
             w, assumed = _work(o, runtime, tf32)
             row = Kernel(
-                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat
-            )
-            rows.add(replace(row, visited=WITHIN not in o.attrs), o.present, o.outputs)
+                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat,
+                visited=WITHIN not in o.attrs,
+            )  # fmt: skip
+            rows.add(row, o.present, o.outputs)
     if include_transfers:
         on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
         for t in graph.outputs:
@@ -150,14 +149,15 @@ class _Rows:
         for t in read:
             if t.stored:
                 self.stored[t.name] = max(self.stored.get(t.name, 0), min(t.bytes, kernel.work.weight_bytes))
-        self.found.append(replace(kernel, skipped=tuple(self.skipped)))
+        self.found.append(replace(kernel, skipped=tuple(self.skipped)) if self.skipped else kernel)
         self.skipped.clear()
 
     def kernels(self) -> Kernels:
         """All rows, under unique names: an operator that a pass inserted may be called like a node of the file."""
         taken: set[str] = set()
-        rows = tuple(replace(k, name=fresh(k.name, taken)) for k in self.found)
-        return Kernels(rows, tuple(self.skipped), sum(self.stored.values()))
+        names = [fresh(k.name, taken) for k in self.found]
+        rows = (k if k.name == name else replace(k, name=name) for k, name in zip(self.found, names, strict=True))
+        return Kernels(tuple(rows), tuple(self.skipped), sum(self.stored.values()))
 
 
 def host_node(o: Operator) -> HostNode:
@@ -172,7 +172,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
-    return Kernel(name, "Transfer", (), w, stream=COPY, blocks=not pinned)
+    return Kernel(name, "Transfer", (), w, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
