@@ -13,11 +13,10 @@ from onnxperf.decide.two_models import signed
 from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import KernelPrediction, Prediction
-from onnxperf.tables import duration, shortened, tabulate
+from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.views.prediction import QUIET
 
 GROUPS = 12  # lines by operator before the rest is summed up
-NOTHING = "-"
 #: Remarks that say how many kernels they are about.
 COUNTING = frozenset({"assumed-constants", "outside-calibration"})
 
@@ -25,27 +24,24 @@ COUNTING = frozenset({"assumed-constants", "outside-calibration"})
 def show(out: Console, d: Difference, *, top: int = 8) -> None:
     """Print a difference. `top` is how many kernels to list, those that cost or save most first."""
     s = d.a.scenario
-    for side, p in (("A", d.a), ("B", d.b)):
-        out.print(Text(printable(f"{side}: {p.scenario.model}"), style="bold"))
     batch = f"batch {s.batch}" + (f" in A, {d.b.scenario.batch} in B" if d.b.scenario.batch != s.batch else "")
     terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {s.precision} precision, {batch}, {s.method}"
-    out.print(Text(printable(terms), style="dim"))
-    out.print()
-    out.print(Text(verdict(d), style="bold green"))
-    out.print()
+    asked = Text(printable(f"A: {s.model}") + "\n" + printable(f"B: {d.b.scenario.model}"), style="bold")
+    asked.append("\n" + printable(terms), style="not bold dim")
     runs = ("!", "#time", f"#{d.a.interval:.0%} between", "#kernels", "#added up")
-    out.print(tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)))
-    out.print()
-    heads = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
-    out.print(tabulate(out, heads, _lines(d), spare=("in A", "in B")))
-    if differing := d.of(*(CAUSES.keys() - {"same"}))[:top]:
-        out.print()
-        names = ("kernel in A", "in B", "operator", "what", "#difference")
-        rows = [(_name(c.a), _name(c.b), shortened(c.operator), _what(c), signed(c.seconds)) for c in differing]
-        out.print(tabulate(out, names, rows, spare=("operator",)))
-    if notes := _notes(d):
-        out.print()
-        out.print(Text("\n".join(notes), style="dim"))
+    groups = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
+    kernels = ("kernel in A", "in B", "operator", "what", "#difference")
+    differing = d.of(*(CAUSES.keys() - {"same"}))[:top]
+    rows = [(_name(c.a), _name(c.b), shortened(c.operator), _what(c), signed(c.seconds)) for c in differing]
+    parts = (
+        asked,
+        Text(verdict(d), style="bold green"),
+        tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)),
+        tabulate(out, groups, _lines(d), spare=("in A", "in B")),
+        tabulate(out, kernels, rows, spare=("operator",)),
+        Text("\n".join(_notes(d)), style="dim"),
+    )
+    out.print(stacked(parts), end="")
 
 
 def verdict(d: Difference) -> str:
