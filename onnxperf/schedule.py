@@ -56,11 +56,10 @@ def schedule(
     queues = np.full((n, g), COMPUTE, dtype="<U16")
     for j in range(g):
         tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
-        placed = run_tasks(tasks, host, streams)
-        queues[:, j] = [p.stream for p in placed.tasks]
-        start[:, j] = [p.start_s for p in placed.tasks]
-        stalled_on[:, j] = [p.stalled_on for p in placed.tasks]
-        total[j] = placed.end_s
+        placed, total[j] = run_tasks(tasks, host, streams)
+        queues[:, j] = [p.stream for p in placed]
+        start[:, j] = [p.start_s for p in placed]
+        stalled_on[:, j] = [p.stalled_on for p in placed]
     critical, bound = _paths(kernels, estimates)
     return Timeline(start, total, critical, bound, queues, stalled_on)
 
@@ -123,13 +122,6 @@ class Placed(NamedTuple):
     stalled_on: int
 
 
-class Layout(NamedTuple):
-    """All tasks in time, and when the host knows that the last one has ended."""
-
-    tasks: tuple[Placed, ...]
-    end_s: float
-
-
 def _tasks(
     kernels: Kernels, e: Estimates, j: int, costs: HostCosts, cpu: Host, cuda_graph: bool
 ) -> tuple[list[Task], HostThread]:
@@ -179,8 +171,10 @@ class _Rank:
         return self.engines.get(task.way) or min(self.streams, key=lambda q: q.free_s)
 
 
-def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layout:
+def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tuple[list[Placed], float]:
     """Start every task when it is launched, its queue is free, what it reads is there, and the device has room.
+
+    Returns where each task runs, and when the host knows that the last one has ended.
 
     tasks: in launch order, each after those that it waits for. The host thread of each rank launches its tasks in
     order, and waits for the end of a task that blocks. With one stream, copies and kernels run on it one after the
@@ -213,7 +207,7 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layo
         placed.append(Placed(COPY if task.way and not rank.engines else queue.name, start, stalled_on))
     last = max((q.free_s - gap for r in ranks.values() for q in r.queues), default=0.0)
     clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
-    return Layout(tuple(placed), max(last, clock + host.tail_s) + host.sync_s)
+    return placed, max(last, clock + host.tail_s) + host.sync_s
 
 
 def _with_room(start: float, occupancy: float, queues: Sequence[_Queue], gap: float) -> float:

@@ -57,48 +57,18 @@ def golden(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "name, arguments",
     [
-        ("predict.txt", ("predict", "resnet50.onnx", "--gpu", "l4")),
-        ("predict-detail.txt", ("predict", "mobilenetv2.onnx", "--gpu", "a100", "--detail", "--include-transfers")),
-        (
-            "predict-eager.txt",
-            (
-                "predict",
-                "gpt2-dynamic.onnx",
-                "--gpu",
-                "t4",
-                "--dim",
-                "sequence=64",
-                "--runtime",
-                "torch-eager",
-                "--detail",
-                "--top",
-                "8",
-            ),
-        ),
-        (
-            "predict-too-large.txt",
-            (
-                "predict",
-                "gpt3-xl.onnx",
-                "--gpu",
-                "p4",
-                "--dim",
-                "sequence=512",
-                "--batch",
-                "4",
-                "--ort-version",
-                "1.12",
-            ),
-        ),
-        (
-            "predict-roofline.txt",
-            ("predict", "bert-base.onnx", "--gpu", "p4", "--method", "roofline", "--top", "3"),
-        ),
-        ("gpus-l4.txt", ("gpus", "l4")),
+        ("predict.txt", "predict resnet50.onnx --gpu l4"),
+        ("predict-detail.txt", "predict mobilenetv2.onnx --gpu a100 --detail --include-transfers"),
+        ("predict-eager.txt",
+         "predict gpt2-dynamic.onnx --gpu t4 --dim sequence=64 --runtime torch-eager --detail --top 8"),
+        ("predict-too-large.txt",
+         "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.12"),
+        ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
+        ("gpus-l4.txt", "gpus l4"),
     ],
-)
-def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: tuple[str, ...]) -> None:
-    placed = [str(SAMPLES / a) if a.endswith(".onnx") else a for a in arguments]
+)  # fmt: skip
+def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: str) -> None:
+    placed = [str(SAMPLES / a) if a.endswith(".onnx") else a for a in arguments.split()]
     code, out, err = onnxperf_cli(*placed)
     assert (code, err) == (0, "")
     golden(name, out)

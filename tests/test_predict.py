@@ -133,6 +133,13 @@ def test_the_contracts_hold(case: Any) -> None:
     assert max(finish.values()) == pytest.approx(p.critical_path_seconds)
 
 
+def test_the_json_names_an_older_release_only_where_one_was_asked_for() -> None:
+    for terms, more in (({}, set()), ({"ort_version": "1.12"}, {"ort_version"})):
+        plain = predict(SAMPLES / "mobilenetv2.onnx", gpu="l4", **terms).to_dict()
+        SCHEMA.validate(plain)
+        assert plain.keys() - SCHEMA.schema["required"] == more
+
+
 @pytest.fixture(scope="module")
 def image() -> Prediction:
     return predict(SAMPLES / "mobilenetv2.onnx", gpu="a100-sxm4-80gb")

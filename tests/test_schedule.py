@@ -237,6 +237,6 @@ def test_devices_are_columns() -> None:
 def test_ranks_have_hosts_and_streams_of_their_own() -> None:
     """Two processes, each with its own host and card: the second waits for a result of the first, not for its host."""
     tasks = [Task(4, 50, 1.0), Task(4, 10, 1.0, after=(0,), rank=1), Task(4, 10, 1.0, rank=1)]
-    found = run_tasks(tasks, HostThread(10, 2, 5, 1))
-    assert [p.start_s for p in found.tasks] == [14, 65, 76]
-    assert found.end_s == 76 + 10 + 5
+    placed, end_s = run_tasks(tasks, HostThread(10, 2, 5, 1))
+    assert [p.start_s for p in placed] == [14, 65, 76]
+    assert end_s == 76 + 10 + 5
