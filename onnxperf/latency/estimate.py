@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_specs import Corrections, Device
+from onnxperf.errors import UsageError
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants, shipped
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
@@ -218,9 +219,17 @@ def _bound_itself(works: Works, cards: Cards, constants: Constants, stored: Arra
 def _terms(
     works: Works, cards: Cards, constants: Constants, times: Times, stored: Array
 ) -> tuple[KernelTerms, KernelTerms]:
-    """What a method makes of works of one size type, with all details, and the terms of their bound."""
+    """What a method makes of works of one size type, with all details, and the terms of their bound.
+
+    Raises UsageError where that is no such terms.
+    """
     bound = DEVICE_MODELS[cards.kind].bound(works, cards, constants, stored)
-    return times(works, cards, constants, stored, bound), bound
+    found = times(works, cards, constants, stored, bound)
+    if not isinstance(found, KernelTerms) or np.shape(found.seconds) != bound.seconds.shape:
+        gave = f"seconds {np.shape(found.seconds)}" if isinstance(found, KernelTerms) else f"a {type(found).__name__}"
+        wanted = f"KernelTerms, for works and devices {bound.seconds.shape}"
+        raise UsageError(f"{times.__module__}.{times.__qualname__} gave {gave}, where a method gives {wanted}")
+    return found, bound
 
 
 def _estimated(
