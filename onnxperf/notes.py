@@ -65,7 +65,7 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
 
 
 def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
-    """Which of the constants behind this answer no measurement stands behind, and for how much of its kernels' time."""
+    """Which constants of this answer are assumed, not derived from measurements, with their share of kernel time."""
     method, device, interval = run.method, run.devices[j], run.constants.interval
     if method.own_terms:
         return

@@ -179,7 +179,6 @@ def largest(request: Request, gpu: Gpu) -> Run:
     """
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
-
     find(gpu)  # an unknown card is told of as such
     model = request.model if isinstance(request.model, Graph) else opened(request.model)
 

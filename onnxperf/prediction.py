@@ -311,20 +311,18 @@ def _shares(rows: tuple[KernelPrediction, ...], busy: float, total: float) -> tu
 
 def _scope(run: Run, j: int) -> str:
     """What is inside the time, and what is not."""
-    s, runtime = run.scenario, run.runtime
-    if not PLATFORMS[run.devices[j].kind].launches:
-        under = f"one run of an undisturbed core under {runtime.describe}"
-        return (
-            f"steady state, {under}, with what the runtime spends on each operator; session start and warm-up excluded"
-        )
-    memory = "pageable" if s.pageable else "pinned"
+    s, under = run.scenario, run.runtime.describe
     copies = "inputs and outputs stay on the device"
     if s.include_transfers:
-        copies = f"with copies of inputs and outputs, {memory} memory"
+        copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
     if not run.method.scheduled:
-        left_out = "no launch gaps, no host time, no power budget, no streams and no CUDA graph"
+        power = "" if run.method.power_limit else "no power budget, "
+        left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
         return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
-    launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
-    under = runtime.describe.split(",")[0]
-    host = f"launched by {run.cpu.describe} (assumed)"
-    return f"steady state, {launch} under {under}, {host}; {copies}; session start and warm-up excluded"
+    if PLATFORMS[run.devices[j].kind].launches:
+        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
+        host = f"launched by {run.cpu.describe} (assumed)"
+        inside = f"{launch} under {under.split(',')[0]}, {host}; {copies}"
+    else:
+        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
+    return f"steady state, {inside}; session start and warm-up excluded"

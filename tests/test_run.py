@@ -235,6 +235,12 @@ def test_each_card_has_a_largest_batch_of_its_own() -> None:
     assert found[1] == onnxperf.predict(wide, gpu="t4", fit=True)
 
 
+def test_what_is_inside_the_time_follows_from_the_method_on_a_processor_too(processor: Path) -> None:
+    whole, added = (onnxperf.predict(model("mobilenetv2"), gpu=processor, method=m) for m in ("tile-wave", "sum"))
+    assert "with what the runtime spends on each operator" in whole.scope and added.seconds < whole.seconds
+    assert added.scope.startswith("the sum of all kernels by the sum method; no launch gaps, no host time")
+
+
 def test_a_processor_is_no_column_beside_a_card(run: Run, processor: Path) -> None:
     devices = [gpu_specs.load("l4"), gpu_specs.load(processor)]
     with pytest.raises(ValueError, match="cards and processors can't be columns of one estimate"):
