@@ -216,6 +216,19 @@ def test_a_prediction_is_ten_lines(onnxperf_cli) -> None:
     assert onnxperf_cli(*PREDICT, "--detail")[1].count("  1 x") == len(p.kernels)
 
 
+def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
+    """In the second line of the screen."""
+    usual = "ort-cuda, keep precision, batch 1, tile-wave"
+    for options, said in (
+        ("", usual),
+        ("--opt-level basic", f"{usual}, basic optimisations"),
+        ("--host cloud --clock 900", f"{usual}, cloud host, clock 900 MHz"),
+        ("--include-transfers --pageable", f"{usual}, with transfers of pageable memory"),
+        ("--cuda-graph --power-limit 50", f"{usual}, CUDA graph, at most 50 W"),
+    ):
+        assert onnxperf_cli(*PREDICT, *options.split())[1].splitlines()[1] == said
+
+
 def test_a_model_that_does_not_fit_says_so_first(onnxperf_cli) -> None:
     arguments = ("predict", str(SAMPLES / "opt-1.3b.onnx"), "--gpu", "p4", "--dim", "sequence=128", "--batch", "200")
     for more in ((), ("--detail",)):

@@ -15,6 +15,7 @@ from rich.text import Text
 from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
+from onnxperf.run import usual_host
 from onnxperf.scenario import PLATFORMS
 from onnxperf.tables import GAP, duration, row, shortened, size, stacked, tabulate
 
@@ -78,9 +79,11 @@ def _terms(p: Prediction) -> str:
     fused = " after onnxruntime.transformers" if s.ort_transformers else ""
     terms = (
         f"{runtime}{fused}", f"{s.precision} precision", f"batch {s.batch}", s.method,
+        f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
         "CUDA graph" if s.cuda_graph else "",
         f"{s.streams} streams" if s.streams > 1 else "",
-        "with transfers" if s.include_transfers else "",
+        f"with transfers{' of pageable memory' if s.pageable else ''}" if s.include_transfers else "",
+        f"{s.host} host" if s.host != usual_host(p.device) else "",
         f"at most {s.power_limit_W:g} W" if s.power_limit_W else "",
         f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
     )  # fmt: skip
