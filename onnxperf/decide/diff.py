@@ -29,7 +29,7 @@ CAUSES = {
     "added": "only in B",
     "removed": "only in A",
 }
-ALIKE = 1e-2  # of its time: kernels with the same work that differ by less take the same
+ALIKE = 1e-2  # a share of the time: kernels with the same work that differ by less take the same
 CELLS = 1 << 25  # of the table that alignment fills, two bytes each
 LAYOUT = ("last", "ta", "tb")  # how an operand lies in memory is no other work
 FUSED = re.compile("^(Fused|Bias|Skip|Fast|Quick)(?=[A-Z])")  # before the name of an operator that does a little more
