@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import log
 
@@ -43,9 +42,11 @@ CARDS = {
 
 def sections(x: KernelFacts) -> tuple[Section, ...]:
     """Work, card, choice, bounds, power, interval, constants; in this order."""
-    parts = (("work", work), ("card", card), ("choice", choice), ("bounds", bounds), ("power", power))
-    more = (("interval", interval), ("constants read", constants))
-    return tuple(Section(title, lines) for title, part in (*parts, *more) if (lines := tuple(part(x))))
+    parts = {
+        "work": work, "card": card, "choice": choice, "bounds": bounds, "power": power, "interval": interval,
+        "constants read": constants,
+    }  # fmt: skip
+    return tuple(Section(title, lines) for title, part in parts.items() if (lines := tuple(part(x))))
 
 
 def work(x: KernelFacts) -> Iterator[Line]:
@@ -124,10 +125,10 @@ def choice(x: KernelFacts) -> Iterator[Line]:
 
 def filled(formula: str, values: Mapping[str, float]) -> str:
     """A formula with each {name} followed by its value; "" where one is missing."""
-    names = re.findall(r"{(.*?)}", formula)
-    if any(n not in values for n in names):
+    try:
+        return formula.format_map({name: f"{name} {amount(value, unit(name))}" for name, value in values.items()})
+    except KeyError:
         return ""
-    return re.sub(r"{(.*?)}", lambda m: f"{m[1]} {amount(values[m[1]], unit(m[1]))}", formula)
 
 
 def unit(name: str) -> str:
