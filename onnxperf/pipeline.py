@@ -179,13 +179,13 @@ def largest(request: Request, gpu: Gpu) -> Run:
     """
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
-    find(gpu)  # an unknown card is told of as such
+    device, notes = find(gpu)
     model = request.model if isinstance(request.model, Graph) else opened(request.model)
 
     def at(batch: int) -> tuple[Run, int]:
         """The run at a batch, and the bytes that it leaves free; they are negative where it does not fit."""
         try:
-            run = run_of(replace(request, model=model, batch=batch), gpu)
+            run = run_of(replace(request, model=model, batch=batch), device)
         except UsageError as e:
             raise UsageError(f"the largest batch can't be looked for: {e}") from None
         need = run.memory(0)
@@ -203,10 +203,9 @@ def largest(request: Request, gpu: Gpu) -> Run:
             run, fits, left = tried, guess, room
         else:
             over, lack = guess, -room
-    if left < 0 or over:
-        return run
-    limit = Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits")
-    return replace(run, device_notes=((*run.device_notes[0], limit),))
+    if left >= 0 and not over:
+        notes = (*notes, Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits"))
+    return replace(run, device_notes=(notes,))
 
 
 def find(gpu: Gpu) -> tuple[Device, tuple[Note, ...]]:
