@@ -145,7 +145,7 @@ def difference(a: Prediction, b: Prediction) -> Difference:
     then what stands between the same neighbours and is of the same class, or does as much; then what is of the same
     class at all. What is left is in one of them alone.
     """
-    left, right = _traits(a), _traits(b)
+    left, right = ([_trait(k, p.power_factor) for k in p.kernels] for p in (a, b))
     pairs = in_order([x.work for x in left], [x.work for x in right])
     gap_a, gap_b = _gaps([i for i, _ in pairs], len(left)), _gaps([j for _, j in pairs], len(right))
     for key in LOOSER:
@@ -175,11 +175,8 @@ class _Trait:
         return (self.operator, *self.amount)
 
 
-def _traits(p: Prediction) -> list[_Trait]:
-    return [_trait(k, p.power_factor) for k in p.kernels]
-
-
 def _trait(k: KernelPrediction, factor: float) -> _Trait:
+    """A kernel's trait, in a run whose kernels the card's power limit slows by that factor."""
     w = k.work
     kind, sizes, type_, fields = type(w.size), w.size._asdict(), k.op.rpartition("::")[2], family_of(w).layer
     name = kind.__name__ if fields else FUSED.sub("", type_)
@@ -227,10 +224,9 @@ def in_order(a: Sequence[Key], b: Sequence[Key]) -> Pairs:
         if own[i - 1] == other[j - 1]:
             i, j = i - 1, j - 1
             pairs.append((head + i, head + j))
-        elif longest[i - 1, j] != longest[i, j - 1]:
-            i, j = (i - 1, j) if longest[i - 1, j] > longest[i, j - 1] else (i, j - 1)
-        else:
-            i, j = (i - 1, j) if own[i - 1] > other[j - 1] else (i, j - 1)
+        else:  # towards the longer rest; where both are as long, whichever side the arguments stand on
+            up = (longest[i - 1, j], own[i - 1]) > (longest[i, j - 1], other[j - 1])
+            i, j = (i - 1, j) if up else (i, j - 1)
     return sorted(pairs)
 
 
