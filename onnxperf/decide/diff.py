@@ -224,7 +224,7 @@ def in_order(a: Sequence[Key], b: Sequence[Key]) -> Pairs:
         if own[i - 1] == other[j - 1]:
             i, j = i - 1, j - 1
             pairs.append((head + i, head + j))
-        else:  # towards the longer rest; where both are as long, whichever side the arguments stand on
+        else:  # of two rests that are as long, the one without the larger number: the same where a and b are swapped
             up = (longest[i - 1, j], own[i - 1]) > (longest[i, j - 1], other[j - 1])
             i, j = (i - 1, j) if up else (i, j - 1)
     return sorted(pairs)

@@ -1,1 +1,1 @@
-"""What is drawn of a result on a terminal: a module for each kind of it, which nothing but the command line imports."""
+"""Screens: how results are drawn on a terminal, a module for each kind of result. Only the command line uses them."""
