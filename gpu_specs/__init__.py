@@ -7,16 +7,6 @@ from gpu_specs.errors import SpecError, UnknownDevice
 from gpu_specs.limits import limited
 
 __all__ = [
-    "PIPES",
-    "Corrections",
-    "Device",
-    "Rates",
-    "Source",
-    "SpecError",
-    "UnknownDevice",
-    "ids",
-    "limited",
-    "load",
-    "read",
+    "PIPES", "Corrections", "Device", "Rates", "Source", "SpecError", "UnknownDevice", "ids", "limited", "load", "read",
     "resolve",
-]
+]  # fmt: skip

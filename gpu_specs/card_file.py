@@ -18,13 +18,10 @@ MAX_OPERATORS: Final = 1_000
 LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
 MIN_NUMBER: Final = 1e-6  # wide limits around every figure in a card file's units, safe to scale to SI units
 MAX_NUMBER: Final = 1e12
+#: By generation: bytes per second of a lane, from GT/s and line encoding (128b/130b; 236 of a gen 6 flit's 256 bytes).
 PCIE_LANE_Bps: Final = {
-    # GT/s after line encoding: 128b/130b up to gen 5, 236 of every 256 bytes of a gen 6 flit
-    3: 8e9 / 8 * 128 / 130,
-    4: 16e9 / 8 * 128 / 130,
-    5: 32e9 / 8 * 128 / 130,
-    6: 64e9 / 8 * 236 / 256,
-}
+    3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130, 6: 64e9 / 8 * 236 / 256,
+}  # fmt: skip
 PCIE_PAYLOAD: Final = 256 / (256 + 24)  # a packet's usual 256 bytes come with 24 of header, framing and CRC
 
 
@@ -57,7 +54,7 @@ def _factor(value: Any) -> float:
     return factor
 
 
-def _numbers(value: Any) -> Rates:
+def _factors(value: Any) -> Rates:
     if not isinstance(value, dict) or len(value) > MAX_OPERATORS:
         raise _Bad(f"a table of at most {MAX_OPERATORS:,} numbers")
     return Rates(tuple((_text(name), _factor(number)) for name, number in value.items()))
@@ -162,14 +159,10 @@ _CPU: Final = {  # what a processor's file has in place of a card's tables
 _NOT_OF_A_CPU: Final = {
     "capability": (0, 0), "node_nm": 0.0, "smem_bytes": 0, "threads_per_sm": 1, "tdp_W": math.inf, "pcie_Bps": 0.0,
 }  # fmt: skip
+_FACTORS: Final = ("compute", "memory", "launch", "host", "power", "half_width")
 _CORRECTIONS: Final = {
-    "compute": _Key("compute", _factor, required=False),
-    "memory": _Key("memory", _factor, required=False),
-    "launch": _Key("launch", _factor, required=False),
-    "host": _Key("host", _factor, required=False),
-    "power": _Key("power", _factor, required=False),
-    "operators": _Key("operators", _numbers, required=False),
-    "half_width": _Key("half_width", _factor, required=False),
+    **{name: _Key(name, _factor, required=False) for name in _FACTORS},
+    "operators": _Key("operators", _factors, required=False),
     "source": _Key("source", _text, required=False),
 }
 _SOURCE: Final = {

@@ -7,17 +7,9 @@ from typing import Literal
 Status = Literal["seen", "local", "derived", "unverified"]
 
 PIPES = (
-    "fp64",
-    "fp32",
-    "fp16",
-    "tensor_tf32",
-    "tensor_fp16",
-    "tensor_bf16",
-    "tensor_fp8",
-    "tensor_int8",
-    "tensor_int4",
-    "tensor_fp4",
-)
+    "fp64", "fp32", "fp16",
+    "tensor_tf32", "tensor_fp16", "tensor_bf16", "tensor_fp8", "tensor_int8", "tensor_int4", "tensor_fp4",
+)  # fmt: skip
 """The arithmetic units that have a rate of their own: vector units, then tensor cores, by dtype."""
 
 
@@ -44,11 +36,8 @@ class Rates(Mapping[str, float]):
 
     pairs: tuple[tuple[str, float], ...] = ()
 
-    def __getitem__(self, pipe: str) -> float:
-        for name, rate in self.pairs:
-            if name == pipe:
-                return rate
-        raise KeyError(pipe)
+    def __getitem__(self, name: str) -> float:
+        return dict(self.pairs)[name]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self.pairs)

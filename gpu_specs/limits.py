@@ -24,13 +24,10 @@ def limited(device: Device, *, power_W: float | None = None, clock_hz: float | N
     if clock_hz is not None:
         if not SLOWEST_HZ <= clock_hz <= device.boost_hz:
             slowest, fastest = SLOWEST_HZ / 1e6, device.boost_hz / 1e6
-            raise SpecError(
-                f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {clock_hz / 1e6:g} MHz"
-            )
-        at = {True: device.tensor_hz, False: device.boost_hz}
-        rates = (
-            (pipe, r * min(1.0, clock_hz / at[pipe.startswith("tensor_")])) for pipe, r in device.dense_flops.pairs
-        )
+            asked = clock_hz / 1e6
+            raise SpecError(f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {asked:g} MHz")
+        vector, tensor = min(1.0, clock_hz / device.boost_hz), min(1.0, clock_hz / device.tensor_hz)
+        rates = [(p, rate * (tensor if p.startswith("tensor_") else vector)) for p, rate in device.dense_flops.pairs]
         tensor_hz = min(clock_hz, device.tensor_hz)
         device = replace(device, boost_hz=clock_hz, tensor_hz=tensor_hz, dense_flops=Rates(tuple(rates)))
     return device

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from onnxperf.decide.budget import check
     from onnxperf.pipeline import predict
     from onnxperf.prediction import Prediction
-    from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work, op, work
+    from onnxperf.rules import op, work
+    from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,5 +30,7 @@ def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
     if name not in __all__:
         raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
-    rooms = {"check": "onnxperf.decide.budget", "predict": "onnxperf.pipeline", "Prediction": "onnxperf.prediction"}
-    return getattr(import_module(rooms.get(name, "op_models")), name)  # what rules are made of lives in `op_models`
+    rooms = {"check": "decide.budget", "predict": "pipeline", "Prediction": "prediction"}
+    rooms |= {"op": "rules", "work": "rules"}
+    module = f"onnxperf.{rooms[name]}" if name in rooms else "op_models"  # what rules are made of lives in `op_models`
+    return getattr(import_module(module), name)

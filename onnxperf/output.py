@@ -75,9 +75,11 @@ def deliver(
         if json_to == "-":
             print(as_json(), flush=True)
         else:
-            if json_to:
-                write_file(json_to, as_json() + "\n")
-            show()
+            try:
+                if json_to:
+                    write_file(json_to, as_json() + "\n")
+            finally:  # what can't be written is shown all the same
+                show()
     except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
         gate()
         raise
@@ -85,7 +87,7 @@ def deliver(
 
 
 def write_file(target: str, content: str | bytes) -> None:
-    """Write a file aside and rename it, so that it is never half there; a stream or device is written to directly.
+    """Write a file by way of `aside`, so that it is never half there; a stream or device is written to directly.
 
     Text is written as UTF-8.
     """
@@ -95,7 +97,8 @@ def write_file(target: str, content: str | bytes) -> None:
             with opened as f:
                 f.write(data)
         else:
-            _write_aside(Path(os.path.realpath(target)), data)
+            with aside(target) as path:
+                path.write_bytes(data)
     except OSError as e:
         raise _unwritten(target, e) from e
 
@@ -103,28 +106,25 @@ def write_file(target: str, content: str | bytes) -> None:
 @contextmanager
 def aside(target: str) -> Iterator[Path]:
     """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
-    that were written beside it go where it lies.
+    that were written beside it go where it lies. A file that was there before leaves its permissions.
     """
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
     try:
-        _check_writable(place)
+        if place.exists() and not os.access(place, os.W_OK):  # what may not be written is not replaced either
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         folder = Path(tempfile.mkdtemp(prefix=".onnxperf-", dir=place.parent))
     except OSError as e:
         raise _unwritten(target, e) from e
     try:
         yield folder / place.name
         for file in sorted(folder.iterdir(), key=lambda f: f.name == place.name):  # itself after what it refers to
+            if place.with_name(file.name).exists():
+                shutil.copymode(place.with_name(file.name), file)
             os.replace(file, place.with_name(file.name))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_writable(path: Path) -> None:
-    """A file that may not be written is not replaced either."""
-    if path.exists() and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _unwritten(target: str, e: OSError) -> Error:
@@ -145,19 +145,3 @@ def _stream(target: str) -> BinaryIO | None:
             raise
         return None
     return None if stat.S_ISREG(mode) else open(target, "wb")
-
-
-def _write_aside(path: Path, data: bytes) -> None:
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-    _check_writable(path)
-    aside = path.with_name(f".onnxperf-{os.urandom(8).hex()}")
-    try:
-        with open(aside, "xb") as f:
-            f.write(data)
-        if mode is not None:
-            os.chmod(aside, mode)
-        os.replace(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink()
-        raise

@@ -53,6 +53,11 @@ def shortened(text: str, most: int = NAME) -> str:
     return printable(text if len(text) <= most else f"{text[:9]}...{text[12 - most :]}")
 
 
+def short_type(type: str) -> str:
+    """An operator's type without its domain."""
+    return type.rpartition("::")[2]
+
+
 def tabulate(
     out: Console, names: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = (), heads: bool = True
 ) -> Table:
@@ -82,6 +87,28 @@ def tabulate(
 def row(table: Table, *cells: str) -> None:
     """A row of plain text: rich would read [brackets] in a string as markup."""
     table.add_row(*map(Text, cells))
+
+
+def two_columns(rows: Iterable[tuple[str, str]]) -> Table:
+    """Labels and what stands beside them; labels of nothing are left out."""
+    table = Table.grid(padding=(0, GAP))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        if text:
+            row(table, label, printable(text))
+    return table
+
+
+def listed(lines: Iterable[tuple[str, str, str]]) -> Text:
+    """A line for each note: its code, what it says and, in brackets, the names it is about."""
+    text = Text()
+    for code, message, names in lines:
+        text.append(f"{printable(code)}  ", style="yellow")
+        text.append(printable(message))
+        text.append(f" ({names})\n" if names else "\n", style="dim")
+    text.rstrip()
+    return text
 
 
 def stacked(parts: Iterable[RenderableType]) -> Group:

@@ -4,26 +4,12 @@ Standard library only; knows nothing of GPUs. `op` registers a rule, `work_of` a
 folder is found by itself.
 """
 
-from importlib import import_module
+from importlib import import_module  # noqa: I001  (one name a line would fill the page)
 from pkgutil import iter_modules
 
 from op_models.core import (
-    BITS,
-    FLOATS,
-    Attention,
-    Conv,
-    Gemm,
-    Move,
-    Operator,
-    OpModelError,
-    Pointwise,
-    Recurrent,
-    Rows,
-    Size,
-    Tensor,
-    Transfer,
-    Work,
-    work,
+    BITS, FLOATS, Attention, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows, Size, Tensor,
+    Transfer, Work, work,
 )  # fmt: skip
 from op_models.rules import ODD, Like, Outputs, bytes_only, known, op, output_rule, work_of, work_or_bytes
 

@@ -250,30 +250,16 @@ def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tens
     return work(op, size, matrix=2 * size.m * dim * columns, vector=vector)
 
 
-def rotate(op: Operator, x: Tensor, tables: dict[int, Tensor], positions: Tensor | None, heads: int, part: int) -> Work:
-    """3 per rotated element; of the tables [positions, dim/2] only the rows of these positions are read."""
-    half = next(iter(tables.values())).shape[-1]
-    dim = x.shape[-1] if x.rank == 4 else x.shape[-1] // max(heads, 1)
-    rotated = x.size // dim * min(part, dim) if part and dim else x.size
-    rows = max(x.shape[-2], positions.size if positions is not None else 0)
-    read = dict.fromkeys(tables, rows * half) if positions is not None else None
-    return work(op, Pointwise(x.size), vector=ROTATE * rotated, read=read)
-
-
+@op("com.microsoft::RotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first)
+@op("com.microsoft::MRotaryEmbedding", inputs=(0, 2, 3, 1))
 @op("RotaryEmbedding")
 def rotary_embedding(
     op: Operator, x: Tensor, cos: Tensor, sin: Tensor, positions: Maybe = None, *, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Work:  # fmt: skip
-    """3 per rotated element; without position ids the tables are as long as the batch, and read whole."""
-    return rotate(op, x, {1: cos, 2: sin}, positions, num_heads, rotary_embedding_dim)
-
-
-@op("com.microsoft::RotaryEmbedding", outputs=as_first)
-@op("com.microsoft::MRotaryEmbedding")
-def rotary_embedding_ort(
-    op: Operator, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> Work:  # fmt: skip
-    """3 per rotated element."""
-    return rotate(op, x, {2: cos, 3: sin}, positions, num_heads, rotary_embedding_dim)
+    """3 per rotated element; of the tables [positions, dim/2] only the rows of the position ids are read, if given."""
+    dim = x.shape[-1] if x.rank == 4 else x.shape[-1] // max(num_heads, 1)
+    rotated = x.size // dim * min(rotary_embedding_dim, dim) if rotary_embedding_dim and dim else x.size
+    rows = max(x.shape[-2], positions.size if positions is not None else 0) * cos.shape[-1]
+    read = {op.inputs.index(t): rows for t in (cos, sin)} if positions is not None else None
+    return work(op, Pointwise(x.size), vector=ROTATE * rotated, read=read)

@@ -9,7 +9,7 @@ from op_models.rules import op
 #: Number of gates; vector FLOPs per unit and step without the sums in the gates: activations and state equations.
 CELLS = {
     "RNN": (1, SPECIAL),  # tanh
-    "GRU": (3, 2 * SIGMOID + SPECIAL + 4),  # r h before its product, (1 - z) n + z h
+    "GRU": (3, 2 * SIGMOID + SPECIAL + 4),  # r h before its product, n + z (h - n)
     "LSTM": (4, 3 * SIGMOID + 2 * SPECIAL + 4),  # f c + i g, o tanh(c)
 }
 

@@ -59,7 +59,8 @@ def op(
     mapping from types to these, where `types` differ in it. Without it the shapes that the file declares hold, else
     the first input's.
 
-    Raises OpModelError where a type has a rule already.
+    A rule of the same module and name takes the place of the old one, so that a notebook's cell can be run again.
+    Raises OpModelError where a type has another rule already.
     """
 
     def register(rule: Callable[..., Work]) -> Callable[..., Work]:
@@ -72,15 +73,22 @@ def op(
             return found
 
         for name in types:
-            if name in _RULES:
+            if _place(_RULES.get(name, rule)) != _place(rule):
                 raise OpModelError(f"operator {name} has a rule already; a second one would hide it")
+        for name in types:
             _RULES[name] = work_by_rule
+            _OUTPUTS.pop(name, None)
             own = outputs.get(name) if isinstance(outputs, Mapping) else outputs
             if own is not None:
                 _OUTPUTS[name] = own if isinstance(own, Like) else _caller(own, 0)
         return rule
 
     return register
+
+
+def _place(rule: Callable[..., Any]) -> tuple[str, str]:
+    """Where a rule is defined: its module, and its name there (a `functools.partial` has none)."""
+    return rule.__module__, getattr(rule, "__qualname__", repr(rule))
 
 
 def _caller(rule: Callable[..., Any], first: int) -> Callable[..., Any]:

@@ -8,7 +8,9 @@ from op_models.core import Operator, Pointwise, Tensor, Work, work
 from op_models.move import TAPS, moved
 from op_models.rules import op
 
-COORDINATE = 6  # of a sampling point: scaled to pixels, rounded down, distances to both neighbours, bounds
+COORDINATE = (
+    6  # for each coordinate of a sampling point: scaled to pixels, rounded down, distances to both neighbours, bounds
+)
 OVERLAP = 18 + 4  # two corners, sides and areas of two boxes, their union, a division and a comparison
 PIXEL = 2 * 16 + 6  # a separable 8 x 8 cosine transform, and three colours mixed
 

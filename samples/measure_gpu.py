@@ -7,25 +7,27 @@
 smoke: whether ONNX Runtime really runs on the GPU, one operator at a time. graphs: which operators are left when ONNX
 Runtime has optimised a model, beside those of our own run graph. models: every sample model, measured. calibrate: the
 suite of `onnxperf calibrate`. Each step writes a JSON file or two into --out; what fails or finds no time is listed in
-summary.json, and the rest goes on. --provider cpu does the same on the processor, to try it out. Linux only.
+summary.json, and the rest goes on. --provider cpu does the same on the processor, to try it out.
 """
 
 import argparse
 import json
 import multiprocessing
-import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +36,27 @@ import onnx
 from onnx import parser
 
 import onnxperf
-from onnxperf.graph import load
-from onnxperf.measure import files, model_file, session
+from onnxperf.measure import files
+from onnxperf.measure.devices import DEVICES
+from onnxperf.measure.environment import onnx_runtime
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.run import measure
+from onnxperf.measure.session import open_session
+from onnxperf.measure.weights import bytes_of
 from onnxperf.output import write_file
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.tables import short_type
 
-SAMPLES = Path(__file__).parent
 SHARES = {"smoke": 0.15, "graphs": 0.35, "models": 0.75, "calibrate": 0.97}  # of the budget, up to the step's end
-PASSES = (
-    (1, "tf32"), (1, "fp16"), (1, "fp32"), (8, "tf32"), (8, "fp16"), (32, "tf32"), (32, "fp16"), (8, "fp32"),
-    (32, "fp32"),
-)  # fmt: skip
+KINDS = ("tf32", "fp16", "fp32")
+PASSES = [*product((1,), KINDS), *product((8, 32), KINDS[:2]), (8, "fp32"), (32, "fp32")]  # what matters most first
 DIM = 128  # of open dimensions that are no batch
 LARGE = 2e9  # bytes of weights beyond which a model comes last, and is not optimised into a file
 RUNS, RUN_S, MODEL_S = 100, 1.0, 60.0  # counted runs, their time, and the most that one model gets
-RUNTIME = {"cuda": "ort-cuda", "cpu": "ort-cpu"}
-ORT_LEVELS = {"basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL"}
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,power.draw,temperature.gpu,mig.mode.current"
+SMOKE = "(float[256,1024] x, float[1024,1024] y) => (float[256,1024] z) { h = MatMul(x, y) z = Relu(h) }"
 
 #: Models of one operator: inputs, output, call.
 NODES = {
@@ -69,7 +71,7 @@ NODES = {
     "Transpose": "(T[8,64] x) => (T[64,8] z) { z = Transpose(x) }",
     "ReduceMean": "(T[8,64] x) => (T[1,1] z) { z = ReduceMean(x) }",
     "MaxPool": "(T[1,16,8,8] x) => (T[1,16,4,4] z) { z = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x) }",
-    "Resize": "(T[1,16,8,8] x, float[4] y) => (T[1,16,a,b] z) { z = Resize(x, , y) }",
+    "Resize": "(T[1,16,8,8] x) => (T[1,16,a,b] z) <float[4] y = {1, 1, 1, 1}> { z = Resize(x, , y) }",
     "Gather": "(T[64,64] x, int64[8] y) => (T[8,64] z) { z = Gather(x, y) }",
     "Where": "(bool[8,64] c, T[8,64] x, T[8,64] y) => (T[8,64] z) { z = Where(c, x, y) }",
 }
@@ -103,98 +105,51 @@ class Run:
         """Write a file of the results."""
         write_file(str(self.out / f"{name}.json"), json.dumps(data, separators=(",", ":")) + "\n")
 
-
-class OutOfTime(Exception):
-    """A limit of time was reached."""
-
-
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in what runs longer."""
-
-    def stop(*_: object) -> None:
-        raise OutOfTime(f"it took more than {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def apart(run: Run, what: Callable[..., Any], tasks: list[tuple[Any, ...]]) -> Iterator[Any]:
-    """Results of tasks, done in a process of its own, and in another after one that ends it."""
-    left, context = [*tasks], multiprocessing.get_context("spawn")
-    while left:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=perform, args=(what, run.provider, left, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            while left:
-                if run.left <= 0 or not ours.poll(run.left):
-                    run.fail(what.__name__, f"no time left for {len(left)} of {len(tasks)}, from {left[0][0]} on")
-                    return
-                result, why = ours.recv()
-                task = left.pop(0)
-                if why is None:
-                    yield result
-                else:
-                    run.fail(" ".join((what.__name__, *map(str, task))), why)
-        except EOFError:
-            run.fail(f"{what.__name__} {left.pop(0)}", "it ended the process")
-        finally:
-            process.kill()
-            process.join()
+    def apart(self, what: Callable[..., Any], tasks: dict[str, tuple[Any, ...]], most_s: float = inf) -> Iterator[Any]:
+        """Tasks, by what they are called and given, with their results. They are done in a process of its own, and in
+        another after one that ends it or takes more than most_s seconds.
+        """
+        pool = None
+        for done, (task, given) in enumerate(tasks.items()):
+            if self.left <= 0:
+                self.fail(task, f"no time left for it and {len(tasks) - done - 1} more")
+                break
+            pool = pool or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            try:
+                yield task, pool.submit(what, self.provider, *given).result(min(self.left, most_s))
+            except (TimeoutError, BrokenProcessPool) as e:
+                self.fail(task, "it took too long" if isinstance(e, TimeoutError) else "it ended the process")
+                end_processes()
+                pool = None
+            except Exception as e:
+                self.fail(task, e)
+        end_processes()
 
 
-def perform(what: Callable[..., Any], provider: str, tasks: list[tuple[Any, ...]], pipe: Any) -> None:
-    """The process of `apart`."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(3)
-    for task in tasks:
-        try:
-            pipe.send((what(onnxruntime, provider, *task), None))
-        except Exception as e:
-            pipe.send((None, f"{type(e).__name__}: {e}"[:500]))
+def end_processes() -> None:
+    """End what runs apart, whatever it does."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
-def opened(ort: Any, provider: str, source: Any, options: Any) -> Any:
-    """A session that does not fall back to the processor without a word."""
-    cuda = provider == "cuda"
-    if cuda:
-        session.load_cuda(ort)
-    # beside CUDA the processor is not named: ONNX Runtime refuses to name it and to do without it at once
-    providers = [(session.CUDA, {"use_tf32": "0"})] if cuda else [session.CPU]
-    found = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
-    if cuda and session.CUDA not in found.get_providers():
-        raise RuntimeError("the CUDA provider could not be loaded")
-    return found
+def parsed(name: str, text: str) -> bytes:
+    """The file of a model by the text of its graph."""
+    return bytes(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {name} {text}').SerializeToString())
 
 
-def one_node(ort: Any, provider: str, name: str, dtype: str) -> dict[str, Any]:
-    """A model of one operator on the provider alone: how far its result is from the processor's."""
-    text = NODES[name].replace("T[", f"{dtype}[")
-    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {name} {text}').SerializeToString()
-    options = ort.SessionOptions()
-    if provider == "cuda":
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    tested, known = opened(ort, provider, model, options), opened(ort, "cpu", model, ort.SessionOptions())
-    rng, kinds = (
-        np.random.default_rng(0),
-        {"tensor(int64)": "int64", "tensor(bool)": "bool", "tensor(float16)": "float16"},
-    )
-    feeds = {
-        i.name: np.ones(4, "float32")
-        if i.shape == [4]
-        else rng.normal(size=i.shape).astype(kinds.get(i.type, "float32"))
-        for i in tested.get_inputs()
-    }
-    got, expected = (s.run(None, feeds)[0].astype(float) for s in (tested, known))
-    return {"operator": name, "dtype": dtype, "largest_difference": float(np.abs(got - expected).max())}
+def one_node(provider: str, name: str, dtype: str) -> dict[str, Any]:
+    """A model of one operator on the provider alone: how far its result is from the processor's, of equal inputs."""
+    model = parsed(name, NODES[name].replace("T[", f"{dtype}["))
+    found = []
+    for where in (provider, "cpu"):
+        job = Job(model, where, precision="fp32" if dtype == "float" else "keep")
+        device = job.device.here()
+        session = open_session(onnx_runtime(), prepare(job), device, lambda: "")
+        if session.hosted:
+            raise RuntimeError("it ran on the processor")
+        device.timed(session.run)
+        found.append(session.binding.copy_outputs_to_cpu()[0].astype(float))
+    return {"operator": name, "dtype": dtype, "largest_difference": float(np.abs(found[0] - found[1]).max())}
 
 
 class Saving:
@@ -214,144 +169,126 @@ class Saving:
         return options
 
 
-def optimised(ort: Any, provider: str, path: str, kind: str, level: str) -> dict[str, Any]:
+def optimised(provider: str, path: str, kind: str, level: str) -> dict[str, Any]:
     """The operators, by type, of the model as ONNX Runtime runs it, and of our own run graph."""
-    terms = bound(Path(path), 1)
-    plan = prepare(Job(path, provider, precision=kind, opt_level=level, **terms))
+    job = Job(path, provider, precision=kind, opt_level=level, **(bound(Path(path), 1) or {}))
+    plan = prepare(job)
     with tempfile.TemporaryDirectory() as folder:
-        saving = Saving(ort, folder)
-        found = session.open_session(saving, plan, 0, lambda: "")
+        saving = Saving(onnx_runtime(), folder)
+        hosted = open_session(saving, plan, job.device.here(), lambda: "").hosted
         theirs = Counter(n.op_type for n in onnx.load(saving.path, load_external_data=False).graph.node)
-    run = run_graph(precision(load(path, **terms), kind), RUNTIMES[RUNTIME[provider]], LEVELS[level])
-    ours = Counter(o.type.rpartition("::")[2] for o in run.operators)
+    run = run_graph(precision(plan.graph, kind), RUNTIMES[job.runtime], LEVELS[level])
+    ours = Counter(short_type(o.type) for o in run.operators)
     return {
         "model": Path(path).name, "precision": kind, "level": level, "ort": theirs, "ours": ours,
         "only_ort": theirs - ours, "only_ours": ours - theirs, "fused_convolutions": theirs["FusedConv"],
-        "on_host_before_fusion": Counter(type for _, type in found.hosted),
+        "on_host_before_fusion": Counter(type for _, type in hosted),
     }  # fmt: skip
 
 
-def bound(path: Path, batch: int) -> dict[str, Any]:
-    """What the open dimensions of a model are: the batch, and 128. Raises ValueError where the batch is fixed."""
-    model = onnx.load(path, load_external_data=False)
-    stored = {t.name for t in model.graph.initializer}
-    shapes = [i.type.tensor_type.shape.dim for i in model.graph.input if i.name not in stored]
+def measured(provider: str, model: Path | bytes, name: str, terms: Mapping[str, Any]) -> dict[str, Any]:
+    """A measurement as plain data; `name`: what it calls the model."""
+    m = measure(Job(model, provider, **terms))
+    return dict(json.loads(files.write(replace(m, subject=replace(m.subject, name=name)))))
+
+
+@cache
+def proto(path: Path) -> onnx.ModelProto:
+    """A model without the weights that lie outside its file."""
+    return onnx.load(path, load_external_data=False)
+
+
+def bound(path: Path, batch: int) -> dict[str, Any] | None:
+    """What the open dimensions of a model are: the batch, and 128; None where the batch is fixed to another."""
+    graph = proto(path).graph
+    stored = {t.name for t in graph.initializer}
+    shapes = [i.type.tensor_type.shape.dim for i in graph.input if i.name not in stored]
     names = {d.dim_param for dims in shapes for d in dims if d.dim_param}
     leading = {dims[0].dim_param for dims in shapes if dims and not dims[0].HasField("dim_value")}
     if batch > 1 and not leading:
-        raise ValueError("the batch is fixed")
+        return None
     dims = dict.fromkeys(names - leading, DIM) | dict.fromkeys(leading - {""}, batch)
     return {"dims": dims, "batch": batch} if "" in leading else {"dims": dims}
 
 
 def is_half(path: Path) -> bool:
     """Whether a model is stored in half precision."""
-    return any(t.data_type == t.FLOAT16 for t in onnx.load(path, load_external_data=False).graph.initializer)
+    return any(t.data_type == t.FLOAT16 for t in proto(path).graph.initializer)
 
 
 def size(path: Path) -> int:
     """Bytes of a model's weights."""
-    return sum(map(model_file.bytes_of, onnx.load(path, load_external_data=False).graph.initializer))
+    return sum(map(bytes_of, proto(path).graph.initializer))
 
 
 def smoke(run: Run) -> None:
     """What this machine is, one operator at a time, and one model measured in every way."""
-    import onnxruntime  # here, no session is opened with it
-
+    ort = onnx_runtime()  # here, no session is opened with it
     found: dict[str, Any] = {
         "onnxperf": onnxperf.__version__, "python": sys.version, "platform": platform.platform(),
-        "onnxruntime": onnxruntime.__version__, "providers": onnxruntime.get_available_providers(),
-        "nodes": [], "measurement": None,
+        "onnxruntime": ort.__version__, "providers": ort.get_available_providers(), "measurement": None,
     }  # fmt: skip
     if smi := shutil.which("nvidia-smi"):
         asked = [smi, f"--query-gpu={QUERY}", "--format=csv"]
         found["nvidia-smi"] = subprocess.run(asked, capture_output=True, text=True, timeout=30).stdout
-    found["nodes"].extend(apart(run, one_node, [(name, dtype) for dtype in ("float", "float16") for name in NODES]))
+    tasks = {f"one_node {name} {dtype}": (name, dtype) for dtype in ("float", "float16") for name in NODES}
+    found["nodes"] = [node for _, node in run.apart(one_node, tasks)]
     run.write("smoke", found)
-    text = "(float[256,1024] x, float[1024,1024] y) => (float[256,1024] z) { h = MatMul(x, y) z = Relu(h) }"
-    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> smoke {text}').SerializeToString()
-    with limited(min(MODEL_S, run.left)):
-        m = measure(Job(model, run.provider, iterations=RUNS, include_transfers=run.provider == "cuda"))
-    found["measurement"] = json.loads(files.write(m))
-    run.write("smoke", found)
+    terms = {"iterations": RUNS, "include_transfers": run.provider == "cuda"}
+    for _, m in run.apart(measured, {"smoke": (parsed("smoke", SMOKE), "smoke", terms)}, MODEL_S):
+        run.write("smoke", found | {"measurement": m})
 
 
 def graphs(run: Run) -> None:
     """The operators of optimised models, ONNX Runtime's and ours, and the difference."""
-    tasks = [
-        (str(path), "keep" if is_half(path) else kind, level)
-        for kind, level in (
-            ("keep", "all"),
-            ("fp16", "all"),
-            *((k, v) for v in ("extended", "basic") for k in ("keep", "fp16")),
-        )
+    tasks = {
+        f"optimised {path} {kind} {level}": (str(path), kind, level)
+        for level in ("all", "extended", "basic")
+        for kind in ("keep", "fp16")
         for path in run.models
         if size(path) <= LARGE and not (kind == "fp16" and is_half(path))
-    ]
-    rows: list[dict[str, Any]] = []
-    try:
-        rows.extend(apart(run, optimised, tasks))
-    finally:
-        run.write("graphs", rows)
+    }
+    run.write("graphs", [row for _, row in run.apart(optimised, tasks)])
 
 
 def models(run: Run) -> None:
     """Every model at several batches and precisions, where the batch is 1 operators one by one as well."""
-    small, large = ([p for p in run.models if (size(p) > LARGE) == last] for last in (False, True))
-    for path, (batch, kind) in ((p, at) for group in (small, large) for at in run.passes for p in group):
-        if is_half(path):
-            if kind != run.passes[0][1]:
-                continue
-            kind = "keep"
-        what = f"{path.name} {kind} batch {batch}"
-        try:
-            job = Job(
-                path, run.provider, precision=kind, iterations=RUNS, duration_s=RUN_S, allow_host=True,
-                profile=batch == 1, **bound(path, batch),
-            )  # fmt: skip
-        except ValueError:
-            continue
-        if run.left <= 0:
-            run.fail(what, "no time left")
-            continue
-        try:
-            with limited(min(MODEL_S, run.left)):
-                m = measure(job)
-        except Exception as e:
-            run.fail(what, e)
-            continue
-        measured = run.measured.setdefault(f"measurements-{kind}", [])
-        measured.append(json.loads(files.write(replace(m, subject=replace(m.subject, name=path.name)))))
-        run.write(f"measurements-{kind}", {"measurements": measured})
-        print(f"  {what}: {m.seconds * 1e3:.3f} ms", file=sys.stderr, flush=True)
+    tasks = {}
+    for large in (False, True):
+        for batch, kind in run.passes:
+            for path in (p for p in run.models if (size(p) > LARGE) == large):
+                dims, stored = bound(path, batch), "keep" if is_half(path) else kind
+                if dims is not None and (stored == kind or kind == run.passes[0][1]):
+                    terms = {"precision": stored, "profile": batch == 1, "iterations": RUNS, "duration_s": RUN_S}
+                    terms |= {"allow_host": True, **dims}
+                    tasks[f"{path.name} {stored} batch {batch}"] = path, path.name, terms
+    for task, m in run.apart(measured, tasks, MODEL_S):
+        file = f"measurements-{m['setting']['precision']}"
+        run.measured.setdefault(file, []).append(m)
+        run.write(file, {"measurements": run.measured[file]})
+        print(f"  {task}: {m['seconds'] * 1e3:.3f} ms", file=sys.stderr, flush=True)
 
 
 def calibrate(run: Run) -> None:
     """The suite of `onnxperf calibrate`, its measurements, and the device file that it writes."""
     with tempfile.TemporaryDirectory() as folder:
-        kept, device = Path(folder, "kept"), Path(folder, "device.toml")
-        asked = [sys.executable, "-m", "onnxperf", "calibrate", "--provider", run.provider, "--keep", str(kept)]
-        process = subprocess.Popen(
-            [*asked, "-o", str(device)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said = process.communicate(timeout=max(run.left, 0.01))[0]
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            said = process.communicate()[0] + "\n(stopped: no time left)"
-        found = {
-            "code": process.returncode,
-            "output": said[-20_000:],
+        kept, device, said = (Path(folder, name) for name in ("kept", "device.toml", "said.txt"))
+        asked = [sys.executable, "-m", "onnxperf", "calibrate", "--provider", run.provider]
+        asked += ["--keep", str(kept), "-o", str(device)]
+        with said.open("w", encoding="utf-8") as log:
+            try:
+                code = subprocess.run(asked, stdout=log, stderr=log, timeout=max(run.left, 0.01)).returncode
+            except subprocess.TimeoutExpired:
+                code = -9
+        found: dict[str, Any] = {
+            "code": code,
+            "output": said.read_text(encoding="utf-8")[-20_000:],
             "device_file": device.read_text(encoding="utf-8") if device.is_file() else None,
             "measurements": [json.loads(p.read_text(encoding="utf-8")) for p in sorted(kept.glob("*.json"))],
         }
     run.write("calibration", found)
-    if process.returncode:
-        run.fail("calibrate", said[-300:])
+    if code:
+        run.fail("calibrate", found["output"][-300:] or "no time left")
 
 
 STEPS: dict[str, Callable[[Run], None]] = {"smoke": smoke, "graphs": graphs, "models": models, "calibrate": calibrate}
@@ -361,16 +298,15 @@ def main(run: Run, budget: float, steps: list[str]) -> None:
     """Do the steps, each until its share of the budget is spent; what one leaves is the next one's."""
     start = time.monotonic()
     run.out.mkdir(parents=True, exist_ok=True)
-    sizes = {}
-    for path in run.models:
+    for path in [*run.models]:
         try:
-            sizes[path] = size(path)
+            size(path)
         except Exception as e:
             run.fail(path.name, e)
-    run.models = sorted(sizes, key=lambda path: sizes[path])
+            run.models.remove(path)
+    run.models.sort(key=size)
     for name in steps:
-        last = name == steps[-1]
-        run.end = start + budget * (SHARES["calibrate"] if last else SHARES[name])
+        run.end = start + budget * SHARES["calibrate" if name == steps[-1] else name]
         began = time.monotonic()
         print(f"{name}: {run.left:.0f} s", file=sys.stderr, flush=True)
         try:
@@ -378,8 +314,8 @@ def main(run: Run, budget: float, steps: list[str]) -> None:
         except Exception as e:
             run.fail(name, e)
         run.took[name] = round(time.monotonic() - began, 1)
-        counts = {file: len(found) for file, found in run.measured.items()}
-        run.write("summary", {"seconds": run.took, "measured": counts, "failed": run.failed})
+        measured = {file: len(found) for file, found in run.measured.items()}
+        run.write("summary", {"seconds": run.took, "measured": measured, "failed": run.failed})
 
 
 def unpack(results: Path, out: Path) -> None:
@@ -395,23 +331,19 @@ def unpack(results: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    arguments.add_argument("models", nargs="*", type=Path, help="ONNX files instead of the samples")
-    arguments.add_argument("--out", type=Path, required=True, help="folder for the results")
-    arguments.add_argument("--budget", type=float, default=540.0, help="seconds for everything (540)")
-    arguments.add_argument("--provider", choices=tuple(RUNTIME), default="cuda")
-    kinds = ("tf32", "fp16", "fp32")
-    arguments.add_argument("--precisions", nargs="+", choices=kinds, help="of models (all; on a processor fp32)")
-    arguments.add_argument(
-        "--steps", nargs="+", choices=tuple(STEPS), default=[*STEPS], help="only these, in this order"
-    )
-    arguments.add_argument(
-        "--unpack", type=Path, metavar="RESULTS", help="only write measurements there as single files"
-    )
+    add = arguments.add_argument
+    add("models", nargs="*", type=Path, help="ONNX files instead of the samples")
+    add("--out", type=Path, required=True, help="folder for the results")
+    add("--budget", type=float, default=540.0, help="seconds for everything (540)")
+    add("--provider", choices=tuple(DEVICES), default="cuda")
+    add("--precisions", nargs="+", choices=KINDS, help="of models (all; on a processor fp32)")
+    add("--steps", nargs="+", choices=tuple(STEPS), default=[*STEPS], help="only these, in this order")
+    add("--unpack", type=Path, metavar="RESULTS", help="only write measurements there as single files")
     given = arguments.parse_args()
     if given.unpack:
         unpack(given.unpack, given.out)
     else:
-        every = given.models or sorted(SAMPLES.glob("*.onnx"))
-        wanted = given.precisions or (kinds if given.provider == "cuda" else ["fp32"])
+        wanted = given.precisions or (KINDS if given.provider == "cuda" else ["fp32"])
         passes = [(batch, kind) for batch, kind in PASSES if kind in wanted]
-        main(Run(given.out, given.provider, every, passes), given.budget, given.steps)
+        run = Run(given.out, given.provider, given.models or sorted(Path(__file__).parent.glob("*.onnx")), passes)
+        main(run, given.budget, given.steps)

@@ -24,7 +24,7 @@ SLOW = (
     "graph/test_node_cases.py",
     "graph/test_skeleton.py",
     "measure/test_measure.py",
-    "measure/test_profile.py",
+    "calibrate/test_matching.py",
     "op_models/test_against_torch.py",
     "runtimes/test_oracle.py",
     "runtimes/test_torch_eager.py",

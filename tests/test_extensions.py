@@ -1,7 +1,7 @@
 """What is added takes one file: nothing else is touched, and it is there wherever its kind is asked for.
 
 Each test writes that file and uses what it brings: an empty folder holds what a user brings along, a copy of the
-packages what the package finds by itself. Kernel families are added in `latency/test_new_family.py`.
+packages what the package finds by itself. More of kernel families is in `latency/test_new_family.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import unwrap
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -27,9 +28,10 @@ import gpu_specs
 import onnxperf
 from gpu_specs import catalogue
 from onnxperf.cli import cli
-from op_models import OpModelError
+from op_models import known
 from op_models.rules import _RULES
 from tests.datasets.conftest import written
+from tests.device_files import CARD
 
 ROOT = Path(__file__).parents[1]
 RESNET, BERT = (ROOT / "samples" / name for name in ("resnet50.onnx", "bert-base.onnx"))
@@ -95,37 +97,12 @@ def tree(tmp_path: Path) -> Tree:
 
 # a card
 
-CARD = """
-    name = "My Card"
-    architecture = "Ada"
-    capability = "8.9"
-    node_nm = 5
-    [processor]
-    sms = 116
-    lanes = 128
-    base_MHz = 795
-    boost_MHz = 2040
-    smem_KiB = 100
-    threads_per_sm = 1536
-    [memory]
-    memory_kind = "GDDR6"
-    bandwidth_GBps = 600
-    capacity_GiB = 24
-    l2_MiB = 96
-    [dense_TFLOPS]
-    fp32 = 60.6
-    tensor_tf32 = 120
-    tensor_fp16 = 242
-    [power_and_links]
-    tdp_W = 144
-    pcie = { gen = 4, lanes = 16 }
-"""
-
 
 def test_a_card_is_one_file(tmp_path: Path) -> None:
     path = added(tmp_path, "my-card.toml", CARD)
     mine = onnxperf.predict(RESNET, gpu=path)
-    assert mine.scenario.gpu == "my-card" and mine.seconds < onnxperf.predict(RESNET, gpu="l4").seconds
+    assert mine.scenario.gpu == "my-card"
+    assert mine.seconds > onnxperf.predict(RESNET, gpu="l4").seconds  # which has TF32
     for command in (["predict"], ["explain", "--node", mine.kernels[0].nodes[0]]):
         run = CliRunner().invoke(cli, [command[0], str(RESNET), "--gpu", str(path), *command[1:]])
         assert run.exit_code == 0 and "My Card" in run.stdout, run.output
@@ -146,7 +123,7 @@ def _other_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.mark.usefixtures("_other_cards")
 def test_a_card_that_ships_is_one_file_and_is_known_by_its_names(tmp_path: Path) -> None:
-    added(tmp_path, "my-card.toml", 'nvml_names = ["NVIDIA My Card"]\n' + dedent(CARD))
+    added(tmp_path, "my-card.toml", 'nvml_names = ["NVIDIA My Card"]\n' + CARD)
     assert gpu_specs.ids() == ("my-card",)
     assert onnxperf.predict(RESNET, gpu="NVIDIA My Card").scenario.gpu == "my-card"
     assert "My Card" in CliRunner().invoke(cli, ["gpus"]).stdout
@@ -210,11 +187,44 @@ def test_registering_twice_raises() -> None:
     def mine(op: Any) -> Any:
         return onnxperf.work(op, onnxperf.Pointwise(1))
 
+    def another(op: Any) -> Any:
+        return onnxperf.work(op, onnxperf.Pointwise(2))
+
     onnxperf.op("my.domain::MyOp")(mine)
-    with pytest.raises(OpModelError, match=r"my\.domain::MyOp has a rule already"):
-        onnxperf.op("my.domain::MyOp")(mine)
-    with pytest.raises(OpModelError, match="Conv has a rule already"):
+    with pytest.raises(onnxperf.Error, match=r"my\.domain::MyOp has a rule already"):
+        onnxperf.op("my.domain::Other", "my.domain::MyOp")(another)
+    with pytest.raises(onnxperf.Error, match="Conv has a rule already"):
         onnxperf.op("Conv")(mine)
+    assert not known("my.domain::Other")
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_cell_that_is_run_again_replaces_its_rule() -> None:
+    def cell(flops: int) -> None:
+        @onnxperf.op("my.domain::MyOp", "my.domain::Other")
+        def my_op(op: Any, x: Any) -> Any:
+            """So many FLOPs an element."""
+            return onnxperf.work(op, onnxperf.Pointwise(x.size), vector=flops * x.size)
+
+    for flops in (1, 3):
+        cell(flops)
+        assert onnxperf.predict(model(), gpu="l4").kernels[0].flops == flops * 512 * 1024
+
+
+def test_impossible_work_is_an_error_of_ours() -> None:
+    op = onnxperf.Operator("mine", "my.domain::MyOp", (), (onnxperf.Tensor("y", "float32", (8,)),))
+    with pytest.raises(onnxperf.Error, match=r"operator mine .* can't have this work"):
+        onnxperf.work(op, onnxperf.Pointwise(8), vector=-1)
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_rule_that_gives_impossible_work_costs_its_bytes() -> None:
+    @onnxperf.op("my.domain::MyOp")
+    def my_op(op: Any, x: Any) -> Any:
+        """Less than nothing."""
+        return onnxperf.work(op, onnxperf.Pointwise(x.size), vector=-1)
+
+    assert onnxperf.predict(model(), gpu="l4").kernels[0].source == "assumed"
 
 
 def test_everything_a_rule_is_made_of_is_at_hand() -> None:
@@ -223,7 +233,7 @@ def test_everything_a_rule_is_made_of_is_at_hand() -> None:
     shared = set(onnxperf.__all__) & set(op_models.__all__)
     sizes = {"Attention", "Conv", "Gemm", "Move", "Pointwise", "Recurrent", "Rows"}
     assert shared == {"Operator", "Tensor", "Work", "op", "work", *sizes}
-    assert all(getattr(onnxperf, name) is getattr(op_models, name) for name in shared)
+    assert all(unwrap(getattr(onnxperf, name)) is getattr(op_models, name) for name in shared)
 
 
 # a runtime
@@ -356,11 +366,12 @@ SCORED = """
     import json, sys
     from pathlib import Path
     from onnxperf.datasets import read
-    from onnxperf.derive.families import FAMILIES
+    from onnxperf.derive.fit import fitted_rows
+    from onnxperf.latency.families import constant_sets
     from onnxperf.validate import validate
     data = Path(sys.argv[1])
     scores = sorted({s.name for s in validate(data).scores})
-    print(json.dumps([scores, [t.family for t in FAMILIES["gemm"].tables(read(data))]]))
+    print(json.dumps([scores, [t.name for t in fitted_rows(read(data), constant_sets()["gemm"])]]))
 """
 
 
@@ -371,6 +382,106 @@ def test_a_dataset_is_one_module_and_is_read_fitted_to_and_scored(tree: Tree, tm
     data = written(tmp_path_factory.mktemp("data"), "mine", products=["gpu,m,n,k,ms", *rows])
     assert tree.says(SCORED, str(data)) == [["My GEMM"], ["my products"]]
     assert tree.files() == ["onnxperf/datasets/sources/mine.py"]
+
+
+# a kernel family whose constants are derived
+
+FAMILY = """
+    from typing import NamedTuple
+
+    from onnxperf.latency.constants import ConstantSet, Parameter
+    from onnxperf.latency.family import KernelFamily
+    from onnxperf.latency.processor import streamed
+    from onnxperf.latency.terms import plain_terms
+    from op_models import op, work
+
+
+    class Butterfly(NamedTuple):
+        points: int
+        passes: int
+
+
+    @op("custom::Butterfly")
+    def butterfly(op, x):
+        passes = x.shape[-1].bit_length() - 1
+        return work(op, Butterfly(x.size, passes), vector=10 * x.size * passes)
+
+
+    def card(works, cards, constants, dram_share):
+        rate = constants.butterfly["dram"] * cards.bandwidth
+        memory = works["passes"] * works.bytes / rate * cards.memory
+        launch = constants.launch["kernel_s"] * cards.launch
+        return plain_terms(0.0, memory, 0.0, launch, memory + launch)
+
+
+    FITTED = ConstantSet("butterfly", (Parameter("butterfly.dram", "share of the bandwidth", 0.9, 0.3, 1.0),))
+    FAMILY = KernelFamily(Butterfly, card, streamed, lambda w, on_tensor: "butterfly", constants=(FITTED,))
+"""
+BUTTERFLIES = """
+    from onnxperf.datasets.dataset import Dataset, File, Kernels
+    from onnxperf.datasets.reading import card, number, sizes, work_of
+    from onnxperf.datasets.table import Row
+    from op_models import Tensor
+
+
+    def row(r):
+        x = Tensor("x", "float32", sizes(r, "rows", "width"))
+        return Row("butterflies", card(r["gpu"]), work_of("custom::Butterfly", (x,), x), number(r, "ms") / 1e3)
+
+
+    DATASET = Dataset(
+        "mine", 50, "my clock",
+        kernels=(Kernels("butterflies", "Butterflies", "butterfly", 1e-5),),
+        files=(File("butterflies.csv.gz", ("gpu", "rows", "width", "ms"), row),),
+    )
+"""
+#: Derives the one set that has rows here, writes its files, and says what it found; then scores the rows with them.
+DERIVED = """
+    import json, sys
+    from pathlib import Path
+    from onnxperf.datasets import read
+    from onnxperf.derive import files, passes
+    from onnxperf.derive.__main__ import SHIPPED
+    data = Path(sys.argv[1])
+    passes.SETS = files.SETS = {"butterfly": passes.SETS["butterfly"]}
+    tables = read(data)
+    found = {left_out: passes.derive(tables, left_out) for left_out in ("", "TU104")}
+    made = files.texts(data, tables, found)
+    for name in ("butterfly", "intervals"):
+        (SHIPPED / f"my_{name}.toml").write_text(made[f"{name}.toml"])
+    print(json.dumps([p.values["butterfly"] for p in found.values()]))
+"""
+BUTTERFLIES_SCORED = """
+    import json, sys
+    from pathlib import Path
+    from onnxperf.latency import shipped
+    from onnxperf.validate import validate
+    scores = {s.name: s.mape for s in validate(Path(sys.argv[1])).scores if s.method == "tile-wave" and not s.gpu}
+    print(json.dumps([scores, shipped().butterfly["dram"], shipped("TU104").butterfly["dram"]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_family_with_its_fit_is_one_module_and_a_dataset_has_it_derived_and_scored(
+    tree: Tree, tmp_path_factory: Any
+) -> None:
+    added(tree.folder, "onnxperf/latency/families/butterfly.py", FAMILY)
+    share, rows = 0.6, []
+    for gpu in ("t4", "v100-sxm2-16gb", "a100-pcie-40gb"):
+        for count in (1000, 2000, 4000, 8000):
+            seconds = 12 * 2 * 4 * count * 4096 / (share * gpu_specs.load(gpu).bandwidth_Bps) + 11.6e-6
+            rows.append(f"{gpu},{count},4096,{1e3 * seconds}")
+    data = written(tmp_path_factory.mktemp("data"), "mine", butterflies=["gpu,rows,width,ms", *rows])
+    assert tree.says("import json\nfrom onnxperf.latency import shipped\nprint(shipped().butterfly['dram'])") == 0.9
+    added(tree.folder, "onnxperf/datasets/sources/mine.py", BUTTERFLIES)
+    assert sorted(tree.files()) == ["onnxperf/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
+    whole, without_t4 = tree.says(DERIVED, str(data))
+    assert whole["butterfly.dram"] == pytest.approx(share, rel=0.03)
+    assert without_t4["butterfly.dram"] == pytest.approx(share, rel=0.03)
+    assert whole["rig.butterfly.my clock.t4"] == pytest.approx(1e-5, rel=0.5)
+    scores, dram, dram_without_t4 = tree.says(BUTTERFLIES_SCORED, str(data))
+    assert (dram, dram_without_t4) == (whole["butterfly.dram"], without_t4["butterfly.dram"])
+    assert list(scores) == ["Butterflies"] and scores["Butterflies"] < 0.05
 
 
 # a view

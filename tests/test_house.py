@@ -20,8 +20,8 @@ BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "modules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime", "hosts",
-    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
+    "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
+    "hosts", "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
     "pipeline", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain", "compare", "validate",
     "views", "cli", "__main__",
 )  # fmt: skip

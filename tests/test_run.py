@@ -20,27 +20,11 @@ from onnxperf.pipeline import Request, find, run_of
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario
+from tests.device_files import PROCESSOR
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 #: Pascal, Volta, Turing, Ada and Hopper; and a Jetson module, whose usual host is its own.
 CARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "t4", "l4", "h100-sxm", "agx-orin-64gb")
-PROCESSOR = """
-name = "My processor"
-kind = "cpu"
-architecture = "x86-64 with AVX-512"
-[processor]
-cores = 1
-lanes = 32
-boost_MHz = 3500
-[memory]
-memory_kind = "DDR5"
-bandwidth_GBps = 15
-capacity_GiB = 16
-l2_MiB = 2
-l3_MiB = 24
-[dense_TFLOPS]
-fp32 = 0.224
-"""
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,15 @@ import gpu_specs
 from gpu_specs import Device, Source, SpecError
 from onnxperf.calibrate.corrections import Calibration, fit
 from onnxperf.calibrate.device_file import file_of
+from onnxperf.calibrate.kinds import CATALOGUE, KINDS
 from onnxperf.calibrate.measurements import host_link, measured, recorded
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.show import FIGURES, as_json, show
-from onnxperf.calibrate.this_processor import elsewhere, this_cpu
+from onnxperf.calibrate.this_processor import elsewhere
 from onnxperf.errors import UsageError, printable
 from onnxperf.fitting import require_scipy
-from onnxperf.measure import environment
-from onnxperf.measure.environment import card_of, processor, usable_provider
+from onnxperf.measure.devices import DEVICES
+from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.output import check_target, deliver, write_file
 from onnxperf.tables import console
@@ -39,8 +40,8 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
     unused = list[Dropped]()
     measurements = recorded(folder, unused) if folder is not None else ()
-    base = base_of(measurements[0].place if measurements else _place(provider or usable_provider()))
-    target = out or ("this-cpu.toml" if base.kind == "cpu" else f"{base.id}-here.toml")
+    base = base_of(measurements[0].place if measurements else DEVICES[provider or usable_provider()].found())
+    target = out or KINDS[base.kind].file.format(id=base.id)
     refuse(target)
     if json_to is not None and Path(json_to).absolute() == Path(target).absolute():
         raise UsageError(f"--json {json_to} would overwrite the device file: name another")
@@ -48,7 +49,7 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
         measurements = measured(base, keep, unused)
     found = fit(measurements, base)
     found = replace(found, device=sourced(found, measurements, folder is None), dropped=(*unused, *found.dropped))
-    link = host_link(measurements) if base.kind == "gpu" else None
+    link = host_link(measurements) if base.pcie_Bps else None
     write_file(target, file_of(found.device, link))
 
     def screen() -> None:
@@ -58,21 +59,14 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     deliver(json_to, lambda: as_json(found, link), screen)
 
 
-def _place(provider: str) -> Place:
-    if provider == "cpu":
-        return processor()
-    cuda = environment.cuda_runtime()
-    environment.require_device(cuda)
-    return environment.graphics(cuda, environment.Sensors(None, ""))
-
-
 def base_of(place: Place) -> Device:
     """The device to start from: the catalogue's card, or a processor with nominal figures."""
-    if place.kind == "cpu":
-        return this_cpu() if place.name == processor().name else elsewhere(place)
-    if not (id := card_of(place)):
+    kind = KINDS[place.kind]
+    if device := kind.find(place):
+        return device
+    if kind.figures == CATALOGUE:
         raise UsageError(f"{printable(place.name)} is not in the catalogue, and a fit needs its figures to start from")
-    return gpu_specs.load(id)
+    return elsewhere(place)
 
 
 def refuse(target: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_specs import Corrections, Device, Rates
+from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.errors import Error, UsageError
 from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
@@ -21,20 +22,13 @@ from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
 
-#: Standard deviations of the logarithms of the corrections: cards are known by their datasheets, processors by flags.
-#: `DRAM` and `L3` are the bandwidth, and what a core has of the cache that it shares.
-SPREADS = {
-    "gpu": {"compute": 0.12, "memory": 0.08, "launch": 0.3, "host": 0.4, "power": 0.2},
-    "cpu": {"compute": 0.7, "memory": 0.7, "host": 0.7, "DRAM": 0.7, "L3": 0.7},
-}
-SHRINK = {"gpu": 2.0, "cpu": 0.2}  # rows that the prior of an operator type's factor counts for
 FEWEST = 3  # usable rows
 LIMIT = 30.0  # of any correction or factor, up or down
 TURNS = 3
 FASTER = 0.9  # of the physical floor: rows below went wrong
-RAISED = 4.0  # a processor may be so much faster than nominal
-SHOWN_BY = 5  # rows that show it
-MOST = 0.5  # of a GPU's run that one type takes, or the run says nothing of a single one
+RAISED = 4.0  # times that a processor may be faster than its nominal peak
+SHOWN_BY = 5  # rows that it takes to show that it is
+MOST = 0.5  # share of a GPU's run that an operator type has to take for the run to tell of its factor
 COVERAGE, LEAST_WIDTH, WIDTH_ROWS = 0.8, 0.05, 5
 STEP = 1e-3  # of a logarithm, for differences
 
@@ -84,8 +78,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
             models.append(rows_of(m, base, dropped))
         except Error as e:
             dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
-    if base.kind == "cpu":
-        base = _with_clock_shown(models, base)
+    base = _with_clock_shown(models, base)
     models = [_without_impossible(m, base, dropped) for m in models]
     model = _Model([m for m in models if m.parts], base)
     if len(model.measured) < FEWEST:
@@ -104,11 +97,11 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
 
 
 def _within_peak(d: Device) -> Device:
-    """A processor whose correction on compute is at least 1: where arithmetic came out faster than the peak allows, the
-    same times by a higher clock, with bandwidth and the correction on memory scaled to it.
+    """A device whose correction on compute is at least 1: where arithmetic came out faster than a nominal peak allows,
+    the same times by a higher clock, with bandwidth and the correction on memory scaled to it.
     """
     faster = 1 / d.corrections.compute
-    if d.kind != "cpu" or faster <= 1:
+    if KINDS[d.kind].figures != NOMINAL or faster <= 1:
         return d
     return replace(
         _clocked(d, faster),
@@ -123,9 +116,11 @@ def _clocked(d: Device, factor: float) -> Device:
 
 
 def _with_clock_shown(models: Sequence[MeasuredModel], base: Device) -> Device:
-    """A processor with its clock raised until fewer than SHOWN_BY rows beat the peak; rows that are faster than RAISED
-    times the peak are taken for errors.
+    """A device of nominal figures with its clock raised until fewer than SHOWN_BY rows beat the peak; rows that are
+    faster than RAISED times the peak are taken for errors.
     """
+    if KINDS[base.kind].figures != NOMINAL:
+        return base
     rows = [(p, floor_s) for m in models for p, floor_s in zip(m.parts, _floors(m, base), strict=True)]
     ratios = sorted(floor_s / p.seconds for p, floor_s in rows)
     shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
@@ -151,7 +146,7 @@ class _Model:
 
     def __init__(self, models: Sequence[MeasuredModel], base: Device):
         self.models, self.base = models, base
-        spreads = {n: s for n, s in SPREADS[base.kind].items() if n != "L3" or base.l3_bytes}
+        spreads = {n: s for n, s in KINDS[base.kind].spreads.items() if n != "L3" or base.l3_bytes}
         self.names = tuple(spreads)
         self.priors = [Prior(1.0, s, 1 / LIMIT, LIMIT) for s in spreads.values()]
         self.of = [(m.model, p.name) for m in models for p in m.parts]
@@ -228,7 +223,7 @@ def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dic
     """The factor of each operator type beside the corrections of `device`.
 
     It is the mean of what its rows ask for, as logarithms, in which rows that are far off count little; the prior,
-    which counts for SHRINK rows, pulls it to 1.
+    which counts for `Kind.shrink` rows, pulls it to 1.
     """
     off, share, types = _misses(model, device)
     found = {}
@@ -239,7 +234,7 @@ def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dic
         for _ in range(TURNS):
             weight = s**2 / np.sqrt(1 + (s * (says - at) / SOFT) ** 2)
             at = float((weight * says).sum() / max(weight.sum(), 1e-9))
-        at *= (s**2).sum() / ((s**2).sum() + SHRINK[model.base.kind])
+        at *= (s**2).sum() / ((s**2).sum() + KINDS[model.base.kind].shrink)
         found[t] = float(np.clip(np.exp(at), 1 / LIMIT, LIMIT))
     return found
 
@@ -262,7 +257,7 @@ def _half_width(model: _Model, device: Device, factors: Mapping[str, float]) -> 
         mine = types == t
         if mine.sum() > 1:
             counted = share[mine] ** 2
-            total = counted.sum() + SHRINK[model.base.kind]
+            total = counted.sum() + KINDS[model.base.kind].shrink
             misses += list(np.abs(off[mine] * total / (total - counted)))
     if len(misses) < WIDTH_ROWS:
         return None

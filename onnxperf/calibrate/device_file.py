@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 
 from gpu_specs import Device
+from onnxperf.calibrate.kinds import KINDS, NOMINAL
 
 HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
 CORRECTIONS = {
@@ -25,8 +26,10 @@ TABLE_OF_CORRECTIONS = re.compile(
 
 
 def file_of(device: Device, host_link_Bps: float | None = None) -> str:
-    """The TOML text of a device with its corrections. host_link_Bps: of a card, what its link carries by copies."""
-    return _processor(device) if device.kind == "cpu" else _card(device, host_link_Bps)
+    """The TOML text of a device with its corrections: of a card its own file with them added, of a processor all of it.
+
+    host_link_Bps: of a card, what its link carries by copies."""
+    return _whole(device) if KINDS[device.kind].figures == NOMINAL else _card(device, host_link_Bps)
 
 
 def text(value: str) -> str:
@@ -59,7 +62,7 @@ def _card(device: Device, host_link_Bps: float | None) -> str:
     return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), _corrections(device)))
 
 
-def _processor(d: Device) -> str:
+def _whole(d: Device) -> str:
     rates = [f"{pipe} = {_number(rate / 1e12)}" for pipe, rate in d.dense_flops.items()]
     names = {  # of Device fields, in a file
         "sms": "cores", "boost_hz": "boost_MHz", "bandwidth_Bps": "bandwidth_GBps", "capacity_bytes": "capacity_GiB",
@@ -68,7 +71,7 @@ def _processor(d: Device) -> str:
     shared = [f"l3_MiB = {_number(d.l3_bytes / 2**20)}  # what it has of the cache that cores share"]
     lines = [
         f"name = {text(d.name)}",
-        'kind = "cpu"',
+        f"kind = {text(d.kind)}",
         f"architecture = {text(d.architecture)}",
         "",
         "[processor]",
@@ -94,6 +97,3 @@ def _processor(d: Device) -> str:
 def _source(status: str, says: str, facts: Iterable[str]) -> str:
     named = ", ".join(map(text, facts))
     return f"[[source]]\nstatus = {text(status)}\ntext = {text(says)}\nfacts = [{named}]\n"
-
-
-__all__ = ["file_of"]

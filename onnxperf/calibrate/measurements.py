@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_specs import Device
+from onnxperf.calibrate.kinds import KINDS, Kind
 from onnxperf.calibrate.rows import Dropped
-from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
+from onnxperf.calibrate.suite import Case
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.measure.files import read, write
@@ -61,30 +62,30 @@ def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Mea
             os.makedirs(keep, exist_ok=True)
         except OSError as e:
             raise UsageError(f"--keep {keep}: {e.strerror or e}") from None
-    cases, found, first = cpu_suite() if base.kind == "cpu" else gpu_suite(base), list[Measurement](), None
+    kind, found, first = KINDS[base.kind], list[Measurement](), None
+    cases = kind.suite(base)
     with telling() as told:
         for i, case in enumerate(cases):
             told(case.name, i, len(cases))
             try:
-                m = _case(case, "cpu" if base.kind == "cpu" else "cuda")
+                m = _case(case, kind)
             except Error as e:
                 first = first or e
                 failed.append(Dropped(case.name, "", 0.0, str(e)))
                 continue
             found.append(m)
             if keep is not None:
-                write_file(
-                    str(Path(keep, f"{i:02} {case.name}.json".replace(" ", "-").replace(",", ""))), write(m) + "\n"
-                )
+                name = f"{i:02} {case.name}.json".replace(" ", "-").replace(",", "")
+                write_file(str(Path(keep, name)), write(m) + "\n")
     if first is not None and not found:
         raise first
     return tuple(found)
 
 
-def _case(case: Case, provider: str) -> Measurement:
+def _case(case: Case, kind: Kind) -> Measurement:
     job = Job(
-        case.model, provider, precision=case.precision, iterations=RUNS, duration_s=case.seconds,
-        include_transfers=case.copies, allow_host=True, profile=provider == "cpu" and case.one_by_one,
+        case.model, kind.provider, precision=case.precision, iterations=RUNS, duration_s=case.seconds,
+        include_transfers=case.copies, allow_host=True, profile=kind.one_by_one and case.one_by_one,
     )  # fmt: skip
     m = measure(job)
     return replace(m, subject=replace(m.subject, name=case.name))
@@ -95,12 +96,9 @@ def host_link(measurements: Sequence[Measurement]) -> float | None:
 
     seconds = start + bytes / (achieved x rate), as `latency` predicts copies, solved for the rate.
     """
-    c, rates = shipped().transfer, []
-    for copies in (m.copies for m in measurements if m.copies is not None):
-        for nbytes, seconds in (
-            (copies.to_device_bytes, copies.to_device_s),
-            (copies.from_device_bytes, copies.from_device_s),
-        ):
-            if nbytes >= LEAST_COPIED and seconds > c["start_s"]:
-                rates.append(nbytes / (seconds - c["start_s"]) / c["achieved"])
+    known, rates = shipped().transfer, []
+    for c in (m.copies for m in measurements if m.copies is not None):
+        for nbytes, seconds in ((c.to_device_bytes, c.to_device_s), (c.from_device_bytes, c.from_device_s)):
+            if nbytes >= LEAST_COPIED and seconds > known["start_s"]:
+                rates.append(nbytes / (seconds - known["start_s"]) / known["achieved"])
     return max(rates, default=None)

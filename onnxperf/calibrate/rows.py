@@ -10,12 +10,12 @@ from statistics import median
 from typing import NamedTuple
 
 from gpu_specs import Device
+from onnxperf.calibrate.kinds import KINDS
+from onnxperf.calibrate.matching import Joined, joined, predicted
 from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
-from onnxperf.measure.profile import Joined, joined
 from onnxperf.measure.record import Measurement
-from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
 
@@ -56,10 +56,8 @@ class MeasuredModel:
 
 def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredModel:
     """The kernels of a measured model on the device `base`, and its rows; what can't be a row is noted in `dropped`."""
-    s = m.setting
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), base)
-    one_by_one = base.kind == "cpu" and bool(m.operators)
+    run = predicted(m, base)
+    one_by_one = KINDS[base.kind].one_by_one and bool(m.operators)
     rows = joined(m.operators, summarise(run)) if one_by_one else ()
     parts = _operators(m, run.kernels, rows, dropped) if one_by_one else _whole_run(m, run.kernels, dropped)
     return MeasuredModel(m.subject.name, run, parts)
@@ -102,7 +100,7 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
     """Why an operator can't be a row, "" if it can."""
     if is_wrapper(j.name):
-        return "it only holds the operators together"
+        return "it only joins the operators of the suite into one model"
     if j.measured_s is None:
         return "it was predicted, but is not in the profile"
     if j.predicted_s is None:

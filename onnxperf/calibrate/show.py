@@ -14,6 +14,7 @@ from rich.text import Text
 
 from onnxperf.calibrate.corrections import Calibration
 from onnxperf.calibrate.device_file import CORRECTIONS
+from onnxperf.calibrate.kinds import KINDS
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
@@ -64,18 +65,15 @@ def show(out: Console, found: Calibration, link: float | None) -> None:
 def _found(found: Calibration, link: float | None) -> Iterator[tuple[str, str, str]]:
     d, base = found.device, found.base
     for name, means in CORRECTIONS.items():
-        if d.kind == "gpu" or name not in ("launch", "power"):
+        if name in KINDS[d.kind].spreads:
             yield name, f"{getattr(d.corrections, name):.3g}", means
     for f, (name, unit, unit_name) in FIGURES.items():
         before, after = getattr(base, f) / unit, getattr(d, f) / unit
         if before != after:
             yield name, f"{after / before:.3g}", f"{after:.3g} {unit_name}, where {before:.3g} were nominal or assumed"
     if link:
-        yield (
-            "host link",
-            f"{link / base.pcie_Bps:.3g}",
-            f"{link / 1e9:.3g} GB/s one way; {base.pcie_Bps / 1e9:.3g} nominal",
-        )
+        means = f"{link / 1e9:.3g} GB/s one way; {base.pcie_Bps / 1e9:.3g} nominal"
+        yield "host link", f"{link / base.pcie_Bps:.3g}", means
 
 
 def _line(found: Calibration, type: str, rows: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import counted_here, debug, given, scored_here
+from onnxperf.cli.arguments import PROVIDERS, counted_here, debug, given, scored_here
 
 
 @click.command()
@@ -54,7 +54,7 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
 
 
 @click.command()
-@click.option("--provider", type=click.Choice(["cuda", "cpu"]), help="[default: cuda where it can be used]")
+@click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda where it can be used]")
 @click.option("--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` instead.")
 @click.option("-o", "out", type=click.Path(), help="The device file.  [default: this-cpu.toml or CARD-here.toml]")
 @click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements there.")

@@ -8,24 +8,23 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import gpu_specs
 from gpu_specs import Device
-from onnxperf.calibrate.this_processor import this_cpu
+from onnxperf.calibrate.kinds import CATALOGUE, KINDS, NOMINAL
+from onnxperf.calibrate.matching import Joined, by_type, joined, predicted, worst
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
-from onnxperf.measure.environment import card_of, processor, usable_provider
+from onnxperf.measure.devices import DEVICES
+from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
-from onnxperf.measure.profile import Joined, by_class, joined, worst
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
-from onnxperf.pipeline import Request, find, run_of
+from onnxperf.pipeline import find
 from onnxperf.prediction import Prediction, summarise
+from onnxperf.runtimes import RUNTIMES
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed
-CATALOGUE, NOMINAL = "catalogue", "nominal figures"
-KINDS = {"cuda": "gpu", "cpu": "cpu"}
 NOT_CALIBRATED = Note(
     "not-calibrated",
     "this processor's figures are nominal or assumed: --gpu takes the device file that `onnxperf calibrate` writes",
@@ -71,7 +70,7 @@ class Comparison:
     @property
     def statistic(self) -> str:
         """Which time of the measured runs is compared: the median, or on a processor the undisturbed run."""
-        return "median" if self.measurement.place.kind == "gpu" else "undisturbed run"
+        return "undisturbed run" if self.measurement.place.shared else "median"
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data, seconds and shares; `operators` is None where nothing was profiled.
@@ -105,7 +104,7 @@ class Comparison:
             return {"type": x.type, "measured_seconds": x.measured_s, "predicted_seconds": x.predicted_s}
 
         return {
-            "by_type": [times(c) for c in by_class(self.rows)],
+            "by_type": [times(c) for c in by_type(self.rows)],
             "most_wrong": [{"name": r.name, **times(r)} for r in worst(self.rows, MOST_WRONG)],
             "unmatched": {
                 "predicted_seconds": sum(r.predicted_s or 0.0 for r in self.only_predicted),
@@ -124,7 +123,7 @@ def recorded(path: str | os.PathLike[str], gpu: str | None = None) -> Comparison
     Raises UsageError where the file is no measurement, or of a device that is not known.
     """
     m = read(path)
-    return compare(m, *(_given(gpu, m.place) if gpu is not None else device_of(m.place)))
+    return compare(m, *_chosen(gpu, m.place))
 
 
 def here(
@@ -137,24 +136,23 @@ def here(
     """
     provider = provider or usable_provider()
     device = find(gpu)[0] if gpu is not None else None
-    if device is not None and device.kind != KINDS[provider]:
+    if device is not None and device.kind != DEVICES[provider].kind:
         raise UsageError(f"--gpu {gpu} is not what the {provider} provider runs on: name another, or the --provider")
     m = measure(Job(model, provider, **terms), progress)
-    return compare(m, *(_given(gpu, m.place) if gpu is not None else device_of(m.place)))
+    return compare(m, *_chosen(gpu, m.place))
 
 
 def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = ()) -> Comparison:
     """Predict what was measured, from the model's skeleton, for a device. Raises Error where that can't be done."""
     if m.seconds <= 0:
         raise UsageError(f"{m.subject.name}: its measured time is 0: nothing compares with that")
-    if m.setting.runtime.startswith("ort-cpu") != (m.place.kind == "cpu"):
+    runtime = RUNTIMES.get(m.setting.runtime)
+    if runtime is not None and runtime.kind != m.place.kind:
         raise UsageError(f"{m.subject.name} can't have run under {m.setting.runtime} on {m.place.name}")
-    s = m.setting
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
-    prediction = summarise(run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device))
+    prediction = summarise(predicted(m, device))
     if source == NOMINAL:
         notes = (*notes, NOT_CALIBRATED)
-    kernels = _with_overhead(prediction) if m.place.kind == "cpu" else prediction
+    kernels = _with_overhead(prediction) if runtime is not None and runtime.synchronous else prediction
     rows = joined(m.operators, kernels) if m.operators else ()
     return Comparison(m, device, source, prediction, rows, (*notes, *([] if m.complete else [INCOMPLETE]), *m.warnings))
 
@@ -181,18 +179,21 @@ def device_of(place: Place, files: Iterable[tuple[str, Device]] = ()) -> tuple[D
     own = next(((device, name) for name, device in files if answers_to(device, place)), None)
     if own is not None:
         return own
-    if place.kind == "gpu" and (id := card_of(place)):
-        return gpu_specs.load(id), CATALOGUE
-    if place.kind == "cpu" and place.name == processor().name:
-        return this_cpu(), NOMINAL
+    kind = KINDS[place.kind]
+    if device := kind.find(place):
+        return device, kind.figures
     raise UsageError(
         f"it was measured on {place.name or 'a device without a name'}, which is not in the catalogue: run `onnxperf"
         " calibrate` there, and name its device file with --gpu, or put it beside the measurements"
     )
 
 
-def _given(gpu: str, place: Place) -> tuple[Device, str, tuple[Note, ...]]:
-    """The device that --gpu names, whatever a measurement was taken on, as long as it is of the same kind."""
+def _chosen(gpu: str | None, place: Place) -> tuple[Device, str, tuple[Note, ...]]:
+    """The device that --gpu names, whatever a measurement was taken on, as long as it is of the same kind; without
+    --gpu the one that it was taken on.
+    """
+    if gpu is None:
+        return *device_of(place), ()
     device, notes = find(gpu)
     if device.kind != place.kind:
         raise UsageError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.compare.comparison import MOST_WRONG, NOMINAL, Comparison
+from onnxperf.calibrate.kinds import NOMINAL
+from onnxperf.calibrate.matching import Joined, by_type, worst
+from onnxperf.compare.comparison import MOST_WRONG, Comparison
 from onnxperf.compare.own_measurements import NAME, OwnMeasurements
 from onnxperf.errors import printable
-from onnxperf.measure.profile import Joined, by_class, worst
 from onnxperf.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 
 
@@ -39,14 +40,14 @@ def _basis(c: Comparison) -> str:
     interval = series.median_interval
     sure = f"95% between {duration(interval[0])} and {duration(interval[1])}" if interval else "few runs"
     runs = len(series.samples)
-    if c.measurement.place.kind == "gpu":
-        return f"median of {runs} runs ({sure})"
-    return f"undisturbed run; median of {runs} runs {duration(series.median)} ({sure})"
+    if c.measurement.place.shared:
+        return f"undisturbed run; median of {runs} runs {duration(series.median)} ({sure})"
+    return f"median of {runs} runs ({sure})"
 
 
 def types(c: Comparison) -> Sheet:
     """Sums by operator type."""
-    lines = [(shortened(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_class(c.rows)]
+    lines = [(shortened(x.type), *_figures(x.measured_s, x.predicted_s)) for x in by_type(c.rows)]
     return Sheet("By operator type", ("!operator", *FIGURES), tuple(lines))
 
 
@@ -75,14 +76,14 @@ def notes(c: Comparison) -> list[str]:
     """How operators were timed, what has no counterpart, and the notes of the comparison."""
     found = []
     if c.rows:
-        how = (
-            "Operators are timed by ONNX Runtime's profiler in runs of their own, one at a time, launches included."
-            if c.measurement.place.kind == "gpu"
-            else "Operators are timed by ONNX Runtime's profiler in runs of their own, of each the fastest call; "
-            "predicted times hold what the runtime spends on each."
-        )
-        found = [how, f"Without a counterpart: {_unmatched(c.only_predicted, 'predicted')}; "
-                 f"{_unmatched(c.only_measured, 'measured')}."]  # fmt: skip
+        of_each = "one at a time, launches included."
+        if c.measurement.place.shared:
+            of_each = "of each the fastest call; predicted times hold what the runtime spends on each."
+        unmatched = f"{_unmatched(c.only_predicted, 'predicted')}; {_unmatched(c.only_measured, 'measured')}"
+        found = [
+            f"Operators are timed by ONNX Runtime's profiler in runs of their own, {of_each}",
+            f"Without a counterpart: {unmatched}.",
+        ]
     return [*found, *(f"{printable(n.code)}: {printable(n.message)}" for n in c.notes)]
 
 

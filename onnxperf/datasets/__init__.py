@@ -33,8 +33,8 @@ def datasets() -> tuple[Dataset, ...]:
 
 @cache
 def kernels() -> dict[str, Kernels]:
-    """All families of measured kernels by name, in the order of their scores."""
-    return {k.family: k for d in datasets() for k in d.kernels}
+    """All measured kernels by the names of their tables, in the order of their scores."""
+    return {k.name: k for d in datasets() for k in d.kernels}
 
 
 def models() -> tuple[tuple[Dataset, Models], ...]:

@@ -1,17 +1,24 @@
-"""What a dataset declares: its files, the families of kernels in them, the whole models it measured."""
+"""What a dataset declares: its files, the kernels in them, the whole models it measured."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+import gpu_specs
+from gpu_specs import Device
 from onnxperf.datasets.reading import Record, located, read, refusal
+from onnxperf.datasets.rigs import by_itself
 from onnxperf.datasets.runs import MeasuredRun
-from onnxperf.datasets.table import LEAST_S, Row, Table, by_library, tables
+from onnxperf.datasets.table import LEAST_S, Array, Row, Table, by_library, tables
+from onnxperf.latency import Constants
+from op_models import Work
+
+LEAST_W = 100
 
 
 def everything(t: Table) -> Table:
@@ -28,32 +35,53 @@ def long_enough(t: Table) -> Table:
     return t.without(t.seconds < LEAST_S, "shorter than 0.1 ms").on(t.gpus)
 
 
+def with_watts_to_spare(t: Table) -> Table:
+    """Cards from 100 W on: the others run products at their power limit, and their rows tell of the limit."""
+    return t.on(g for g in t.gpus if gpu_specs.load(g).tdp_W >= LEAST_W)
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One family of measured kernels.
+    """Measured kernels of one kind, which are one table.
 
-    family: as rows name it. reported: the operator class that its scores stand under. constants: the family of
-    constants that predicts it (`onnxperf.derive`). overhead_s: what the clock usually includes beside the kernel.
-    fitted: the rows that tell a fit of these constants, of those that are not kept back; None where they only score.
-    kept_back: whether a fit leaves out the rows that the source kept back (`Table.test`); where the source has no such
-    split, cards are scored by leaving their die out. how: the way it was measured, where that is not the usual one:
-    "sustained" or "uniform operands". tiles: what the names of its kernels tell the tiles of: "batched", "biased" or
-    "convolution". drawn: how many shapes the shipped sample holds.
+    name: of the table, as rows have it. reported: the operator class that its scores stand under. constants: the set
+    of constants that predicts them (`latency.constants.ConstantSet`). overhead_s: what the clock usually includes
+    beside the kernel; beside: of which constant `rig.beside.<name>` it includes more. fitted: the rows that tell a fit
+    of these constants, of those that are not kept back; None where they only score. kept_back: whether a fit leaves out
+    the rows that the source kept back (`Table.test`); where the source has no such split, cards are scored by leaving
+    their die out. timed: how the rig runs a kernel, one of `rigs`. tiles: what the names of its kernels tell the tiles
+    of: "batched", "biased" or "convolution". drawn: how many shapes the shipped sample holds.
     """
 
-    family: str
+    name: str
     reported: str
     constants: str
     overhead_s: float = 0.0
     fitted: Callable[[Table], Table] | None = everything
     kept_back: bool = True
-    how: str = ""
+    timed: Callable[[Sequence[Work], Sequence[Device], Constants], Array] = by_itself
+    beside: str = ""
     tiles: str = ""
     drawn: int = 0
 
     def open_rows(self, t: Table) -> Table:
-        """The rows of a table of this family that are not kept back for scores."""
+        """The rows of their table that are not kept back for scores."""
         return t.take(~t.test) if self.kept_back else t
+
+    def beside_s(self, c: Constants) -> float:
+        """Seconds that the clock includes beside the kernel, on any card."""
+        return float(c.rig["beside"][self.beside]) if self.beside else 0.0
+
+    def seconds(self, works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
+        """What the constants make of works on cards as the rig runs them, [n, g], without its overhead on the card."""
+        return np.asarray(self.timed(works, devices, c) + self.beside_s(c))
+
+    def overhead(self, rig: str, gpu: str, c: Constants) -> float:
+        """Seconds that the rig's clock includes beside a kernel on a card, as the constants have it; on a card without
+        rows what it is on others.
+        """
+        found = c.rig.get(self.constants, {}).get(rig) or {"other": self.overhead_s}
+        return float(found.get(gpu, found["other"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +142,7 @@ class Dataset:
 
     place: of its scores among those of others, lowest first. rig: whose clock timed the kernels. names: a file that
     gives kernels' names (`name`) for the numbers (`id`) in rows. split_by_library: rows on kernels of another version
-    of the library are a family of their own. draws_tests: the shipped sample holds all rows that the source kept back,
+    of the library are a table of their own. draws_tests: the shipped sample holds all rows that the source kept back,
     beside those drawn. copied: files that the sample holds unchanged.
     """
 
@@ -146,29 +174,29 @@ class Dataset:
         for record in read(path, file.columns):
             if (row := file.row(record)) is None:
                 continue
-            why = dropped.setdefault(row.family, Counter())
+            why = dropped.setdefault(row.table, Counter())
             if reason := refusal(row.gpu, row.work, row.seconds):
                 why[reason] += 1
             else:
                 ran = names.get(row.kernel.removesuffix(".0"), row.kernel) if names else row.kernel
-                rows.append(Row(row.family, row.gpu, row.work, row.seconds, row.test, ran))
+                rows.append(Row(row.table, row.gpu, row.work, row.seconds, row.test, ran))
         return tables(rows, self.rig, dropped, file.fastest)
 
     def drawn(self, file: File, records: list[Record], seed: int) -> list[Record]:
         """The records of the shapes that the shipped sample holds, in the order of the file: with a shape all its rows
         on all cards. Equal works are one shape, as in a `Table`.
         """
-        most = {k.family: k.drawn for k in self.kernels}
+        most = {k.name: k.drawn for k in self.kernels}
         rows = [file.row(r) for r in records]
         shapes: dict[str, dict[object, bool]] = {}
         for row in rows:
             if row is not None:
-                of_family = shapes.setdefault(row.family, {})
-                of_family[row.work] = of_family.get(row.work, False) or (row.test and self.draws_tests)
+                of_table = shapes.setdefault(row.table, {})
+                of_table[row.work] = of_table.get(row.work, False) or (row.test and self.draws_tests)
         chosen = set[tuple[str, object]]()
-        for family, found in shapes.items():
+        for name, found in shapes.items():
             others = [work for work, kept in found.items() if not kept]
-            some = np.random.default_rng(seed).permutation(len(others))[: most.get(family, 0)]
-            chosen |= {(family, work) for work, kept in found.items() if kept}
-            chosen |= {(family, others[i]) for i in some}
-        return [r for r, row in zip(records, rows, strict=True) if row is not None and (row.family, row.work) in chosen]
+            some = np.random.default_rng(seed).permutation(len(others))[: most.get(name, 0)]
+            chosen |= {(name, work) for work, kept in found.items() if kept}
+            chosen |= {(name, others[i]) for i in some}
+        return [r for r, row in zip(records, rows, strict=True) if row is not None and (row.table, row.work) in chosen]

@@ -1,6 +1,6 @@
 """Draw the sample of measurements that ships: `python -m onnxperf.datasets.draw DIR [--to FOLDER]`.
 
-DIR holds the full tables, the sample has the same files with fewer rows, unchanged: of each family of kernels as many
+DIR holds the full tables, the sample has the same files with fewer rows, unchanged: of each table of kernels as many
 shapes as its dataset says, drawn by a fixed seed. With a shape stay all its rows on all cards. Same tables, same bytes.
 """
 

@@ -41,14 +41,14 @@ DIES = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Kernels of one family, measured by one rig: `seconds` [n, g], nan where nobody measured or nothing is kept.
+    """Kernels of one kind, measured by one rig: `seconds` [n, g], nan where nobody measured or nothing is kept.
 
-    family: bmm, linear, add, softmax, ...; rig: whose clock, hence which overhead is inside; works [n]; gpus [g]: ids
-    of cards; test [n]: rows that the source itself kept back; kernel [n, g]: the name of the kernel that the library
-    ran, where it was noted; dropped: how many rows are not kept, by reason.
+    name: of the kind: bmm, linear, add, softmax, ...; rig: whose clock, hence which overhead is inside; works [n]; gpus
+    [g]: ids of cards; test [n]: rows that the source itself kept back; kernel [n, g]: the name of the kernel that the
+    library ran, where it was noted; dropped: how many rows are not kept, by reason.
     """
 
-    family: str
+    name: str
     rig: str
     works: tuple[Work, ...]
     gpus: tuple[str, ...]
@@ -95,11 +95,12 @@ class Table:
 class Row:
     """One measured kernel as a file states it, with its shape already made into a `Work`.
 
-    gpu, work, seconds: None or nan where the file names no shipped card, no possible shape or no positive time; such a
-    row is only counted. test: kept back from fits by its source; kernel: the name of what ran, "" where it is not told.
+    table: the name of its table. gpu, work, seconds: None or nan where the file names no shipped card, no possible
+    shape or no positive time; such a row is only counted. test: kept back from fits by its source; kernel: the name of
+    what ran, "" where it is not told.
     """
 
-    family: str
+    table: str
     gpu: str | None
     work: Work | None
     seconds: float
@@ -110,24 +111,24 @@ class Row:
 def tables(
     rows: Iterable[Row], rig: str, dropped: Mapping[str, Mapping[str, int]], fastest: bool = False
 ) -> list[Table]:
-    """Rows by family. Those that can't be right are taken out; of what is left of a shape that was measured more than
+    """Rows as tables. Those that can't be right are taken out; of what is left of a shape that was measured more than
     once, the median counts, or the `fastest`.
 
-    `dropped`: the families of the file, each with the rows that are not among `rows`, by reason.
+    `dropped`: the tables of the file, each with the rows that are not among `rows`, by reason.
     """
     found: dict[str, dict[Work, dict[str, list[Row]]]] = {}
     for row in rows:
         if row.gpu and row.work:
-            found.setdefault(row.family, {}).setdefault(row.work, {}).setdefault(row.gpu, []).append(row)
-    made = [_table(family, rig, works, dropped.get(family, {}), fastest) for family, works in found.items()]
+            found.setdefault(row.table, {}).setdefault(row.work, {}).setdefault(row.gpu, []).append(row)
+    made = [_table(name, rig, works, dropped.get(name, {}), fastest) for name, works in found.items()]
     none = np.empty((0, 0))
-    for family in (f for f in dropped if f not in found):
-        made.append(Table(family, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[family])))
+    for name in (x for x in dropped if x not in found):
+        made.append(Table(name, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[name])))
     return made
 
 
 def _table(
-    family: str, rig: str, works: Mapping[Work, Mapping[str, list[Row]]], dropped: Mapping[str, int], fastest: bool
+    name: str, rig: str, works: Mapping[Work, Mapping[str, list[Row]]], dropped: Mapping[str, int], fastest: bool
 ) -> Table:
     gpus = tuple(sorted({g for by_gpu in works.values() for g in by_gpu}))
     seconds, kernel = np.full((len(works), len(gpus)), np.nan), np.full((len(works), len(gpus)), "", dtype=object)
@@ -146,11 +147,11 @@ def _table(
             why[FASTER] += sum(r.seconds < low[i][j] for r in same)
             why[SLOWER] += sum(r.seconds > high[i][j] for r in same)
             why[SLOW if fastest else AGAIN] += len(kept[1:])
-    return Table(family, rig, tuple(works), gpus, seconds, test, kernel, {k: n for k, n in why.items() if n})
+    return Table(name, rig, tuple(works), gpus, seconds, test, kernel, {k: n for k, n in why.items() if n})
 
 
 def by_library(table: Table) -> list[Table]:
-    """The table, and apart from it, as the family `... of another library`, the rows that were measured with another
+    """The table, and apart from it, as one called `... of another library`, the rows that were measured with another
     version of the library: those kept back by their source on kernels which none of the card's other rows ran on.
 
     What one version does says little of another: P4's 974 products with a bias ran on sgemm_128x128x8_NT_vec, at .8 of
@@ -167,6 +168,6 @@ def by_library(table: Table) -> list[Table]:
     if not other.any():
         return [table]
     seconds = np.where(other, table.seconds, np.nan)
-    apart = replace(table, family=table.family + OTHER_LIBRARY, seconds=seconds, dropped={})
+    apart = replace(table, name=table.name + OTHER_LIBRARY, seconds=seconds, dropped={})
     rest = replace(table, seconds=np.where(other, np.nan, table.seconds))
     return [rest, apart.on(g for j, g in enumerate(table.gpus) if other[:, j].any())]

@@ -61,8 +61,7 @@ def _names(r: Request) -> dict[str, set[str]]:
     if isinstance(r.model, Graph) or not (r.dims or r.shapes or r.trip_counts):
         return {"dims": set(), "shapes": set(), "trip_counts": set()}
     from onnxperf.graph.bind import declared_dims
-    from onnxperf.graph.proto import graphs_in, nodes_in
-    from onnxperf.graph.trips import LOOPS
+    from onnxperf.graph.proto import LOOPS, graphs_in, nodes_in
 
     top = opened(r.model).proto.graph
     infos = [i for g in (top, *graphs_in(top.node)) for i in (*g.input, *g.value_info, *g.output)]

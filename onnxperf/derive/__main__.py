@@ -1,8 +1,8 @@
 """Derive every shipped constant from measurements: `python -m onnxperf.derive DATA`.
 
-DATA is a folder with tables like those in `onnxperf/datasets/sample`. The families are fitted one after the other, on
-all dies together, and again without each die and without each generation; the rows left out then say how wide ranges
-have to be. The same data make the same files.
+DATA is a folder with tables like those in `onnxperf/datasets/sample`. The sets of constants are fitted one after the
+other, on all dies together, and again without each die and without each generation; the rows left out then say how
+wide ranges have to be. The same data make the same files.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from onnxperf.datasets import files, read
-from onnxperf.derive.families import FAMILIES
 from onnxperf.derive.files import texts
-from onnxperf.derive.passes import derive, generation
+from onnxperf.derive.fit import fitted_rows
+from onnxperf.derive.passes import SETS, derive, generation
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.fitting import require_scipy
 from onnxperf.output import write_file
@@ -49,7 +49,7 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
     if not tables:
         wanted = ", ".join(p.relative_to(data).as_posix() for p in files(data))
         raise UsageError(f"{data} holds no measurements: none of {wanted} is there")
-    used = [t for family in FAMILIES.values() for t in family.tables(tables)]
+    used = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
     everything = {g for t in used for g in t.gpus}
     left_out = [*sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
     with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:

@@ -12,27 +12,27 @@ import numpy as np
 import gpu_specs
 from onnxperf.datasets import Table, datasets, files
 from onnxperf.derive import host
-from onnxperf.derive.families import FAMILIES
-from onnxperf.derive.fit import Family, Parameter
+from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.intervals import intervals
-from onnxperf.derive.passes import Derived, generation, rounded
-from onnxperf.latency.constants import assumed
+from onnxperf.derive.passes import SETS, Derived, generation, rounded
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.intervals import class_on
 
 HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
-    """The files to ship, by name: one a family, the intervals', and the host's where `data` holds runs that tell."""
+    """The files to ship, by name: one a set, the intervals', and the host's where `data` holds runs that tell."""
     dies = sorted({die for t in tables for die in t.dies} & passes.keys())
     names = (data / d.folder / d.names for d in datasets() if d.names)
     hashes = {p.relative_to(data).as_posix(): _hash(p) for p in (*files(data), *names) if p.is_file()}
-    made = {f"{f.name}.toml": _of_family(f, tables, passes, dies, hashes) for f in FAMILIES.values()}
+    made = {f"{name}.toml": _of_set(s, tables, passes, dies, hashes) for name, s in SETS.items()}
     ranges: dict[str, dict[str, Any]] = {}
     total = sum(passes[""].rows.values())
     lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
     misses = [m for d in passes.values() for m in d.misses]
-    everything = [t for family in FAMILIES.values() for t in family.tables(tables)]
+    everything = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
     for die in ("", *dies):
         reach = domain(everything, die)
         generations = sorted({g for r in reach.values() for g in r["generations"]})
@@ -45,24 +45,24 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     return made
 
 
-def _of_family(
-    family: Family, tables: Sequence[Table], passes: Mapping[str, Derived], dies: Sequence[str],
+def _of_set(
+    wanted: ConstantSet, tables: Sequence[Table], passes: Mapping[str, Derived], dies: Sequence[str],
     hashes: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """The file of one family: its constants, and those without each die."""
-    used = family.tables(tables)
-    names = {(t.rig, t.family) for t in used}
-    values = passes[""].values[family.name]
+    """The file of one set: its constants, and those without each die."""
+    used = fitted_rows(tables, wanted)
+    names = {(t.rig, t.name) for t in used}
+    values = passes[""].values[wanted.name]
     note = {
-        "rows": passes[""].rows[family.name],
-        "rows_measured": sum(int(np.isfinite(t.seconds).sum()) for t in tables if (t.rig, t.family) in names),
-        "not_fitted": f"rows kept back for scores, of cards the family leaves out, beyond {family.sample} works",
-        "dropped": {f"{t.rig}: {t.family}": dict(t.dropped) for t in used if t.dropped},
+        "rows": passes[""].rows[wanted.name],
+        "rows_measured": sum(int(np.isfinite(t.seconds).sum()) for t in tables if (t.rig, t.name) in names),
+        "not_fitted": f"rows kept back for scores, of cards that are left out, beyond {wanted.sample} works",
+        "dropped": {f"{t.rig}: {t.name}": dict(t.dropped) for t in used if t.dropped},
         "data": hashes,
     }
-    lines = _plain("made", note) + _table("constants", values, _meaning(family.parameters))
+    lines = _plain("made", note) + _table("constants", values, _meaning(wanted.parameters))
     for die in dies:
-        own = passes[die].values[family.name]
+        own = passes[die].values[wanted.name]
         unknown = sorted(path for path, v in values.items() if isinstance(v, list) and path not in own)
         lines += _table(f"without.{die}", {**own, **{path: [] for path in unknown}}, {})
     return HEAD + "\n".join(lines) + "\n"

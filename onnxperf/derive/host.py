@@ -17,9 +17,9 @@ import numpy as np
 import gpu_specs
 from onnxperf.datasets import model_runs
 from onnxperf.datasets.runs import MeasuredRun
-from onnxperf.derive.fit import Parameter
 from onnxperf.fitting import Array, map_fit
 from onnxperf.latency import Constants
+from onnxperf.latency.constants import Parameter
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.run import Run
 from onnxperf.runtimes import HostCosts

@@ -1,4 +1,4 @@
-"""One pass over all families of constants: each is fitted to its rows, then predicts those that were left out."""
+"""One pass over all sets of constants: each is fitted to its rows, then predicts those that were left out."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from typing import Any
 import numpy as np
 
 import gpu_specs
-from onnxperf.datasets import DIES, Table
-from onnxperf.derive.families import FAMILIES
-from onnxperf.derive.fit import Family, Fit, fit, thinned, unfitted
+from onnxperf.datasets import DIES, Table, kernels
+from onnxperf.derive.fit import Fit, fit, fitted_rows, overheads, seconds, thinned, unfitted
 from onnxperf.derive.intervals import Misses
+from onnxperf.derive.tiles import learned
+from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants
-from onnxperf.latency.constants import assumed
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.constants import ConstantSet
+from onnxperf.latency.families import constant_sets
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import amount, class_on
 
 SCORED = 4000  # works of a table at most, for ranges
+SETS = constant_sets()
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What one pass over the families found, with rows of the die or generation `without` left out."""
+    """What one pass over the sets found, with rows of the die or generation `without` left out."""
 
     without: str
-    values: Mapping[str, Mapping[str, Any]]  # by family, then dotted path
+    values: Mapping[str, Mapping[str, Any]]  # by set, then dotted path
     rows: Mapping[str, int]
     misses: tuple[Misses, ...]
 
@@ -42,26 +47,27 @@ def rounded(value: float) -> float:
 
 
 def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = None) -> Derived:
-    """Fit all families without the rows of a die or generation, then predict the rows of that, or all.
+    """Fit all sets without the rows of a die or generation, then predict the rows of that, or all.
 
-    What `whole`, the pass over all rows, found is taken over for families before the first that has rows to leave out.
+    What `whole`, the pass over all rows, found is taken over for sets that have no rows to leave out, nor follow one
+    that has.
     """
-    constants = assumed()
     values: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, int] = {}
     misses: dict[tuple[str, str, str], list[tuple[Array, Array]]] = {}
-    for family in FAMILIES.values():
-        chosen = family.tables(tables)
-        if any(without in (die, generation(g)) for t in chosen for g, die in zip(t.gpus, t.dies, strict=True)):
-            whole = None
-        if whole:
-            values[family.name], rows[family.name] = whole.values[family.name], whole.rows[family.name]
+    afresh = set[str]()
+    for name, wanted in SETS.items():
+        chosen = fitted_rows(tables, wanted)
+        left_out = any(without in (die, generation(g)) for t in chosen for g, die in zip(t.gpus, t.dies, strict=True))
+        if left_out or not whole or afresh & {s.name for s in wanted.after}:
+            afresh.add(name)
+            values[name], rows[name] = _fitted(wanted, tables, chosen, having(assumed(), wanted.after, values), without)
         else:
-            values[family.name], rows[family.name] = _fitted(family, tables, chosen, constants, without)
-        constants = constants.having(values[family.name])
-        names = {t.family for t in chosen}
-        for t in (thinned(t, SCORED) for t in tables if t.family in names):
-            for key, miss, amounts in _misses(family, t, constants, without):
+            values[name], rows[name] = whole.values[name], whole.rows[name]
+        constants = having(assumed(), (wanted,), values)
+        names = {t.name for t in chosen}
+        for t in (thinned(t, SCORED) for t in tables if t.name in names):
+            for key, miss, amounts in _misses(wanted, t, constants, without):
                 misses.setdefault(key, []).append((miss, amounts))
     by_die = not without.startswith("cc")
     missed_by = tuple(
@@ -71,25 +77,32 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
     return Derived(without, values, rows, missed_by)
 
 
+def having(constants: Constants, sets: Sequence[ConstantSet], values: Mapping[str, Mapping[str, Any]]) -> Constants:
+    """The constants with the values of these sets, and of all that they are derived after."""
+    for one in sets:
+        constants = having(constants, one.after, values).having(values[one.name])
+    return constants
+
+
 def _fitted(
-    family: Family, every: Sequence[Table], chosen: Sequence[Table], start: Constants, without: str
+    wanted: ConstantSet, every: Sequence[Table], chosen: Sequence[Table], start: Constants, without: str
 ) -> tuple[dict[str, Any], int]:
-    """A family's values by dotted path, and how many rows are behind them."""
-    learned = family.learned([_others(t, without) for t in every])
+    """The values of a set by dotted path, and how many rows are behind them."""
+    tiles = learned(wanted, [_others(t, without) for t in every])
     kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
-    start = start.having(learned)
-    found = fit(family, kept, start) if kept or not without else unfitted(family, start)
+    start = start.having(tiles)
+    found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
     values = {path: rounded(v) for path, v in found.values.items()}
-    return {**learned, **values, **_overheads(family, found)}, found.rows
+    return {**tiles, **values, **_overheads(wanted.name, found)}, found.rows
 
 
-def _overheads(family: Family, found: Fit) -> dict[str, float]:
+def _overheads(name: str, found: Fit) -> dict[str, float]:
     """What each rig's clock includes on each card; "other": the median of these, for cards without rows."""
     values: dict[str, float] = {}
-    for rig, usual in family.overhead_s.items():
+    for rig, usual in overheads(name).items():
         own = {gpu: rounded(s) for (r, gpu), s in found.overhead_s.items() if r == rig}
         other = rounded(float(np.median([s for (r, _), s in found.overhead_s.items() if r == rig] or [usual])))
-        values |= {f"rig.{family.name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
+        values |= {f"rig.{name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
     return values
 
 
@@ -99,12 +112,12 @@ def _others(t: Table, without: str) -> Table:
 
 
 def _misses(
-    family: Family, t: Table, constants: Constants, without: str
+    wanted: ConstantSet, t: Table, constants: Constants, without: str
 ) -> Iterator[tuple[tuple[str, str, str], Array, Array]]:
     """log(measured / predicted) of a table's rows on cards that were left out, or on all where none was, and how much
     work each is; by operator class, die and distance.
     """
-    miss, amounts = missed(family, t, constants), np.array([amount(w) for w in t.works])
+    miss, amounts = missed(wanted, t, constants), np.array([amount(w) for w in t.works])
     near = {generation(g) for g in _others(t, without).gpus}
     for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
         if without in ("", die, generation(gpu)):
@@ -112,12 +125,15 @@ def _misses(
             device = gpu_specs.load(gpu)
             classes = np.array([class_on(w, device) for w in t.works])
             for name in np.unique(classes):
+                if name == UNMEASURED:
+                    raise Error(f"{t.name!r} are measured, but their kernel family declares no error_class for them")
                 at = (classes == name) & np.isfinite(miss[:, j])
                 yield (str(name), die, distance), miss[at, j], amounts[at]
 
 
-def missed(family: Family, t: Table, constants: Constants) -> Array:
+def missed(wanted: ConstantSet, t: Table, constants: Constants) -> Array:
     """log(measured / predicted) of rows that last long enough to tell, nan elsewhere, [n, g]."""
-    inside = np.array([[family.overhead(t, g, constants) for g in t.gpus]])
-    seconds = family.seconds(t, [gpu_specs.load(g) for g in t.gpus], constants) + inside
-    return np.where(t.seconds > t.least_s, np.log(t.seconds / seconds), np.nan)
+    known = kernels().get(t.name)
+    inside = np.array([[known.overhead(t.rig, g, constants) if known else 0.0 for g in t.gpus]])
+    read = seconds(wanted, t, [gpu_specs.load(g) for g in t.gpus], constants) + inside
+    return np.where(t.seconds > t.least_s, np.log(t.seconds / read), np.nan)

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import gpu_specs
 from onnxperf.datasets import Table, kernels
-
-Sizes = list[list[int]]
-
-
-def capability(gpu: str) -> str:
-    """A card's compute capability as constants name it: cc75."""
-    major, minor = gpu_specs.load(gpu).capability
-    return f"cc{major}{minor}"
+from onnxperf.latency.constants import ConstantSet, Tiles
 
 
-def seen(every: Iterable[Table], tiles: str, pattern: str, share: float) -> dict[str, Sizes]:
-    """By compute capability, the sizes that `pattern` finds in kernels' names, the most frequent first, as far as they
-    are those of at least a share of the kernels with any.
-
-    Read are tables whose kernels tell of these `tiles` (`datasets.Kernels`), but for rows that the source kept back.
-    """
-    counts: dict[str, Counter[tuple[int, ...]]] = {}
-    named = {k.family for k in kernels().values() if k.tiles == tiles}
-    for t in (t for t in every if t.family in named):
-        for j, gpu in enumerate(t.gpus):
-            found = counts.setdefault(capability(gpu), Counter())
-            for name in t.kernel[(t.seconds[:, j] > 0) & ~t.test, j]:
-                if match := re.search(pattern, name):
-                    found[tuple(int(n) for n in match.groups())] += 1
+def learned(wanted: ConstantSet, every: Sequence[Table]) -> dict[str, list[list[int]]]:
+    """What names of kernels tell of the tiles of a set of constants, by dotted path."""
     return {
-        cc: [list(size) for size, n in found.most_common() if n >= share * found.total()]
-        for cc, found in sorted(counts.items())
-        if found
+        f"{tiles.path}.{capability}": sizes
+        for tiles in wanted.tiles
+        for capability, sizes in (seen(every, tiles) or tiles.unnamed).items()
+        if int(capability.removeprefix("cc")) >= tiles.since
     }
 
 
-def by_path(root: str, sets: dict[str, Sizes]) -> dict[str, Sizes]:
-    """The sets at the dotted paths of their constants."""
-    return {f"{root}.{cc}": sizes for cc, sizes in sets.items()}
+def seen(every: Iterable[Table], tiles: Tiles) -> dict[str, list[list[int]]]:
+    """The tiles in kernels' names by compute capability (cc75), the most frequent first.
+
+    Rows that the source kept back tell nothing.
+    """
+    counts: dict[str, Counter[tuple[int, ...]]] = {}
+    named = {k.name for k in kernels().values() if k.tiles == tiles.told_by}
+    for t in (t for t in every if t.name in named):
+        for j, gpu in enumerate(t.gpus):
+            major, minor = gpu_specs.load(gpu).capability
+            found = counts.setdefault(f"cc{major}{minor}", Counter())
+            for name in t.kernel[(t.seconds[:, j] > 0) & ~t.test, j]:
+                if match := re.search(tiles.pattern, name):
+                    found[tuple(int(n) for n in match.groups())] += 1
+    return {
+        capability: [list(size) for size, n in found.most_common() if n >= tiles.share * found.total()]
+        for capability, found in sorted(counts.items())
+        if found
+    }

@@ -11,8 +11,7 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.latency import KernelTerms, pipe_on
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.works import Works
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.lower import Kernel
 from onnxperf.prediction import KernelPrediction
 from onnxperf.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -34,9 +34,7 @@ class Traced(dict[str, Any]):
 
 def traced(c: Constants, seen: dict[str, Any]) -> Constants:
     """The same constants; what is read of them lands in `seen` by dotted path."""
-    tables = {f.name: getattr(c, f.name) for f in fields(c)}
-    noted: dict[str, Any] = {name: Traced(t, name, seen) for name, t in tables.items() if isinstance(t, Mapping)}
-    return replace(c, **noted)
+    return replace(c, tables={name: Traced(table, name, seen) for name, table in c.tables.items()})
 
 
 @cache

@@ -14,20 +14,16 @@ from typing import Any
 
 from onnxperf.errors import EnvironmentFailure, ModelError
 
-#: The classes that a framework's models derive from, by the package that defines them and their name.
+#: The extra that exports the models of a package, and the names of the classes there that these derive from.
 CLASSES = {
-    ("torch", "Module"): "torch",
-    ("torch", "ExportedProgram"): "torch",
-    ("torch", "ONNXProgram"): "torch",
-    ("keras", "Layer"): "tf",
-    ("tensorflow", "GenericFunction"): "tf",
-    ("tensorflow", "Function"): "tf",
-    ("tensorflow", "ConcreteFunction"): "tf",
-    ("tensorflow", "AutoTrackable"): "tf",
+    "torch": ("torch", {"Module", "ExportedProgram", "ONNXProgram"}),
+    "keras": ("tf", {"Layer"}),
+    "tensorflow": ("tf", {"GenericFunction", "Function", "ConcreteFunction", "AutoTrackable"}),
 }
 NEEDS = {"torch": ("torch", "onnxscript"), "tf": ("tensorflow", "tf2onnx")}
 EXPORTING = RLock()  # exporters, and the redirection of what they print, are not safe in several threads
 SUFFIXES = (".keras", ".h5")  # files of whole Keras models
+Examples = Mapping[str, Any] | Sequence[Any] | None  # example inputs, by name or in order
 
 
 def framework(model: object) -> str | None:
@@ -37,17 +33,15 @@ def framework(model: object) -> str | None:
         saved = os.path.isfile(os.path.join(path, "saved_model.pb"))
         return "tf" if path.endswith(SUFFIXES) or saved else None
     for c in type(model).__mro__:
-        if found := CLASSES.get((c.__module__.partition(".")[0], c.__name__)):
-            return found
+        extra, names = CLASSES.get(c.__module__.partition(".")[0], (None, ()))
+        if c.__name__ in names:
+            return extra
     return None
 
 
 def source(
-    model: object,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-    batch: int | None = None,
-    open_batch: bool = False,
-) -> tuple[Any, Mapping[str, Any] | Sequence[Any] | None]:
+    model: object, example_inputs: Examples = None, batch: int | None = None, open_batch: bool = False
+) -> tuple[Any, Examples]:
     """The model to read a graph from, and the example inputs whose shapes that graph is still to be given.
 
     A framework's model becomes an onnx.ModelProto without weights, exported at the shapes of the examples, of which
@@ -62,17 +56,14 @@ def source(
         raise EnvironmentFailure(
             f"a model of {NEEDS[extra][0]} is exported with {' and '.join(missing)}: pip install 'onnxperf[{extra}]'"
         )
+    is_size = isinstance(batch, int) and not isinstance(batch, bool) and 0 < batch < 1 << 31
     try:
         with EXPORTING:
             proto = import_module(f"onnxperf.export.from_{extra}").proto
-            return proto(model, example_inputs, batch if _is_batch(batch) else None, open_batch), None
+            # a batch that is no size is refused later, where it is bound to the graph
+            return proto(model, example_inputs, batch if is_size else None, open_batch), None
     except SystemExit:
         raise ModelError("the model's own code asked to exit while it was exported") from None
-
-
-def _is_batch(batch: Any) -> bool:
-    """Whether `batch` is a size; anything else is refused later, where it is bound to the graph."""
-    return isinstance(batch, int) and not isinstance(batch, bool) and 0 < batch < 1 << 31
 
 
 __all__ = ["framework", "source"]

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import framework, source
-from onnxperf.graph.read import stored_tensors
+from onnxperf.graph.read import contents, stored_tensors
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import first_line
 from onnxperf.output import aside, check_target, write_file
@@ -147,7 +147,7 @@ def strip(model: str, out: str) -> tuple[int, int, str]:
     """
     _check_target(out, model)
     proto = ModelProto.FromString(skeleton(model))
-    removed = [t for t in stored_tensors(proto) if t.data_location == TensorProto.EXTERNAL]
+    removed = [t for t in stored_tensors(*contents(proto)) if t.data_location == TensorProto.EXTERNAL]
     nbytes = sum(int(e.value) for t in removed for e in t.external_data if e.key == "length")
     note = f"{len(removed)} tensors, {nbytes / 1e6:.1f} MB"
     proto.metadata_props.add(key=STRIPPED, value=note)

@@ -81,11 +81,10 @@ def write(model: str, example_inputs: Any, path: Path) -> None:
 
     Loading a SavedModel can run parts of it. Raises what `proto` does, and whatever the exporter raises.
     """
-    load = partial(keras.saving.load_model, compile=False, safe_mode=True)
+    of_keras = partial(keras.saving.load_model, compile=False, safe_mode=True)
+    load = tf.saved_model.load if os.path.isdir(model) else of_keras
     with quiet(), tf.device("CPU"):
-        loaded = (tf.saved_model.load if os.path.isdir(model) else load)(
-            model
-        )  # kept until the end: it holds the variables
+        loaded = load(model)  # kept until the end: it holds the variables
         callee = _callee(loaded)
         specs = _specs(callee, example_inputs)
         run = tf.function(_flat(callee, specs), autograph=False)
@@ -294,7 +293,10 @@ HANDLERS: dict[str, Any] = {"custom_op_handlers": {"Erfc": (_erfc, [])}}
 
 
 def _frozen(name: str, function: Any) -> tuple[Any, dict[str, list[int]]]:
-    """A function's GraphDef, calls inlined, variables replaced by constants, large ones by inputs; shapes of these."""
+    """The GraphDef of a function, calls inlined and variables replaced by constants; and the shapes of large variables.
+
+    Those become inputs of the GraphDef, by whose names the shapes are given.
+    """
     inlined = freeze._FunctionConverterDataInEager(function, False, True, variable_names_allowlist=frozenset())
     variables = {id(v.handle): v for v in function.graph.variables}
     captured = {inner.op.name: variables.get(id(outer), outer) for outer, inner in function.graph.captures}

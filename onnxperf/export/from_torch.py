@@ -53,8 +53,7 @@ def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open
             return _stripped(_exported(module, name, arguments, batch, open_batch), name)
         name = type(model).__name__
         if isinstance(model, torch.export.ExportedProgram):
-            found = _converted(model, name)
-            program: Any = model
+            found, program = _converted(model, name), model
         else:
             found, program = model.model.clone(), model.exported_program
         result = _stripped(found, _root(program) or name)
@@ -107,7 +106,9 @@ def _example(x: Any) -> Any:
     An array of float64, NumPy's default, gets PyTorch's default type.
     """
     if isinstance(x, torch.Tensor):
-        return _empty(None if x.is_nested else x.shape, x.dtype)
+        if x.is_nested:
+            raise UsageError("an example input is a nested tensor, which has no shape: give one that is padded")
+        return _empty(x.shape, x.dtype)
     if not hasattr(x, "__array__"):
         return x
     array = np.asarray(x)
@@ -119,9 +120,7 @@ def _example(x: Any) -> Any:
         raise UsageError(f"PyTorch has no tensors of {array.dtype}, the type of an example input") from None
 
 
-def _empty(shape: Sequence[int] | None, dtype: torch.dtype) -> torch.Tensor:
-    if shape is None:
-        raise UsageError("an example input is a nested tensor, which has no shape: give one that is padded")
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     try:
         return torch.empty(tuple(shape), dtype=dtype)
     except RuntimeError:
@@ -156,7 +155,8 @@ def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | 
             raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
         _exported(module, name, arguments, None, False)  # raises the ModelError if the open batch is not the reason
         raise _fixed_batch(name, _reason(error)) from None
-    if open_batch and _batch(arguments) is not None and not any(_is_open(value) for value in found.graph.inputs):
+    leading = [value.shape[0] for value in found.graph.inputs if value.shape]
+    if open_batch and _batch(arguments) is not None and not any(isinstance(d, ir.SymbolicDim) for d in leading):
         raise _fixed_batch(name, "it only runs at the batch of the example inputs")
     return found
 
@@ -164,11 +164,6 @@ def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | 
 def _fixed_batch(name: str, why: str) -> UsageError:
     says = f"PyTorch can't export {name} with an open batch: {why}"
     return UsageError(f"{says}; give example inputs of the batch that you want, and leave batch and fit out")
-
-
-def _is_open(value: ir.Value) -> bool:
-    shape = value.shape
-    return shape is not None and len(shape) > 0 and isinstance(shape[0], ir.SymbolicDim)
 
 
 def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
@@ -270,22 +265,14 @@ def _stand_in(tensor: torch.Tensor, numbers: Iterator[int]) -> torch.Tensor:
 def _stripped(model: ir.Model, name: str) -> ModelProto:
     """The model as a ModelProto without functions and metadata, whose weights refer to a file that does not exist."""
     common.InlinePass()(model)
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and tensor.nbytes > INSIDE_BYTES and _is_weight(tensor):
-                shape = ir.Shape(tensor.shape.numpy())
-                value.const_value = ir.ExternalTensor(
-                    WEIGHTS, 0, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
-                )
+    for value in (v for graph in model.graphs() for v in graph.initializers.values()):
+        t = value.const_value
+        if t is not None and t.nbytes > INSIDE_BYTES and (t.dtype.is_floating_point() or t.size > MAX_VALUE):
+            shape, own = ir.Shape(t.shape.numpy()), value.name or ""
+            value.const_value = ir.ExternalTensor(WEIGHTS, 0, t.nbytes, t.dtype, shape=shape, name=own)
     model.graph.name = name
-    result = ModelProto()
-    result.ParseFromString(skeleton(ir.to_proto(model)))
-    return result
-
-
-def _is_weight(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype.is_floating_point() or tensor.size > MAX_VALUE
+    bare: ModelProto = ModelProto.FromString(skeleton(ir.to_proto(model)))
+    return bare
 
 
 def _root(program: torch.export.ExportedProgram | None) -> str:

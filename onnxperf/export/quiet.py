@@ -15,36 +15,23 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # which tf2onnx sets when it is imported
 @contextmanager
 def quiet() -> Iterator[None]:
     """Discard everything that is printed, warned or logged inside; afterwards all is set as it was before."""
-    before, disabled = os.environ.get(LEVEL), logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            stack.enter_context(redirect_stdout(io.StringIO()))
-            stack.enter_context(redirect_stderr(io.StringIO()))
-            stack.enter_context(_discard(2))
-            yield
-    finally:
-        logging.disable(disabled)
-        os.environ.pop(LEVEL, None)
-        os.environ.update({} if before is None else {LEVEL: before})
+    with ExitStack() as stack:
+        stack.callback(_set_level, os.environ.get(LEVEL))
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(redirect_stdout(io.StringIO()))
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        with suppress(OSError):  # a closed stderr stays closed
+            kept = os.dup(2)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 2)
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), 2)
+        yield
 
 
-@contextmanager
-def _discard(descriptor: int) -> Iterator[None]:
-    """Discard what is written to a file descriptor; a closed one stays closed."""
-    kept = None
-    with suppress(OSError):
-        kept = os.dup(descriptor)
-    if kept is None:
-        yield
-        return
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, descriptor)
-    os.close(null)
-    try:
-        yield
-    finally:
-        os.dup2(kept, descriptor)
-        os.close(kept)
+def _set_level(before: str | None) -> None:
+    os.environ.pop(LEVEL, None)
+    os.environ.update({} if before is None else {LEVEL: before})

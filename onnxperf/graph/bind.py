@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, SupportsIndex
 
@@ -32,10 +32,10 @@ class Binding:
     inputs: dict[str, Shape]
     symbols: dict[str, int]
     batch: int
-    old_batch: int | None = None
-    refusal: str = ""
-    dynamic: bool = False
-    notes: list[Note] = field(default_factory=list)
+    old_batch: int | None
+    refusal: str
+    dynamic: bool
+    notes: list[Note]
 
     def declared(self, info: ValueInfoProto) -> tuple[int | None, ...] | None:
         """The shape that a ValueInfo declares, its named dimensions bound; None where it declares none."""
@@ -50,12 +50,10 @@ def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
 
     Older exporters write -1 for an open dimension; zero is a size.
     """
-    if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
+    if not (tensor := info.type.tensor_type).HasField("shape"):
         return None
-    return tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else (d.dim_param or None)
-        for d in info.type.tensor_type.shape.dim
-    )
+    dims = tensor.shape.dim
+    return tuple([d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else (d.dim_param or None) for d in dims])
 
 
 def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> Binding:
@@ -173,7 +171,7 @@ def _check_dims(
     dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None], others: Iterable[ValueInfoProto]
 ) -> dict[str, int]:
     named = dict.fromkeys(d for shape in inputs.values() for d in shape or () if isinstance(d, str))
-    inside = {d for info in others for d in declared_dims(info) or () if isinstance(d, str)}
+    inside = {d for info in others if dims for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:
             have = f"its open dimensions are {', '.join(map(repr, named))}"
@@ -185,30 +183,28 @@ def _check_dims(
 def _with_given(
     declared: Mapping[str, tuple[Dim, ...] | None], shapes: Mapping[str, Shape], symbols: dict[str, int]
 ) -> tuple[dict[str, tuple[Dim, ...]], str]:
-    """The shape of every input, from --shapes or else as declared; and the refusal where a static size is replaced."""
+    """The shape of every input, from --shapes or else as declared; and the refusal where a static size is replaced.
+
+    The sizes in --shapes are checked against the declared ones, and bind the named dimensions among these.
+    """
     known: dict[str, tuple[Dim, ...]] = {}
     refusal = ""
     for name, own in declared.items():
-        if name in shapes:
-            known[name] = _given(name, shapes[name], own, symbols)
-            if any(isinstance(d, int) and d != s for d, s in zip(own or (), shapes[name], strict=False)):
-                asked = f"--shapes {plain(name)}:{times(shapes[name])}"
-                refusal = f"{asked} can't be used, the model is made for {times(own or ())}"
-        elif own is not None:
-            known[name] = own
-        else:
+        shape = shapes.get(name, own)
+        if shape is None:
             raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
+        known[name] = shape
+        if name not in shapes or own is None:
+            continue
+        if len(own) != len(shape):
+            raise UsageError(f"--shapes gives {name!r} {len(shape)} dimensions, but the file declares {len(own)}")
+        for d, size in zip(own, shapes[name], strict=True):
+            if isinstance(d, str) and symbols.setdefault(d, size) != size:
+                raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {plain(name)}, as {size}")
+            if isinstance(d, int) and d != size:
+                asked = f"--shapes {plain(name)}:{times(shape)}"
+                refusal = f"{asked} can't be used, the model is made for {times(own)}"
     return known, refusal
-
-
-def _given(name: str, shape: Shape, declared: tuple[Dim, ...] | None, symbols: dict[str, int]) -> tuple[Dim, ...]:
-    """Check a shape from --shapes against the declared one, and bind the named dimensions in that to its sizes."""
-    if declared is not None and len(declared) != len(shape):
-        raise UsageError(f"--shapes gives {name!r} {len(shape)} dimensions, but the file declares {len(declared)}")
-    for d, size in zip(declared or (), shape, strict=False):
-        if isinstance(d, str) and symbols.setdefault(d, size) != size:
-            raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {plain(name)}, as {size}")
-    return shape
 
 
 def _batch_lead(

@@ -30,16 +30,17 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
         return f"it has {len(node.output)} outputs"
     allowed: Mapping[str, Any] = schema.attributes if node.attribute else {}
     for a in node.attribute:
-        if a.name in allowed and a.type != allowed[a.name].type.value:
-            return f"its attribute {a.name!r} must be of type {allowed[a.name].type.name}"
-        if a.name == "axis" and abs(a.i) > MAX_RANK:
+        name, defined = a.name, allowed.get(a.name)
+        if defined is not None and a.type != defined.type.value:
+            return f"its attribute {name!r} must be of type {defined.type.name}"
+        if name == "axis" and abs(a.i) > MAX_RANK:
             return f"axis {a.i} is out of range"
-        if a.name == "batch_dims" and not 0 <= a.i <= MAX_RANK:
+        if name == "batch_dims" and not 0 <= a.i <= MAX_RANK:
             return f"batch_dims {a.i} is out of range"
-        if a.name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
+        if name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
             return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
-        if a.name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
-            return f"it has {len(node.output)} outputs, but its {a.name} has {len(a.g.output)}"
+        if name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
+            return f"it has {len(node.output)} outputs, but its {name} has {len(a.g.output)}"
     return ""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from onnx import GraphProto, TypeProto, helper
+from onnx import GraphProto, TypeProto
 
-from onnxperf.graph.control_node import Body, ControlNode, Inlining, Output
+from onnxperf.graph.control_node import Body, ControlNode, Output
 from onnxperf.graph.core import Note
-from onnxperf.graph.proto import NUMBERS, Shape, attributes, plain, times
+from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
+from onnxperf.graph.state import State
 from op_models import Operator, Tensor, work_or_bytes
 
 
@@ -25,7 +26,7 @@ def _inline_if(node: ControlNode) -> None:
     for branch in branches:
         results = node.run(node.body(branch, 0, count))
         operators, said = state.operators[start:], state.notes[notes:]
-        found.append((_cost(node.inlining, operators), branch, results, operators, said))
+        found.append((_cost(state, operators), branch, results, operators, said))
         del state.operators[start:], state.notes[notes:]
     (_, branch, results, operators, said), (*_, others, _, _) = found if found[0][0] >= found[1][0] else found[::-1]
     state.operators += operators
@@ -39,13 +40,13 @@ def _inline_if(node: ControlNode) -> None:
         state.assume(out, f"the shape of {out!r} depends on the branch; taken as {shape}", node.label)
 
 
-def _cost(inlining: Inlining, operators: Sequence[Operator]) -> tuple[int, int]:
+def _cost(state: State, operators: Sequence[Operator]) -> tuple[int, int]:
     """FLOPs and bytes of all runs. An operator in nested branches is asked only once, however deep it stands."""
     for o in operators:
-        if o.name not in inlining.costs:
+        if o.name not in state.costs:
             w, _ = work_or_bytes(o)
-            inlining.costs[o.name] = w.flops, w.bytes
-    runs = [(o.repeat, *inlining.costs[o.name]) for o in operators]
+            state.costs[o.name] = w.flops, w.bytes
+    runs = [(o.repeat, *state.costs[o.name]) for o in operators]
     return sum(n * flops for n, flops, _ in runs), sum(n * size for n, _, size in runs)
 
 
@@ -62,7 +63,7 @@ def _inline_loop(node: ControlNode) -> None:
         raise node.refusal("the first value of what it carries is missing")
     # ONNX Runtime gives the body its number and the condition in the rank that the body declares
     ranks = [len(i.type.tensor_type.shape.dim) for i in body.inputs]
-    types = [helper.make_tensor_type_proto(n, (1,) * (rank == 1)) for n, rank in zip((7, 9), ranks, strict=False)]
+    types = [tensor_type(dtype, (1,) * (rank == 1)) for dtype, rank in zip(("int64", "bool"), ranks, strict=False)]
     node.enter(body, [*types, *(state.types[t.name] for t in carried if t)], (None, None, *carried))
     start, notes = len(state.operators), len(state.notes)
     again, *results = node.run(body)
@@ -73,7 +74,7 @@ def _inline_loop(node: ControlNode) -> None:
         del state.notes[notes:]
     node.note_changed_shapes(carried, results)
     last = [t for t in carried if t] if not trips else results[:count]
-    stacked = [Output(t, _tensor_type(t, (trips, *t.shape))) for t in results[count:]]
+    stacked = [Output(t, tensor_type(t.dtype, (trips, *t.shape))) for t in results[count:]]
     node.define_outputs([*map(Output, last), *stacked], folded=fixed == 0)
 
 
@@ -121,21 +122,16 @@ def _inline_scan(node: ControlNode) -> None:
     if len(lengths) != 1 and not node.assumed:
         raise node.refusal(f"its inputs are of different lengths: {', '.join(map(str, sorted(lengths)))}")
     length = max(lengths)
-    entered = node.enter(body, [_tensor_type(t, s) for t, s in zip(inputs, shapes, strict=True)], inputs)
+    entered = node.enter(body, [tensor_type(t.dtype, s) for t, s in zip(inputs, shapes, strict=True)], inputs)
     start = len(state.operators)
     results = node.run(body)
     node.repeat(start, lead[0] * length if lead else length)
     node.note_changed_shapes(entered[:count], results)
-    outputs = [Output(t, _tensor_type(t, (*lead, *t.shape)) if batched else None) for t in results[:count]]
+    outputs = [Output(t, tensor_type(t.dtype, (*lead, *t.shape)) if batched else None) for t in results[:count]]
     for k, t in enumerate(results[count:]):
         axis = node.axis(attrs, "scan_output_axes", k, t.rank + 1) if not batched else 0
-        outputs.append(Output(t, _tensor_type(t, (*lead, *t.shape[:axis], length, *t.shape[axis:])), axis))
+        outputs.append(Output(t, tensor_type(t.dtype, (*lead, *t.shape[:axis], length, *t.shape[axis:])), axis))
     node.define_outputs(outputs)
-
-
-def _tensor_type(t: Tensor, shape: Shape) -> TypeProto:
-    """The type of tensors of this shape with the element type of `t`."""
-    return helper.make_tensor_type_proto(NUMBERS.get(t.dtype, 0), shape)
 
 
 def _inline_sequence_map(node: ControlNode) -> None:

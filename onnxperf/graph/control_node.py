@@ -7,24 +7,24 @@ operator for each output: an Identity of what the last run left, or a Concat of 
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.bind import nearest
 from onnxperf.graph.core import Note, fresh
-from onnxperf.graph.order import read_names
-from onnxperf.graph.outputs import resolve
-from onnxperf.graph.proto import captured, is_tensor, made_in, plain, times
+from onnxperf.graph.outputs import define_output
+from onnxperf.graph.proto import LOOPS, captured, is_tensor, made_in, nodes_in, plain, read_names, times
 from onnxperf.graph.state import State
-from onnxperf.graph.trips import TripCounts
 from op_models import Operator, Tensor
 
 MAX_INLINED = 200_000  # nodes in bodies
 MAX_REPEAT = 10**12  # runs of one operator
+MAX_TRIPS = 10**9  # the largest trip count that can be given
 
 #: The names in the graph of the tensors that a body, and the bodies around it, define.
 Names = ChainMap[str, str]
@@ -66,28 +66,48 @@ class Output(NamedTuple):
     axis: int = 0
 
 
-@dataclass
-class Inlining:
-    """What the nodes of control flow in one model share."""
+class TripCounts:
+    """How often loops run, as --trip-count gives it where the model leaves it open.
 
-    state: State
-    trips: TripCounts
-    tensor_names: set[str]  # that are in use in the graph
-    nodes: int = 0  # of all bodies
-    costs: dict[str, tuple[int, int]] = field(default_factory=dict)  # FLOPs and bytes of one run, by operator
-    made_together: dict[str, str] = field(default_factory=dict)  # an output of control flow: its node's first output
+    A count is given by a node's label in the graph ("outer/inner") or by its own name where that is unique. `seen` gets
+    the operator type of every control-flow node by its label. Raises UsageError for counts above MAX_TRIPS.
+    """
+
+    def __init__(self, graph: GraphProto, given: Mapping[str, int]):
+        for name, count in given.items():
+            if count > MAX_TRIPS:
+                raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
+        self.given = given
+        self.own = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if given else Counter[str]()
+        self.seen: dict[str, str] = {}
+        self.used: set[str] = set()
+
+    def of(self, label: str, node: NodeProto) -> int | None:
+        """The count that is given for a loop; None where there is none."""
+        name = label if label in self.given or self.own[node.name] != 1 else node.name
+        self.used.add(name)
+        return self.given.get(name)
+
+    def check_used(self) -> None:
+        """Raise UsageError where a count is given for anything but a loop that needs one."""
+        for name in self.given.keys() - self.used:
+            loops = [label for label, type in self.seen.items() if type in LOOPS]
+            why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
+            have = ", ".join(map(repr, loops)) or "none that runs"
+            why = why or f"the model's loops: {have}{nearest(name, loops)}"
+            raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
 
 
 class ControlNode:
     """A control-flow node that is replaced by its bodies; `names` are those of the bodies around it."""
 
-    def __init__(self, inlining: Inlining, walk: Walk, node: NodeProto, label: str, names: Names):
-        self.inlining, self.walk, self.node, self.label, self.names = inlining, walk, node, label, names
-        self.state = state = inlining.state
+    def __init__(self, state: State, trips: TripCounts, walk: Walk, node: NodeProto, label: str, names: Names):
+        self.state, self.trips, self.walk = state, trips, walk
+        self.node, self.label, self.names = node, label, names
         self.inputs = [state.tensor(names.get(i, i), label) if i else None for i in node.input]
         self.assumed = any(t.name in state.assumed for t in self.inputs if t)
         self.version = state.opsets.get("", 0)
-        inlining.trips.seen[label] = node.op_type
+        trips.seen[label] = node.op_type
 
     def refusal(self, why: str) -> ModelError:
         """The error for a node whose bodies don't fit it."""
@@ -106,7 +126,7 @@ class ControlNode:
             raise self.refusal(f"its {attribute} has {has}, where {needs} are needed")
         if not all(i.name for i in read):
             raise self.refusal(f"an input of its {attribute} has no name")
-        own = {name: fresh(f"{self.label}/{name}", self.inlining.tensor_names) for name in made_in(graph)}
+        own = {name: fresh(f"{self.label}/{name}", self.state.tensor_names) for name in made_in(graph)}
         return Body(graph, read, self.names.new_child(own))
 
     def enter(
@@ -114,17 +134,13 @@ class ControlNode:
     ) -> list[Tensor]:
         """Add the operator that decides whether and how often a body runs, and that writes the body's inputs.
 
-        These have the given types, else the shapes of the tensors they are `likes` of; they are activations, as their
-        content differs from run to run.
+        These have the given types and, where a type leaves the shape open, that of the tensor in `likes`. They are
+        activations, as their content differs from run to run.
         """
         inputs = []
         for info, type, like in zip(body.inputs if body else (), types, likes, strict=True):
             name = body.names[info.name] if body else ""
-            if is_tensor(type):
-                found = resolve(self.state, name, self.label, like, type, assumed=self.assumed)
-                inputs.append(self.state.define(name, *found, "activation"))
-            else:
-                inputs.append(self.state.define_opaque(name, type))
+            inputs.append(define_output(self.state, name, self.label, like, type, assumed=self.assumed))
         self._add(self.label, self.node.op_type, tuple(self.inputs), tuple(inputs))
         return inputs
 
@@ -136,8 +152,8 @@ class ControlNode:
     def run(self, body: Body) -> list[Tensor]:
         """Infer a body's nodes and add their operators; the body's outputs."""
         graph, names, state = body.graph, body.names, self.state
-        self.inlining.nodes += len(graph.node)
-        if self.inlining.nodes > MAX_INLINED:
+        state.nodes_inlined += len(graph.node)
+        if state.nodes_inlined > MAX_INLINED:
             raise ModelError(f"the bodies of loops and branches hold more than {MAX_INLINED:,} nodes")
         state.read.update(names.get(r, r) for r in read_names(graph))
         own = names.maps[0]
@@ -151,7 +167,7 @@ class ControlNode:
 
         Raises UsageError where --trip-count contradicts the model.
         """
-        given = self.inlining.trips.of(self.label, self.node)
+        given = self.trips.of(self.label, self.node)
         if fixed is not None:
             if given not in (None, fixed):
                 raise UsageError(f"--trip-count {plain(self.label)}={given}: the model itself runs it {fixed} times")
@@ -170,7 +186,7 @@ class ControlNode:
         most = max((o.repeat for o in inside), default=0) * trips
         if most > MAX_REPEAT:
             message = f"node {self.label!r} ({self.node.op_type}) would run an operator {most:,} times"
-            raise UsageError(message) if self.inlining.trips.given else ModelError(message)
+            raise UsageError(message) if self.trips.given else ModelError(message)
         self.state.operators[start:] = [replace(o, repeat=o.repeat * trips) for o in inside if trips]
 
     def define_outputs(self, outputs: Sequence[Output], folded: bool = False) -> None:
@@ -178,22 +194,17 @@ class ControlNode:
         state, made = self.state, []
         for k, (t, stacked, axis) in enumerate(outputs):
             name = self.node.output[k] if k < len(self.node.output) else ""
-            out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", self.inlining.tensor_names)
+            out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", state.tensor_names)
             stored = folded and t.stored and not stacked
             kind, value = (t.kind, state.values.get(t.name)) if stored else ("activation", None)
-            type = stacked or state.types[t.name]
-            if is_tensor(type):
-                assumed = self.assumed or t.name in state.assumed
-                found = resolve(state, out, self.label, t, type, value=value, assumed=assumed)
-                new = state.define(out, *found, kind, value)
-            else:
-                new = state.define_opaque(out, type)
+            type, assumed = stacked or state.types[t.name], self.assumed or t.name in state.assumed
+            new = define_output(state, out, self.label, t, type, kind, value=value, assumed=assumed)
             made.append(out)
             if kind == "activation":
                 what = "Identity" if not stacked else "Concat" if is_tensor(type) else "SequenceConstruct"
                 label = fresh(f"{self.label}/{what}_{k}", state.labels)
                 self._add(label, what, (t,), (new,), **({"axis": axis} if what == "Concat" else {}))
-        self.inlining.made_together.update(dict.fromkeys(made, made[0]) if made else {})
+        state.made_together.update(dict.fromkeys(made, made[0]) if made else {})
 
     def note_changed_shapes(self, before: Sequence[Tensor | None], after: Sequence[Tensor]) -> None:
         """Note which carried tensors leave the body with another shape than they enter it."""

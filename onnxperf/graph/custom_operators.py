@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from onnx import NodeProto, TypeProto, defs, helper
+from onnx import NodeProto, TypeProto, defs
 from onnx.shape_inference import infer_node_outputs
 
-from onnxperf.graph.proto import NUMBERS, static
+from onnxperf.graph.proto import static, tensor_type
 from op_models import Like, Outputs, Tensor, output_rule
 
 OPSET = 13  # of the operators of ai.onnx that are asked: their axes are attributes, so no shape depends on a value
@@ -30,7 +30,7 @@ def custom_types(
             outputs = _as_in_onnx(rule, node, attrs, inputs) if isinstance(rule, Like) else rule(inputs, attrs)
         for name, output in zip(node.output, outputs, strict=False):
             if output is not None:
-                found[name] = helper.make_tensor_type_proto(NUMBERS.get(output[0], 0), output[1])
+                found[name] = tensor_type(*output)
     return found
 
 
@@ -46,10 +46,7 @@ def _as_in_onnx(like: Like, node: NodeProto, attrs: Mapping[str, Any], inputs: S
         shapes = [(*s[:-2], s[-1], s[-2]) if swap else s for s, swap in zip(shapes, transposed, strict=True)]
     schema = defs.get_schema(like.type, OPSET, "")
     kinds = ["bool" if like.type == "Where" and not k else "float32" for k in range(len(shapes))]  # a condition is bool
-    types = {
-        f"i{k}": helper.make_tensor_type_proto(NUMBERS[kind], shape)
-        for k, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
-    }
+    types = {f"i{k}": tensor_type(kind, shape) for k, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))}
     kept = [a for a in node.attribute if a.name in schema.attributes]
     asked = NodeProto(op_type=like.type, input=list(types), output=["o"], attribute=kept)
     shape = static(infer_node_outputs(schema, asked, types, {}).get("o"))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding, nearest
 from onnxperf.graph.control_flow import INLINE
-from onnxperf.graph.control_node import ControlNode, Inlining, Names, scoped
+from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
 from onnxperf.graph.core import Graph
 from onnxperf.graph.node import check_form, infer_node
-from onnxperf.graph.order import live_operators, ordered
-from onnxperf.graph.proto import Shape, domain_of, dtype_of, made_in
+from onnxperf.graph.proto import CONTROL, Shape, captured, domain_of, dtype_of
 from onnxperf.graph.state import State
-from onnxperf.graph.trips import TripCounts
-from op_models import Tensor
+from op_models import Operator, Tensor
 
 
 def infer(
@@ -31,15 +29,15 @@ def infer(
     lies. Raises ModelError for a graph that contradicts itself and UsageError for a request that it can't meet.
     """
     state = State(model, binding, shapes, folder)
-    inlining = Inlining(state, TripCounts(model.graph, trip_counts), set(made_in(model.graph)))
+    trips = TripCounts(model.graph, trip_counts)
 
     def walk(graph: GraphProto, names: Names, prefix: str = "") -> None:
         """Infer the nodes of the graph or, with a prefix for their labels, of a body that has these names."""
         defined = None if prefix else set(state.tensors)
-        for node, label in ordered(graph, defined, state.labels, prefix):
+        for node, label in _ordered(graph, defined, state.labels, prefix):
             check_form(state, node, label)
             if node.op_type in INLINE and not domain_of(node):
-                INLINE[node.op_type](ControlNode(inlining, walk, node, label, names))
+                INLINE[node.op_type](ControlNode(state, trips, walk, node, label, names))
             else:
                 infer_node(state, scoped(node, names) if prefix else node, label)
 
@@ -47,14 +45,14 @@ def infer(
     state.define_stored(model.graph, names)
     inputs = _define_inputs(state, model.graph)
     walk(model.graph, names)
-    inlining.trips.check_used()
+    trips.check_used()
     _check_shapes_used(state, model.graph, shapes)
     outputs = []
     for info in model.graph.output:
         if info.name not in state.tensors:
             raise ModelError(f"output {info.name!r} is made by no node")
         outputs.append(state.tensors[info.name])
-    live = live_operators(state.operators, outputs, inlining.made_together)
+    live = _live(state.operators, outputs, state.made_together)
     return Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes))
 
 
@@ -71,9 +69,78 @@ def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
 
 def _check_shapes_used(state: State, graph: GraphProto, shapes: Mapping[str, Shape]) -> None:
     """Raise UsageError where --shapes names a tensor that the model does not have."""
-    inputs, made = state.binding.inputs, {*state.tensors, *(o for n in graph.node for o in n.output)}
+    inputs, made = (
+        state.binding.inputs,
+        {*state.tensors, *(o for n in graph.node for o in n.output)} if shapes else set(),
+    )
     for wanted in shapes:
         if wanted not in made and wanted not in inputs:
             near = nearest(wanted, (*inputs, *made))
             have = ", ".join(map(repr, inputs))
             raise UsageError(f"--shapes names {wanted!r}, which the model never computes; its inputs are {have}{near}")
+
+
+def _ordered(
+    graph: GraphProto, defined: set[str] | None, taken: set[str], prefix: str = ""
+) -> Iterator[tuple[NodeProto, str]]:
+    """The nodes, each with a unique label, in an order in which every tensor is made before it is read.
+
+    In a valid file that is the file's own order; another file is sorted. Each label begins with `prefix`; the new ones
+    are added to `taken`, the labels in use. Raises ModelError for cycles, and for tensors that no node makes unless
+    they are `defined` already. In a body `defined` is None: what it reads from outside was checked with its node.
+    """
+    nodes = list(graph.node)
+    makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+    needs = []
+    for i, node in enumerate(nodes):
+        reads = [r for r in (*node.input, *captured(node)) if r]
+        for r in reads:
+            if defined is not None and r not in defined and r not in makers:
+                raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {r!r}, which nothing makes")
+        needs.append([makers[r] for r in reads if r in makers and not (defined and r in defined)])
+    in_order = all(maker < i for i, reads in enumerate(needs) for maker in reads)
+    for i in range(len(needs)) if in_order else _sorted(nodes, needs):
+        label = prefix + _label(nodes[i], i)
+        while label in taken:
+            label = f"{label}_{i}"
+        taken.add(label)
+        yield nodes[i], label
+
+
+def _sorted(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
+    import networkx
+
+    dag = networkx.DiGraph((maker, i) for i, reads in enumerate(needs) for maker in reads)
+    dag.add_nodes_from(range(len(needs)))
+    try:
+        return list(networkx.lexicographical_topological_sort(dag))
+    except networkx.NetworkXUnfeasible:
+        loop = networkx.find_cycle(dag)
+        names = ", ".join(repr(_label(nodes[i], i)) for i, _ in loop[:4])
+        raise ModelError(f"the graph has a cycle through {names}{' ...' if len(loop) > 4 else ''}") from None
+
+
+def _label(node: NodeProto, index: int) -> str:
+    return node.name or f"{node.op_type}_{index}"
+
+
+def _live(
+    operators: Sequence[Operator], outputs: Iterable[Tensor], made_together: Mapping[str, str]
+) -> tuple[Operator, ...]:
+    """The operators that the outputs depend on; runtimes drop the others, too.
+
+    Outputs of one control-flow node are needed together: `made_together` has the first of them for each. The operator
+    that stands before a body is needed wherever one of the body is.
+    """
+
+    def name(t: Tensor) -> str:
+        return made_together.get(t.name, t.name)
+
+    needed = {name(t) for t in outputs}
+    live: list[Operator] = []
+    for o in reversed(operators):
+        enters = o.type in CONTROL and live and live[-1].name.startswith(f"{o.name}/")
+        if enters or any(name(t) in needed for t in o.outputs):
+            live.append(o)
+            needed.update(map(name, o.present))
+    return tuple(reversed(live))

@@ -39,15 +39,6 @@ class SingleOperator:
     tables: tuple[tuple[int, ...], ...] = ()
     changed_rank: int | None = None
 
-    @property
-    def rank(self) -> int:
-        """Dimensions of the results."""
-        return len(self.inputs[0]) if self.changed_rank is None else self.changed_rank
-
-    def type_of(self, i: int) -> str:
-        """The type of an input."""
-        return self.types[i] if i < len(self.types) else self.dtype
-
     def node(self, reads: Sequence[str]) -> tuple[NodeProto, list[TensorProto]]:
         """The operator as a node that reads the tensors of these names as its inputs, and its weights and constants."""
         domain, _, type = self.type.rpartition("::")
@@ -73,18 +64,19 @@ def separate_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
     """
     nodes, inputs, outputs, stored = [], list[ValueInfoProto](), list[ValueInfoProto](), list[TensorProto]()
     for o in operators:
-        reads = []
+        reads, rank = [], len(o.inputs[0]) if o.changed_rank is None else o.changed_rank
         for i, shape in enumerate(o.inputs):
+            type = o.types[i] if i < len(o.types) else o.dtype
             reads.append(f"{o.name}.x{i}")
-            inputs.append(helper.make_tensor_value_info(reads[i], TYPES[o.type_of(i)], shape))
-            if o.type_of(i).startswith("float"):
+            inputs.append(helper.make_tensor_value_info(reads[i], TYPES[type], shape))
+            if type.startswith("float"):
                 nodes.append(helper.make_node("Neg", [reads[i]], [f"{o.name}#in{i}"], name=f"{o.name}#in{i}"))
                 reads[i] = f"{o.name}#in{i}"
         node, own = o.node(reads)
         nodes.append(node)
         stored += own
         for y in node.output:
-            stored.append(helper.make_tensor(f"{y}.at", TYPES["int64"], (1, o.rank), (0,) * o.rank))
+            stored.append(helper.make_tensor(f"{y}.at", TYPES["int64"], (1, rank), (0,) * rank))
             nodes.append(helper.make_node("GatherND", [y, f"{y}.at"], [f"{y}#out"], name=f"{y}#out"))
             outputs.append(helper.make_tensor_value_info(f"{y}#out", TYPES[o.gives or o.dtype], (1,)))
     return _model(helper.make_graph(nodes, name, inputs, outputs, stored))

@@ -8,9 +8,7 @@ time, and no operator of the graph.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import NodeProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
 from onnx.shape_inference import InferenceError, infer_node_outputs
@@ -19,10 +17,10 @@ from onnxperf.errors import ModelError
 from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note
 from onnxperf.graph.custom_operators import custom_types
-from onnxperf.graph.outputs import clash, resolve, upper_bound
-from onnxperf.graph.proto import attributes, captured, dims_of, domain_of, is_tensor, plain, static, times
+from onnxperf.graph.outputs import clash, define_output, upper_bound
+from onnxperf.graph.proto import attributes, captured, dims_of, domain_of, plain, times
 from onnxperf.graph.state import State
-from onnxperf.graph.values import MAX_VALUE, Values, constant, evaluate, first_line, measure
+from onnxperf.graph.values import Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, known
 
 #: Random operators; and DequantizeLinear, which runtimes keep, as weights stay small in memory.
@@ -33,8 +31,7 @@ NEVER_FOLDED = frozenset(
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """A node with what is known about it before its outputs are inferred.
 
     `type` is "Conv" or, outside ai.onnx, "domain::Type"; `captured` are the tensors that its subgraphs read;
@@ -101,7 +98,7 @@ def _define_constant(state: State, node: NodeProto, label: str) -> None:
     if found is None:
         raise ModelError(f"node {label!r} (Constant) holds no value")
     dtype, shape, value = found
-    state.define(node.output[0], dtype, shape, "weight" if prod(shape) > MAX_VALUE else "constant", value)
+    state.define(node.output[0], dtype, shape, "constant", value)
 
 
 def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
@@ -117,10 +114,10 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
         found: dict[str, TypeProto] = infer_node_outputs(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
+        if schema.has_type_and_shape_inference_function:
+            return found
         is_open = any(dims_of(found.get(o)) is None for o in node.output if o)
-        if is_open and not schema.has_type_and_shape_inference_function:
-            return _infer_through_function(state, node, types)
-        return found
+        return _infer_through_function(state, node, types) if is_open else found
     except InferenceError as e:
         why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
         message = f"node {n.label!r} ({node.op_type}) does not fit its inputs {_signature(state, node)}: {why}"
@@ -155,8 +152,7 @@ def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
     """The values of a node's outputs that are known before the run."""
     if n.type in ("Shape", "Size") and n.inputs and n.inputs[0] is not None:
         return measure(n.proto, n.inputs[0].shape)
-    shapes = {o: static(types.get(o)) for o in n.proto.output}
-    return {} if n.domain else evaluate(n.proto, state.values, shapes, state.opsets)
+    return {} if n.domain else evaluate(n.proto, state.values, types, state.opsets)
 
 
 def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:
@@ -165,16 +161,14 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
     for index, out in enumerate(n.proto.output):
         if not out or (out not in state.read and _may_be_left_out(n.schema, index)):
             continue
-        type, value = types.get(out), values.get(out)
-        if type is not None and not is_tensor(type) and type.WhichOneof("value"):
-            if n.type == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:  # into an empty one
-                type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
-            yield state.define_opaque(out, type, "constant" if folded else "activation")
-            continue
+        type, kind = types.get(out), "constant" if folded else "activation"
+        if type is not None and n.type == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:
+            # into an empty sequence
+            type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
         first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
-        dtype, shape = resolve(state, out, n.label, first, type, value=value, assumed=n.assumed, at_most=at_most)
-        kind = "activation" if not folded else "weight" if prod(shape) > MAX_VALUE else "constant"
-        yield state.define(out, dtype, shape, kind, value)
+        yield define_output(
+            state, out, n.label, first, type, kind, value=values.get(out), assumed=n.assumed, at_most=at_most
+        )
 
 
 def _may_be_left_out(schema: defs.OpSchema | None, index: int) -> bool:

@@ -11,7 +11,7 @@ from onnx import TypeProto, ValueInfoProto
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.core import Note
-from onnxperf.graph.proto import Dims, Shape, closed, dims_of, dtype_of, plain, static, times
+from onnxperf.graph.proto import DTYPES, Dims, Shape, closed, dims_of, dtype_of, plain, static, times
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
 from op_models import Tensor
@@ -54,34 +54,51 @@ def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: 
         return None
 
 
-def resolve(
-    state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None, *, value: Array | None = None,
-    assumed: bool = False, at_most: Shape | None = None,
-) -> tuple[str, Shape]:  # fmt: skip
-    """The dtype and the static shape of the tensor `out`, which the node `label` makes.
+def define_output(
+    state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None,
+    kind: str = "activation", *, value: Array | None = None, assumed: bool = False, at_most: Shape | None = None,
+) -> Tensor:  # fmt: skip
+    """Define the tensor `out`, which the node `label` makes and for which onnx infers this `type`.
 
-    The shape is the one that --shapes gives, else that of the known `value`, else the inferred one (`type`), else the
-    one that the file declares, else an assumption, which is noted: the upper bound `at_most`, or the shape of `like`,
-    the node's first input. Where the shapes of the inputs are `assumed`, the declared shape precedes the inferred one.
-    Raises UsageError where --shapes contradicts the inferred shape, ModelError where the file contradicts itself.
+    `value` is what it holds, where that is known. A sequence, map or optional is passed along as it is. See `_resolve`
+    for the other parameters.
     """
+    if type is not None and type.WhichOneof("value") not in (None, "tensor_type"):
+        return state.define_opaque(out, type, kind)
     if like is not None and like.dtype == "opaque":  # a sequence: one element
         like = replace(like, shape=static(state.types[like.name].sequence_type.elem_type) or ())
     info = state.declared.get(out) or state.declared_in_bodies.get(out)
     types = (type, info.type if info is not None else None)
     number = next((n for t in types if t is not None and (n := t.tensor_type.elem_type)), 0)
     dtype = dtype_of(number) if number else like.dtype if like else "float32"
-    inferred = tuple(value.shape) if value is not None else dims_of(type)
+    own = dims_of(type)
+    inferred = own if value is None else value.shape
+    shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
+    exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES
+    return state.define(out, dtype, shape, kind, value, type if exact else None)
+
+
+def _resolve(
+    state: State, out: str, label: str, like: Tensor | None, inferred: Dims | None, info: ValueInfoProto | None,
+    assumed: bool, at_most: Shape | None,
+) -> Shape:  # fmt: skip
+    """The static shape of the tensor `out`, which the node `label` makes.
+
+    The shape is the one that --shapes gives, else the `inferred` one, else the one that the file declares (`info`),
+    else an assumption, which is noted: the upper bound `at_most`, or the shape of `like`, the node's first input.
+    Where the shapes of the inputs are `assumed`, the declared shape precedes the inferred one.
+    Raises UsageError where --shapes contradicts the inferred shape, ModelError where the file contradicts itself.
+    """
     declared = state.binding.declared(info) if info is not None else None
     given = state.given_shapes.get(out)
     if given is not None:
         if inferred is not None and not assumed and clash(given, inferred):
             made = f"but node {label!r} makes it {times(inferred)}"
             raise UsageError(f"--shapes gives {out!r} the shape {times(given)}, {made}")
-        return dtype, given
+        return given
     if assumed:
         if (shape := closed(declared)) is not None:
-            return dtype, shape
+            return shape
         state.assumed.add(out)
     elif inferred is not None and info is not None and declared != inferred:
         _check_declared(state, out, label, inferred, info)
@@ -89,12 +106,12 @@ def resolve(
     if inferred is not None and declared is not None and len(declared) == len(inferred):
         dims = tuple(d if i is None else i for i, d in zip(inferred, declared, strict=True))
     if (shape := closed(dims)) is not None:
-        return dtype, shape
+        return shape
     shape = _assumed_shape(dims, like, at_most)
     why, limit = ("can't be inferred", "") if at_most is None else ("depends on the data", ", its upper bound")
     taken = f"taken as {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
     state.assume(out, f"the shape of {out!r} {why}; {taken}", label)
-    return dtype, shape
+    return shape
 
 
 def _check_declared(state: State, out: str, label: str, inferred: Dims, info: ValueInfoProto) -> None:

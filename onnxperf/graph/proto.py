@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from onnxperf.errors import ModelError, printable
 from op_models.core import BITS
@@ -17,18 +17,31 @@ MAX_ELEMENTS = 1 << 46  # of a tensor: 256 TiB of float32, more than any machine
 MAX_TEXT = 100  # characters of a name in a message
 MAX_DEPTH = 64  # levels of graphs inside graphs
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
+LOOPS = frozenset({"Loop", "SequenceMap"})  # those whose number of runs a model can leave open
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-DTYPES: dict[int, str] = {
-    number: dtype
-    for name, number in TensorProto.DataType.items()
-    if (dtype := _OWN_NAMES.get(name, name.lower())) in BITS
+NUMBERS = {_OWN_NAMES.get(name, name.lower()): number for name, number in TensorProto.DataType.items()}
+DTYPES: dict[int, str] = {number: dtype for dtype, number in NUMBERS.items() if dtype in BITS}
+#: Types of attributes that hold graphs; 0 where a file does not state the type.
+_GRAPHS = frozenset({0, AttributeProto.GRAPH, AttributeProto.GRAPHS})
+#: The value of an attribute by its type, for those with a plain one.
+_VALUES: dict[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.INT: lambda a: a.i,
+    AttributeProto.FLOAT: lambda a: a.f,
+    AttributeProto.STRING: lambda a: a.s.decode("utf-8", "replace"),
+    AttributeProto.INTS: lambda a: tuple(a.ints),
+    AttributeProto.FLOATS: lambda a: tuple(a.floats),
+    AttributeProto.STRINGS: lambda a: tuple(s.decode("utf-8", "replace") for s in a.strings),
 }
-NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 def dtype_of(number: int) -> str:
     """The dtype ("float32") of an ONNX element type; "opaque" for a number that is none."""
     return DTYPES.get(number, "opaque")
+
+
+def tensor_type(dtype: str, shape: Shape) -> TypeProto:
+    """The ONNX type of tensors of this dtype and shape; an opaque one has no element type."""
+    return helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape)
 
 
 def is_tensor(type: TypeProto) -> bool:
@@ -38,9 +51,9 @@ def is_tensor(type: TypeProto) -> bool:
 
 def dims_of(type: TypeProto | None) -> tuple[int | None, ...] | None:
     """The dimensions of a tensor type, None for each that is open; None where it has no shape. Zero is a size."""
-    if type is None or not type.tensor_type.HasField("shape"):
+    if type is None or not (tensor := type.tensor_type).HasField("shape"):
         return None
-    return tuple(d.dim_value if d.HasField("dim_value") else None for d in type.tensor_type.shape.dim)
+    return tuple([d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim])
 
 
 def static(type: TypeProto | None) -> Shape | None:
@@ -53,13 +66,14 @@ def closed(dims: Sequence[int | None] | None) -> Shape | None:
     return None if dims is None or None in dims else tuple(d for d in dims if d is not None)
 
 
-def check_size(name: str, shape: Sequence[int]) -> None:
-    """Raise ModelError for a tensor with a negative dimension or more than MAX_ELEMENTS elements."""
+def check_size(name: str, shape: Sequence[int]) -> int:
+    """The number of elements of a tensor; ModelError for a negative dimension or more than MAX_ELEMENTS elements."""
     total = 1
     for d in shape:
         total *= max(d, 1)
         if d < 0 or total > MAX_ELEMENTS:
             raise ModelError(f"tensor {name!r} can't have the shape {times(shape)}: a dimension overflows")
+    return 0 if 0 in shape else total
 
 
 def plain(name: str) -> str:
@@ -73,16 +87,18 @@ def times(dims: Sequence[int | str | None]) -> str:
     return (shown + "x..." * (len(dims) > 16)) or "a scalar"
 
 
-def subgraphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
-    """The graphs inside an attribute (the bodies of If, Loop and Scan)."""
-    if attribute.type and attribute.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        return ()
-    return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes (the bodies of If, Loop and Scan)."""
+    found: list[GraphProto] = []
+    for a in node.attribute:
+        if a.type in _GRAPHS:
+            found += (a.g, *a.graphs) if a.HasField("g") else a.graphs
+    return found
 
 
 def graphs_in(nodes: Iterable[NodeProto], depth: int = 2) -> Iterator[GraphProto]:
     """The graphs inside nodes, and those inside their nodes; ModelError where they nest too deep."""
-    for graph in (g for n in nodes for a in n.attribute for g in subgraphs_of(a)):
+    for graph in (g for n in nodes for g in subgraphs(n)):
         if depth > MAX_DEPTH:
             raise ModelError(f"the model nests graphs more than {MAX_DEPTH} deep")
         yield graph
@@ -99,12 +115,11 @@ def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 def captured(node: NodeProto) -> dict[str, None]:
     """The names of tensors that a node's subgraphs read from outside themselves, each once and in order."""
     found: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in subgraphs_of(attribute):
-            inside = made_in(graph)
-            for inner in graph.node:
-                found.update((n, None) for n in (*inner.input, *captured(inner)) if n and n not in inside)
-            found.update((o.name, None) for o in graph.output if o.name not in inside)
+    for graph in subgraphs(node):
+        inside = made_in(graph)
+        for inner in graph.node:
+            found.update((n, None) for n in (*inner.input, *captured(inner)) if n and n not in inside)
+        found.update((o.name, None) for o in graph.output if o.name not in inside)
     return found
 
 
@@ -113,6 +128,14 @@ def made_in(graph: GraphProto) -> dict[str, None]:
     names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
     names += [t.values.name for t in graph.sparse_initializer]
     return dict.fromkeys(n for n in (*names, *(o for n in graph.node for o in n.output)) if n)
+
+
+def read_names(graph: GraphProto) -> set[str]:
+    """The names of all tensors that a node reads or the graph returns."""
+    read = {o.name for o in graph.output}
+    for node in graph.node:
+        read.update(node.input, captured(node))
+    return read
 
 
 def domain_of(node: NodeProto) -> str:
@@ -130,16 +153,4 @@ def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSc
 
 def attributes(node: NodeProto) -> dict[str, Any]:
     """A node's attributes as plain Python values; graphs and tensors are left out."""
-    found: dict[str, Any] = {}
-    for a in node.attribute:
-        if a.type == AttributeProto.STRING:
-            found[a.name] = a.s.decode("utf-8", "replace")
-        elif a.type == AttributeProto.STRINGS:
-            found[a.name] = tuple(s.decode("utf-8", "replace") for s in a.strings)
-        elif a.type == AttributeProto.INT:
-            found[a.name] = a.i
-        elif a.type == AttributeProto.FLOAT:
-            found[a.name] = a.f
-        elif a.type in (AttributeProto.INTS, AttributeProto.FLOATS):
-            found[a.name] = tuple(a.ints or a.floats)
-    return found
+    return {a.name: _VALUES[a.type](a) for a in node.attribute if a.type in _VALUES}

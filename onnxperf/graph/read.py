@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, inliner
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.proto import graphs_in, nodes_in
@@ -21,7 +21,6 @@ from onnxperf.graph.values import first_line
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
-DAMAGED = "a name in it is no valid text (UTF-8); the file is damaged"
 #: Nodes, and bytes of nodes, after functions are inlined: a few that call each other can fill any memory.
 MAX_NODES, MAX_BYTES = 500_000, 1 << 30
 
@@ -43,10 +42,11 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
         kinds = "a path, bytes, an onnx.ModelProto, or a model (no class) of PyTorch, Keras or TensorFlow"
         raise UsageError(f"can't predict what is of type {type(model).__name__}: give {kinds}")
     _check_versions(proto, name)
-    if not all(isinstance(text, str) for text in _texts(proto)):
-        raise ModelError(f"{name}: {DAMAGED}")
-    for tensor in stored_tensors(proto):
-        _check_location(tensor, name)
+    graphs, nodes = contents(proto)
+    tensors = stored_tensors(graphs, nodes)
+    if not all(isinstance(text, str) for text in _texts(proto, graphs, nodes, tensors)):  # protobuf gives it as bytes
+        raise ModelError(f"{name}: a name in it is no valid text (UTF-8); the file is damaged")
+    _check_locations(tensors, name)
     if proto.functions:
         proto = _inline(proto, name)
     if not proto.graph.node:
@@ -100,48 +100,53 @@ def _check_versions(proto: ModelProto, name: str) -> None:
         raise ModelError(f"{name}: opset {opset} is newer than {newest}, {knows}")
 
 
-def _nodes(proto: ModelProto) -> list[NodeProto]:
-    """The nodes of a model's graph and of its functions."""
-    return [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+def contents(proto: ModelProto) -> tuple[list[GraphProto], list[NodeProto]]:
+    """All graphs of a model, and all nodes of these and of its functions."""
+    outer = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+    inner = list(graphs_in(outer))
+    return [proto.graph, *inner], [*outer, *(n for g in inner for n in g.node)]
 
 
-def _texts(proto: ModelProto) -> Iterator[str]:
-    """All names in a model. Protobuf gives one that is no valid UTF-8 as bytes."""
-    yield from (o.domain for o in proto.opset_import)
-    for graph in (proto.graph, *graphs_in(_nodes(proto))):
-        yield graph.name
+def stored_tensors(graphs: Iterable[GraphProto], nodes: Iterable[NodeProto]) -> list[TensorProto]:
+    """All tensors that are stored in these: initialisers and those in attributes, with the parts of sparse ones."""
+    found = [t for g in graphs for t in g.initializer]
+    sparse = [s for g in graphs for s in g.sparse_initializer]
+    for a in (a for n in nodes for a in n.attribute):
+        found += (a.t, *a.tensors) if a.HasField("t") else a.tensors
+        sparse += (a.sparse_tensor, *a.sparse_tensors) if a.HasField("sparse_tensor") else a.sparse_tensors
+    return found + [t for s in sparse for t in (s.values, s.indices)]
+
+
+def _texts(
+    proto: ModelProto, graphs: Iterable[GraphProto], nodes: Iterable[NodeProto], tensors: Iterable[TensorProto]
+) -> list[str]:
+    """All names in a model, and where its external data lie."""
+    texts = [o.domain for o in proto.opset_import]
+    for graph in graphs:
+        texts.append(graph.name)
         for info in (*graph.input, *graph.output, *graph.value_info):
-            yield from (info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim))
+            texts += (info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim))
     for f in proto.functions:
-        yield from (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
-    for node in nodes_in(_nodes(proto)):
-        yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
-        yield from (a.name for a in node.attribute)
+        texts += (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
+    for n in nodes:
+        texts += (n.name, n.op_type, n.domain, n.overload, *n.input, *n.output, *(a.name for a in n.attribute))
+    for t in tensors:
+        texts += (t.name, *(e.value for e in t.external_data))
+    return texts
 
 
-def stored_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """All tensors that are stored in a model: initialisers and those in attributes, with the parts of sparse ones."""
-    sparse = []
-    for graph in (proto.graph, *graphs_in(_nodes(proto))):
-        yield from graph.initializer
-        sparse += graph.sparse_initializer
-    for attribute in (a for n in nodes_in(_nodes(proto)) for a in n.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        sparse += (attribute.sparse_tensor, *attribute.sparse_tensors)
-    yield from (t for s in sparse for t in (s.values, s.indices))
-
-
-def _check_location(tensor: TensorProto, name: str) -> None:
-    if not isinstance(tensor.name, str) or not all(isinstance(e.value, str) for e in tensor.external_data):
-        raise ModelError(f"{name}: {DAMAGED}")
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return
-    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
-    parts = PureWindowsPath(location)  # understands both separators, drives and UNC paths
-    if parts.drive or parts.root or ".." in parts.parts:
-        raise ModelError(f"{name}: tensor {tensor.name!r} keeps its data outside the model's folder ({location!r})")
+def _check_locations(tensors: Iterable[TensorProto], name: str) -> None:
+    """Raise ModelError where a tensor keeps its data outside the model's folder."""
+    tensor_at: dict[str, str] = {}  # most models have a single location
+    for t in tensors:
+        if t.data_location == TensorProto.EXTERNAL:
+            for e in t.external_data:
+                if e.key == "location":
+                    tensor_at.setdefault(e.value, t.name)
+    for location, tensor in tensor_at.items():
+        parts = PureWindowsPath(location)  # understands both separators, drives and UNC paths
+        if parts.drive or parts.root or ".." in parts.parts:
+            raise ModelError(f"{name}: tensor {tensor!r} keeps its data outside the model's folder ({location!r})")
 
 
 def _inline(proto: ModelProto, name: str) -> ModelProto:

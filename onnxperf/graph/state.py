@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
-from onnxperf.graph.order import read_names
-from onnxperf.graph.proto import NUMBERS, Shape, check_size, dtype_of, schema_of
-from onnxperf.graph.values import Array, Values, content, numbers
+from onnxperf.graph.proto import Shape, check_size, dtype_of, made_in, read_names, schema_of, tensor_type
+from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from op_models import Operator, Tensor
 
 #: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.
@@ -27,16 +26,16 @@ class State:
     `tensors`, `types` and `values` grow as nodes are inferred: every tensor that is defined has a `Tensor` and an ONNX
     type, a small one whose content is known before the run has a value, too. `assumed` names the tensors whose shape
     rests on an assumption: a model is never refused because of those. `read` holds the names of all tensors that a
-    node reads or the graph returns, `labels` the names of nodes that are in use.
+    node reads or the graph returns, `labels` the names of nodes that are in use, `tensor_names` those of tensors.
     """
 
     def __init__(self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None):
-        self.binding, self.folder = binding, folder
+        self.binding, self.folder, graph = binding, folder, model.graph
         self.given_shapes = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
         self.opset_imports, self.ir_version = list(model.opset_import), model.ir_version
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.schema = cache(partial(schema_of, opsets=self.opsets))
-        self.declared = {i.name: i for i in (*model.graph.value_info, *model.graph.output)}
+        self.declared = {i.name: i for i in (*graph.value_info, *graph.output)}
         self.declared_in_bodies: dict[str, ValueInfoProto] = {}
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
@@ -45,8 +44,10 @@ class State:
         self.assumed: set[str] = set()
         self.operators: list[Operator] = []
         self.notes: list[Note] = list(binding.notes)
-        self.read = read_names(model.graph)
-        self.labels: set[str] = set()
+        self.read, self.labels, self.tensor_names = read_names(graph), set[str](), set(made_in(graph))
+        self.nodes_inlined = 0  # of all bodies
+        self.costs: dict[str, tuple[int, int]] = {}  # FLOPs and bytes of one run, by operator in a branch
+        self.made_together: dict[str, str] = {}  # an output of a control-flow node: the first output of that node
 
     def define_stored(self, graph: GraphProto, names: Mapping[str, str]) -> None:
         """Define the initialisers of the graph or, under their names in the graph, those of a body."""
@@ -57,19 +58,26 @@ class State:
             name = names.get(sparse.values.name, sparse.values.name)
             self.define(name, dtype_of(sparse.values.data_type), tuple(sparse.dims), "weight")
 
-    def define(self, name: str, dtype: str, shape: Shape, kind: str, value: Array | None = None) -> Tensor:
-        """Define a tensor; ModelError where its name is defined already or its shape can't be."""
+    def define(
+        self, name: str, dtype: str, shape: Shape, kind: str, value: Array | None = None, type: TypeProto | None = None
+    ) -> Tensor:
+        """Define a tensor, with its ONNX type where that is at hand; a constant of over MAX_VALUE elements is a weight.
+
+        Raises ModelError where its name is defined already or its shape can't be.
+        """
         try:
-            check_size(name, shape)
+            size = check_size(name, shape)
         except ModelError as e:
             raise self.refusal(str(e)) from None
+        if kind == "constant" and size > MAX_VALUE:
+            kind = "weight"
         if value is not None and value.size > SMALL:
             if self.room < (cost := 2 * value.size):  # as an array and as numbers
                 value = None
             else:
                 self.room -= cost
         tensor = Tensor(name, dtype, shape, kind, None if value is None else numbers(value))
-        self._enter(tensor, helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape))
+        self._enter(tensor, tensor_type(dtype, shape) if type is None else type)
         if value is not None:
             self.values[name] = value
         return tensor

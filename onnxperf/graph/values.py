@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxperf.errors import ModelError, printable
-from onnxperf.graph.proto import Shape, check_size, dtype_of, times
+from onnxperf.graph.proto import Shape, check_size, dtype_of, static, times
 from op_models.core import BITS, FLOATS
 
 MAX_VALUE = 4096  # elements
@@ -112,13 +112,13 @@ def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | 
     return str(value.dtype), value.shape, value if value.size <= MAX_VALUE else None
 
 
-def evaluate(node: NodeProto, values: Values, shapes: Mapping[str, Shape | None], opsets: Mapping[str, int]) -> Values:
-    """The values of a node's outputs, where those of all inputs are known and the outputs' `shapes` are small."""
+def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], opsets: Mapping[str, int]) -> Values:
+    """The values of a node's outputs, where those of all inputs are known and the outputs are small (see `types`)."""
     inputs = [i for i in node.input if i]
     if node.op_type not in ARITHMETIC or not inputs or not all(i in values for i in inputs):
         return {}
     for out in filter(None, node.output):
-        shape = shapes.get(out)
+        shape = static(types.get(out))
         if prod(shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
             return {}
     try:

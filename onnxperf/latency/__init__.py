@@ -11,7 +11,8 @@ Models of products that several families share are `cuda_cores` and `tensor_core
 from __future__ import annotations
 
 from onnxperf.latency.cards import pipe_on
-from onnxperf.latency.constants import Constants, shipped
+from onnxperf.latency.constant_files import shipped
+from onnxperf.latency.constants import Constants
 from onnxperf.latency.estimate import Estimates, alone, correction_name, estimate, floors, single
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method

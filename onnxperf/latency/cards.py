@@ -1,4 +1,7 @@
-"""Devices as columns: every figure is an array [1, g], so that one numpy expression estimates n works on g devices."""
+"""Devices and works as columns, so that one numpy expression estimates n works on g devices.
+
+Every figure of a device is an array [1, g], every quantity of works of one size type an array [n, 1].
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpu_specs import Device
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.terms import Array
+from op_models import BITS, Work
+from op_models.core import VECTOR_PIPES
 
-Array = NDArray[Any]
 Sizes = list[list[int]]
 
 #: Where a card lacks a pipe, its work runs on this one. Products of FP16 sum up in FP32: without tensor cores they run
@@ -70,7 +74,7 @@ class Cards:
 
     def __init__(self, devices: Sequence[Device], constants: Constants):
         def column(values: Sequence[float]) -> Array:
-            return np.array(values, dtype=float)[None, :]
+            return np.array([values], dtype=float)
 
         kinds = {d.kind for d in devices}
         if len(kinds) > 1:
@@ -126,3 +130,45 @@ class Cards:
         """How each card's tensor cores are driven: mma.sync, on SMs of 64 lanes or of 128, wgmma or tcgen05."""
         kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05", (11, 0): "tcgen05"}
         return [kinds.get(d.capability, "mma_128" if d.lanes >= 128 else "mma") for d in self.devices]
+
+
+class Works:
+    """n works of one size type: every quantity is a column [n, 1], and the rates of their pipes on g devices [n, g].
+
+    each: the works themselves; read, written, weights, bytes: bytes; width: bytes of an element, half a one at least;
+    matrix, vector: FLOPs; executed: matrix FLOPs without the tiles that a causal mask hides; rate, vector_rate: FLOP/s
+    of the pipes for these. The numbers of the size type are columns under their names: `works["rows"]`.
+    """
+
+    def __init__(self, works: Sequence[Work], cards: Cards):
+        def column(values: Sequence[float]) -> Array:
+            return np.array(values, dtype=float)[:, None]
+
+        self.each = tuple(works)
+        self.read = column([w.bytes_read for w in works])
+        self.written = column([w.bytes_written for w in works])
+        self.weights = column([w.weight_bytes for w in works])
+        self.matrix = column([w.matrix_flops for w in works])
+        self.vector = column([w.vector_flops for w in works])
+        self.bytes = self.read + self.written
+        self.width = column([max(BITS[w.dtype] / 8, 0.5) for w in works])
+        self.pipes = [w.pipe for w in works]
+        self.rate = cards.rate(self.pipes)
+        self.vector_rate = cards.rate([VECTOR_PIPES.get(w.dtype, "fp32") for w in works])
+        size = works[0].size
+        self.fields = {
+            name: column([float(getattr(w.size, name)) for w in works])
+            for name in size._fields
+            if not isinstance(getattr(size, name), str)
+        }
+        self.executed = self.matrix
+        if "causal" in self.fields:
+            queries, keys = self["queries"], np.maximum(self["keys"], 1)
+            masked = np.clip((np.minimum(queries, keys) - 1) / (2 * keys), 0, 0.5)
+            self.executed = self.matrix * (1 - self["causal"] * masked)
+
+    def __getitem__(self, field: str) -> Array:
+        if field not in self.fields:
+            size = type(self.each[0].size).__name__
+            raise KeyError(f"the size {size} has no field {field!r}: it has {', '.join(self.fields)}")
+        return self.fields[field]

@@ -1,50 +1,34 @@
-"""The shipped constants, from the TOML files in `constants/` beside this file.
-
-`assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
-made by `python -m onnxperf.derive` and holds one family's constants, what they were derived from, and the
-same constants derived without the measurements of each GPU die in turn, which score how they carry over to new cards.
-"""
+"""Constants that latency models read, and the sets of them that are derived from measured kernels."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
 
-@dataclass(frozen=True)
+from gpu_specs import Device
+from onnxperf.fitting import Prior
+from op_models import Work
+
+
+@dataclass(frozen=True, slots=True)
 class Constants:
-    """One attribute for each table of the files; `source` says what they were derived from.
+    """Tables of constants, each an attribute of its name: `constants.launch["kernel_s"]`.
 
-    host: by runtime, where runs were measured. interval: half-widths of ranges. rig: what the clocks of published
-    benchmarks include beside the kernels; no prediction reads it.
+    source: what they were derived from. launch, dram, l2, power: of any kernel; host: by runtime, where runs were
+    measured; interval: half-widths of ranges; rig: what the clocks of published benchmarks include beside the kernels,
+    which no prediction reads. All other tables are those of kernel families and their models.
     """
 
     source: str
-    launch: Mapping[str, float]
-    dram: Mapping[str, Any]
-    l2: Mapping[str, float]
-    cuda_core_gemm: Mapping[str, Any]
-    cuda_core_tiles: Mapping[str, Any]
-    cuda_core_few_rows: Mapping[str, float]
-    tensor_gemm: Mapping[str, Any]
-    tensor_class: Mapping[str, Mapping[str, Any]]
-    tensor_loads: Mapping[str, Mapping[str, float]]
-    convolution: Mapping[str, Any]
-    tensor_convolution: Mapping[str, Any]
-    attention: Mapping[str, Any]
-    recurrent: Mapping[str, Any]
-    rows: Mapping[str, Any]
-    pointwise: Mapping[str, Any]
-    transfer: Mapping[str, float]
-    processor: Mapping[str, float]
-    power: Mapping[str, Any]
-    host: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    interval: Mapping[str, Any] = field(default_factory=dict)
-    rig: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Any]
+
+    def __getattr__(self, table: str) -> Mapping[str, Any]:
+        if table not in self.tables:
+            raise AttributeError(f"no file of constants has a table {table!r}")
+        return self.tables[table]  # type: ignore[no-any-return]
 
     def having(self, values: Mapping[str, Any]) -> Constants:
         """The constants with other values at dotted paths, such as {"launch.kernel_s": 2e-6}."""
@@ -54,54 +38,76 @@ class Constants:
             if not keys:
                 changed[table] = value
                 continue
-            level = changed.setdefault(table, _copy(getattr(self, table)))
+            level = changed.setdefault(table, _copy(self.tables.get(table, {})))
             for key in keys[:-1]:
                 level = level.setdefault(key, {})
             level[keys[-1]] = value
-        return replace(self, **changed)
-
-
-def assumed() -> Constants:
-    """The constants that no measurement had a part in."""
-    return _read("", lambda name: name == "assumed.toml")
-
-
-@cache
-def shipped(without: str = "") -> Constants:
-    """The constants that come with the package.
-
-    without: a GPU die, for constants derived without any of its measurements; or a source and model
-    (`MeasuredRun.group`), for host costs derived without these runs. Two things keep a trace of a die that is left out:
-    `rig` has the overhead of its benchmark's clock beside that of `other` cards, and its intervals are those of the
-    other dies' rows, each predicted by constants that this die had a part in.
-    """
-    return _read(without, lambda name: name.endswith(".toml"))
-
-
-def _read(without: str, wanted: Callable[[str], bool]) -> Constants:
-    found: dict[str, Any] = {}
-    folder = files("onnxperf.latency").joinpath("constants")
-    for file in sorted((f for f in folder.iterdir() if wanted(f.name)), key=lambda f: f.name):
-        made = tomllib.loads(file.read_text(encoding="utf-8"))
-        _merge(found, made.get("constants", {}))
-        _merge(found, made.get("without", {}).get(without, {}))
-    return Constants(**found)
-
-
-@cache
-def unmeasured() -> Mapping[str, str]:
-    """Operators that no open row measures, and what their times rest on instead."""
-    text = files("onnxperf.latency").joinpath("constants", "assumed.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["unmeasured"])
+        return Constants(self.source, {**self.tables, **changed})
 
 
 def _copy(table: Any) -> Any:
     return {name: _copy(value) for name, value in table.items()} if isinstance(table, Mapping) else table
 
 
-def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            _merge(into.setdefault(key, {}), value)
-        else:
-            into[key] = value
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One constant that is fitted: its dotted path, what it is, and its prior: the median, the standard deviation of
+    its logarithm, and a bound from above, for shares of something.
+    """
+
+    path: str
+    meaning: str
+    start: float
+    spread: float = 0.3
+    most: float = 1e30
+
+    @property
+    def prior(self) -> Prior:
+        """What is known of it before a fit."""
+        return Prior(self.start, self.spread, most=self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles that a library has, by compute capability ("cc75"), as the names of the kernels that it ran tell them.
+
+    path: where they stand among the constants. told_by: the kernels whose names are read, as datasets call them
+    (`datasets.Kernels.tiles`). pattern: finds the numbers of a tile in a name. share: of the kernels with a tile in
+    their name, those of a tile that counts. since: the first compute capability to have them. unnamed: what there is
+    where no kernel has such a name.
+    """
+
+    path: str
+    told_by: str
+    pattern: str
+    share: float
+    since: int = 0
+    unnamed: Mapping[str, list[list[int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSet:
+    """Constants that are derived together, from the same measured kernels; they ship as the file `<name>.toml`.
+
+    Datasets say which kernels are theirs (`datasets.Kernels.constants`). parameters: what is fitted; tiles: what is
+    read off kernels' names before. after: the sets whose constants these kernels' times depend on as well, which are
+    derived before. weight: how many rows the data count for, so that priors bind. sample: works of a table that a fit
+    takes at most; rare: cards that measured less than this share of a table's works are drawn from apart, as a common
+    draw would leave them next to none. corrections: standard deviations of the logarithms of a card's own corrections
+    on compute, memory and launch; overhead_sd: of what a rig's clock includes on a card, beside its usual.
+    model: works, devices and constants to seconds [n, g], where that is not how the datasets' rigs run the kernels.
+    of: the set whose kernels tell of it, where it has none of its own; rows: their tables to those that are fitted to.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    tiles: tuple[Tiles, ...] = ()
+    after: tuple[ConstantSet, ...] = ()
+    sample: int = 1000
+    rare: float = 0.0
+    weight: float = 300.0
+    corrections: tuple[float, float, float] = (0.05, 0.05, 0.1)
+    overhead_sd: float = 0.5
+    of: str = ""
+    rows: Callable[[Sequence[Any]], list[Any]] | None = None
+    model: Callable[[Sequence[Work], Sequence[Device], Constants], NDArray[Any]] | None = None

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, nearest
+from onnxperf.latency.cards import Cards, Works, nearest
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
 from onnxperf.latency.traffic import traffic
-from onnxperf.latency.works import Works
 
 SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
 BYTES = 4  # of an element in FP32

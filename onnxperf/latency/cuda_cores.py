@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, nearest
+from onnxperf.latency.cards import Cards, Works, nearest
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.tensor_cores import SUM_BYTES, Product
-from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm
-from onnxperf.latency.works import Works
+from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm, variant_names
 
 STEP = 8  # elements of k that a block walks at once
 
@@ -74,8 +73,8 @@ class Traffic(NamedTuple):
     partial_bytes: Array
 
 
-def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, width: Array) -> KernelTerms:
-    """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2. width [n, 1]: bytes.
+def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants) -> KernelTerms:
+    """Blocks of `columns x rows` in waves over the SMs; their operands stream through L2.
 
     seconds = pnorm(pnorm(arithmetic, DRAM, L2), scattered reads) + store + launch; arithmetic = counted waves x
     (seconds of a block + `prologue_s` / resident blocks). FLOPs over the edge of the result take `padding_power` of the
@@ -87,7 +86,7 @@ def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, wid
     grid = Grid(tiles_m, tiles_n, p.batch * tiles_n * tiles_m * tile.splits)
     w = _waves(works, p.k, grid.blocks, tile, cards, constants)
     compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
-    moved = _traffic(works, p, tile, grid, w, cards, constants, width)
+    moved = _traffic(works, p, tile, grid, w, cards, constants)
     split_s = np.where(tile.splits > 1, constants.launch["split_s"], 0.0)
     launch = constants.launch["kernel_s"] * cards.launch + split_s
     overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
@@ -100,8 +99,9 @@ def cuda_cores(works: Works, p: Product, cards: Cards, constants: Constants, wid
         detail = {x: np.broadcast_to(v, seconds.shape) for x, v in _detail(p, tile, grid, w, moved, padded).items()}
     return KernelTerms(
         compute=useful, memory=np.maximum(np.maximum(moved.dram_s, moved.l2_s), moved.scattered_s),
-        latency=compute - useful, launch=launch, seconds=seconds, variant=_names(tile),
-        workspace=moved.partial_bytes / 2, launches=np.where(tile.splits > 1, 2, 1), occupancy=np.minimum(w.waves, 1),
+        latency=compute - useful, launch=launch, seconds=seconds,
+        variant=variant_names("{}x{}", tile.splits, tile.columns, tile.rows), workspace=moved.partial_bytes / 2,
+        launches=np.where(tile.splits > 1, 2, 1), occupancy=np.minimum(w.waves, 1),
         executed_share=1 + coef["padding_power"] * (padded - 1), detail=detail,
     )  # fmt: skip
 
@@ -128,9 +128,7 @@ def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards, cons
     return Waves(part_k, waves, counted, in_flight, block_s, prologue_s, efficiency, of_tile, issue, warps)
 
 
-def _traffic(
-    works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: Cards, constants: Constants, width: Array
-) -> Traffic:
+def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: Cards, constants: Constants) -> Traffic:
     """Memory traffic beside the arithmetic.
 
     DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
@@ -141,16 +139,16 @@ def _traffic(
     coef = constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
     open_rows = _open_rows(p, tile, grid, w)
-    wave_bytes = open_rows * w.part_k * width
+    wave_bytes = open_rows * w.part_k * works.width
     miss = works.read / (works.read + coef["resident"] * cards.l2 * np.maximum(rounds, 1))
     reread_bytes = miss * np.maximum(rounds * wave_bytes - works.read, 0)
     partial_bytes = np.where(tile.splits > 1, 2 * tile.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
     dram_bytes = works.bytes + reread_bytes + partial_bytes
     dram_Bps = cards.bandwidth * cards.dram * coef["dram"]
-    l2_bytes = width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
+    l2_bytes = works.width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
     dram_s = dram_bytes / dram_Bps * cards.memory
     l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
-    scattered_s = _scattered(open_rows * p.k * width, l2_bytes, p, cards, constants)
+    scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes, p, cards, constants)
     store_s = coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
     return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
 
@@ -209,7 +207,7 @@ def library_tile(works: Works, p: Product, cards: Cards, constants: Constants) -
     seconds = [_selection_s(works, p, t, blocks, cards, constants) for t, blocks in tiles]
     candidates = [np.stack(np.broadcast_arrays(*t, s)) for (t, _), s in zip(tiles, seconds, strict=True)]
     fields = np.stack(candidates, axis=1)  # those of a Tile, then its seconds: [field, candidate, n, g]
-    _, at = fastest(fields[-1])
+    at = fastest(fields[-1])
     return Tile(*map(at, fields[:-1]))
 
 
@@ -256,11 +254,3 @@ def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Car
     sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + constants.launch["split_s"]
     seconds = w.counted * (w.block_s + w.prologue_s) + np.where(tile.splits > 1, sums_s, 0.0)
     return np.where(open_to, seconds, np.inf)
-
-
-def _names(tile: Tile) -> Array:
-    """The name of each tile: 128x64, 128x64 split 4."""
-    sides = np.stack([tile.columns, tile.rows, tile.splits], axis=-1).reshape(-1, 3)
-    found, index = np.unique(sides, axis=0, return_inverse=True)
-    names = np.array([f"{a:.0f}x{b:.0f}" + (f" split {s:.0f}" if s > 1 else "") for a, b, s in found])
-    return np.asarray(names[index.reshape(tile.columns.shape)])

@@ -1,17 +1,21 @@
-"""What differs in an estimate between a card and a processor: asked for once, by the device's kind."""
+"""What differs in an estimate between a card and a processor: asked for once, by the device's kind.
+
+Each has a speed-of-light bound, which no latency model may beat; n works on g devices are [n, g].
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onnxperf.latency import speed_of_light
-from onnxperf.latency.cards import Cards
+import numpy as np
+
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.families import family_of
 from onnxperf.latency.family import KernelFamily, Model
 from onnxperf.latency.processor import per_weight_byte
-from onnxperf.latency.terms import Array, KernelTerms, held_share
-from onnxperf.latency.works import Works
+from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,30 @@ def dram_share(stored: Array, cards: Cards, constants: Constants) -> Array:
     return 1 - held_share(stored, constants.tensor_gemm["hot"] * cards.l2_near, constants.l2["sharpness"])
 
 
+def card_bound(works: Works, cards: Cards, constants: Constants, stored: Array) -> KernelTerms:
+    """FLOPs at peak, bytes at DRAM's rate (at L2's where they all fit), or a launch, whichever takes longest.
+
+    Matrix and vector units can work side by side, so the larger of the two counts. stored [n, 1]: bytes of the model's
+    weights that the run reads; where L2 can't hold them all, what exceeds it comes from DRAM in every run.
+    """
+    from_dram = np.maximum(0, 1 - cards.l2 / np.maximum(stored, 1))
+    fewest = family_of(works.each[0]).fewest_flops(works, cards)
+    compute = np.maximum(works.executed * fewest / works.rate, works.vector / works.vector_rate)
+    fastest = np.where(works.bytes <= cards.l2, np.maximum(cards.l2_Bps, cards.bandwidth), cards.bandwidth)
+    memory = np.maximum(works.bytes / fastest, from_dram * works.weights / cards.bandwidth)
+    launch = np.full_like(compute, constants.launch["floor_s"])
+    return plain_terms(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))
+
+
+def processor_bound(works: Works, cards: Cards, constants: Constants, stored: Array) -> KernelTerms:
+    """FLOPs at peak, or bytes at the rate of the innermost cache, whichever takes longer."""
+    compute = works.matrix / works.rate
+    memory = np.broadcast_to(works.bytes / (cards.sms * cards.hz * constants.processor["l1_bytes"]), compute.shape)
+    nothing = np.zeros_like(compute)
+    return plain_terms(compute, memory, nothing, nothing, np.maximum(compute, memory))
+
+
 DEVICE_MODELS = {
-    "gpu": DeviceModels(lambda family: family.card, dram_share, speed_of_light.of_card),
-    "cpu": DeviceModels(lambda family: family.processor, per_weight_byte, speed_of_light.of_processor, "processor"),
+    "gpu": DeviceModels(lambda family: family.card, dram_share, card_bound),
+    "cpu": DeviceModels(lambda family: family.processor, per_weight_byte, processor_bound, "processor"),
 }

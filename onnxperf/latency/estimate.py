@@ -9,8 +9,9 @@ import numpy as np
 
 from gpu_specs import Corrections, Device
 from onnxperf.errors import UsageError
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants, shipped
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constant_files import shipped
+from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS, dram_share
 from onnxperf.latency.families import family_of
 from onnxperf.latency.family import UNMEASURED
@@ -18,7 +19,6 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 from onnxperf.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
@@ -78,48 +78,30 @@ def estimate(
         factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards, constants)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
-    half_width, run_half_width = _ranges(kernels, work_list, rows, seconds, cards, constants, method)
-    return Estimates(
-        seconds=seconds,
-        floor_s=repeats * floor_s[rows],
-        half_width=half_width,
-        run_half_width=run_half_width,
-        joules=joules,
-        workspace=terms.workspace[rows],
-        launches=terms.launches[rows],
-        bound=_bound(terms)[rows],
-        variant=terms.variant[rows],
-        occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
-        transfer=transfer,
-        power_factor=factor,
-        source=_sources(kernels, devices),
-    )
-
-
-def _bound(terms: KernelTerms) -> Array:
-    """The longest term of each work, an index into BOUNDS."""
-    competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
-    return np.asarray(np.argmax(competing, axis=0))
-
-
-def _sources(kernels: Kernels, devices: Sequence[Device]) -> Array:
-    """What the time of each kernel rests on, on each device [n, g]."""
+    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
     known = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
-    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
-    return np.where(assumed[:, None], "assumed", known)
-
-
-def _ranges(
-    kernels: Kernels, work_list: Sequence[Work], rows: Array, seconds: Array, cards: Cards, constants: Constants,
-    method: Method,
-) -> tuple[Array, Array]:  # fmt: skip
-    """The half-width of the range of each kernel's `seconds` [n, g] on each device, and that of their sum [g].
-
-    work_list: without duplicates; rows [n]: the index of each kernel's work in it. What errs together in the sum
-    depends on whether kernels run on tensor cores, so devices that differ in this are summed apart.
-    """
-    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
     half_width = _half_widths(work_list, rows, assumed, cards, constants, method)
+    competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
+    return Estimates(
+        seconds=seconds, floor_s=repeats * floor_s[rows], half_width=half_width,
+        run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, constants, method),
+        joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
+        bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
+        occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
+        transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),
+    )  # fmt: skip
+
+
+def _of_sum(
+    work_list: Sequence[Work], rows: Array, assumed: Array, seconds: Array, half_width: Array, cards: Cards,
+    constants: Constants, method: Method,
+) -> Array:  # fmt: skip
+    """The half-width of the range of all kernels' sum on each device [g], from their seconds and half-widths [n, g].
+
+    work_list: without duplicates; rows [n]: the index of each kernel's work in it; assumed [n]: no rule knows the
+    kernel. What errs together depends on whether kernels run on tensor cores, so devices that differ in this are summed
+    apart.
+    """
     alike: dict[tuple[bool, ...], list[int]] = {}
     for j, on_tensor in enumerate(cards.tensor([w.pipe for w in work_list]).T.tolist()):
         alike.setdefault(tuple(on_tensor), []).append(j)
@@ -130,7 +112,7 @@ def _ranges(
         ]
         classes = [UNMEASURED if unknown else names[i] for unknown, i in zip(assumed, rows, strict=True)]
         run_half_width[at] = combined(classes, rows, seconds[:, at], half_width[:, at], constants)
-    return half_width, run_half_width
+    return run_half_width
 
 
 def _half_widths(

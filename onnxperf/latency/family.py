@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constants import Constants, ConstantSet
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 from op_models import Work
 
 #: A latency model: from works, devices, constants, and [n, g] what the device does with the run's weights, to the terms
@@ -36,13 +35,14 @@ def _all_flops(works: Works, cards: Cards) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class KernelFamily:
-    """Kernels of one size type: how long they take, how their errors are grouped, and how they are described.
+    """Kernels of one size type: how long they take, what of that is fitted, and how errors are grouped and told.
 
     size: the type of `Work.size` that belongs to the family, a NamedTuple. card, processor: the latency models.
     error_class: the name of the group of kernels whose errors are of one kind, from a work and whether it runs on
     tensor cores; the constants have its ranges, `interval.<name>`. formula: the FLOPs of products with a work's sizes
     put in. layer: the fields of the size that identify a layer whatever the batch, the image or the sequence.
-    fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes.
+    fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes. constants: what of the card's model
+    is derived from measured kernels.
     """
 
     size: type
@@ -52,3 +52,4 @@ class KernelFamily:
     formula: Callable[[Any], str] = _sizes
     layer: tuple[str, ...] = ()
     fewest_flops: Callable[[Works, Cards], Array] = _all_flops
+    constants: tuple[ConstantSet, ...] = ()

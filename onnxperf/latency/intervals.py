@@ -39,8 +39,8 @@ def ranges_of(name: str, constants: Constants) -> Mapping[str, Any]:
     table = constants.interval.get(name)
     if not isinstance(table, Mapping) or "within" not in table:
         raise UsageError(
-            f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}`, or leave the "
-            f"class {UNMEASURED!r}, whose ranges are assumed and wide"
+            f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}`, derive it by "
+            f"`python -m onnxperf.derive`, or leave the class {UNMEASURED!r}, whose ranges are assumed and wide"
         )
     return table
 

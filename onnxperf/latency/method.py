@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.works import Works
 
 #: From works of one size type, devices, constants, the bytes of weights that their run reads [n, 1], and the terms of
 #: their speed-of-light bound, to the terms of every work [n] on every device [g].

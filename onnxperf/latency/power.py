@@ -26,7 +26,7 @@ def energy(
     A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
     cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
     can't hold. Copies over the bus cost nothing of the card's budget.
-    Source: FP32 fitted to long products (`derive.power`), tensor cores to theirs (`derive.tensor`).
+    Source: FP32 fitted to long products (`long_products`), tensor cores to theirs (`families.gemm`).
     """
     coef = constants.power
     per_flop = coef["pJ_per_flop_12nm"] * (cards.node_nm / 12) ** coef["node_exponent"] * 1e-12

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, pipe_on
+from onnxperf.latency.cards import Cards, Works, pipe_on
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up
-from onnxperf.latency.works import Works
+from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
 
 #: Whose factors a pipe's products take, where measurements tell any.
 TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
@@ -118,21 +117,19 @@ class Traffic(NamedTuple):
     partial_bytes: Array
 
 
-def tensor_cores(
-    works: Works, p: Product, cards: Cards, constants: Constants, width: Array, dram_share: Array
-) -> KernelTerms:
+def tensor_cores(works: Works, p: Product, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
     """Products on tensor cores, each cut into the blocks that are fastest.
 
     seconds = launch + pnorm(counted waves x seconds of a block, memory traffic) + store. A partial last wave is
     counted as a full one by the factor `partial`, and the rest of it by its blocks.
 
-    width [n, 1]: bytes of an element; dram_share [n, g]: the share of the model's weights found in DRAM.
+    dram_share [n, g]: the share of the model's weights found in DRAM.
     """
     coef = constants.tensor_gemm
     driving = _driving(cards, constants)
-    operands = _operands(works, p, cards, coef, width)
+    operands = _operands(works, p, cards, coef)
     tiling = _tilings(p, operands.splits, cards, coef)
-    block = _block(works, tiling, operands, driving, cards, constants, width)
+    block = _block(works, tiling, operands, driving, cards, constants)
     waves = tiling.blocks / cards.sms
     counted = driving.partial * np.ceil(waves) + (1 - driving.partial) * np.maximum(1, waves)
     compute = counted * block.seconds * cards.compute
@@ -140,7 +137,7 @@ def tensor_cores(
     launch = _launch(tiling, operands, driving, cards, constants)
     seconds = launch + pnorm(compute, memory.seconds, p=coef["norm"]) + memory.store_s
 
-    best, at = fastest(seconds)
+    at = fastest(seconds)
     useful = np.minimum(works.matrix / (works.rate * block.pipe) * cards.compute, at(compute))
     splits = at(tiling.splits)
     detail = {}
@@ -149,7 +146,7 @@ def tensor_cores(
         detail["runner-up seconds"] = runner_up(seconds)
     return KernelTerms(
         useful, at(memory.seconds), at(compute) - useful, at(launch), at(seconds),
-        variant=_names(best, splits, coef["tiles"]), workspace=at(memory.partial_bytes),
+        variant=variant_names("{}x{}", splits, at(tiling.rows), at(tiling.columns)), workspace=at(memory.partial_bytes),
         launches=np.where(splits > 1, 2, 1), occupancy=np.minimum(at(waves), 1), detail=detail,
     )  # fmt: skip
 
@@ -163,17 +160,14 @@ def _driving(cards: Cards, constants: Constants) -> Driving:
     return Driving(*factors, *fed)
 
 
-def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any], width: Array) -> Operands:
-    """What types of operands change: [n, 1] widths in bytes and the pipes of the works in.
+def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -> Operands:
+    """What the types of the operands change.
 
     Weights stored in fewer bits than the pipe multiplies are unpacked by the kernel: its vector FLOPs show that.
     """
-    unpacked = (
-        (works.weights > 0) & (works.vector >= 2 * p.n * p.k)
-        if "tb" in works.fields
-        else np.zeros_like(width, dtype=bool)
-    )
-    bits = np.where(unpacked, 8 * works.weights / (p.n * p.k), 8 * width)
+    product = "tb" in works.fields  # a plain one, no convolution
+    unpacked = product & (works.weights > 0) & (works.vector >= 2 * p.n * p.k)
+    bits = np.where(unpacked, 8 * works.weights / (p.n * p.k), 8 * works.width)
     packed = np.where(unpacked & (bits < 12), np.where(bits > 6, 8, 4), 0)[:, 0].tolist()
     pairs = list(zip(works.pipes, packed, strict=True))
     types_of = {(x, y): [_type(pipe_on(device, x), y) for device in cards.devices] for x, y in set(pairs)}
@@ -219,9 +213,7 @@ def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, An
     return Tiling(rows, columns, tiles, splits, p.k / splits, tiles * splits)
 
 
-def _block(
-    works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants, width: Array
-) -> Block:
+def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards, constants: Constants) -> Block:
     """Seconds of a block: pnorm of its arithmetic, of its operands' way to the SM, and of the steps along k.
 
     arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / that of its units): `extra_k` is what
@@ -236,11 +228,11 @@ def _block(
     pipe = 1 / (1 + (1 / rate - 1) * works.rate / whole_rate)
     per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * whole_rate)
     arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate
-    bytes_of_k = t.rows * width + t.columns * np.minimum(width, operands.bits / 8)
+    bytes_of_k = t.rows * works.width + t.columns * np.minimum(works.width, operands.bits / 8)
     feed_s = bytes_of_k * t.part_k / (cards.l2_stream_Bps / cards.sms * driving.feed)
     by_copies = constants.tensor_loads["copies"]["step_cycles"]
     step_cycles = np.where(operands.by_threads, by_copies, driving.step_cycles)
-    steps_s = t.part_k * width / STEP_BYTES * step_cycles * operands.step_cycles / cards.tensor_hz
+    steps_s = t.part_k * works.width / STEP_BYTES * step_cycles * operands.step_cycles / cards.tensor_hz
     return Block(pipe, arithmetic_s, pnorm(arithmetic_s, feed_s, steps_s, p=coef["norm_block"]))
 
 
@@ -273,13 +265,6 @@ def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards, const
     start_cycles = constants.tensor_gemm["start_cycles"] * driving.start
     summed_s = np.where((t.splits > 1) & ~operands.few_rows, driving.split_s, 0.0)
     return np.asarray((constants.launch["floor_s"] + start_cycles / cards.tensor_hz) * cards.launch + summed_s)
-
-
-def _names(best: Array, splits: Array, tiles: list[list[int]]) -> Array:
-    """The names [n, g] of tiles by their index among all variants, and of their parts of k: 128x64, 128x64 split 4."""
-    powers = range(1 + int(np.log2(splits.max())))
-    names = np.array([[f"{x}x{y}" + (f" split {2**i}" if i else "") for i in powers] for x, y in tiles])
-    return np.asarray(names[best % len(names), np.log2(splits).astype(int)])
 
 
 def _detail(

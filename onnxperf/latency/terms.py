@@ -62,12 +62,11 @@ def choose(condition: Array, one: KernelTerms, other: KernelTerms) -> KernelTerm
     return KernelTerms(**{**terms, "detail": detail})
 
 
-def fastest(seconds: Array) -> tuple[Array, Callable[[Array], Array]]:
+def fastest(seconds: Array) -> Callable[[Array], Array]:
     """The variant that takes the fewest seconds, for each work on each device.
 
-    seconds: [..., n, g], the axes in front being those of the variants, e.g. [split, tile, n, g]. Gives the index
-    [n, g] of the fastest one, counted along all variants, and a function from any term that broadcasts to the shape of
-    `seconds` to its value [n, g] at the fastest variant.
+    seconds: [..., n, g], the axes in front being those of the variants, e.g. [split, tile, n, g]. Gives a function from
+    any term that broadcasts to the shape of `seconds` to its value [n, g] at the fastest variant.
     """
     variants = seconds.reshape(-1, *seconds.shape[-2:])
     best = np.argmin(variants, axis=0)
@@ -76,7 +75,7 @@ def fastest(seconds: Array) -> tuple[Array, Callable[[Array], Array]]:
         values = np.broadcast_to(term, seconds.shape).reshape(variants.shape)
         return np.asarray(np.take_along_axis(values, best[None], axis=0)[0])
 
-    return best, at
+    return at
 
 
 def runner_up(seconds: Array) -> Array:
@@ -119,3 +118,16 @@ def pnorm(*terms: Array, p: float | Array) -> Array:
     top = np.maximum(np.maximum.reduce(np.broadcast_arrays(*terms)), 1e-30)
     total = sum((t / top) ** p for t in terms)
     return np.asarray(top * total ** (1 / p))
+
+
+def variant_names(form: str, splits: Array, *sides: Array) -> Array:
+    """The names [n, g] of tiles of these sides, `form` with the sides filled in, and of the parts that k is split into:
+    128x64, 128x64 split 4.
+    """
+    key = splits.astype(np.int64)
+    for side in sides:
+        key = key * 4096 + side.astype(np.int64)
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    columns = [array.ravel()[first].astype(int).tolist() for array in (splits, *sides)]
+    names = [form.format(*tile) + (f" split {n}" if n > 1 else "") for n, *tile in zip(*columns, strict=True)]
+    return np.array(names)[index.reshape(splits.shape)]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms, pnorm
-from onnxperf.latency.works import Works
 
 
 def traffic(

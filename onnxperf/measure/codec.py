@@ -5,7 +5,7 @@ dataclass becomes a value of JSON; `tuple[tuple[str, X], ...]` becomes an object
 base64 of zlib. Whole numbers count things: they start at 0 unless a `Range` says otherwise. A field's key is its name
 with `_s` written out as `_seconds`, or what its metadata give as "key".
 
-A dataclass may name properties in `DERIVED`, by their keys: they are written for whoever reads the file without this
+A dataclass may name in `DERIVED` what follows from its fields: that is written for whoever reads the file without this
 program, and ignored when it is read back. What is read comes from strangers and is not trusted: whatever the types do
 not allow raises UsageError, which says where it stands and what belongs there.
 """
@@ -16,7 +16,7 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType
@@ -32,6 +32,7 @@ MAX_NUMBER = 1e12
 
 Dump = Callable[[Any], Any]  # value -> plain data
 Load = Callable[[Any, str], Any]  # plain data, where they stand -> value
+Derived = Mapping[str, tuple[Any, Callable[[Any], Any]]]  # key -> type, and what gives the value of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,10 @@ def members(kind: Any) -> dict[str, tuple[str, Any]]:
     return {f.metadata.get("key") or _key(f.name): (f.name, hints[f.name]) for f in fields(kind)}
 
 
-@cache
-def derived(kind: Any) -> dict[str, tuple[str, Any]]:
-    """Name and type of each property of a dataclass that is written, by its key."""
-    found: dict[str, str] = getattr(kind, "DERIVED", {})
-    getters = {key: getattr(kind, name).fget for key, name in found.items()}
-    return {key: (found[key], get_type_hints(f, include_extras=True)["return"]) for key, f in getters.items()}
+def derived(kind: Any) -> Derived:
+    """What a dataclass names in `DERIVED`."""
+    found: Derived = getattr(kind, "DERIVED", {})
+    return found
 
 
 def _key(name: str) -> str:
@@ -64,8 +63,8 @@ def _key(name: str) -> str:
 def to_plain(value: Any) -> dict[str, Any]:
     """A dataclass as plain data, numbers rounded as their types say."""
     kind: Any = type(value)
-    told = derived(kind) | members(kind)
-    return {key: _dump(hint)(getattr(value, name)) for key, (name, hint) in told.items()}
+    follows = {key: _dump(hint)(find(value)) for key, (hint, find) in derived(kind).items()}
+    return follows | {key: _dump(hint)(getattr(value, name)) for key, (name, hint) in members(kind).items()}
 
 
 @cache

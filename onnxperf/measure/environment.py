@@ -1,11 +1,10 @@
-"""What a measurement runs on: the device and its sensors, the libraries that are installed, the memory that is free."""
+"""What a measurement finds here: the devices, the libraries that are installed, the memory that is free."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 
 import gpu_specs
 from onnxperf.errors import EnvironmentFailure, printable
-from onnxperf.measure.clocks import check
-from onnxperf.measure.record import Place, Reading
+from onnxperf.measure.record import Place
 
 ELSE = "--provider cpu measures on the processor"
 INSTALL = "pip install 'onnxperf[measure]'"
@@ -84,12 +82,12 @@ def require_device(rt: Any) -> None:
         raise EnvironmentFailure(f"there is no CUDA device that can be used here ({why}); {ELSE}")
 
 
-def graphics(rt: Any, sensors: Sensors) -> Place:
-    """The first CUDA device."""
+def graphics(rt: Any, driver: str = "") -> Place:
+    """The first CUDA device. driver: its version, "" where only CUDA's is known."""
     properties = check(rt, rt.cudaGetDeviceProperties(0))
     name = text(properties.name)
     version = check(rt, rt.cudaDriverGetVersion())
-    driver = sensors.driver() or f"CUDA {version // 1000}.{version % 1000 // 10}"
+    driver = driver or f"CUDA {version // 1000}.{version % 1000 // 10}"
     return Place("gpu", catalogued(name), name, int(properties.totalGlobalMem), driver=driver)
 
 
@@ -122,45 +120,10 @@ def free_bytes() -> int | None:
     return None
 
 
-class Sensors:
-    """The sensors of a GPU, which are read and never set. nvml: `pynvml`, or None; bus: the GPU's PCI bus id."""
-
-    def __init__(self, nvml: Any, bus: str):
-        self.nvml, self.handle = nvml, None
-        self.since = time.perf_counter()
-        if nvml is not None:
-            with suppress(nvml.NVMLError):
-                self.handle = nvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
-
-    def driver(self) -> str:
-        """The driver's version, "" where NVML does not tell."""
-        if self.nvml is not None:
-            with suppress(self.nvml.NVMLError):
-                return str(self.nvml.nvmlSystemGetDriverVersion())
-        return ""
-
-    def clock(self) -> float | None:
-        """The clock of the multiprocessors in MHz."""
-        return self._ask("nvmlDeviceGetClockInfo", 1)
-
-    def read(self) -> tuple[Reading, ...]:
-        """One reading, or none without NVML; its time counts from `self.since`."""
-        if self.handle is None:
-            return ()
-        power = self._ask("nvmlDeviceGetPowerUsage")
-        reading = Reading(
-            at_s=time.perf_counter() - self.since,
-            clock_MHz=self.clock(),
-            memory_MHz=self._ask("nvmlDeviceGetClockInfo", 2),
-            power_W=None if power is None else power / 1000,
-            temperature_C=self._ask("nvmlDeviceGetTemperature", 0),
-        )
-        return (reading,)
-
-    def _ask(self, what: str, *about: int) -> float | None:
-        if self.handle is None:
-            return None
-        try:
-            return float(getattr(self.nvml, what)(self.handle, *about))
-        except self.nvml.NVMLError:
-            return None
+def check(rt: Any, result: tuple[Any, ...]) -> Any:
+    """The value that a call of the CUDA runtime returns beside its status. Raises EnvironmentFailure for an error."""
+    error, *values = result
+    if error:
+        reason = rt.cudaGetErrorString(error)[1]
+        raise EnvironmentFailure(f"CUDA fails: {reason.decode(errors='replace')} ({int(error)})")
+    return values[0] if values else None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onnxperf.errors import UsageError
+from onnxperf.measure.devices import DEVICES, LocalDevice
 from onnxperf.runtimes import LEVELS
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PROVIDERS = ("cuda", "cpu")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16")
 MOST_RUNS = 1_000_000  # that are counted: the time of each is kept
 
@@ -50,7 +50,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for what, value, allowed in (
-            ("provider", self.provider, PROVIDERS),
+            ("provider", self.provider, tuple(DEVICES)),
             ("precision", self.precision, PRECISIONS),
             ("optimisation level", self.opt_level, tuple(LEVELS)),
         ):
@@ -68,9 +68,9 @@ class Job:
             raise UsageError("the CPU provider copies nothing: there are no transfers to include")
 
     @property
-    def gpu(self) -> bool:
-        """Whether it runs on a GPU."""
-        return self.provider == "cuda"
+    def device(self) -> type[LocalDevice]:
+        """The kind of device it runs on."""
+        return DEVICES[self.provider]
 
     @property
     def runtime(self) -> str:

@@ -14,7 +14,7 @@ from onnxperf.graph import Graph, load
 from onnxperf.graph.proto import nodes_in
 from onnxperf.graph.read import read
 from onnxperf.graph.skeleton import skeleton
-from onnxperf.measure import inputs, model_file
+from onnxperf.measure import inputs, weights
 from onnxperf.measure.environment import free_bytes
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Subject
@@ -72,8 +72,8 @@ def prepare(job: Job) -> Plan:
         t.dtype in NOT_SINGLE for t in (*graph.inputs, *graph.stored()) if t.size > 1
     ):
         raise UsageError(f"{graph.name} is not stored in float32: measure it with --precision keep")
-    absent = model_file.absent(proto, folder)
-    need, free = sum(map(model_file.bytes_of, absent)), free_bytes()
+    absent = weights.absent(proto, folder)
+    need, free = sum(map(weights.bytes_of, absent)), free_bytes()
     if free is not None and need > free:
         raise EnvironmentFailure(
             f"{graph.name}: its weights take {need / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free"
@@ -88,8 +88,8 @@ def prepare(job: Job) -> Plan:
         graph=graph,
         folder=folder,
         feeds=feeds,
-        sizes=model_file.changed(proto, shapes),
-        dims=model_file.named(proto, shapes),
+        sizes=weights.changed(proto, shapes),
+        dims=weights.named(proto, shapes),
         random=bool(absent),
         opset=next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0),
         nodes=frozenset(n.name for n in nodes_in(proto.graph.node)),

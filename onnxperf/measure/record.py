@@ -6,12 +6,12 @@ reads them back by these types, see `onnxperf.measure.codec`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 from onnxperf.graph import Note
-from onnxperf.measure.codec import Range
+from onnxperf.measure.codec import Derived, Range
 from onnxperf.measure.series import Seconds, Series
 
 Positive = Annotated[int, Range(1)]
@@ -45,6 +45,11 @@ class Place:
     memory_bytes: int
     threads: int = 0
     driver: str = ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other programs run on it meanwhile, as on a processor: then the undisturbed run is what counts."""
+        return self.kind == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,11 @@ class OperatorTime:
         """The least time less what the profiler itself adds, PROFILER_S, but no less than a quarter of it."""
         return max(self.least_s - PROFILER_S, self.least_s / 4)
 
+    @property
+    def seconds(self) -> float:
+        """The time that counts: the median; on a CPU, which other programs disturb, that of the undisturbed run."""
+        return self.undisturbed_s if self.provider.startswith("CPU") else self.median_s
+
 
 @dataclass(frozen=True, slots=True)
 class Copies:
@@ -118,7 +128,7 @@ class Point:
 class Throughput:
     """The curve over batches, and the long run at the best of them: `batches` runs back to back at `batch`."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"samples_per_second": "samples_per_second"}
+    DERIVED: ClassVar[Derived] = {"samples_per_second": (float, attrgetter("samples_per_second"))}
 
     curve: tuple[Point, ...]
     batch: Positive
@@ -133,7 +143,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The device's own sensors at one moment, `at_s` after the first counted run; None where it has no such sensor."""
+    """The device's own sensors `at_s` after the counted runs began; None where it has no such sensor."""
 
     at_s: Seconds
     clock_MHz: float | None
@@ -153,7 +163,7 @@ class Measurement:
     beside a GPU; complete: False where it was interrupted.
     """
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"seconds": "seconds"}
+    DERIVED: ClassVar[Derived] = {"seconds": (Seconds, attrgetter("seconds"))}
 
     taken: str
     subject: Subject = field(metadata={"key": "model"})
@@ -181,7 +191,7 @@ class Measurement:
         to less, that sum. On a shared machine neighbours only ever add time (Chen and Revels, Robust benchmarking in
         noisy environments, 2016), and a short operator is left alone sooner than a long run.
         """
-        if self.place.kind == "gpu":
+        if not self.place.shared:
             return self.device.median
         added = sum(o.undisturbed_s for o in self.operators) if self.device.least > LONG_S else 0.0
         return min(added, self.device.least) if added else self.device.least

@@ -13,7 +13,8 @@ from math import inf
 import onnxperf
 from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph import Note
-from onnxperf.measure import profile, session
+from onnxperf.measure import profile
+from onnxperf.measure.devices import CPU
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import Plan, check_hosted, prepare, subject_of
 from onnxperf.measure.process import ModelProcess, Stopped
@@ -23,8 +24,11 @@ from onnxperf.measure.series import Series
 SKIPPED = 3  # first runs under the profiler, which do not count
 PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # counted runs: at most, at least, and at least of slow models
 MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes for each
-PASSES, SETTLED = 5, 0.99  # under the profiler on a CPU: at most, and until one leaves this share of the sum or more
+SETTLED = 0.99  # passes under the profiler go on until one leaves this share of the sum or more
 SHARED = 1.15  # wall's time over processor's time, above which other programs used the processor as well
+
+#: What is inside the time of a run on a card.
+COPIED, NOT_COPIED = "copies of inputs and outputs timed apart, pinned memory", "inputs and outputs stay on the device"
 
 Progress = Callable[[str, int, int], None]
 Profiles = list[tuple[tuple[OperatorTime, ...], Series]]  # operators and runs of each pass under the profiler
@@ -80,12 +84,12 @@ def _profile(plan: Plan, measured: ModelProcess, passes: Profiles, tell: Progres
     """
     job, nodes = plan.job, max(len(plan.graph.operators), 1)
     wanted = min(max(min(job.iterations, PROFILED), LEAST_PROFILED), max(MOST_EVENTS // nodes, SLOW_PROFILED))
-    most_s = max(sum(wall for _, wall in measured.samples) / (1 if job.gpu else 2), 1e-9)
+    most_s = max(sum(wall for _, wall in measured.samples) * job.device.pass_share, 1e-9)
     job = replace(job, iterations=wanted + SKIPPED - 1, duration_s=most_s, warm_runs=0, include_transfers=False)
     plan = replace(plan, job=job, least_runs=SLOW_PROFILED + SKIPPED - 1, profile_to="profile")
     total = inf
     try:
-        while len(passes) < (1 if job.gpu else PASSES):
+        while len(passes) < job.device.passes:
             with ModelProcess(plan) as process:
                 process.listen("done", lambda: tell("profiling", min(len(process.samples), wanted), wanted))
                 process.ask(None)
@@ -108,8 +112,8 @@ def _measurement(
     own = (("onnxperf", onnxperf.__version__), ("python", platform.python_version()), ("platform", platform.platform()))
     operators = profile.merged([operators for operators, _ in passes])
     hosted = tuple(name or type for name, type in process.hosted)
-    if job.gpu and not hosted:  # where the session does not say
-        hosted = tuple(o.name for o in operators if o.provider == session.CPU)
+    if not hosted and not process.place.shared:  # where the session does not say
+        hosted = tuple(o.name for o in operators if o.provider == CPU)
     shapes = tuple((t.name, t.shape) for t in graph.inputs)
     software = (*process.software, *own)
     m = Measurement(
@@ -118,7 +122,7 @@ def _measurement(
         place=process.place,
         setting=Setting(job.runtime, job.opt_level, job.precision, graph.batch, shapes, process.options, software),
         clock=process.clock,
-        scope=_scope(job),
+        scope=job.device.scope.format(copies=COPIED if job.include_transfers else NOT_COPIED),
         warm_up=process.warm_up,
         device=Series(tuple(device for device, _ in process.samples)),
         wall=Series(tuple(wall for _, wall in process.samples)),
@@ -132,29 +136,18 @@ def _measurement(
     return replace(m, warnings=tuple(_warnings(m, why_not)))
 
 
-def _scope(job: Job) -> str:
-    """What is inside the time, in the words of a prediction."""
-    if not job.gpu:
-        return "steady state, one run under ONNX Runtime, CPU provider, one thread; session start and warm-up excluded"
-    copies = "inputs and outputs stay on the device"
-    if job.include_transfers:
-        copies = "copies of inputs and outputs timed apart, pinned memory"
-    what = "kernels, launch gaps and host dispatch of one run under ONNX Runtime, CUDA provider"
-    return f"steady state, {what}; {copies}; session start and warm-up excluded"
-
-
 def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
     """What a reader should know before trusting the times."""
-    gpu, device, hosted = m.place.kind == "gpu", m.device, m.hosted
+    device, hosted = m.device, m.hosted
     if not m.warm_up.steady:
         yield Note("not-steady", f"times or clock had not settled after {m.warm_up.runs} runs of warm-up")
     if device.drifting:
         yield Note("drift", f"the last third of the runs is {device.drift:+.1%} off the first")
     if device.unstable:
         yield Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean")
-    if hosted and gpu:
+    if hosted:
         yield Note("hosted", f"{len(hosted)} nodes ran on the CPU beside the GPU", hosted)
-    if not gpu and m.wall.median > SHARED * device.median:
+    if m.place.shared and m.wall.median > SHARED * device.median:
         over = m.wall.median / device.median - 1
         yield Note("disturbed", f"the processor was shared: by the wall's clock a run took {over:.0%} longer")
     if why_not:

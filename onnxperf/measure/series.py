@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import comb, floor, sqrt
+from operator import attrgetter, methodcaller
 from statistics import fmean, median, stdev
 from typing import Annotated, ClassVar
 
-from onnxperf.measure.codec import MAX_NUMBER, Range
+from onnxperf.measure.codec import MAX_NUMBER, Derived, Range
 
 Seconds = Annotated[float, Range(0.0, digits=9)]  # written to the nanosecond
 Ratio = Annotated[float, Range(-MAX_NUMBER, digits=6)]
@@ -26,10 +26,13 @@ class Series:
     Raises ValueError where there is none.
     """
 
-    DERIVED: ClassVar[Mapping[str, str]] = {
-        **{f"{name}_seconds": name for name in ("median", "mean", "std", "p90", "p95", "p99", "least")},
-        "median_interval_seconds": "median_interval", "cv": "cv", "drift": "drift",
-    }  # fmt: skip
+    DERIVED: ClassVar[Derived] = {
+        **{f"{name}_seconds": (Seconds, attrgetter(name)) for name in ("median", "mean", "std")},
+        **{f"p{q}_seconds": (Seconds, methodcaller("quantile", q / 100)) for q in (90, 95, 99)},
+        "least_seconds": (Seconds, attrgetter("least")),
+        "median_interval_seconds": (tuple[Seconds, Seconds] | None, attrgetter("median_interval")),
+        **{name: (Ratio, attrgetter(name)) for name in ("cv", "drift")},
+    }
 
     samples: tuple[Seconds, ...] = field(metadata={"key": "samples_seconds"})
 
@@ -56,21 +59,6 @@ class Series:
     def least(self) -> Seconds:
         """The fastest."""
         return min(self.samples)
-
-    @property
-    def p90(self) -> Seconds:
-        """The quantile 0.9."""
-        return self.quantile(0.90)
-
-    @property
-    def p95(self) -> Seconds:
-        """The quantile 0.95."""
-        return self.quantile(0.95)
-
-    @property
-    def p99(self) -> Seconds:
-        """The quantile 0.99."""
-        return self.quantile(0.99)
 
     def quantile(self, q: float) -> float:
         """Linear between the two nearest samples: numpy's default, definition 7 of Hyndman and Fan (1996)."""

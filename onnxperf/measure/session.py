@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onnxperf.errors import EnvironmentFailure, Error, ModelError, printable
+from onnxperf.measure.devices import CPU, CUDA, LocalDevice
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, random
 from onnxperf.measure.plan import Plan
 from onnxperf.measure.weights import NUMPY, Weights, model_and_weights
 
-CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 TYPES = {"float": "float32", "double": "float64"}  # whose names differ from ONNX Runtime's
 FULL = re.compile(r"out of memory|BFCArena|[Ff]ailed to allocate|bad_alloc|ALLOC_FAILED|bad allocation")
 NEW = re.compile(r"Opset (\d+) is under development.*domain (\S+) is till opset (\d+)", re.DOTALL)
@@ -66,32 +66,24 @@ def _address(value: Any) -> tuple[int, int]:
     return value.data_ptr(), value.tensor_size_in_bytes()
 
 
-def open_session(ort: Any, plan: Plan, stream: int, log: Callable[[], str]) -> Session:
-    """Open the model and bind its inputs and outputs. stream: the CUDA stream to compute on; log: gives what ONNX
-    Runtime has logged.
+def open_session(ort: Any, plan: Plan, device: LocalDevice, log: Callable[[], str]) -> Session:
+    """Open the model on a device and bind its inputs and outputs. log: gives what ONNX Runtime has logged.
 
     Raises ModelError for what it refuses, EnvironmentFailure where there is no such device, or no room on it.
     """
     source, weights = model_and_weights(plan)
-    options, chosen = _options(ort, plan, weights)
-    providers: list[Any] = [CPU]
-    if plan.job.gpu:
-        if CUDA not in ort.get_available_providers():
-            raise EnvironmentFailure(
-                "the ONNX Runtime that is installed knows no CUDA: uninstall onnxruntime, install onnxruntime-gpu"
-            )
-        load_cuda(ort)
-        given = _cuda_options(plan, stream)
-        providers.insert(0, (CUDA, given))
+    options, chosen = _options(ort, plan, device, weights)
+    providers = device.providers(ort, plan.job.precision)
+    for given in providers.values():
         chosen |= {k: v for k, v in given.items() if k != "user_compute_stream"}
     name, start = plan.graph.name, time.perf_counter()
     try:
         inference = ort.InferenceSession(
-            source, options, providers=providers, enable_fallback=0, read_config_from_model=0
+            source, options, providers=[*providers.items()], enable_fallback=0, read_config_from_model=0
         )
         opened_s = time.perf_counter() - start
-        hosted = _hosted(inference, log) if plan.job.gpu else ()
-        bound = _bind(ort, inference, plan)
+        hosted = _hosted(inference, log) if CUDA in providers else ()
+        bound = _bind(ort, inference, plan, device)
     except Exception as e:
         raise refusal(e, name, ort.__version__) from None
     return Session(name, ort, inference, opened_s, tuple(sorted(chosen.items())), hosted, weights, *bound)
@@ -107,24 +99,15 @@ def _hosted(inference: Any, log: Callable[[], str]) -> tuple[tuple[str, str], ..
     return tuple((n.name, n.op_type) for g in groups for n in g.get_nodes())
 
 
-def load_cuda(ort: Any) -> None:
-    """Load the libraries of CUDA and cuDNN that pip has installed; the system has to find the others."""
-    if hasattr(ort, "preload_dlls"):  # from 1.21 on
-        ort.preload_dlls()
-
-
-def _options(ort: Any, plan: Plan, weights: Weights) -> tuple[Any, dict[str, str]]:
+def _options(ort: Any, plan: Plan, device: LocalDevice, weights: Weights) -> tuple[Any, dict[str, str]]:
+    """The session's options, and those that a measurement names."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     level = "DISABLE_ALL" if plan.job.opt_level == "disabled" else f"ENABLE_{plan.job.opt_level.upper()}"
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
-    entries: dict[str, str] = {}
-    if plan.job.gpu:
-        entries["session.record_ep_graph_assignment_info"] = "1"
-    elif plan.random:  # denormal numbers, which random weights lead to, must not slow the processor down
-        entries["session.set_denormal_as_zero"] = "1"
+    entries = device.entries(plan.random)
     chosen = {"intra_op_num_threads": "1", "inter_op_num_threads": "1", "execution_mode": "sequential", **entries}
     entries["session.load_model_format"] = "ONNX"  # whatever the file is called
     if plan.folder is not None and not plan.as_it_is:
@@ -135,7 +118,7 @@ def _options(ort: Any, plan: Plan, weights: Weights) -> tuple[Any, dict[str, str
         options.add_free_dimension_override_by_name(dim, size)
         chosen[f"dimension {dim}"] = str(size)
     if weights:
-        values = [_value(ort, array, number) for array, number in weights.values()]
+        values = [_value(ort, array, number, "cpu") for array, number in weights.values()]
         options.add_external_initializers(list(weights), values)
     if plan.profile_to:
         options.enable_profiling = True
@@ -143,60 +126,48 @@ def _options(ort: Any, plan: Plan, weights: Weights) -> tuple[Any, dict[str, str
     return options, chosen
 
 
-def _cuda_options(plan: Plan, stream: int) -> dict[str, str]:
-    return {
-        "device_id": "0",
-        "user_compute_stream": str(stream),
-        "do_copy_in_default_stream": "1",
-        "cudnn_conv_algo_search": "EXHAUSTIVE",
-        "use_tf32": "0" if plan.job.precision == "fp32" else "1",
-        "enable_cuda_graph": "0",
-    }
+def _value(ort: Any, array: Array, number: int, memory: str) -> Any:
+    """A tensor in the memory of the host ("cpu") or of the card ("cuda").
 
-
-def _value(ort: Any, array: Array, number: int, gpu: bool = False) -> Any:
-    """A tensor, on the host or the device; `number` is ONNX's number of its type if NumPy lacks that, else 0."""
+    number: ONNX's number of its type if NumPy lacks that, else 0.
+    """
     if not number:
-        return ort.OrtValue.ortvalue_from_numpy(array, *(("cuda", 0) if gpu else ()))
+        return ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
-    if gpu:
-        device = _room(ort, array.shape, number)
-        device.update_inplace(value)
-        return device
-    return value
+    if memory == "cpu":
+        return value
+    there = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, number, memory, 0)
+    there.update_inplace(value)
+    return there
 
 
-def _room(ort: Any, shape: Sequence[int], kind: Any) -> Any:
-    """Memory of the device for a tensor."""
-    return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, "cuda", 0)
-
-
-def _bind(ort: Any, inference: Any, plan: Plan) -> tuple[Any, tuple[Any, ...], Any]:
+def _bind(ort: Any, inference: Any, plan: Plan, device: LocalDevice) -> tuple[Any, tuple[Any, ...], Any]:
     """Put random inputs, or the given ones, and room for the outputs on the device that computes.
 
     Returns the binding, the inputs' values and the options to run with.
     """
-    gpu, rng = plan.job.gpu, np.random.default_rng(plan.job.seed)
+    rng = np.random.default_rng(plan.job.seed)
     binding, values = inference.io_binding(), []
     types = {i.name: _dtype(i.type) for i in inference.get_inputs()}
     for feed in plan.feeds:
         if feed.name not in types:
             continue  # nothing reads it
         dtype = types[feed.name]
-        values.append(_value(ort, random(feed, dtype, rng), BIT_PATTERNS.get(dtype, 0), gpu))
+        values.append(_value(ort, random(feed, dtype, rng), BIT_PATTERNS.get(dtype, 0), device.memory))
         binding.bind_ortvalue_input(feed.name, values[-1])
     for output in inference.get_outputs():
         dtype = _dtype(output.type)
         known = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences
-        if gpu and known and all(isinstance(d, int) for d in output.shape):
+        if device.preallocated and known and all(isinstance(d, int) for d in output.shape):
             kind = BIT_PATTERNS.get(dtype) or np.dtype(dtype).type
-            binding.bind_ortvalue_output(output.name, _room(ort, output.shape, kind))
+            room = ort.OrtValue.ortvalue_from_shape_and_type(output.shape, kind, device.memory, 0)
+            binding.bind_ortvalue_output(output.name, room)
         else:
-            binding.bind_output(output.name, "cuda" if gpu and dtype != "string" else "cpu")
+            binding.bind_output(output.name, "cpu" if dtype == "string" else device.memory)
+    binding.synchronize_inputs()
     run_options = ort.RunOptions()
-    if gpu:
-        run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        binding.synchronize_inputs()
+    for key, value in device.run_entries.items():
+        run_options.add_run_config_entry(key, value)
     return binding, tuple(values), run_options
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,13 +16,23 @@ from onnxperf.graph import Note
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import write
 from onnxperf.measure.job import Job
-from onnxperf.measure.profile import seconds, short
 from onnxperf.measure.record import Measurement, OperatorTime, Reading
 from onnxperf.measure.run import Progress, measure
 from onnxperf.measure.series import Series
 from onnxperf.measure.throughput import measure_throughput
-from onnxperf.output import check_target, write_file
-from onnxperf.tables import FOLDED, console, duration, row, shortened, size, tabulate
+from onnxperf.output import check_target, deliver
+from onnxperf.tables import (
+    FOLDED,
+    console,
+    duration,
+    listed,
+    short_type,
+    shortened,
+    size,
+    stacked,
+    tabulate,
+    two_columns,
+)
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up
@@ -42,8 +52,7 @@ def run(
         raise UsageError("the path of MODEL is empty")
     if search and batches:
         raise UsageError("--throughput looks for the best batch, --batches says which to try: give one of them")
-    if json_to not in (None, "-"):
-        check_target(json_to, model, *([str(terms["inputs"])] if terms.get("inputs") else []))
+    check_target(json_to, *(str(path) for path in (model, terms.get("inputs")) if path))
     job = Job(model, provider or usable_provider(), **terms)  # type: ignore[arg-type]
     measured = None
     try:
@@ -60,12 +69,7 @@ def run(
 
 
 def _give(m: Measurement, json_to: str | None) -> None:
-    if json_to == "-":
-        print(write(m))
-        return
-    show(console(), m)
-    if json_to:
-        write_file(json_to, write(m) + "\n")
+    deliver(json_to, lambda: write(m), lambda: show(console(), m))
 
 
 @contextmanager
@@ -83,12 +87,8 @@ def telling() -> Iterator[Progress]:
 
 def show(out: Console, m: Measurement) -> None:
     """Print a measurement: the time and its spread, what it was spent on, and under which conditions it was taken."""
-    parts: list[RenderableType] = [
-        _headline(m), _facts(m), _series(out, m), _throughput(out, m), _by_type(out, m.operators),
-        _slowest(out, m.operators), _notes(m.warnings),
-    ]  # fmt: skip
-    shown = [x for x in parts if not (isinstance(x, Table) and not x.row_count) and not (isinstance(x, Text) and not x)]
-    out.print(Group(*(x for part in shown for x in (part, Text()))), end="")
+    tables = [_facts(m), _series(out, m), *_throughput(out, m), _by_type(out, m.operators), _slowest(out, m.operators)]
+    out.print(stacked([_headline(m), *tables, listed(map(_line, m.warnings))]), end="")
 
 
 def _headline(m: Measurement) -> Text:
@@ -103,7 +103,7 @@ def _headline(m: Measurement) -> Text:
     between = f"; 95% between {duration(i[0])} and {duration(i[1])}" if i else ""
     text.append(f"  (median of {len(d.samples):,} runs{between})")
     text.append(f"   {duration(m.wall.median)} by the wall's clock")
-    if m.place.kind == "cpu":
+    if m.place.shared:
         text.append(f"\n{duration(m.seconds)} undisturbed, which is what a prediction is compared with")
     if not m.complete:
         text.append("\ninterrupted: this is what was measured until then", style="yellow")
@@ -116,9 +116,13 @@ def _facts(m: Measurement) -> Table:
     w, c = m.warm_up, m.copies
     started = f"session {duration(w.opened_s)}, first run {duration(w.first_s)}"
     settled = "settled" if w.steady else "not settled"
-    copied = c and (
-        f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)}),"
-        f" outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})"
+    copied = (
+        ""
+        if c is None
+        else (
+            f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)}),"
+            f" outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})"
+        )
     )
     facts = {
         "inputs": ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in m.setting.inputs),
@@ -129,13 +133,7 @@ def _facts(m: Measurement) -> Table:
         "driver": m.place.driver,
         "software": ", ".join(f"{name} {version}" for name, version in m.setting.software),
     }
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in facts.items():
-        if text:
-            row(table, name, printable(text))
-    return table
+    return two_columns(facts.items())
 
 
 def _sensed(readings: Sequence[Reading]) -> str:
@@ -158,24 +156,22 @@ def _series(out: Console, m: Measurement) -> Table:
 
 
 def _statistics(s: Series) -> tuple[str, ...]:
-    times = map(duration, (s.least, s.median, s.mean, s.p90, s.p95, s.p99, s.std))
+    times = map(duration, (s.least, s.median, s.mean, *map(s.quantile, (0.90, 0.95, 0.99)), s.std))
     return (f"{len(s.samples):,}", *times, f"{s.drift:+.1%}")
 
 
-def _throughput(out: Console, m: Measurement) -> Table:
+def _throughput(out: Console, m: Measurement) -> Iterator[Table]:
     """The curve over batches; the rate of the long run stands beside the best of them."""
-    if m.throughput is None:
-        return tabulate(out, (), ())
-    t = m.throughput
-    runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
-    found = {t.batch: f"best: {rate(t.samples_per_second)} samples/s, {runs}"}
-    rows = [
-        (f"{p.batch:,}", "", "", "out of memory")
-        if p.seconds is None
-        else (f"{p.batch:,}", duration(p.seconds), rate(p.batch / (p.seconds or inf)), found.get(p.batch, ""))
-        for p in t.curve
-    ]
-    return tabulate(out, ("#batch", "#time", "#samples/s", "throughput"), rows)
+    if t := m.throughput:
+        runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
+        found = {t.batch: f"best: {rate(t.samples_per_second)} samples/s, {runs}"}
+        rows = [
+            (f"{p.batch:,}", "", "", "out of memory")
+            if p.seconds is None
+            else (f"{p.batch:,}", duration(p.seconds), rate(p.batch / (p.seconds or inf)), found.get(p.batch, ""))
+            for p in t.curve
+        ]
+        yield tabulate(out, ("#batch", "#time", "#samples/s", "throughput"), rows)
 
 
 def rate(per_second: float) -> str:
@@ -186,7 +182,7 @@ def rate(per_second: float) -> str:
 def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
     groups: dict[str, list[float]] = {}
     for o in operators:
-        groups.setdefault(short(o.type), []).append(seconds(o))
+        groups.setdefault(short_type(o.type), []).append(o.seconds)
     total = sum(sum(g) for g in groups.values())
     ranked = sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0]))
     rest = [s for _, times in ranked[TYPES:] for s in times]
@@ -196,31 +192,21 @@ def _by_type(out: Console, operators: Sequence[OperatorTime]) -> Table:
 
 
 def _slowest(out: Console, operators: Sequence[OperatorTime]) -> Table:
-    total = sum(map(seconds, operators))
-    ranked = sorted(operators, key=lambda o: -seconds(o))[:SLOWEST]
-    rows = [
-        (
-            shortened(o.name), shortened(short(o.type)), o.provider.removesuffix("ExecutionProvider")[:FOLDED],
-            duration(o.least_s), duration(o.median_s), _share(seconds(o), total),
-        )
-        for o in ranked
-    ]  # fmt: skip
+    total = sum(o.seconds for o in operators)
+    rows = []
+    for o in sorted(operators, key=lambda o: -o.seconds)[:SLOWEST]:
+        on = printable(o.provider.removesuffix("ExecutionProvider")[:FOLDED])
+        times = duration(o.least_s), duration(o.median_s), _share(o.seconds, total)
+        rows.append((shortened(o.name), shortened(short_type(o.type)), on, *times))
     names = ("slowest", "operator", "!on", "#least", "#median", "#share")
-    return tabulate(out, names, [tuple(map(printable, line)) for line in rows], spare=("on", "operator"))
+    return tabulate(out, names, rows, spare=("on", "operator"))
 
 
 def _share(part: float, total: float) -> str:
     return f"{part / total:.1%}" if total else ""
 
 
-def _notes(notes: Iterable[Note]) -> Text:
-    text = Text()
-    for note in notes:
-        text.append(f"{printable(note.code)}  ", style="yellow")
-        text.append(printable(note.message))
-        if note.nodes:
-            more = f", and {len(note.nodes) - 3} more" if len(note.nodes) > 3 else ""
-            text.append(f" ({', '.join(map(shortened, note.nodes[:3]))}{more})", style="dim")
-        text.append("\n")
-    text.rstrip()
-    return text
+def _line(note: Note) -> tuple[str, str, str]:
+    """A note's code, what it says, and the first names that it is about."""
+    more = f", and {len(note.nodes) - 3} more" if len(note.nodes) > 3 else ""
+    return note.code, note.message, ", ".join(map(shortened, note.nodes[:3])) + more

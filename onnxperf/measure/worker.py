@@ -22,17 +22,13 @@ from threading import Thread
 from typing import Any
 
 from onnxperf.errors import Error
-from onnxperf.measure import environment
-from onnxperf.measure.clocks import Clock, CudaClock, ThreadClock, check
-from onnxperf.measure.environment import Sensors
+from onnxperf.measure.devices import LocalDevice, Run
+from onnxperf.measure.environment import onnx_runtime
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import Plan
 from onnxperf.measure.record import WarmUp
 from onnxperf.measure.session import Session, open_session, refusal
 
-#: On a GPU (True) and on a CPU (False): seconds after which a warm-up ends that does not settle, and the share by which
-#: times may differ that have settled.
-MOST_S, STILL = {True: 10.0, False: 1.0}, {True: 0.02, False: 0.05}
 BATCH_S = 0.2  # between messages with times
 READ_S = 0.5  # between readings of the sensors
 LOG = "log.txt"  # what native code prints
@@ -63,8 +59,7 @@ def main(connection: Connection, folder: str) -> None:
             plan: Plan = connection.recv()
             os.environ |= variables(plan)
             say(phase="loading ONNX Runtime")
-            rt, ml = (environment.cuda_runtime(), environment.nvml()) if plan.job.gpu else (None, None)
-            serve(plan, environment.onnx_runtime(), rt, ml, say, connection.recv, lambda: tail(folder))
+            serve(plan, onnx_runtime(), plan.job.device.here(), say, connection.recv, lambda: tail(folder))
     except (BrokenPipeError, EOFError):  # the parent is gone
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,8 +67,7 @@ def main(connection: Connection, folder: str) -> None:
 def variables(plan: Plan) -> dict[str, str]:
     """What ONNX Runtime and CUDA are told by the environment, in this process alone."""
     found = {"ORT_DISABLE_TELEMETRY": "1"}  # no report to its makers, and no thread for it
-    # Official builds profile no device events: a node's time is its kernel's only if every launch waits for its end.
-    return found | {"CUDA_LAUNCH_BLOCKING": "1"} if plan.job.gpu and plan.profile_to else found
+    return found | plan.job.device.profiling if plan.profile_to else found
 
 
 @contextmanager
@@ -107,68 +101,57 @@ def _end_with_parent(folder: str) -> None:
 
 
 def serve(
-    plan: Plan, ort: Any, rt: Any, ml: Any, say: Say, ask: Callable[[], float | None], log: Callable[[], str]
+    plan: Plan, ort: Any, device: LocalDevice, say: Say, ask: Callable[[], float | None], log: Callable[[], str]
 ) -> None:
     """Open the session and count runs; then run back to back for so many seconds as `ask` gives, until it gives None.
 
-    ort, rt, ml: ONNX Runtime, and for a GPU CUDA's runtime and NVML. say, log: as in `main` and `open_session`.
+    ort: ONNX Runtime. say, log: as in `main` and `open_session`.
     """
-    clock: Clock = ThreadClock()
-    sensors, place, stream = Sensors(None, ""), environment.processor(), 0
-    if plan.job.gpu:
-        environment.require_device(rt)
-        clock = CudaClock(rt)
-        sensors = Sensors(ml, environment.text(check(rt, rt.cudaDeviceGetPCIBusId(64, 0))))
-        place, stream = environment.graphics(rt, sensors), int(clock.stream)
     say(phase="opening the model")
-    session = open_session(ort, plan, stream, log)
-    software = {"onnxruntime": ort.__version__, "cuda": getattr(ort, "cuda_version", "") if plan.job.gpu else ""}
-    say(
-        hosted=session.hosted, options=session.options, place=place, clock=clock.name,
-        software=tuple((name, str(version)) for name, version in software.items() if version),
-    )  # fmt: skip
+    session = open_session(ort, plan, device, log)
+    software = tuple((name, version) for name, version in device.software(ort).items() if version)
+    say(hosted=session.hosted, options=session.options, place=device.place, clock=device.clock, software=software)
     gc.disable()  # collecting garbage would take time within a run
     try:
-        count_runs(session, clock, sensors, plan, say)
+        count_runs(session, device, plan, say)
         while (seconds := ask()) is not None:
-            warm_up(session.run, clock, sensors, plan.job)
-            say(streak=clock.streak(session.run, seconds), done=True)
+            warm_up(session.run, device, plan.job)
+            say(streak=device.streak(session.run, seconds), done=True)
     finally:
         gc.enable()
     if plan.profile_to:
         say(profile=session.inference.end_profiling())
 
 
-def count_runs(session: Session, clock: Clock, sensors: Sensors, plan: Plan, say: Say) -> None:
+def count_runs(session: Session, device: LocalDevice, plan: Plan, say: Say) -> None:
     """The first run, the warm-up, the counted runs, and the copies if they are wanted; each is told as it comes."""
     say(phase="in the first run")
-    first_s = clock.timed(session.run)[1]
+    first_s = device.timed(session.run)[1]
     say(phase="warming up")
-    say(warm_up=WarmUp(session.opened_s, first_s, *warm_up(session.run, clock, sensors, plan.job)))
+    say(warm_up=WarmUp(session.opened_s, first_s, *warm_up(session.run, device, plan.job)))
     say(phase="in a counted run")
-    sample(session.run, clock, sensors, plan, say)
-    if plan.job.include_transfers and isinstance(clock, CudaClock):
+    sample(session.run, device, plan, say)
+    if plan.job.include_transfers:
         say(phase="copying inputs and outputs")
-        say(copies=clock.copies(*session.buffers()))
+        say(copies=device.copies(*session.buffers()))
     say(done=True)
 
 
-def warm_up(run: Callable[[], None], clock: Clock, sensors: Sensors, job: Job) -> tuple[int, float, bool]:
+def warm_up(run: Run, device: LocalDevice, job: Job) -> tuple[int, float, bool]:
     """Run until times and clock have settled: how many runs, how many seconds, and whether they have settled."""
     if not job.warm_runs:
         return 0, 0.0, False
-    still, most = STILL[job.gpu], MOST_S[job.gpu]
     times: list[float] = []
     clocks: list[float | None] = []
     start = time.perf_counter()
     for done in count(1):
-        times.append(clock.timed(run)[0])
+        times.append(device.timed(run)[0])
         spent = time.perf_counter() - start
         if done % 5 == 0:
-            clocks.append(sensors.clock())
+            clocks.append(device.MHz())
         enough = done >= job.warm_runs and spent >= job.warm_s
-        steady = settled(times, still) and _same(clocks, still)
-        if enough and (spent >= most or (done >= 10 and done % 5 == 0 and steady)):
+        steady = settled(times, device.still) and _same(clocks, device.still)
+        if enough and (spent >= device.warm_s or (done >= 10 and done % 5 == 0 and steady)):
             break
     return len(times), spent, steady
 
@@ -191,15 +174,14 @@ def _same(clocks: list[float | None], still: float) -> bool:
     return not before or not now or abs(now / before - 1) < still
 
 
-def sample(run: Callable[[], None], clock: Clock, sensors: Sensors, plan: Plan, say: Say) -> None:
+def sample(run: Run, device: LocalDevice, plan: Plan, say: Say) -> None:
     """Count runs; times are sent in batches, and the sensors are read at the start, on the way and at the end."""
     iterations, most_s = plan.job.iterations, plan.job.duration_s
-    start = sensors.since = time.perf_counter()
-    say(readings=sensors.read())
     batch: list[tuple[float, float]] = []
-    sent = read = start
+    sent = read = start = time.perf_counter()
+    say(readings=device.sensed(0.0))
     for done in range(1, iterations + 1):
-        batch.append(clock.timed(run))
+        batch.append(device.timed(run))
         now = time.perf_counter()
         late = most_s is not None and now - start >= most_s and done >= plan.least_runs
         last = late or done == iterations
@@ -207,7 +189,7 @@ def sample(run: Callable[[], None], clock: Clock, sensors: Sensors, plan: Plan, 
             say(samples=batch)
             batch, sent = [], now
         if last or now - read >= READ_S:
-            say(readings=sensors.read())
+            say(readings=device.sensed(now - start))
             read = now
         if last:
             break

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onnxperf.latency import Constants, KernelTerms, Method
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.terms import Array
-from onnxperf.latency.works import Works
 from op_models import Transfer
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import gpu_specs
 from onnxperf.compare.score import OF_KERNELS, SCORED, Pairs, Scored
 from onnxperf.datasets import Table, kernels
-from onnxperf.derive.families import FAMILIES
-from onnxperf.derive.fit import Family
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants, estimate, shipped
 from onnxperf.latency.cards import Cards
@@ -20,18 +18,13 @@ from onnxperf.lower import Kernel, Kernels
 
 
 def classes() -> tuple[str, ...]:
-    """What the families of measured kernels are reported as, in the order of the tables."""
+    """What measured kernels are reported as, in the order of the tables."""
     return tuple(dict.fromkeys(k.reported for k in kernels().values()))
 
 
 def reported(t: Table) -> str:
-    """What a table is reported as: its own family where no dataset declares that."""
-    return kernels()[t.family].reported if t.family in kernels() else t.family
-
-
-def family_of(t: Table) -> Family:
-    """The family of constants that predicts a table."""
-    return FAMILIES[kernels()[t.family].constants]
+    """What a table is reported as: its own name where no dataset declares that."""
+    return kernels()[t.name].reported if t.name in kernels() else t.name
 
 
 def pairs(table: Table) -> Iterator[Pairs]:
@@ -41,7 +34,7 @@ def pairs(table: Table) -> Iterator[Pairs]:
     the half-widths were derived (`derive.passes.missed`).
     """
     table = table.take(np.flatnonzero((table.seconds > table.least_s).any(axis=1)))
-    long, family = table.seconds > table.least_s, family_of(table)
+    long, known = table.seconds > table.least_s, kernels()[table.name]
     for name in OF_KERNELS:
         scored = SCORED[name]
         for j, (gpu, die) in enumerate(zip(table.gpus, table.dies, strict=True)):
@@ -50,18 +43,18 @@ def pairs(table: Table) -> Iterator[Pairs]:
                 continue
             constants = shipped(die if scored.left_out else "")
             seconds, width = answers(table, at, gpu, scored, constants)
-            read = family.overhead(table, "other" if scored.left_out else gpu, constants) + seconds
+            read = known.overhead(table.rig, "other" if scored.left_out else gpu, constants) + seconds
             low, high = read * np.exp(-width), read * np.exp(width)
-            keys = at + (crc32(table.family.encode()) << 24)
+            keys = at + (crc32(table.name.encode()) << 24)
             yield Pairs(reported(table), gpu, name, keys, table.seconds[at, j], read, low, high, table.test[at])
 
 
 def answers(table: Table, rows: Array, gpu: str, scored: Scored, c: Constants) -> tuple[Array, Array]:
     """Seconds of some of a table's works [k] as its rig runs them on a card, and their half-widths, as logarithms."""
-    works, device, family = [table.works[i] for i in rows], gpu_specs.load(gpu), family_of(table)
+    works, device, known = [table.works[i] for i in rows], gpu_specs.load(gpu), kernels()[table.name]
     if scored.method.own_terms:
         found = estimate(
             Kernels(tuple(Kernel(str(i), "", (), w) for i, w in enumerate(works))), [device], scored.method, c
         )
-        return found.seconds[:, 0] + family.beside(works, c), found.half_width[:, 0]
-    return family.seconds(table.take(rows), [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]
+        return found.seconds[:, 0] + known.beside_s(c), found.half_width[:, 0]
+    return known.seconds(works, [device], c)[:, 0], half_widths(works, Cards([device], c), c)[:, 0]

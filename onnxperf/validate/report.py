@@ -12,7 +12,7 @@ from typing import Any
 from onnxperf.compare.own_measurements import OwnMeasurements, own_measurements
 from onnxperf.compare.score import Order, Pairs, Score, order, score
 from onnxperf.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs
-from onnxperf.datasets import kernels as families
+from onnxperf.datasets import kernels as known_kernels
 from onnxperf.datasets import models as model_files
 from onnxperf.datasets import read as kernel_tables
 from onnxperf.datasets.runs import MeasuredRun
@@ -125,7 +125,7 @@ def _overheads(tables: Iterable[Table]) -> tuple[tuple[str, float, float], ...]:
     """The least and most that each rig's clock includes beside a kernel."""
     inside: dict[str, list[float]] = {}
     for t in tables:
-        inside.setdefault(t.rig, []).extend(kernels.family_of(t).overhead(t, g, shipped()) for g in t.gpus)
+        inside.setdefault(t.rig, []).extend(known_kernels()[t.name].overhead(t.rig, g, shipped()) for g in t.gpus)
     return tuple((rig, min(s), max(s)) for rig, s in inside.items() if s)
 
 
@@ -145,12 +145,12 @@ def read(
     if not data.is_dir():
         raise UsageError(f"{data} is no folder of measurements")
     tables = kernel_tables(data)
-    known = [t for t in tables if t.family in families()]
+    known = [t for t in tables if t.name in known_kernels()]
     runs: list[tuple[Models, MeasuredRun]] = []
     dropped: dict[str, Counter[str]] = {}
     for t in tables:
         short, every = int((t.seconds <= t.least_s).sum()), int((t.seconds > 0).sum())
-        why = {SHORT: short} if t.family in families() else {UNKNOWN: every}
+        why = {SHORT: short} if t.name in known_kernels() else {UNKNOWN: every}
         dropped.setdefault(kernels.reported(t), Counter()).update({**t.dropped, **why})
     for of, some, others in model_runs(data):
         runs += ((of, run) for run in some)

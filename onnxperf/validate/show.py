@@ -11,7 +11,7 @@ from onnxperf.compare import show as own
 from onnxperf.compare.score import LEFT_OUT, OF_KERNELS, ROOFLINE, SCORED, SHIPPED, SUM, WITHIN, Score
 from onnxperf.datasets import LEAST_S, Models
 from onnxperf.errors import printable
-from onnxperf.latency.constants import unmeasured
+from onnxperf.latency.constant_files import unmeasured
 from onnxperf.tables import NOTHING, Sheet, put, put_notes
 from onnxperf.tables import markdown as in_markdown
 from onnxperf.validate import models

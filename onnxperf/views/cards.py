@@ -15,16 +15,19 @@ from onnxperf.tables import tabulate
 
 #: What a Device carries that is no fact about the card with a source.
 NO_FACT = frozenset({"id", "name", "kind", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
-#: What is not known of a processor, or means nothing there.
-NOT_OF_A_CPU = frozenset({
-    "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
-    "nvlink_Bps", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
-})  # fmt: skip
+#: What a kind of device has no figure for.
+LACKED = {
+    "gpu": frozenset({"l3_bytes"}),
+    "cpu": frozenset({
+        "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
+        "nvlink_Bps", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
+    }),
+}  # fmt: skip
 
 
 def facts(device: Device) -> dict[str, Any]:
     """A card's figures by name, in SI units; its rates one by one."""
-    left_out = NO_FACT | (NOT_OF_A_CPU if device.kind == "cpu" else {"l3_bytes"})
+    left_out = NO_FACT | LACKED[device.kind]
     named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left_out}
     return {**named, **device.dense_flops}
 

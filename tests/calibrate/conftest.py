@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-import gpu_specs
 from gpu_specs import Device
-from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
+from onnxperf.calibrate.kinds import KINDS
+from onnxperf.calibrate.suite import Case
 from onnxperf.calibrate.this_processor import Described, device
 from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
@@ -72,14 +72,5 @@ def measured(d: Device, outliers: float = 0.0, seed: int = 0) -> tuple[Measureme
 
 
 @cache
-def _cpu() -> tuple[Case, ...]:
-    return cpu_suite()
-
-
-@cache
-def _gpu(id: str) -> tuple[Case, ...]:
-    return gpu_suite(gpu_specs.load(id))
-
-
 def _suite(d: Device) -> Sequence[Case]:
-    return _cpu() if d.kind == "cpu" else _gpu(d.id)
+    return KINDS[d.kind].suite(d)

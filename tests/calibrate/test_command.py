@@ -15,8 +15,9 @@ from gpu_specs import Corrections, Device, Rates
 from onnxperf import cli
 from onnxperf.calibrate import measurements, show
 from onnxperf.calibrate.corrections import Calibration, Row
+from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.rows import Dropped
-from onnxperf.calibrate.suite import Case, cpu_suite, gpu_suite
+from onnxperf.calibrate.suite import Case, cpu_suite
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.graph.microbenchmarks import SingleOperator, is_wrapper, separate_model
 from onnxperf.measure.files import read, write
@@ -169,7 +170,7 @@ def test_no_gpu_to_calibrate(calibrate) -> None:
 def test_this_processor(calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     broken = Case("broken", b"no model", 0.1)
-    monkeypatch.setattr(measurements, "cpu_suite", lambda: (broken, TINY))
+    monkeypatch.setitem(KINDS, "cpu", replace(KINDS["cpu"], suite=lambda device: (broken, TINY)))
     code, out, _ = calibrate("--provider", "cpu", "--keep", "kept")
     assert code == 0 and "written to this-cpu.toml" in out
     assert gpu_specs.load(tmp_path / "this-cpu.toml").corrections.operators["Add"] > 0
@@ -199,7 +200,7 @@ def test_the_first_failure_is_told_where_every_case_fails(nominal_cpu: Device, m
 def test_suites_are_models_that_can_be_predicted(nominal_cpu: Device) -> None:
     names = set()
     for d in (nominal_cpu, *map(gpu_specs.load, ("a100-sxm4-40gb", "p100-pcie-16gb", "orin-nano-8gb"))):
-        for case in cpu_suite() if d.kind == "cpu" else gpu_suite(d):
+        for case in KINDS[d.kind].suite(d):
             p = predicted(case.model, d, case.precision)
             assert not [k.name for k in p.kernels if k.source == "assumed"], case.name
             assert len(case.model) < 10**6 and p.memory.total_bytes < 0.5 * d.capacity_bytes

@@ -15,12 +15,12 @@ from rich.console import Console
 
 import gpu_specs
 import onnxperf
+from onnxperf.calibrate.matching import joined
 from onnxperf.compare import comparison, show
 from onnxperf.compare.own_measurements import OwnMeasurements, Row
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
 from onnxperf.measure.environment import processor
-from onnxperf.measure.profile import joined
 from onnxperf.measure.record import OperatorTime, Place, Subject
 from onnxperf.measure.series import Series
 from onnxperf.tables import put as put_tables
@@ -103,8 +103,8 @@ def test_which_device_a_measurement_is_predicted_for(tmp_path: Path) -> None:
     assert comparison.device_of(L4) == (gpu_specs.load("l4"), comparison.CATALOGUE)
     assert comparison.device_of(Place("cpu", "", "some CPU", 0, 1), files) == files[0][::-1]
     assert comparison.device_of(processor())[1] == comparison.NOMINAL
-    calibrated = [("l4-comparison.toml", replace(gpu_specs.load("l4"), id="l4-here"))]
-    assert comparison.device_of(L4, calibrated)[1] == "l4-comparison.toml"
+    calibrated = [("l4-here.toml", replace(gpu_specs.load("l4"), id="l4-here"))]
+    assert comparison.device_of(L4, calibrated)[1] == "l4-here.toml"
     assert comparison.device_of(replace(L4, id=""))[1] == comparison.CATALOGUE
     shutil.copy(Path(gpu_specs.__file__).parent / "cards" / "l4.toml", tmp_path / "l4.toml")
     path = str(tmp_path / "l4.toml")
@@ -181,7 +181,7 @@ def folder(small: Path, tmp_path: Path) -> Path:
     put(place / "fast.json", made_up(small, 0.8))
     cpu = Place("cpu", "", "some CPU", 0, 1)
     put(place / "own.json", made_up(small, 1.0, cpu, gpu_specs.read(place / "cpu.toml"), operators=()))
-    put(place / "elsewcomparison.json", made_up(small, 1.0, Place("gpu", "", HOSTILE, 0)))
+    put(place / "elsewhere.json", made_up(small, 1.0, Place("gpu", "", HOSTILE, 0)))
     subject = replace(made_up(small, 1.0).subject, name=HOSTILE)
     put(place / "hostile.json", made_up(small, 1.0, subject=subject))
     (place / "later.json").write_text('{"schema_version": 2}', encoding="utf-8")
@@ -206,7 +206,7 @@ def test_files_of_a_folder_are_scored_and_the_others_listed(run: Run, folder: Pa
     assert by["some CPU"]["coverage"] == 1
     why = {r["file"]: r["reason"] for r in found["rejected"]}
     assert "schema_version is 2" in why["later.json"] and "no JSON" in why["text.json"]
-    assert "no regular file" in why["folder.json"] and "onnxperf calibrate" in why["elsewcomparison.json"]
+    assert "no regular file" in why["folder.json"] and "onnxperf calibrate" in why["elsewhere.json"]
     assert "cpu.toml describes some CPU already" in why["twice.toml"] and "broken.toml" in why and "scores.json" in why
     code, out, _ = run("validate", "--data", folder)
     assert code == 0 and "Your measurements by device" in out and "Files that can't be used" in out

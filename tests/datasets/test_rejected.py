@@ -17,7 +17,7 @@ def test_rows_of_another_library_are_a_table_of_their_own() -> None:
     rows = [row(64, "a", False), row(128, "a", True), row(192, "b", True), row(256, "", True)]
     (table,) = tables([*rows, row(64, "b", False, gpu="t4"), row(192, "b", True, gpu="t4")], "torch", {})
     kept, other = by_library(table)
-    assert (kept.family, other.family) == ("linear", "linear of another library")
+    assert (kept.name, other.name) == ("linear", "linear of another library")
     assert kept.gpus == ("p4", "t4") and other.gpus == ("p4",)  # t4 runs b elsewhere too
     assert np.isfinite(kept.seconds[:, 0]).tolist() == [True, True, False, True]
     assert np.isfinite(kept.seconds[:, 1]).tolist() == [True, False, True, False]

@@ -28,7 +28,7 @@ def gemm_table(path: Path, *rows: str) -> Table:
 
 def test_a_row_becomes_the_work_of_its_operator(tmp_path: Path) -> None:
     t = gemm_table(tmp_path, "linear,Tesla T4,test,2,64,256,512,1.5,0")
-    assert (t.family, t.rig, t.gpus, t.dies) == ("linear", "torch", ("t4",), ("TU104",))
+    assert (t.name, t.rig, t.gpus, t.dies) == ("linear", "torch", ("t4",), ("TU104",))
     assert t.works[0].size == Gemm(1, 128, 512, 256, False, True)
     assert t.works[0].weight_bytes == 4 * (512 * 256 + 512)
     assert t.seconds.tolist() == [[1.5e-3]] and t.test.tolist() == [True]
@@ -82,10 +82,10 @@ def test_a_bad_row_is_left_out_and_counted(tmp_path: Path, row: str, reason: str
     assert np.isfinite(t.seconds).sum() == 1
 
 
-def test_every_family_of_vector_kernels_is_read(tmp_path: Path) -> None:
+def test_every_table_of_vector_kernels_is_read(tmp_path: Path) -> None:
     names = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "powu", "relu", "tanh", "gelu", "softmax", "ln")
     rows = [f"{name},Tesla T4,train,1024,4096,9,0" for name in names]
-    found = {t.family: t.works[0] for t in READ(written(tmp_path, "fp32_torch", kernels_vector=[VECTOR, *rows]))}
+    found = {t.name: t.works[0] for t in READ(written(tmp_path, "fp32_torch", kernels_vector=[VECTOR, *rows]))}
     assert set(found) == set(names)
     n = 1024 * 4096
     assert found["add"].bytes == 12 * n and found["relu"].bytes == 8 * n
@@ -116,11 +116,11 @@ RNN = "section,gpu,mode,precision,N,Timesteps,Hidden units,Hidden Units,Time For
 PRODUCTS = "gpu,mode,precision,M,N,K,A Transpose,B Transpose,time_ms"
 
 
-def test_deepbench_on_tensor_cores_is_a_family_of_its_own(tmp_path: Path) -> None:
+def test_deepbench_on_tensor_cores_is_a_table_of_its_own(tmp_path: Path) -> None:
     mixed = "16 bit inputs, 16 bit multiplication, 32 bit addition"
     rows = [f"V100,train,{p},224,224,3,16,64,3,3,1,1,1,1,5," for p in ("Float", f'"{mixed}"', "32 bit", "INT8")]
     single, half = deepbench.DATASET.tables(written(tmp_path, "deepbench", conv=[CONV, *rows]))
-    assert (single.family, half.family) == ("deepbench conv", "deepbench conv fp16")
+    assert (single.name, half.name) == ("deepbench conv", "deepbench conv fp16")
     (a,), (b,) = single.works, half.works
     assert (b.dtype, b.pipe, b.matrix_flops, 2 * b.bytes) == ("float16", "tensor_fp16", a.matrix_flops, a.bytes)
 

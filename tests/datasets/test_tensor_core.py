@@ -74,21 +74,21 @@ def test_the_fastest_kernel_of_an_attention_counts_and_the_median_of_a_product(t
     row = "h200_sxm,context,bfloat16,bfloat16,8,2,64,3,1024,{},{}"
     gemm = "a100_sxm,bfloat16,16,256,512,{},x"
     attention = [row.format(90, "a"), row.format(80, "b"), row.format(85, "c"), row.format(0.001, "d")]
-    made = {t.family: t for t in kernels(tmp_path, gemm=[gemm.format(4), gemm.format(8)], attention=attention)}
+    made = {t.name: t for t in kernels(tmp_path, gemm=[gemm.format(4), gemm.format(8)], attention=attention)}
     t = made["attention prefill"]
     assert t.gpus == ("h200-sxm",) and t.kernel.tolist() == [["b"]] and t.seconds[0, 0] == pytest.approx(80e-6)
     assert t.dropped == {SLOW: 2, FASTER: 1}
     assert made["gemm bfloat16"].seconds[0, 0] == pytest.approx(6e-6) and made["gemm bfloat16"].least_s == 0
 
 
-def test_runs_of_minutes_are_a_family_of_their_own() -> None:
+def test_runs_of_minutes_are_a_table_of_their_own() -> None:
     assert product({**record("bfloat16"), "mode": "sustained"})[0] == "gemm bfloat16 sustained"
 
 
 def test_what_is_no_row_is_counted(tmp_path: Path) -> None:
     bad = ["nobody,bfloat16,16,256,512,4,x", "h200_sxm,fp3,16,256,512,4,x", "h200_sxm,fp8,0,256,512,4,x",
            "h200_sxm,fp8,16,256,512,nan,x", "/etc/passwd,fp8,16,256,512,4,x", "h200_sxm,fp8,16"]  # fmt: skip
-    reasons = {t.family: dict(t.dropped) for t in kernels(tmp_path, gemm=bad)}
+    reasons = {t.name: dict(t.dropped) for t in kernels(tmp_path, gemm=bad)}
     assert sum(n for why in reasons.values() for n in why.values()) == len(bad)
 
 
@@ -115,7 +115,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_the_sample_has_every_family() -> None:
-    made = {t.family: t for t in tensor_core.DATASET.tables(SAMPLE)}
+    made = {t.name: t for t in tensor_core.DATASET.tables(SAMPLE)}
     products = {f"gemm {t}" for t in (*tensor_core.TYPES, *tensor_core.WEIGHT_ONLY)}
     assert set(made) == products | {"gemm bfloat16 sustained"} | set(tensor_core.PHASES.values())
     assert all(0.1 < t.test.mean() < 0.35 for t in made.values())

@@ -15,9 +15,9 @@ import gpu_specs
 from onnxperf import fitting
 from onnxperf.datasets import LEAST_S, SAMPLE, Table, files, models, read
 from onnxperf.derive.__main__ import SHIPPED, main
-from onnxperf.derive.families import FAMILIES
 from onnxperf.derive.files import HEAD, domain, texts
-from onnxperf.derive.passes import Derived, derive, generation, missed
+from onnxperf.derive.fit import fitted_rows
+from onnxperf.derive.passes import SETS, Derived, derive, generation, missed
 from onnxperf.errors import UsageError
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import DISTANCES
@@ -57,7 +57,7 @@ def test_a_slice_gives_constants_that_predict_the_die_left_out(tables: list[Tabl
     """T4's vector kernels, from other cards' few rows: nearer than the roofline, without any row of its own."""
     found = {m.operator_class: m for m in passes["TU104"].misses}
     assert {m.die for m in found.values()} == {"TU104"}
-    t = next(t for t in tables if t.family == "softmax").on(["t4"])
+    t = next(t for t in tables if t.name == "softmax").on(["t4"])
     roofline = np.array([w.bytes for w in t.works]) / gpu_specs.load("t4").bandwidth_Bps
     naive = np.abs(np.log(t.seconds[:, 0] / roofline))[t.seconds[:, 0] > LEAST_S]
     assert np.median(np.abs(found["softmax"].miss)) < np.median(naive)
@@ -70,7 +70,7 @@ def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
     assert derive(changed, "TU104").values == passes["TU104"].values
 
 
-def test_families_without_rows_of_the_die_are_not_fitted_again(
+def test_sets_without_rows_of_the_die_are_not_fitted_again(
     data: Path, tables: list[Table], passes: dict[str, Derived]
 ) -> None:
     """Nor does it make a difference: the same data make the same constants, ranges and files."""
@@ -86,21 +86,21 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
     data: Path, tables: list[Table], passes: dict[str, Derived]
 ) -> None:
     made = texts(data, tables, passes)
-    assert set(made) == {*(f"{name}.toml" for name in FAMILIES), "host.toml", "intervals.toml"}
-    for family in FAMILIES.values():
-        text = made[f"{family.name}.toml"]
+    assert set(made) == {*(f"{name}.toml" for name in SETS), "host.toml", "intervals.toml"}
+    for wanted in SETS.values():
+        text = made[f"{wanted.name}.toml"]
         read_back = tomllib.loads(text)
-        assert read_back["made"]["rows"] == passes[""].rows[family.name]
+        assert read_back["made"]["rows"] == passes[""].rows[wanted.name]
         assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in files(SAMPLE)} | {
             "fp32_torch/kernel_names.csv.gz"
         }
         assert "TU104" in read_back["without"]
-        for p in family.parameters:
+        for p in wanted.parameters:
             assert f"# {p.meaning}" in text
 
 
-def test_a_family_without_rows_is_not_passed_off_as_derived(tables: list[Table]) -> None:
-    some = [t for t in tables if t.family in ("softmax", "deepbench conv")]
+def test_a_set_without_rows_is_not_passed_off_as_derived(tables: list[Table]) -> None:
+    some = [t for t in tables if t.name in ("softmax", "deepbench conv")]
     with pytest.raises(UsageError, match="0 rows are too few to derive the 2 constants of 'power'"):
         derive(some)
 
@@ -127,7 +127,7 @@ def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
 # What ships ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "intervals"])
+@pytest.mark.parametrize("name", [*SETS, "intervals"])
 def test_what_ships_was_made_by_the_command(name: str) -> None:
     text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
     assert text.startswith(HEAD)
@@ -135,25 +135,23 @@ def test_what_ships_was_made_by_the_command(name: str) -> None:
     assert {"GP104", "GP100", "GV100", "TU104", "GA100"} <= set(made["without"])
 
 
-def test_every_parameter_ships_a_value_that_its_family_derived() -> None:
-    for family in FAMILIES.values():
-        made = tomllib.loads((SHIPPED / f"{family.name}.toml").read_text(encoding="utf-8"))
+def test_every_parameter_ships_a_value_that_its_set_derived() -> None:
+    for wanted in SETS.values():
+        made = tomllib.loads((SHIPPED / f"{wanted.name}.toml").read_text(encoding="utf-8"))
         for values, c in ((made["constants"], shipped()), (made["without"]["GP104"], shipped("GP104"))):
-            for p in family.parameters:
+            for p in wanted.parameters:
                 keys = p.path.split(".")
-                assert reduce(getitem, keys, vars(c)) == reduce(getitem, keys, values), p.path
+                assert reduce(getitem, keys, c.tables) == reduce(getitem, keys, values), p.path
 
 
 def test_shipped_constants_predict_what_they_were_derived_from() -> None:
-    """The command's files and the code belong together: half of each family's rows come out nearer than 35%."""
+    """The command's files and the code belong together: half of each set's rows come out nearer than 35%."""
     every = read(SAMPLE)
-    for family in FAMILIES.values():
-        if not family.overhead_s:
-            continue
-        for t in family.tables(every):
-            miss = missed(family, t, shipped())
+    for wanted in SETS.values():
+        for t in [] if wanted.of else fitted_rows(every, wanted):
+            miss = missed(wanted, t, shipped())
             if np.isfinite(miss).any():
-                assert np.nanmedian(np.abs(miss)) < 0.35, t.family
+                assert np.nanmedian(np.abs(miss)) < 0.35, t.name
 
 
 def test_ranges_ship_for_every_class_with_rows() -> None:

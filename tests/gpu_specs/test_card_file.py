@@ -6,31 +6,8 @@ import re
 import pytest
 
 from gpu_specs import Corrections, SpecError, UnknownDevice, load, resolve
+from tests.device_files import CARD
 
-CARD = """
-name = "My Card"
-architecture = "Ada"
-capability = "8.9"
-node_nm = 5
-[processor]
-sms = 58
-lanes = 128
-base_MHz = 795
-boost_MHz = 2040
-smem_KiB = 100
-threads_per_sm = 1536
-[memory]
-memory_kind = "GDDR6"
-bandwidth_GBps = 300
-capacity_GiB = 24
-l2_MiB = 48
-[dense_TFLOPS]
-fp32 = 30.3
-tensor_fp16 = 121
-[power_and_links]
-tdp_W = 72
-pcie = { gen = 4, lanes = 8 }
-"""
 SOURCE = '[[source]]\nstatus = "seen"\ntext = "a datasheet"\nfacts = ["sms", "boost_MHz", "tensor_fp16"]\n'
 
 
@@ -73,8 +50,9 @@ def test_a_card_may_have_another_host_link_than_pcie_and_no_base_clock(card):
     assert mine.source_of("base_hz") is None
 
 
-def test_a_card_with_sources_and_corrections(card):
-    mine = load(card(CARD + SOURCE + '[corrections]\ncompute = 1.1\nsource = "my bench"\n'))
+@pytest.mark.parametrize("table", ["corrections", "effects"])  # the second is its older name
+def test_a_card_with_sources_and_corrections(card, table):
+    mine = load(card(CARD + SOURCE + f'[{table}]\ncompute = 1.1\nsource = "my bench"\n'))
     assert mine.source_of("boost_hz").text == mine.source_of("tensor_fp16").text == "a datasheet"
     assert "sms" not in mine.unverified and "lanes" in mine.unverified
     assert mine.corrections == Corrections(compute=1.1, source="my bench")

@@ -217,6 +217,10 @@ def test_offsets_that_make_no_sense(tmp_path: Path, offset: str) -> None:
 def test_data_outside_the_folder_are_refused(location: str) -> None:
     with pytest.raises(ModelError, match="'s' keeps its data outside the model's folder"):
         load(outside(location))
+    second = outside("data.bin")
+    second.graph.initializer[0].external_data.add(key="location", value=location)  # the last one counts
+    with pytest.raises(ModelError, match="'s' keeps its data outside the model's folder"):
+        load(second)
 
 
 def test_no_way_out_through_links_and_pipes(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 
 import gpu_specs
 from onnxperf.datasets import Table
-from onnxperf.derive.attention import FAMILY
+from onnxperf.derive.fit import fitted_rows
 from onnxperf.latency import alone, floors, shipped
+from onnxperf.latency.families.attention import ATTENTION
 from op_models import Operator, Tensor, Work, work_or_bytes
 
 CARDS = [gpu_specs.load(i) for i in gpu_specs.ids() if gpu_specs.load(i).kind == "gpu"]
@@ -89,7 +90,7 @@ def test_rows_kept_back_are_in_no_fit() -> None:
     kept = np.array([False, False, False, True])
     names = np.full(times.shape, "", dtype=object)
     table = Table("attention decode", "graph", works, ("h200-sxm", "a100-sxm4-80gb"), times, kept, names, {})
-    found = FAMILY.tables([table, table])
+    found = fitted_rows([table, table], ATTENTION)
     assert [t.gpus for t in found] == [("h200-sxm",), ("a100-sxm4-80gb",)] * 2  # A100's rows would be drawn too seldom
     assert [len(t.works) for t in found] == [3, 1] * 2
 

@@ -8,10 +8,11 @@ import pytest
 
 import gpu_specs
 from onnxperf.datasets import Table
-from onnxperf.derive import tensor_conv
-from onnxperf.derive.fit import fit
+from onnxperf.datasets.rigs import on_uniform_numbers
+from onnxperf.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, floors, shipped, single
-from onnxperf.latency.constants import assumed
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.families.conv import TENSOR_CONVOLUTION
 from onnxperf.latency.terms import KernelTerms
 from onnxperf.methods import METHODS
 from op_models import Conv, Work
@@ -139,10 +140,10 @@ def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> 
     start = "tensor_convolution.start_s"  # the other constant is hard to tell from a card's own correction
     made = assumed().having({start: 8e-6})
     works = tuple(half(n, 128, 128, (s, s), (3, 3)) for n in (1, 4, 16, 64) for s in (7, 14, 28, 56))
-    rows = tensor_conv.FAMILY.model(works, (V100, T4), made) + 1e-6
+    rows = on_uniform_numbers(works, (V100, T4), made) + 1e-6
     kernel, test = np.full(rows.shape, "", dtype=object), np.ones(len(works), dtype=bool)
     table = Table("deepbench conv fp16", "deepbench", works, (V100.id, T4.id), rows, test, kernel, {})
-    found = fit(tensor_conv.FAMILY, tensor_conv.FAMILY.tables([table]), assumed()).values
+    found = fit(TENSOR_CONVOLUTION, fitted_rows([table], TENSOR_CONVOLUTION), assumed()).values
     assert found[start] == pytest.approx(8e-6, rel=0.2)
 
 

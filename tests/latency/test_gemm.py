@@ -7,9 +7,11 @@ import pytest
 
 import gpu_specs
 from onnxperf.datasets import Row, tables
-from onnxperf.derive import gemm as calibration
+from onnxperf.datasets.rigs import by_itself, for_milliseconds
+from onnxperf.derive.fit import fitted_rows
 from onnxperf.latency import alone, shipped, single
-from onnxperf.latency.constants import assumed
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.families.gemm import CUDA_CORES
 from onnxperf.methods import METHODS
 from op_models import Gemm, Work
 from tests.latency import conftest
@@ -81,15 +83,14 @@ def test_fits_see_training_rows_of_cards_at_full_clock_alone() -> None:
     rows = [
         Row("linear", g, product(512, 512, k), 1e-3, k == 512) for g in ("t4", "v100-pcie-32gb") for k in (512, 640)
     ]
-    (table,) = calibration.FAMILY.tables(tables(rows, "torch", {}))
+    (table,) = fitted_rows(tables(rows, "torch", {}), CUDA_CORES)
     assert table.gpus == ("v100-pcie-32gb",)
     assert [w.matrix_flops for w in table.works] == [2 * 512 * 512 * 640]
 
 
 def test_short_products_escape_the_power_limit_in_part() -> None:
     short, long = product(512, 512, 512), product(16384, 16384, 16384)
-    c = assumed()
-    limited, burst = (f([short, long], [T4], c) for f in (lambda *x: alone(*x).seconds, calibration.seconds))
+    limited, burst = (timed([short, long], [T4], assumed()) for timed in (by_itself, for_milliseconds))
     assert burst[1, 0] == pytest.approx(limited[1, 0], rel=0.02)
     assert (burst <= limited).all()
 

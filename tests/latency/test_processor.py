@@ -17,27 +17,11 @@ from onnxperf.latency import correction_name
 from onnxperf.lower import Kernel, Kernels
 from onnxperf.methods import METHODS
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Work
+from tests.device_files import PROCESSOR
 from tests.estimating import estimate
 from tests.latency.conftest import kernels
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-CARD = """
-name = "My CPU"
-kind = "cpu"
-architecture = "x86-64 with AVX-512"
-[processor]
-cores = 1
-lanes = 32
-boost_MHz = 3500
-[memory]
-memory_kind = "DDR5"
-bandwidth_GBps = 15
-capacity_GiB = 16
-l2_MiB = 2
-l3_MiB = 24
-[dense_TFLOPS]
-fp32 = 0.224
-"""
 CORRECTIONS = (
     '[corrections]\ncompute = 1.5\nhalf_width = 0.1\nsource = "suite"\n'
     '[corrections.operators]\nConv = 2.0\n"Odd op" = 0.5\n'
@@ -47,7 +31,7 @@ CORRECTIONS = (
 @pytest.fixture(name="path")
 def path_of_a_card(tmp_path: Path) -> Path:
     path = tmp_path / "my-cpu.toml"
-    path.write_text(CARD)
+    path.write_text(PROCESSOR)
     return path
 
 
@@ -111,8 +95,8 @@ def test_a_processor_has_no_card_figures(core: gpu_specs.Device) -> None:
     ],
 )
 def test_a_processor_file_that_is_wrong_says_where(path: Path, was: str, instead: str, says: str) -> None:
-    assert was in CARD
-    path.write_text(CARD.replace(was, instead))
+    assert was in PROCESSOR
+    path.write_text(PROCESSOR.replace(was, instead))
     with pytest.raises(gpu_specs.SpecError) as error:
         gpu_specs.load(path)
     assert says in str(error.value)
@@ -169,7 +153,7 @@ def test_effects_scale_their_part(core: gpu_specs.Device) -> None:
 
 
 def test_calibration_narrows_the_range(core: gpu_specs.Device, path: Path) -> None:
-    path.write_text(CARD + CORRECTIONS)
+    path.write_text(PROCESSOR + CORRECTIONS)
     before, after = (predict(SAMPLES / "resnet50.onnx", gpu=d) for d in (core, path))
     assert after.high_seconds / after.seconds < before.high_seconds / before.seconds
     assert {k.source for k in after.kernels} == {"calibrated"}

@@ -8,10 +8,11 @@ import pytest
 
 import gpu_specs
 from onnxperf.datasets import Table
-from onnxperf.derive.fit import fit
-from onnxperf.derive.recurrent import FAMILY
+from onnxperf.datasets.rigs import by_itself
+from onnxperf.derive.fit import fit, fitted_rows
 from onnxperf.latency import shipped
-from onnxperf.latency.constants import assumed
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.families.recurrent import RECURRENT
 from op_models import Recurrent, Work
 from tests.latency.conftest import seconds
 
@@ -62,16 +63,16 @@ def test_tiles_of_steps_are_no_other_products() -> None:
     assert all(before["single"].get(name) != tiles for name, tiles in own.items())
 
 
-def test_every_constant_of_the_family_has_a_start_value() -> None:
-    for p in FAMILY.parameters:
-        assert reduce(getitem, p.path.split("."), vars(assumed())) == pytest.approx(p.start)
+def test_every_constant_that_is_fitted_has_a_start_value() -> None:
+    for p in RECURRENT.parameters:
+        assert reduce(getitem, p.path.split("."), assumed().tables) == pytest.approx(p.start)
 
 
 def tables(step_s: float) -> list[Table]:
     """Rows that the model itself makes: another start of a step, 10 us of overhead, 2% of noise; one is short."""
     works = (*(layer(50, rows, hidden) for rows in (16, 32, 128) for hidden in (256, 512, 1024)), layer(1, 1, 16))
     cards = (M40, P100, V100)
-    made = FAMILY.model(works, cards, assumed().having({STEP: step_s})) + 1e-5
+    made = by_itself(works, cards, assumed().having({STEP: step_s})) + 1e-5
     made *= np.exp(0.02 * np.random.default_rng(0).standard_normal(made.shape))
     test, kernel = np.ones(len(works), dtype=bool), np.full(made.shape, "", dtype=object)
     return [Table(name, "deepbench", works, tuple(d.id for d in cards), made, test, kernel, {}) for name in NAMES]
@@ -81,11 +82,11 @@ NAMES = ("deepbench rnn", "deepbench gemm")
 
 
 def test_a_slice_of_rows_gives_back_the_constant_that_made_it() -> None:
-    found = fit(FAMILY, FAMILY.tables(tables(5e-5)), assumed())
+    found = fit(RECURRENT, fitted_rows(tables(5e-5), RECURRENT), assumed())
     assert found.values[STEP] == pytest.approx(5e-5, rel=0.05)
 
 
 def test_fits_see_recurrent_layers_that_last() -> None:
-    (used,) = FAMILY.tables(tables(5e-5))
-    assert used.family == "deepbench rnn" and len(used.works) == 9
+    (used,) = fitted_rows(tables(5e-5), RECURRENT)
+    assert used.name == "deepbench rnn" and len(used.works) == 9
     assert np.nanmin(used.seconds) >= 1e-4 and sum(used.dropped.values()) == 3

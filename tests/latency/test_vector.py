@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Table
-from onnxperf.derive.fit import fit
-from onnxperf.derive.vector import FAMILY
+from onnxperf.datasets import Table, kernels
+from onnxperf.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, shipped
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import assumed
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.families.rows import rows as row_model
-from onnxperf.latency.works import Works
 from op_models import Move, Pointwise, Rows, Work
 from tests.latency.conftest import seconds
 
@@ -104,36 +103,38 @@ def test_short_runs_cost_more_than_a_copy() -> None:
         assert 2 * seconds(copy, card) < seconds(single, card) < 3 * seconds(copy, card)
 
 
-def test_every_constant_of_the_family_has_a_start_value() -> None:
-    for p in FAMILY.parameters:
-        assert reduce(getitem, p.path.split("."), vars(assumed())) == pytest.approx(p.start, rel=0.7)
+def test_every_constant_that_is_fitted_has_a_start_value() -> None:
+    for p in VECTOR.parameters:
+        assert reduce(getitem, p.path.split("."), assumed().tables) == pytest.approx(p.start, rel=0.7)
 
 
 def tables(dram: float) -> list[Table]:
     """Rows that the model itself makes, with another share of DRAM, 20 us of overhead and 2% of noise."""
-    works = (
-        *(elementwise(n) for n in range(10**7, 10**8, 10**7)),
-        *(rows(2**14, w, SOFTMAX) for w in range(256, 4096, 256)),
-    )
-    cards = (P4, P100, T4)
-    c = assumed().having({"dram.early": dram})
-    made = FAMILY.model(works, cards, c) + FAMILY.beside(works, c)[:, None] + 2e-5
-    made = made * np.exp(0.02 * np.random.default_rng(0).standard_normal(made.shape))
-    short = 1e-6 * np.ones((1, len(cards)))
-    every = np.vstack([made, short])
-    kernel = np.full(every.shape, "", dtype=object)
-    test = np.arange(len(every)) == 0
-    return [Table("add", "torch", (*works, elementwise(7)), tuple(d.id for d in cards), every, test, kernel, {})]
+    cards, c = (P4, P100, T4), assumed().having({"dram.early": dram})
+    random = np.random.default_rng(0)
+
+    def table(name: str, works: tuple[Work, ...]) -> Table:
+        """The first one is kept back, the last one short."""
+        made = kernels()[name].seconds(works, cards, c) + 2e-5
+        made = np.vstack([made * np.exp(0.02 * random.standard_normal(made.shape)), 1e-6 * np.ones((1, len(cards)))])
+        kernel, test = np.full(made.shape, "", dtype=object), np.arange(len(made)) == 0
+        return Table(name, "torch", (*works, elementwise(7)), tuple(d.id for d in cards), made, test, kernel, {})
+
+    return [
+        table("add", tuple(elementwise(n) for n in range(10**7, 10**8, 10**7))),
+        table("softmax", tuple(rows(2**14, w, SOFTMAX) for w in range(256, 4096, 256))),
+    ]
 
 
 def test_a_slice_of_rows_gives_back_the_constant_that_made_it() -> None:
-    used = FAMILY.tables(tables(0.65))
-    found = fit(replace(FAMILY, weight=300.0), used, assumed())
+    used = fitted_rows(tables(0.65), VECTOR)
+    found = fit(replace(VECTOR, weight=300.0), used, assumed())
     assert found.values["dram.early"] == pytest.approx(0.65, rel=0.05)
 
 
 def test_fits_see_neither_test_rows_nor_rows_shorter_than_a_launch() -> None:
-    (given,), (used,) = tables(0.7), FAMILY.tables(tables(0.7))
-    assert len(used.works) == len(given.works) - 2
-    assert not used.test.any() and np.nanmin(used.seconds) >= 1e-4
-    assert sum(used.dropped.values()) == 3
+    given = tables(0.7)
+    for all_rows, used in zip(given, fitted_rows(given, VECTOR), strict=True):
+        assert len(used.works) == len(all_rows.works) - 2
+        assert not used.test.any() and np.nanmin(used.seconds) >= 1e-4
+        assert sum(used.dropped.values()) == 3

@@ -11,6 +11,7 @@ import onnxperf
 from onnxperf import arguments
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure import job, show, throughput
+from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
@@ -170,7 +171,7 @@ def test_a_file_that_can_not_be_written_comes_after_the_table(
 
 
 def test_the_command_line_offers_what_a_job_takes() -> None:
-    assert arguments.PROVIDERS == job.PROVIDERS
+    assert tuple(DEVICES) == arguments.PROVIDERS
     assert arguments.MEASURED == job.PRECISIONS
 
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from onnxperf.errors import EnvironmentFailure, ModelError
-from onnxperf.measure import worker
-from onnxperf.measure.clocks import CudaClock
-from onnxperf.measure.environment import Sensors
+from onnxperf.measure.devices import Card
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import Plan, prepare
 from onnxperf.measure.session import OutOfMemory, refusal
@@ -112,7 +110,7 @@ def served(
     changed = {name: terms.pop(name) for name in [*terms] if hasattr(JOB, name)}
     ort = Ort(cuda.calls, **terms)
     plan = replace(plan, job=replace(plan.job, **changed))
-    serve(plan, ort, cuda, None, lambda **facts: said.append(facts), lambda: next(requests), lambda: log)
+    serve(plan, ort, Card(cuda, None), lambda **facts: said.append(facts), lambda: next(requests), lambda: log)
     return said, ort, cuda.names()
 
 
@@ -124,7 +122,7 @@ def told(said: list[Facts], name: str) -> Any:
 def test_a_gpu_session_gets_our_stream_and_no_way_back_to_the_cpu() -> None:
     _, ort, _ = served()
     name, options = ort.providers[0]
-    assert name == "CUDAExecutionProvider" and ort.providers[1:] == ["CPUExecutionProvider"]
+    assert name == "CUDAExecutionProvider" and ort.providers[1:] == [("CPUExecutionProvider", {})]
     assert options["user_compute_stream"] == "77"
     assert options["use_tf32"] == "1" and options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
     assert ort.more["enable_fallback"] == 0
@@ -202,7 +200,7 @@ def test_an_onnx_runtime_without_cuda_is_refused() -> None:
 def test_no_device(devices: int, driver: int, says: str) -> None:
     cuda = Cuda(cudaGetDeviceCount=devices, cudaDriverGetVersion=driver)
     with pytest.raises(EnvironmentFailure, match=says):
-        serve(PLAN, Ort([]), cuda, None, lambda **_: None, lambda: None, lambda: "")
+        Card(cuda, None)
 
 
 def test_a_full_gpu_is_said_to_be_full() -> None:
@@ -250,33 +248,34 @@ def test_launches_wait_only_under_the_profiler() -> None:
     assert variables(PLAN)["ORT_DISABLE_TELEMETRY"] == "1"
 
 
-def clock(times: Iterator[float]) -> CudaClock:
-    return CudaClock(Cuda(times))
+def card(times: Iterator[float]) -> Card:
+    return Card(Cuda(times), None)
 
 
-def warmed(times: Iterator[float], sensors: Any = None, **terms: Any) -> tuple[int, bool]:
-    count, _, steady = warm_up(lambda: None, clock(times), sensors or Sensors(None, ""), replace(JOB, **terms))
+def warmed(device: Card, **terms: Any) -> tuple[int, bool]:
+    count, _, steady = warm_up(lambda: None, device, replace(JOB, **terms))
     return count, steady
 
 
 def test_a_warm_up_ends_when_times_have_settled() -> None:
-    assert warmed(iter([1.0] * 100)) == (10, True)
-    assert warmed(iter([*range(30, 10, -1), *[10.0] * 100])) == (30, True)
-    assert warmed(iter([1.0] * 100), warm_runs=23) == (25, True)
+    assert warmed(card(iter([1.0] * 100))) == (10, True)
+    assert warmed(card(iter([*range(30, 10, -1), *[10.0] * 100]))) == (30, True)
+    assert warmed(card(iter([1.0] * 100)), warm_runs=23) == (25, True)
 
 
 def test_a_warm_up_that_never_settles_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "MOST_S", {True: 0.0, False: 0.0})
-    assert warmed(iter(1.1**i for i in range(1000))) == (JOB.warm_runs, False)
+    monkeypatch.setattr(Card, "warm_s", 0.0)
+    assert warmed(card(iter(1.1**i for i in range(1000)))) == (JOB.warm_runs, False)
 
 
-def test_the_clock_must_stand_still_too() -> None:
-    mhz = iter([300.0, 900.0, 1500.0, 1980.0, 1990.0, 1990.0])
-    assert warmed(iter([1.0] * 100), SimpleNamespace(clock=lambda: next(mhz))) == (25, True)
+def test_the_clock_must_stand_still_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, mhz = card(iter([1.0] * 100)), iter([300.0, 900.0, 1500.0, 1980.0, 1990.0, 1990.0])
+    monkeypatch.setattr(device, "MHz", lambda: next(mhz))
+    assert warmed(device) == (25, True)
 
 
 def test_no_warm_up_is_not_steady() -> None:
-    assert warmed(iter([]), warm_runs=0) == (0, False)
+    assert warmed(card(iter([])), warm_runs=0) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -296,37 +295,5 @@ def test_settled(times: list[float], is_settled: bool) -> None:
 def test_sampling_ends_with_the_time_but_not_before_the_least() -> None:
     said: list[Facts] = []
     plan = replace(PLAN, job=replace(JOB, iterations=1000, duration_s=1e-9), least_runs=7)
-    sample(lambda: None, clock(iter([1.0] * 1000)), Sensors(None, ""), plan, lambda **facts: said.append(facts))
+    sample(lambda: None, card(iter([1.0] * 1000)), plan, lambda **facts: said.append(facts))
     assert sum(len(facts["samples"]) for facts in said if "samples" in facts) == 7
-
-
-class Nvml:
-    """Stands in for pynvml on a card without a power sensor."""
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlDeviceGetHandleByPciBusId(self, bus: bytes) -> str:
-        return bus.decode()
-
-    def nvmlDeviceGetClockInfo(self, handle: str, which: int) -> int:
-        return {1: 1980, 2: 2619}[which]
-
-    def nvmlDeviceGetTemperature(self, handle: str, which: int) -> int:
-        return 41
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        raise self.NVMLError
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.65"
-
-
-def test_sensors() -> None:
-    sensors = Sensors(Nvml(), "0000:01:00.0")
-    (reading,) = sensors.read()
-    assert (reading.clock_MHz, reading.memory_MHz, reading.temperature_C) == (1980, 2619, 41)
-    assert reading.power_W is None
-    assert sensors.driver() == "580.65"
-    assert Sensors(None, "").read() == ()
-    assert Sensors(None, "").driver() == ""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import gpu_specs
-from onnxperf.datasets.dataset import Dataset, File, Kernels, long_enough
+from onnxperf.datasets.dataset import Dataset, File, Kernels, long_enough, with_watts_to_spare
 from onnxperf.datasets.reading import Record, number, sizes, work_of
+from onnxperf.datasets.rigs import for_milliseconds, in_turn_on_uniform_numbers, on_uniform_numbers
 from onnxperf.datasets.table import Row, Table
 from op_models import Tensor, Work
 
@@ -18,7 +19,7 @@ CARDS = {
     "M40": "m40", "TitanX": "titan-x-maxwell", "TitanX_Pascal": "titan-x-pascal", "TitanXp": "titan-xp",
     "1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "V100": "v100-sxm2-16gb", "T4": "t4",
 }  # fmt: skip
-#: Precisions that are read: what their families are called beside the table's name, and the type of their tensors.
+#: Precisions that are read: what their tables are called beside those in FP32, and the type of their tensors.
 PRECISIONS = {
     "Float": ("", "float32"), "16 bit inputs, 16 bit multiplication, 32 bit addition": (" fp16", "float16"),
 }  # fmt: skip
@@ -72,33 +73,34 @@ def recurrent(r: Record, dtype: str) -> Work | None:
     return work_of(type, (x, w, h), y, {"hidden_size": units})
 
 
-def _file(name: str, family: str, column: str, shape: Callable[[Record, str], Work | None]) -> File:
-    """A file whose kernels are called `family`, with their times in a `column`."""
+def _file(name: str, table: str, column: str, shape: Callable[[Record, str], Work | None]) -> File:
+    """A file whose kernels in FP32 are called `table`, with their times in a `column`."""
 
     def row(r: Record) -> Row | None:
         if r["mode"] != "train" or r["precision"] not in PRECISIONS:
             return None
         suffix, dtype = PRECISIONS[r["precision"]]
         seconds, ran = number(r, column) / 1e3, r.get("fwd_algo") or ""
-        return Row(family + suffix, CARDS.get(r["gpu"]), shape(r, dtype), seconds, True, ran)
+        return Row(table + suffix, CARDS.get(r["gpu"]), shape(r, dtype), seconds, True, ran)
 
     return File(name, ("gpu", "mode", "precision", column), row)
 
 
 def _of_64_lanes(t: Table) -> Table:
     """Cards with 64 lanes an SM: on the others, one shape on one die differs by 2.8 with the library."""
-    return t.on(g for g in t.gpus if gpu_specs.load(g).lanes == 64)
+    return with_watts_to_spare(t.on(g for g in t.gpus if gpu_specs.load(g).lanes == 64))
 
 
 DATASET = Dataset(
     "deepbench", 20, "deepbench",
     kernels=(
-        Kernels("deepbench gemm", "DeepBench GEMM", "gemm", 6e-6, _of_64_lanes, False),
+        Kernels("deepbench gemm", "DeepBench GEMM", "gemm", 6e-6, _of_64_lanes, False, for_milliseconds),
         Kernels("deepbench conv", "DeepBench convolution", "convolution", 1e-5, kept_back=False),
         Kernels("deepbench rnn", "DeepBench recurrent", "recurrent", 1e-5, long_enough, False),
         Kernels("deepbench gemm fp16", "DeepBench FP16 GEMM", "tensor_gemm", 6e-6, kept_back=False,
-                how="uniform operands"),
-        Kernels("deepbench conv fp16", "DeepBench FP16 convolution", "tensor_convolution", 1e-6, kept_back=False),
+                timed=in_turn_on_uniform_numbers),
+        Kernels("deepbench conv fp16", "DeepBench FP16 convolution", "tensor_convolution", 1e-6, kept_back=False,
+                timed=on_uniform_numbers),
         Kernels("deepbench rnn fp16", "DeepBench FP16 recurrent", "recurrent", 1e-5, long_enough, False),
     ),
     files=(

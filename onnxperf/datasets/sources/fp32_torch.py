@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from onnxperf.datasets.dataset import Dataset, File, Kernels, Models, long_enough
+from onnxperf.datasets.dataset import Dataset, File, Kernels, Models, long_enough, with_watts_to_spare
 from onnxperf.datasets.reading import Record, card, number, read, refusal, sizes, work_of
+from onnxperf.datasets.rigs import for_milliseconds
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import OTHER_LIBRARY, Row, Table
 from op_models import Tensor, Work
 
-#: The operator of each family of elementwise kernels, and whether it takes two tensors; of two, `u` takes a scalar.
+#: The operator of each table of elementwise kernels, and whether it takes two tensors; of two, `u` takes a scalar.
 ELEMENTWISE = {
     "add": ("Add", True), "addu": ("Add", False), "mul": ("Mul", True), "mulu": ("Mul", False), "div": ("Div", True),
     "divu": ("Div", False), "pow": ("Pow", True), "powu": ("Pow", False), "relu": ("Relu", False),
@@ -44,30 +46,30 @@ def _tensor(*shape: int, kind: str = "activation") -> Tensor:
 
 
 @cache
-def product(family: str, b: int, m: int, k: int, n: int) -> Work | None:
+def product(table: str, b: int, m: int, k: int, n: int) -> Work | None:
     """bmm: a stack of products of activations; linear: with a stored matrix and a bias."""
-    if family == "linear":
+    if table == "linear":
         inputs = (_tensor(b * m, k), _tensor(n, k, kind="weight"), _tensor(n, kind="weight"))
         return work_of("Gemm", inputs, _tensor(b * m, n), {"transB": 1})
     return work_of("MatMul", (_tensor(b, m, k), _tensor(b, k, n)), _tensor(b, m, n))
 
 
 @cache
-def vector(family: str, rows: int, cols: int) -> Work | None:
+def vector(table: str, rows: int, cols: int) -> Work | None:
     """Elementwise operators on rows x cols (with `u`: and a scalar), softmax and LayerNorm along the columns."""
     x, scale = _tensor(rows, cols), _tensor(cols, kind="weight")
-    if family == "softmax":
+    if table == "softmax":
         return work_of("Softmax", (x,), x, {"axis": -1})
-    if family == "ln":
+    if table == "ln":
         return work_of("LayerNormalization", (x, scale, scale), x, {"axis": -1})
-    if family not in ELEMENTWISE:
+    if table not in ELEMENTWISE:
         return None
-    type, two = ELEMENTWISE[family]
+    type, two = ELEMENTWISE[table]
     return work_of(type, (x, x) if two else (x, SCALAR) if type in BINARY else (x,), x)
 
 
 @cache
-def conv(family: str, b: int, cin: int, cout: int, size: int) -> Work | None:
+def conv(table: str, b: int, cin: int, cout: int, size: int) -> Work | None:
     """3x3, stride 1, padding 1, no bias."""
     inputs = (_tensor(b, cin, size, size), _tensor(cout, cin, 3, 3, kind="weight"))
     attrs = {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
@@ -75,12 +77,12 @@ def conv(family: str, b: int, cin: int, cout: int, size: int) -> Work | None:
 
 
 def _file(name: str, columns: tuple[str, ...], shape: Callable[..., Work | None]) -> File:
-    """A file of which the family and these columns make a work."""
+    """A file of which the operator and these columns make a work."""
 
     def row(r: Record) -> Row:
-        family, size = (r["op"] or "(none)")[:40], sizes(r, *columns)
-        work, ran = shape(family, *size) if size else None, r.get("kernels") or r.get("kernel") or ""
-        return Row(family, card(r["device"]), work, number(r, "latency_ms") / 1e3, r["split"] == "test", ran)
+        table, size = (r["op"] or "(none)")[:40], sizes(r, *columns)
+        work, ran = shape(table, *size) if size else None, r.get("kernels") or r.get("kernel") or ""
+        return Row(table, card(r["device"]), work, number(r, "latency_ms") / 1e3, r["split"] == "test", ran)
 
     return File(name, ("op", "device", "split", "latency_ms", *columns), row)
 
@@ -115,10 +117,13 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     return list(found.values()), dict(why)
 
 
-def _products(family: str, reported: str, tiles: str) -> tuple[Kernels, Kernels]:
+def _products(name: str, reported: str, tiles: str) -> tuple[Kernels, Kernels]:
     """Products, and those that another library ran, to which nothing is fitted."""
-    other = Kernels(family + OTHER_LIBRARY, f"{reported}, other library", "gemm", 2.5e-5, None)
-    return Kernels(family, reported, "gemm", 2.5e-5, tiles=tiles, drawn=1200), other
+    usual = Kernels(
+        name, reported, "gemm", 2.5e-5, with_watts_to_spare, True, for_milliseconds, tiles=tiles, drawn=1200
+    )
+    other = replace(usual, name=name + OTHER_LIBRARY, reported=f"{reported}, other library", fitted=None)
+    return usual, replace(other, tiles="", drawn=0)
 
 
 BMM, LINEAR = _products("bmm", "batched GEMM", "batched"), _products("linear", "GEMM with bias", "biased")
@@ -127,8 +132,8 @@ DATASET = Dataset(
     kernels=(
         BMM[0], LINEAR[0], BMM[1], LINEAR[1],
         *(Kernels(name, "elementwise", "vector", 2e-5, long_enough, drawn=200) for name in ELEMENTWISE),
-        Kernels("softmax", "softmax", "vector", 2e-5, long_enough, drawn=600),
-        Kernels("ln", "LayerNorm", "vector", 2e-5, long_enough, drawn=600),
+        Kernels("softmax", "softmax", "vector", 2e-5, long_enough, beside="softmax", drawn=600),
+        Kernels("ln", "LayerNorm", "vector", 2e-5, long_enough, beside="normalisation", drawn=600),
         Kernels("conv", "convolution 3x3", "convolution", 1.5e-4, _long, tiles="convolution", drawn=2000),
     ),
     files=(

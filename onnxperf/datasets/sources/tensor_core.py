@@ -9,11 +9,12 @@ timed them, and a start is inside. FP16 products of an A100 are microsoft/vidur'
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from zlib import crc32
 
 from onnxperf.datasets.dataset import Dataset, File, Kernels
 from onnxperf.datasets.reading import Record, card, number, sizes, work_of
+from onnxperf.datasets.rigs import for_a_while, for_minutes, in_fewer_bits, in_turn
 from onnxperf.datasets.table import GRAPH, Row
 from op_models import Tensor, Work
 
@@ -28,15 +29,15 @@ WEIGHT_ONLY = {"int8_wo": 8, "int4_wo": 4}  # bits
 PHASES = {"context": "attention prefill", "generation": "attention decode", "encoder": "attention encoder"}
 KEPT_BACK = 5  # one of so many pairs (n, k), or kinds of heads, is no fit's: it only scores
 
-Shape = tuple[str, Work | None, bool]  # the family, the work, and whether it is kept back
+Shape = tuple[str, Work | None, bool]  # the table, the work, and whether it is kept back
 
 
 def product(r: Record) -> Shape:
-    """m rows of activations by a stored n x k matrix; runs of minutes, with their `mode`, are a family of their own."""
+    """m rows of activations by a stored n x k matrix; runs of minutes, with their `mode`, are a table of their own."""
     size, dtype = sizes(r, "m", "n", "k"), r["dtype"]
-    family = f"gemm {dtype} {r.get('mode') or ''}".rstrip() if dtype in {**TYPES, **WEIGHT_ONLY} else "gemm"
-    if size is None or family == "gemm":
-        return family, None, False
+    table = f"gemm {dtype} {r.get('mode') or ''}".rstrip() if dtype in {**TYPES, **WEIGHT_ONLY} else "gemm"
+    if size is None or table == "gemm":
+        return table, None, False
     m, n, k = size
     half = Tensor("y", "float16" if dtype == "float16" else BF16, (m, n))
     kept_back = crc32(f"{n} {k}".encode()) % KEPT_BACK == 0
@@ -44,24 +45,24 @@ def product(r: Record) -> Shape:
         packed = Tensor("w", "uint8", (n, k * bits // 8), "weight")
         scales = Tensor("s", BF16, (n, max(k // 128, 1) if bits == 4 else 1), "weight")
         inputs = (Tensor("x", BF16, (m, k)), packed, scales)
-        return family, work_of("com.microsoft::MatMulNBits", inputs, half, {"N": n, "K": k}), kept_back
+        return table, work_of("com.microsoft::MatMulNBits", inputs, half, {"N": n, "K": k}), kept_back
     a, b = TYPES[dtype]
-    return family, work_of("MatMul", (Tensor("x", a, (m, k)), Tensor("w", b, (k, n), "weight")), half), kept_back
+    return table, work_of("MatMul", (Tensor("x", a, (m, k)), Tensor("w", b, (k, n), "weight")), half), kept_back
 
 
 def attention(r: Record) -> Shape:
     """One query to a cache of `seq` keys (generation), or `seq` queries to as many keys: causal, but for encoders."""
     size = sizes(r, "heads", "kv_heads", "head_dim", "batch", "seq")
-    family, types = PHASES.get(r["phase"]), {BF16: BF16, "fp8": FP8}
-    if size is None or family is None or not {r["dtype"], r["kv_dtype"]} <= set(types):
-        return family or "attention", None, False
+    table, types = PHASES.get(r["phase"]), {BF16: BF16, "fp8": FP8}
+    if size is None or table is None or not {r["dtype"], r["kv_dtype"]} <= set(types):
+        return table or "attention", None, False
     heads, kv_heads, dim, batch, keys = size
     queries = 1 if r["phase"] == "generation" else keys
     q = Tensor("q", types[r["dtype"]], (batch, heads, queries, dim))
     kv = Tensor("k", types[r["kv_dtype"]], (batch, kv_heads, keys, dim))
     out = Tensor("y", BF16, q.shape)
     work = work_of("Attention", (q, kv, kv), out, {"is_causal": int(r["phase"] == "context")})
-    return family, work, crc32(f"{heads} {kv_heads} {dim}".encode()) % KEPT_BACK == 0
+    return table, work, crc32(f"{heads} {kv_heads} {dim}".encode()) % KEPT_BACK == 0
 
 
 def _file(name: str, columns: tuple[str, ...], shape: Callable[[Record], Shape]) -> File:
@@ -72,29 +73,34 @@ def _file(name: str, columns: tuple[str, ...], shape: Callable[[Record], Shape])
         return shape(dict(zip(columns, cells, strict=True)))
 
     def row(r: Record) -> Row:
-        family, work, kept_back = of(*(r[c] for c in columns))
+        table, work, kept_back = of(*(r[c] for c in columns))
         ran = r.get("kernel") or r.get("source") or ""
-        return Row(family, card(CARDS.get(r["gpu"], r["gpu"])), work, number(r, "latency_us") / 1e6, kept_back, ran)
+        return Row(table, card(CARDS.get(r["gpu"], r["gpu"])), work, number(r, "latency_us") / 1e6, kept_back, ran)
 
     return File(name, ("gpu", "latency_us", *columns), row, fastest=shape is attention)
+
+
+def _in_fewer_bits(type: str, reported: str, drawn: int) -> Kernels:
+    """Products of a type, as one library makes them."""
+    return Kernels(f"gemm {type}", reported, f"tensor_{type}", timed=partial(in_fewer_bits, type), drawn=drawn)
 
 
 DATASET = Dataset(
     "tensor_core", 30, GRAPH, draws_tests=False,
     kernels=(
-        Kernels("gemm bfloat16", "BF16 GEMM", "tensor_gemm", drawn=1200),
-        Kernels("gemm bfloat16 sustained", "BF16 GEMM, sustained", "tensor_gemm", how="sustained", drawn=400),
-        Kernels("gemm float16", "FP16 GEMM", "tensor_gemm", drawn=400),
-        Kernels("gemm fp8", "FP8 GEMM", "tensor_fp8", drawn=600),
-        Kernels("gemm fp8_block", "FP8 GEMM, scaled by block", "tensor_fp8_block", drawn=600),
-        Kernels("gemm fp8_static", "FP8 GEMM, known scales", "tensor_fp8_static", drawn=200),
-        Kernels("gemm sq", "INT8 GEMM", "tensor_sq", drawn=400),
-        Kernels("gemm int8_wo", "GEMM, INT8 weights", "tensor_int8_wo", drawn=400),
-        Kernels("gemm int4_wo", "GEMM, INT4 weights", "tensor_int4_wo", drawn=400),
-        Kernels("gemm nvfp4", "FP4 GEMM", "tensor_nvfp4", drawn=400),
-        Kernels("attention encoder", "attention, encoder", "attention", drawn=600),
-        Kernels("attention prefill", "attention, prefill", "attention", drawn=800),
-        Kernels("attention decode", "attention, decode", "attention", drawn=800),
+        Kernels("gemm bfloat16", "BF16 GEMM", "tensor_gemm", timed=in_turn, drawn=1200),
+        Kernels("gemm bfloat16 sustained", "BF16 GEMM, sustained", "tensor_gemm", timed=for_minutes, drawn=400),
+        Kernels("gemm float16", "FP16 GEMM", "tensor_gemm", timed=in_turn, drawn=400),
+        _in_fewer_bits("fp8", "FP8 GEMM", 600),
+        _in_fewer_bits("fp8_block", "FP8 GEMM, scaled by block", 600),
+        _in_fewer_bits("fp8_static", "FP8 GEMM, known scales", 200),
+        _in_fewer_bits("sq", "INT8 GEMM", 400),
+        _in_fewer_bits("int8_wo", "GEMM, INT8 weights", 400),
+        _in_fewer_bits("int4_wo", "GEMM, INT4 weights", 400),
+        _in_fewer_bits("nvfp4", "FP4 GEMM", 400),
+        Kernels("attention encoder", "attention, encoder", "attention", timed=for_a_while, drawn=600),
+        Kernels("attention prefill", "attention, prefill", "attention", timed=for_a_while, drawn=800),
+        Kernels("attention decode", "attention, decode", "attention", timed=for_a_while, drawn=800),
     ),
     files=(
         _file("gemm.csv.gz", ("dtype", "m", "n", "k"), product),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from onnxperf.errors import Error
+from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.family import KernelFamily
 from onnxperf.modules import offered
 from op_models import Work
@@ -29,3 +30,22 @@ def family_of(w: Work) -> KernelFamily:
     if (family := FAMILIES.get(type(w.size))) is None:
         raise Error(f"no module of {__name__} has a FAMILY for the size {type(w.size).__name__}")
     return family
+
+
+def constant_sets() -> dict[str, ConstantSet]:
+    """The sets of constants that the families declare, by name, each behind those that it is derived after.
+
+    Raises Error where two of them have one name.
+    """
+    found: dict[str, ConstantSet] = {}
+
+    def add(one: ConstantSet) -> None:
+        for earlier in one.after:
+            add(earlier)
+        if found.setdefault(one.name, one) is not one:
+            raise Error(f"two sets of constants are called {one.name!r}: they would be written to the same file")
+
+    for family in FAMILIES.values():
+        for one in family.constants:
+            add(one)
+    return found

@@ -1,321 +1,17 @@
-"""Fused attention: one kernel that never writes the scores.
-
-A block holds a tile of query rows and walks along the keys. Shapes: n works on g cards are [n, g]; the tiles that
-libraries have add an axis, [tile, n, g]. Times are seconds unless a name says otherwise.
-Source: fitted on the fastest of the libraries' BF16 and FP8 kernels on A100, L40S, H200 and B200; forms that were
-tried: derive/attention.md.
-"""
+"""Fused attention, and what of it is fitted; forms that were tried: derive/attention.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constants import Constants, ConstantSet, Parameter
+from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.fused_attention import attention
 from onnxperf.latency.processor import joined, moving
-from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm
-from onnxperf.latency.works import Works
-from op_models import BITS, Attention, Work
-
-STEP = 128  # keys that a block takes at once
-MOST_SHARED = 64  # query heads of one head of keys, at most, that a block takes together
-MOST_DECODED = 16  # queries, at most, to a cache at least 8 times as long, that are split along the keys
-
-
-class Classes(NamedTuple):
-    """How each card's tensor cores are driven: its name (all of mma.sync are one class), and masks [1, g]."""
-
-    names: list[str]
-    mma: Array
-    wgmma: Array
-    tcgen05: Array
-
-
-class Heads(NamedTuple):
-    """Attention as columns [n, 1].
-
-    group: query heads of one head of keys; dim: of queries and keys; dims: of keys and values together; rows: batch x
-    heads x queries. width: bytes of an element; elements: of keys and values; kv_bytes: theirs, as the work reads
-    them; kv_8_bits: whether they are a cache of 8 bits. scores: FLOPs of both products.
-    """
-
-    batch: Array
-    heads: Array
-    group: Array
-    queries: Array
-    keys: Array
-    dim: Array
-    dims: Array
-    rows: Array
-    width: Array
-    elements: Array
-    kv_bytes: Array
-    kv_8_bits: Array
-    scores: Array
-
-
-class Blocks(NamedTuple):
-    """How a kernel is cut into blocks, arrays that broadcast to [tile, n, g].
-
-    decode: few queries to a long cache; causal: masked, and no decode. tile_rows: rows of a block, queries of one or
-    of several heads; heads: of a block; query_tiles: down the queries; splits: parts of the keys; number: of blocks.
-    visible_keys: that a row of tiles sees behind the mask, mean; steps: along the keys, of a block; longest_steps: of
-    the longest block. xqa: TensorRT-LLM's kernel of that name does it, which starts sooner; available: libraries have
-    this tile.
-    """
-
-    decode: Array
-    causal: Array
-    tile_rows: Array
-    heads: Array
-    query_tiles: Array
-    splits: Array
-    number: Array
-    visible_keys: Array
-    steps: Array
-    longest_steps: Array
-    xqa: Array
-    available: Array
-
-
-class Step(NamedTuple):
-    """What a block does for STEP keys, [tile, n, g] or less.
-
-    rows: that are computed; padded_dims: of keys and values, each rounded up to 32; rate: of the pipe, FLOP/s; pipe:
-    the share of it that is sustained; products_s: of the two products; seconds: with the softmax.
-    """
-
-    rows: Array
-    padded_dims: Array
-    rate: Array
-    pipe: Array
-    products_s: Array
-    seconds: Array
-
-
-class Arithmetic(NamedTuple):
-    """How all blocks of a kernel compute, [tile, n, g]: waves (blocks / SMs), waves as counted, seconds."""
-
-    waves: Array
-    counted: Array
-    seconds: Array
-
-
-class Traffic(NamedTuple):
-    """What a kernel moves, [tile, n, g] or less: bytes and seconds of DRAM and of L2, seconds of writing a cache."""
-
-    dram_bytes: Array
-    dram_s: Array
-    l2_bytes: Array
-    l2_s: Array
-    cache_s: Array
-
-
-def attention(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
-    """Blocks of a tile of queries walk along the keys, in waves over the SMs; the fastest tile counts.
-
-    seconds = launch + cache + projection + pnorm(arithmetic, the longer of DRAM's and L2's time). A projection that
-    runs inside the kernel is a product by itself, at the share `projection` of the rate. dram_share [n, g]: of what
-    a cache holds beyond the queries, as of weights, this share comes from DRAM.
-    """
-    coef, classes = constants.attention, _classes(cards)
-    heads = _heads(works)
-    blocks = _blocks(works, heads, cards, coef, classes)
-    # constants of a decode's kernels, and of those for many queries
-    of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
-    unusual = classes.tcgen05 & (heads.dim > 128) & (heads.dim % 128 != 0)  # no library's kernel, but a compiler's
-    step = _step(works, heads, blocks, cards, coef, classes, unusual)
-    arithmetic = _arithmetic(heads, blocks, step, cards, coef, of_kind)
-    moved = _traffic(works, heads, blocks, cards, coef, classes, dram_share)
-    longer_s = np.maximum(moved.dram_s, moved.l2_s)
-    launch = _launch(heads, blocks, cards, constants, classes, of_kind, unusual)
-    projection = np.maximum(works.matrix - heads.scores, 0) / (works.rate * coef["projection"]) * cards.compute
-    seconds = launch + moved.cache_s + projection + pnorm(arithmetic.seconds, longer_s, p=of_kind["norm"])
-
-    _, at = fastest(np.where(blocks.available, seconds, np.inf))
-    executed = np.minimum(works.executed, heads.scores * blocks.visible_keys / heads.keys)
-    sustained = step.rate * step.pipe * step.products_s / step.seconds
-    useful = at(np.minimum(executed / sustained * cards.compute, arithmetic.seconds))
-    splits, tile_rows = at(blocks.splits), at(blocks.tile_rows)
-    detail = {}
-    if len(works.each) == 1:  # somebody asks about this one
-        detail = {name: at(x) for name, x in _detail(blocks, step, arithmetic, moved, executed).items()}
-    return KernelTerms(
-        useful + projection, at(longer_s + moved.cache_s), at(arithmetic.seconds) - useful, at(launch), at(seconds),
-        variant=_names(tile_rows, splits), launches=np.where(splits > 1, 2, 1),
-        workspace=np.where(splits > 1, 4 * splits * heads.rows * works["dim_v"], 0),
-        occupancy=np.minimum(at(arithmetic.waves), 1), detail=detail,
-        executed_share=np.broadcast_to(coef["energy"] * works.executed / np.maximum(works.matrix, 1), splits.shape),
-    )  # fmt: skip
-
-
-def _classes(cards: Cards) -> Classes:
-    """The class of each card: mma.sync on SMs of 64 lanes and of 128 are one."""
-    names = [x.partition("_")[0] for x in cards.tensor_class()]
-    return Classes(names, *(np.array([[x == name for x in names]]) for name in ("mma", "wgmma", "tcgen05")))
-
-
-def _heads(works: Works) -> Heads:
-    """The sizes of attention, none below 1.
-
-    kv_bytes: what is read beside weights and queries, kept between half a byte and 4 bytes an element.
-    """
-    batch, heads, queries, keys, dim = (np.maximum(works[f], 1) for f in ("batch", "heads", "queries", "keys", "dim"))
-    dims = np.maximum(works["dim"] + works["dim_v"], 1)
-    group, rows = heads / np.maximum(works["kv_heads"], 1), batch * heads * queries
-    width = np.array([[BITS[w.dtype] / 8] for w in works.each])
-    elements = batch * heads / group * keys * dims
-    kv_bytes = np.clip(works.read - works.weights - rows * dim * width, elements / 2, 4 * elements)
-    kv_8_bits, scores = kv_bytes < 1.5 * elements, 2 * rows * keys * dims
-    return Heads(batch, heads, group, queries, keys, dim, dims, rows, width, elements, kv_bytes, kv_8_bits, scores)
-
-
-def _blocks(works: Works, h: Heads, cards: Cards, coef: Mapping[str, Any], classes: Classes) -> Blocks:
-    """Every tile of queries, or of queries and the heads that share their keys.
-
-    In a decode, a block takes all heads that share keys, and the keys are split while SMs are idle; many queries are
-    packed so only where libraries do that: not on tcgen05, nor with heads of up to 64. Tiles of 16 rows are for a
-    decode: on tcgen05, for caches of 8 bits on Hopper (XQA), for heads that share with none, whose kernels use no
-    tensor cores, and where there are no tensor cores.
-    """
-    decode = (h.queries == 1) | ((h.queries <= MOST_DECODED) & (h.keys >= 8 * h.queries))
-    causal = works["causal"] * ~decode
-    sizes = sorted({rows for name in classes.names for rows in coef["tiles"][name]})
-    tile_rows = np.array(sizes, dtype=float)[:, None, None]
-    exists = np.array([[[rows in coef["tiles"][name] for name in classes.names]] for rows in sizes])
-    xqa = decode & classes.wgmma & h.kv_8_bits & (h.group <= 16)
-    unshared = ~h.kv_8_bits & (h.group == 1)
-    rows_of_16 = xqa | (decode & (classes.tcgen05 | unshared | ~cards.tensor(works.pipes)))
-    packable = h.group <= MOST_SHARED
-    packed = np.where(decode, packable | (h.dim > 64), packable & (h.dim > 64) & ~classes.tcgen05)
-    heads = np.where(packed, h.group, 1)
-    query_tiles = np.ceil(h.queries * heads / tile_rows)
-    unsplit = h.batch * h.heads / heads * query_tiles
-    most_splits = np.minimum(coef["fill"] * cards.sms / unsplit, np.ceil(h.keys / coef["part"]))
-    splits = np.maximum(np.floor(np.where(decode, most_splits, 1)), 1)
-    visible = h.keys - causal * np.maximum(np.minimum(h.queries, h.keys) - tile_rows / heads, 0) / 2
-    steps = 16 * np.ceil(visible / splits / 16) / STEP
-    longest = np.where(causal > 0, np.maximum(steps, h.keys / STEP), steps)
-    xqa, available = xqa & (h.group > 1) & (h.dim > 64), exists & ((tile_rows > 16) | rows_of_16)
-    return Blocks(
-        decode, causal, tile_rows, heads, query_tiles, splits, unsplit * splits, visible, steps, longest, xqa, available
-    )
-
-
-def _step(
-    works: Works, h: Heads, b: Blocks, cards: Cards, coef: Mapping[str, Any], classes: Classes, unusual: Array
-) -> Step:
-    """Products and softmax of STEP keys: pnorm(2 rows STEP dims / rate of an SM, softmax clocks / clock).
-
-    softmax clocks = rows STEP (1 / 16 + `softmax_flops` / lanes): 16 exponentials a clock (32 on Blackwell Ultra), and
-    the rest of the softmax on the vector lanes, times the class's factor `softmax`. On mma.sync, 8 bits run at the
-    rate of 16. In a decode on tiles of more than 16 rows, some kernels multiply all rows of the tile, others only those
-    that hold queries: the mean of both counts.
-    """
-    pipe, softmax = (np.array([[coef["class"][x][name] for x in classes.names]]) for name in ("pipe", "softmax"))
-    rate = np.where(classes.mma & (h.width < 2), np.minimum(works.rate, cards.rate(["tensor_fp16"])), works.rate)
-    pipe = pipe * np.where(cards.major < 8, coef["early"], 1)
-    padded_dims = 32 * (np.ceil(h.dim / 32) + np.ceil((h.dims - h.dim) / 32))
-    rows = np.where(_wide(b), (b.tile_rows + h.queries * b.heads / b.query_tiles) / 2, b.tile_rows)
-    products_s = 2 * rows * STEP * padded_dims / (rate / cards.sms * pipe)
-    exponential = np.array([[1 / (32 if x.capability == (10, 3) else 16) for x in cards.devices]])  # clocks
-    clocks = rows * STEP * (exponential + coef["softmax_flops"] / np.minimum(cards.lanes, 128)) * softmax
-    seconds = pnorm(products_s, clocks / cards.tensor_hz, p=coef["norm_step"]) * np.where(unusual, coef["odd"], 1)
-    return Step(rows, padded_dims, rate, pipe, products_s, seconds)
-
-
-def _wide(b: Blocks) -> Array:
-    """Where a decode runs on tiles of more than 16 rows."""
-    return np.asarray(b.decode & (b.tile_rows > 16))
-
-
-def _arithmetic(
-    h: Heads, b: Blocks, s: Step, cards: Cards, coef: Mapping[str, Any], of_kind: Mapping[str, Array]
-) -> Arithmetic:
-    """pnorm(counted waves x seconds of a block, the chain of dependent steps; 2.5).
-
-    A block takes `block` clocks, `row` for each element of its queries, and its steps. A partial last wave is counted
-    as part of a full one by the factor `wave`; a causal kernel's not at all, for its blocks differ in length.
-    chain = rounds of two blocks on an SM, one after the other: `latency` clocks each and its steps, the last round
-    those of the longest block. A step in a chain takes pnorm(its seconds, `chain` clocks; 3).
-    """
-    start_clocks = np.where(_wide(b), coef["wide"], of_kind["block"]) + of_kind["row"] * s.rows * h.dims / 2
-    block_s = start_clocks / cards.tensor_hz + b.steps * s.seconds
-    waves = b.number / cards.sms
-    counted = waves + of_kind["wave"] * (1 - b.causal) * (np.ceil(waves) - waves)
-    rounds = np.ceil(waves / 2)
-    chained_s = pnorm(s.seconds, np.broadcast_to(of_kind["chain"] / cards.tensor_hz, s.seconds.shape), p=3.0)
-    latency = rounds * coef["latency"] / cards.tensor_hz + ((rounds - 1) * b.steps + b.longest_steps) * chained_s
-    return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * cards.compute)
-
-
-def _traffic(
-    works: Works, h: Heads, b: Blocks, cards: Cards, coef: Mapping[str, Any], classes: Classes, dram_share: Array
-) -> Traffic:
-    """Memory traffic: bytes from DRAM, bytes through L2, and the cache that a causal prompt writes.
-
-    DRAM: what L2 does not hold, of which the kernel's bytes can fill `hot`; of the cache and the weights at least
-    `dram_share`. L2: every block reads the keys and values that its rows see. Cache: keys and values of the prompt are
-    read in 16 bits and written in the cache's type, and so are queries where a kernel makes 8 bits of them; the share
-    `append` of that time counts.
-    """
-    in_l2 = held_share(works.bytes, coef["hot"] * cards.l2, coef["sharpness"])
-    missed = dram_share * (h.kv_bytes * np.maximum(1 - h.queries / h.keys, 0) + works.weights)
-    dram_bytes = works.bytes - in_l2 * (works.bytes - missed)
-    kv_bytes = h.kv_bytes * b.query_tiles * h.group / b.heads * b.visible_keys / h.keys
-    l2_bytes = kv_bytes + works.bytes - h.kv_bytes
-    dram_Bps, l2_Bps = coef["dram"] * cards.bandwidth, coef["l2"] * cards.l2_Bps * cards.l2_share
-    quantised = 3 * _quantised(h, classes) * h.rows * h.dim
-    new_bytes = b.causal * (2 * h.elements + h.kv_bytes + quantised) * np.minimum(h.queries / h.keys, 1)
-    cache_s = coef["append"] * new_bytes * ((1 - in_l2) / dram_Bps + 1 / l2_Bps) * cards.memory
-    dram_s, l2_s = dram_bytes / dram_Bps * cards.memory, l2_bytes / l2_Bps * cards.memory
-    return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, cache_s)
-
-
-def _quantised(h: Heads, classes: Classes) -> Array:
-    """Where a kernel of its own makes queries of 8 bits: everywhere but on Hopper."""
-    return np.asarray((h.width < 2) & ~classes.wgmma)
-
-
-def _launch(
-    h: Heads, b: Blocks, cards: Cards, constants: Constants, classes: Classes, of_kind: Mapping[str, Array],
-    unusual: Array,
-) -> Array:  # fmt: skip
-    """Seconds of start and drain, [tile, n, g]: those of any kernel, and clocks of trips to memory after each other.
-
-    clocks: `start`, and `prompt` more for a causal prompt, times `gddr` where memory is no HBM; `quantise` where
-    kernels make 8 bits; and those of a second kernel that joins the parts of the keys.
-    """
-    coef = constants.attention
-    clocks = (of_kind["start"] + coef["prompt"] * b.causal) * np.where(cards.hbm, 1, coef["gddr"])
-    clocks = clocks * np.where(unusual, coef["odd_start"], 1) * np.where(b.xqa, coef["own_start"], 1)
-    makes_8_bits = (classes.mma & h.kv_8_bits) | _quantised(h, classes)
-    joined_clocks = (b.splits > 1) * (coef["combine"] + coef["each"] * b.splits)
-    clocks = clocks + of_kind["quantise"] * makes_8_bits + joined_clocks
-    return np.asarray((constants.launch["kernel_s"] + clocks / cards.hz) * cards.launch)
-
-
-def _names(tile_rows: Array, splits: Array) -> Array:
-    """The names [n, g] of tiles and parts of the keys: flash 128, flash 64 split 4."""
-    found, index = np.unique(tile_rows * 4096 + splits, return_inverse=True)
-    names = [f"flash {x // 4096:.0f}" + (f" split {x % 4096:.0f}" if x % 4096 > 1 else "") for x in found]
-    return np.array(names)[index.reshape(tile_rows.shape)]
-
-
-def _detail(b: Blocks, s: Step, a: Arithmetic, moved: Traffic, executed: Array) -> dict[str, Array]:
-    """What `explain` shows of a single kernel, each to be taken at the chosen tile; executed: FLOPs."""
-    return {
-        "tile rows": b.tile_rows, "heads in a block": b.heads, "splits": b.splits, "blocks": b.number,
-        "keys of a block": b.visible_keys / b.splits, "waves": a.waves, "counted waves": a.counted,
-        "full tiles efficiency": executed / (2 * b.number * b.tile_rows * b.steps * STEP * s.padded_dims),
-        "pipe efficiency": s.pipe, "softmax efficiency": s.products_s / s.seconds,
-        "full waves efficiency": a.waves / a.counted, "cache seconds": moved.cache_s, "DRAM bytes": moved.dram_bytes,
-        "DRAM seconds": moved.dram_s, "L2 bytes": moved.l2_bytes, "L2 seconds": moved.l2_s,
-    }  # fmt: skip
+from onnxperf.latency.terms import Array, KernelTerms
+from op_models import Attention, Work
 
 
 def processor_attention(works: Works, cards: Cards, constants: Constants, fetch: Array) -> KernelTerms:
@@ -333,4 +29,33 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return f"attention_{'decode' if s.queries == 1 else 'prefill' if s.causal else 'encoder'}"
 
 
-FAMILY = KernelFamily(Attention, attention, processor_attention, _error_class, layer=("heads", "dim"))
+ATTENTION = ConstantSet(
+    "attention",
+    parameters=(
+        Parameter("attention.few.block", "clocks of a block, whatever its keys", 2200, 0.15),
+        Parameter("attention.few.row", "clocks of a block for each element of its queries", 0.36, 0.3),
+        Parameter("attention.few.chain", "clocks that 128 keys take a block by itself", 350, 0.5),
+        Parameter("attention.wide", "clocks of a block of 64 rows or more for few queries", 4500, 0.2),
+        Parameter("attention.few.norm", "how arithmetic and memory join", 2.0, 0.1),
+        Parameter("attention.few.start", "clocks of start and drain", 15000, 0.2),
+        Parameter("attention.combine", "clocks of the kernel behind parts of the keys", 2800, 0.1),
+        Parameter("attention.dram", "share of the datasheet's bandwidth", 0.88, 0.05, most=0.95),
+        Parameter("attention.many.block", "clocks of a block, whatever its keys", 3500, 0.3),
+        Parameter("attention.many.row", "clocks of a block for each element of its queries", 0.25, 0.3),
+        Parameter("attention.many.chain", "clocks that 128 keys take a block by itself", 1500, 0.5),
+        Parameter("attention.many.start", "clocks of start and drain", 12000, 0.2),
+        Parameter("attention.many.quantise", "clocks of the kernels that make 8 bits", 11000, 0.3),
+        Parameter("attention.prompt", "clocks of start that a cache adds to causal prompts", 4500, 0.3),
+        Parameter("attention.softmax_flops", "of a score, beside its exponential", 5.0, 0.3),
+        Parameter("attention.energy", "of a FLOP, for that of a product's", 0.8, 0.2),
+        Parameter("attention.class.mma.pipe", "share of the rate inside a step", 0.78, 0.1, most=1.0),
+        Parameter("attention.class.wgmma.pipe", "share of the rate inside a step", 0.78, 0.1, most=1.0),
+        Parameter("attention.class.tcgen05.pipe", "share of the rate inside a step", 0.78, 0.1, most=1.0),
+        Parameter("attention.class.wgmma.softmax", "softmax's clocks, for mma.sync's", 1.0, 0.15),
+        Parameter("attention.class.tcgen05.softmax", "softmax's clocks, for mma.sync's", 0.72, 0.15),
+    ),
+    after=(TENSOR_CORES,), sample=400, rare=0.5, weight=150.0, corrections=(0.08, 0.06, 0.12),
+)  # fmt: skip
+FAMILY = KernelFamily(
+    Attention, attention, processor_attention, _error_class, layer=("heads", "dim"), constants=(ATTENTION,)
+)

@@ -1,6 +1,7 @@
 """Convolutions: algorithms on CUDA cores, implicit products on tensor cores, and depthwise kernels.
 
 The fastest of the algorithms that are open to a shape is taken: libraries search by measuring, or know what would win.
+Forms that were tried: derive/conv.md.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, nearest
-from onnxperf.latency.constants import Constants
+from onnxperf.latency.cards import Cards, Works, nearest
+from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
+from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
 from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
-from onnxperf.latency.works import Works
-from op_models import BITS, Conv, Work
+from op_models import Conv, Work
 
 
 def conv(works: Works, cards: Cards, constants: Constants, dram_share: Array) -> KernelTerms:
@@ -41,7 +42,7 @@ def conv(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
 def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
     """The fastest of several ways, for each kernel on each card."""
     seconds = np.stack([o.seconds for o in options])
-    _, chosen = fastest(seconds)
+    chosen = fastest(seconds)
 
     def at(terms: Sequence[Array]) -> Array:
         return chosen(np.stack([np.broadcast_to(t, seconds.shape[1:]) for t in terms]))
@@ -71,10 +72,9 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, 
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef = constants.tensor_convolution
-    width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in works.each])
-    product = _padded_product(s, cards, coef, width)
+    product = _padded_product(works, s, cards, coef)
     tiles = constants.having({f"tensor_gemm.{name}": coef[name] for name in ("tiles", "splits", "extra_k")})
-    bare = tensor_cores(works, product, cards, tiles, width, dram_share)
+    bare = tensor_cores(works, product, cards, tiles, dram_share)
     compute, latency = bare.compute / coef["gather"], bare.latency / coef["gather"]
     transposed = 1 - works["last"]
     transpose_s = transposed * stream_s(2 * s.x_bytes, cards, constants)
@@ -95,14 +95,14 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, constants: Constants, 
     )  # fmt: skip
 
 
-def _padded_product(s: Shape, cards: Cards, coef: Mapping[str, Any], width: Array) -> Product:
+def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
     """m = images x positions, n = channels out, k = taps x channels in, padded to whole steps; columns, k [n, g].
 
     Each tap is walked in steps of `step_bytes` of channels: a layer of 1 to 16 channels takes as long as one of 32
-    would in FP16. Groups of fewer channels share a step, as one product that is mostly zeros. width [n, 1]: bytes of
-    an element. Source: DeepBench's FP16 rows of V100 and T4 tell the steps.
+    would in FP16. Groups of fewer channels share a step, as one product that is mostly zeros.
+    Source: DeepBench's FP16 rows of V100 and T4 tell the steps.
     """
-    step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / width
+    step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # that share a step
     channels = np.ceil(groups * s.cin / step) * step
     return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, s.k / s.cin * channels)
@@ -185,12 +185,39 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return "tensor_convolution" if on_tensor else "convolution"
 
 
+FUSED, PRODUCT = r"winograd_128x128\w*?tile(\d)(\d)(\d)", r"sgemm_(\d+)x(\d+)"
+CONVOLUTION = ConstantSet(
+    "convolution",
+    parameters=(
+        Parameter("convolution.alpha", "wave quantisation, softened", 0.8, 0.2, most=1.0),
+        Parameter("convolution.half_warps", "warps at which half the latency is hidden", 1.0, 0.5),
+        Parameter("convolution.prologue_s", "of a block", 2.0e-6, 0.7),
+        Parameter("convolution.issue", "issue slots shared with loads, where an SM has 128 lanes", 0.1, 0.4),
+        Parameter("convolution.kappa", "loss of small tiles", 0.05, 0.7),
+        Parameter("convolution.implicit", "cycles for each the lanes need: implicit product", 1.15, 0.15),
+        Parameter("convolution.fused", "the same: Winograd in one kernel", 1.2, 0.15),
+        Parameter("convolution.product", "the same: products between transforms", 1.1, 0.15),
+        Parameter("convolution.transform", "traffic of transforms, for that of plain copies", 1.2, 0.3),
+        Parameter("convolution.energy", "of a FLOP, for that of a plain product's", 0.8, 0.2),
+        Parameter("convolution.norm", "how terms join", 2.5, 0.4),
+    ),
+    tiles=(  # of fused Winograd's 32 tiles images x rows x columns, and those of the products between transforms
+        Tiles("convolution.fused_tiles", "convolution", FUSED, 0.001, unnamed={"cc60": [[1, 4, 8]]}),
+        Tiles("convolution.product_tiles", "convolution", PRODUCT, 0.05, unnamed={"cc60": [[128, 64]]}),
+    ),
+    after=(TENSOR_CORES,), sample=400, corrections=(0.25, 0.12, 0.10),
+)  # fmt: skip
+TENSOR_CONVOLUTION = ConstantSet(
+    "tensor_convolution",
+    parameters=(
+        Parameter("tensor_convolution.gather", "share of a product's rate that gathering leaves", 0.8, 0.06, most=1.0),
+        Parameter("tensor_convolution.extra_k", "what a tile costs beside its k, as so much more of it", 30, 0.4),
+        Parameter("tensor_convolution.start_s", "before the product, whatever its size", 5.0e-6, 0.5),
+    ),
+    after=(TENSOR_CORES,), corrections=(0.25, 0.12, 0.10),
+)  # fmt: skip
 FAMILY = KernelFamily(
-    size=Conv,
-    card=conv,
-    processor=processor_conv,
-    error_class=_error_class,
-    formula=_formula,
-    layer=("cin", "cout", "taps", "groups", "direction"),
-    fewest_flops=fewest_flops,
-)
+    size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
+    layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
+    constants=(CONVOLUTION, TENSOR_CONVOLUTION),
+)  # fmt: skip

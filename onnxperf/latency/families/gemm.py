@@ -1,20 +1,26 @@
-"""Products of matrices: on tensor cores, on CUDA cores, and, for a few rows, by kernels without tiles."""
+"""Products of matrices: on tensor cores, on CUDA cores, and, for a few rows, by kernels without tiles.
+
+What of them is fitted: one set of constants for CUDA cores, one for tensor cores, and one for each way in which
+libraries multiply in fewer bits. Forms that were tried: derive/gemm.md and derive/tensor.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants
+from onnxperf.latency import long_products
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constants import Constants, ConstantSet, Parameter, Tiles
 from onnxperf.latency.cuda_cores import cuda_cores
+from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
-from onnxperf.latency.tensor_cores import Product, tensor_cores
+from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
-from onnxperf.latency.works import Works
-from op_models import BITS, Gemm, Work
+from op_models import Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
 PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
@@ -27,13 +33,12 @@ def gemm(works: Works, cards: Cards, constants: Constants, dram_share: Array) ->
     """
     p = Product(*_sizes(works), works["tb"])
     on_tensor = cards.tensor(works.pipes)
-    width = np.array([[max(BITS[w.dtype] / 8, 0.5)] for w in works.each])
     if on_tensor.any():
-        tiled = tensor_cores(works, p, cards, constants, width, dram_share)
+        tiled = tensor_cores(works, p, cards, constants, dram_share)
         if not on_tensor.all():
-            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards, constants, width))
+            tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards, constants))
     else:
-        tiled = cuda_cores(works, p, cards, constants, width)
+        tiled = cuda_cores(works, p, cards, constants)
     open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels do TF32, too
     return choose(open_to, few_rows(works, p, cards, constants, dram_share, tiled), tiled) if open_to.any() else tiled
 
@@ -90,11 +95,123 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return "tensor_gemm" if w.pipe in (*HALF, "tensor_tf32") and not packed else "tensor_gemm_quantised"
 
 
-FAMILY = KernelFamily(
-    size=Gemm,
-    card=gemm,
-    processor=processor_gemm,
-    error_class=_error_class,
-    formula=lambda s: f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}",
-    layer=("n", "k"),
+#: The energy of a FLOP, which every kernel's time at the power limit depends on.
+POWER = ConstantSet(
+    "power",
+    parameters=(
+        Parameter("power.pJ_per_flop_12nm", "energy of an FP32 FLOP of a 12 nm card, picojoule", 14.0),
+        Parameter("power.node_exponent", "growth of that energy with the process node's nanometres", 0.7),
+    ),
+    of="gemm", rows=long_products.long_products, model=long_products.seconds, sample=300, corrections=(0.15, 0.05, 0.1),
+)  # fmt: skip
+
+TILE = r"(?:sgemm_|tilesize|simt_sgemm_)(\d+)x(\d+)"  # columns x rows, in kernels of cuBLAS and CUTLASS
+SHARE = 0.05  # of the kernels on a card
+CUDA_CORES = ConstantSet(
+    "gemm",
+    parameters=(
+        Parameter(
+            "cuda_core_gemm.alpha", "wave quantisation: of what a partial wave lacks, so much counts", 0.88, 0.1, 1.0
+        ),
+        Parameter("cuda_core_gemm.best", "efficiency of a tile of 128 x 128", 0.975, 0.02, most=1.0),
+        Parameter("cuda_core_gemm.kappa", "loss of small tiles", 0.40, 0.08),
+        Parameter("cuda_core_gemm.half_warps", "warps at which half the latency is hidden", 0.7, 0.5),
+        Parameter("cuda_core_gemm.prologue_s", "of a block", 2.0e-6, 0.5),
+        Parameter("cuda_core_gemm.dram", "share of the rate that plain copies reach", 0.92, 0.08, most=1.0),
+        Parameter("cuda_core_gemm.resident", "part of L2 that keeps what waves read again", 0.35, 0.7),
+        Parameter("cuda_core_gemm.l2", "share of L2's rate", 0.40, 0.1, most=1.0),
+        Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
+        Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
+        Parameter("cuda_core_gemm.scatter", "DRAM bytes for each that a block uses: old cards, long rows", 2.5, 0.3),
+        Parameter("cuda_core_gemm.unshared", "the same, short rows", 0.9, 0.15),
+        Parameter("cuda_core_gemm.unshared_norm", "how those bytes' time joins the rest", 5.0, 0.3),
+        Parameter("cuda_core_gemm.open_L2", "rows in flight, in sizes of L2, halfway between the two", 70, 0.3),
+    ),
+    tiles=(
+        Tiles("cuda_core_tiles.batched", "batched", TILE, SHARE),
+        Tiles("cuda_core_tiles.biased", "biased", TILE, SHARE),
+        Tiles("cuda_core_tiles.single", "biased", TILE, SHARE, since=70),  # from Volta on, a bias makes no difference
+    ),
+    after=(VECTOR, POWER), sample=700, corrections=(0.12, 0.08, 0.1),
+)  # fmt: skip
+
+FACTORS = (("start", "start_cycles", 0.15), ("rate", "rate", 0.1), ("extra_k", "extra_k", 0.3))  # with priors' widths
+TENSOR_CORES = ConstantSet(
+    "tensor_gemm",
+    parameters=(
+        Parameter("tensor_gemm.rate", "share of the datasheet's rate inside a tile", 0.86, 0.05, most=1.0),
+        Parameter("tensor_gemm.extra_k", "what a tile costs beside its k, as so much more of it", 120, 0.4),
+        Parameter("tensor_gemm.start_cycles", "of a kernel, beside the launch floor", 2900, 0.1),
+        Parameter("tensor_gemm.dram", "share of the datasheet's bandwidth", 0.87, 0.02, most=0.92),
+        Parameter("tensor_gemm.hot", "share of the near L2 that what comes again can fill", 0.9, 0.2),
+        Parameter("tensor_gemm.written", "bytes to DRAM for one that is written", 0.9, 0.15),
+        Parameter("tensor_gemm.store", "of the result's time in L2 that nothing hides, short k", 0.4, 0.3),
+        Parameter("tensor_gemm.norm_block", "how arithmetic, feed and steps of a block join", 3.5, 0.2),
+        Parameter("tensor_gemm.norm_memory", "how DRAM and L2 join", 2.5, 0.2),
+        Parameter("tensor_gemm.norm", "how arithmetic and memory join", 3.0, 0.2),
+        Parameter("tensor_loads.copies.feed", "of streams' rate in L2, threads load", 0.9, 0.4),
+        Parameter("tensor_loads.copies.wave", "of a partial wave that counts as whole", 0.4, 0.4),
+        Parameter("tensor_loads.copies.l2", "of streams' rate in L2", 0.45, 0.4),
+        Parameter("tensor_loads.copies.split_s", "the sum of the parts of k", 2.1e-6, 0.4),
+        Parameter("tensor_loads.bulk.feed", "of streams' rate in L2, an engine loads", 3.8, 0.4),
+        Parameter("tensor_loads.bulk.step_cycles", "of 128 bytes of k", 170, 0.2),
+        Parameter("tensor_loads.bulk.wave", "of a partial wave that counts as whole", 0.18, 0.4),
+        Parameter("tensor_loads.bulk.l2", "of streams' rate in L2", 0.8, 0.4),
+        Parameter("tensor_loads.bulk.split_s", "the sum of the parts of k", 2.8e-6, 0.4),
+        *(
+            Parameter(f"tensor_class.{kind}.{what}", f"factor on {meaning}", 1.0, sd)
+            for kind in ("mma", "mma_128", "wgmma", "tcgen05")
+            for what, meaning, sd in FACTORS
+        ),
+        Parameter("power.tensor_pJ_per_flop", "FP16, 1024 FLOPs a clock and SM, 5 nm, 1.5 GHz", 1.65, 0.1),
+        Parameter("power.tensor_size_exponent", "fall of that with FLOPs a clock and SM", 0.4, 0.15),
+        Parameter("power.tensor_clock_exponent", "growth of that with the clock", 0.8, 0.2),
+        Parameter("rig.uniform", "energy of DeepBench's operands, for that of others", 0.6, 0.3, most=1.0),
+        Parameter("power.burst_s", "a kernel repeated alone meets the limit by half", 1.5e-3, 0.4),
+    ),
+    after=(VECTOR, POWER),
+    sample=900,
 )
+
+
+def _in_fewer_bits(
+    name: str, own: Mapping[str, tuple[float, float, float]], steps: float = 1.5, sweeps: float = 0.0
+) -> ConstantSet:
+    """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
+
+    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, and of the
+    clocks before the product; steps: that of the factor on a step's clocks; sweeps: that of the traffic of quantising
+    activations, over theirs. 0: there is none.
+    """
+    root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
+    for kind, (rate, extra_k, start) in own.items():
+        path = f"{root}.{kind}" if kind else root
+        parameters += (
+            Parameter(f"{path}.rate", "factor on the rate", rate, 0.3),
+            Parameter(f"{path}.extra_k", "factor on what a tile costs beside its k", extra_k, 0.7),
+            Parameter(f"{path}.start_cycles", "beside, launches that quantise among them", start, 0.4),
+        )
+    if steps:
+        parameters.append(Parameter(f"{root}.step_cycles", "factor on a step's cycles", steps, 0.8))
+    if sweeps:
+        parameters.append(Parameter(f"{root}.sweeps", "of quantising over the activations", sweeps, 0.4))
+    return ConstantSet(
+        f"tensor_{name}", tuple(parameters), after=(TENSOR_CORES,), sample=500, corrections=(0.08, 0.06, 0.12)
+    )
+
+
+OF_FP8 = dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
+#: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
+OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
+IN_FEWER_BITS = (
+    _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
+    _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
+    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0)}, steps=0.0),
+    _in_fewer_bits("nvfp4", {"": (1.0, 1.5, 6000.0)}, sweeps=1.5),
+    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0)}, steps=8.0) for name in BY_THREADS),
+)
+FAMILY = KernelFamily(
+    size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,
+    formula=lambda s: f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}", layer=("n", "k"),
+    constants=(CUDA_CORES, TENSOR_CORES, *IN_FEWER_BITS),
+)  # fmt: skip

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import elementwise
-from onnxperf.latency.works import Works
 from op_models import Move
 
 

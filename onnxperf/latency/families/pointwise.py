@@ -1,14 +1,13 @@
-"""Elementwise kernels."""
+"""Elementwise kernels, and what those of FP32 tell of DRAM, L2 and issue slots; forms tried: derive/vector.md."""
 
 from __future__ import annotations
 
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constants import Constants, ConstantSet, Parameter
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import elementwise
-from onnxperf.latency.works import Works
 from op_models import Pointwise
 
 
@@ -17,4 +16,30 @@ def pointwise(works: Works, cards: Cards, constants: Constants, dram_share: Arra
     return elementwise(works, cards, constants, works.bytes, 0.0)
 
 
-FAMILY = KernelFamily(Pointwise, pointwise, streamed, lambda w, on_tensor: "elementwise")
+BESIDE = "seconds that the clock includes beyond elementwise operators"
+#: Fitted to elementwise operators, softmax and LayerNorm together.
+VECTOR = ConstantSet(
+    "vector",
+    parameters=(
+        Parameter("dram.early", "share of DRAM's bandwidth up to Pascal, and of Turing's GDDR", 0.78, 0.1, 1.0),
+        Parameter("dram.late", "share of DRAM's bandwidth, HBM from Volta and all from Ampere on", 0.88, 0.1, 1.0),
+        Parameter("l2.achieved", "share of 64 bytes a clock and SM", 0.48, 0.2, 1.0),
+        Parameter("l2.resident", "share of L2 that a tensor can fill and still be found there", 0.9, 0.1, 1.0),
+        Parameter("pointwise.norm", "how DRAM, L2 and issue add up: pnorm", 2.6, 0.2),
+        Parameter("pointwise.slots_per_flop", "issue slots of what counts as a FLOP", 4.0, 0.5),
+        Parameter("rows.norm", "how DRAM and L2 add up: pnorm", 2.6, 0.2),
+        Parameter("rows.overlap", "how issue and memory add up: pnorm", 2.6, 0.3),
+        Parameter("rows.miss", "share of L2 that rows in flight fill at a miss rate of one half", 0.8, 0.3),
+        Parameter("rows.miss_sharpness", "exponent of that", 5.0, 0.2),
+        Parameter("rows.slots.normalise_row", "issue slots of a thread, a row", 250, 0.5),
+        Parameter("rows.slots.normalise_step", "issue slots of a thread, 4 elements", 200, 0.5),
+        Parameter("rows.slots.sweep_row", "issue slots of a thread, a row", 200, 0.5),
+        Parameter("rows.slots.sweep_step", "issue slots of a thread, 4 elements, three sweeps", 150, 0.5),
+        Parameter("rows.slots.sweep_single", "issue slots of a thread, an element by itself, three sweeps", 75, 0.5),
+        Parameter("rows.slots.warp_element", "issue slots of a lane, an element", 17, 0.5),
+        Parameter("rig.beside.softmax", BESIDE, 1.7e-5, 0.3),
+        Parameter("rig.beside.normalisation", BESIDE, 3e-5, 0.3),
+    ),
+    sample=300, weight=900.0, corrections=(0.02, 0.01, 0.1), overhead_sd=0.3,
+)  # fmt: skip
+FAMILY = KernelFamily(Pointwise, pointwise, streamed, lambda w, on_tensor: "elementwise", constants=(VECTOR,))

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
-from onnxperf.latency.constants import Constants
-from onnxperf.latency.families.gemm import gemm
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.constants import Constants, ConstantSet, Parameter
+from onnxperf.latency.families.gemm import CUDA_CORES, TENSOR_CORES, gemm
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
-from onnxperf.latency.works import Works
 from op_models import BITS, Gemm, Recurrent, Work
 
 
@@ -79,10 +78,15 @@ def processor_recurrent(works: Works, cards: Cards, constants: Constants, fetch:
     return joined(works, cards, compute, works.weights * fetch + every_step + moving(works, cards, constants))
 
 
+RECURRENT = ConstantSet(
+    "recurrent",
+    parameters=(
+        Parameter("recurrent.step_before_cc7_s", "seconds of a step beside its product, before Volta", 2e-5, 0.7),
+        Parameter("recurrent.step_cc7_s", "the same: Volta and Turing", 2e-5, 0.35),
+    ),
+    after=(CUDA_CORES, TENSOR_CORES), sample=300,
+)  # fmt: skip
 FAMILY = KernelFamily(
-    size=Recurrent,
-    card=recurrent,
-    processor=processor_recurrent,
-    error_class=lambda w, on_tensor: "recurrent",
-    layer=("input", "hidden", "directions", "gates"),
-)
+    size=Recurrent, card=recurrent, processor=processor_recurrent, error_class=lambda w, on_tensor: "recurrent",
+    layer=("input", "hidden", "directions", "gates"), constants=(RECURRENT,),
+)  # fmt: skip

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
+from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import traffic, with_floor
-from onnxperf.latency.works import Works
 from op_models import Rows, Work
 
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
@@ -148,4 +148,4 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return ("reduction", "normalisation", "softmax")[min(w.size.passes, 2)]  # type: ignore[union-attr]
 
 
-FAMILY = KernelFamily(Rows, rows, streamed, _error_class)
+FAMILY = KernelFamily(Rows, rows, streamed, _error_class, constants=(VECTOR,))

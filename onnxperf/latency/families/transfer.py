@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined
 from onnxperf.latency.terms import Array, KernelTerms, plain_terms
-from onnxperf.latency.works import Works
 from op_models import Transfer
 
 

@@ -1,27 +1,25 @@
-"""The energy of FP32 arithmetic by process node, from long products: what a card sustains says what a FLOP costs it.
+"""The energy of FP32 arithmetic, from long products: what a card sustains says what a FLOP costs it.
 
 A product that lasts for milliseconds and reads little runs either at nearly the card's peak or at the rate that its
-power limit allows: t = ((FLOPs / (0.9 peak))^6 + (joules / watts)^6)^(1/6), with the joules and watts of
-`latency.power`. Cards that reach their peak bound the energy from above, cards that don't (P4, T4, Titan) tell it. The
-tiles of a kernel don't enter, so that the constants do not depend on those of products. A card's own correction on
-compute takes up what its kernels lose.
+power limit allows. Cards that reach their peak bound the energy from above, cards that don't (P4, T4, Titan) tell it.
+The tiles of a kernel don't enter, so that the constants do not depend on those of products. A card's own correction on
+compute takes up what its kernels lose. Forms that were tried: derive/power.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.datasets import Table
-from onnxperf.derive.fit import Family, Parameter, open_rows
-from onnxperf.fitting import Array
-from onnxperf.latency import Constants
 from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
 from onnxperf.latency.power import energy, slowdown
+from onnxperf.latency.terms import Array
 from op_models import Work
 
 LONG_S, INTENSITY = 3e-3, 40.0  # at peak, and FLOPs a byte: what a power limit has the time and the reason to act on
@@ -29,19 +27,22 @@ COMPUTE, MEMORY = 0.9, 0.85  # of peak, and of the datasheet's bandwidth: what l
 
 
 def seconds(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:
-    """Long products at what the card reaches at full clock, or at what its power limit leaves of that, [n, g]."""
+    """Seconds [n, g] of long products: (t^p + (joules / watts)^p)^(1/p), p the constant `power.norm`.
+
+    t = max(FLOPs / (0.9 peak), bytes / (0.85 of DRAM's rate)): what a card with watts to spare reaches.
+    """
     d = Cards(devices, c)
     flops, moved = _flops_and_bytes(works)
     full = np.maximum(flops / (COMPUTE * d.rate(["fp32"])) * d.compute, moved / (MEMORY * d.bandwidth) * d.memory)
     return full * slowdown(full, energy(works, d, c, np.ones((1, 1))), d, c)
 
 
-def long_products(every: Sequence[Table]) -> list[Table]:
-    """Long products of one table a die: the one with the highest median rate, where several measured it.
+def long_products(tables: Sequence[Any]) -> list[Any]:
+    """Long products (`datasets.Table`) of one table a die: the one with the highest median rate, where several are.
 
     The others ran hot or on kernels that something else holds up: on T4 two labs differ by a third.
     """
-    long = [replace(t, family=f"power of {t.family}").take(_long(t)) for t in open_rows(every, "gemm")]
+    long = [replace(t, name=f"power of {t.name}").take(_long(t)) for t in tables]
     rates: dict[str, list[tuple[float, int, int]]] = {}
     for i, t in enumerate(long):
         flops = _flops_and_bytes(t.works)[0]
@@ -53,7 +54,7 @@ def long_products(every: Sequence[Table]) -> list[Table]:
     return [kept for i, t in enumerate(long) if (kept := t.on(g for j, g in enumerate(t.gpus) if (i, j) in best)).gpus]
 
 
-def _long(t: Table) -> Array:
+def _long(t: Any) -> Array:
     """Which works [n] are long and read little."""
     flops, moved = (v[:, 0] for v in _flops_and_bytes(t.works))
     peak = max((gpu_specs.load(g).dense_flops["fp32"] for g in t.gpus), default=np.inf)
@@ -64,17 +65,3 @@ def _flops_and_bytes(works: Sequence[Work]) -> tuple[Array, Array]:
     """Two columns [n, 1]."""
     both = np.array([(w.matrix_flops, w.bytes) for w in works], dtype=float).reshape(len(works), 2)
     return both[:, :1], both[:, 1:]
-
-
-FAMILY = Family(
-    name="power",
-    parameters=(
-        Parameter("power.pJ_per_flop_12nm", "energy of an FP32 FLOP of a 12 nm card, picojoule", 14.0),
-        Parameter("power.node_exponent", "growth of that energy with the process node's nanometres", 0.7),
-    ),
-    model=seconds,
-    overhead_s={},
-    sample=300,
-    corrections=(0.15, 0.05, 0.1),
-    rows=long_products,
-)

@@ -1,0 +1,120 @@
+"""Measured operators beside the predicted kernels that they belong to."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_specs import Device
+from onnxperf.measure.record import Measurement, OperatorTime
+from onnxperf.pipeline import Request, run_of
+from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.run import Run
+from onnxperf.tables import short_type
+
+#: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
+RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
+EXPORTED = "node_"  # PyTorch's exporter names a node by this and the name of its output
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A predicted kernel beside the operators that were measured for it; measured_s: of all of them together.
+
+    Either time is None where there is none: predicted but not found in the profile, or measured but not predicted.
+    """
+
+    name: str
+    type: str
+    predicted_s: float | None
+    measured_s: float | None
+    operators: tuple[str, ...] = ()
+
+    @property
+    def error_s(self) -> float:
+        """Predicted less measured; a missing time counts 0."""
+        return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
+
+
+def predicted(m: Measurement, device: Device) -> Run:
+    """The run that was measured, predicted for a device from the model's skeleton."""
+    s = m.setting
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
+    return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
+
+
+def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:
+    """Every kernel in order with the operators measured for it, then every operator that belongs to none.
+
+    ONNX Runtime renames what it fuses. An operator belongs to the kernel of the same name; else to a kernel that holds
+    the node which the operator is named after; else, in order, to the next kernel without an operator whose type is the
+    same, or ends in the other's (BiasGelu, Gelu).
+    """
+    kernels = sorted(prediction.kernels, key=lambda k: k.start_seconds)
+    owner = _by_name(operators, kernels)
+    for alike in (str.__eq__, _related):
+        free: dict[str, deque[int]] = defaultdict(deque)
+        for i in sorted({*range(len(kernels))} - {*owner.values()}):
+            free[short_type(kernels[i].op)].append(i)
+        for j in sorted({*range(len(operators))} - owner.keys()):
+            near = [queue for type, queue in free.items() if queue and alike(type, short_type(operators[j].type))]
+            if near:
+                owner[j] = min(near).popleft()
+    measured: dict[int, list[OperatorTime]] = defaultdict(list)
+    for j, i in sorted(owner.items()):
+        measured[i].append(operators[j])
+    found = []
+    for i, k in enumerate(kernels):
+        its = measured.get(i, ())
+        measured_s = sum(o.seconds for o in its) if its else None
+        found.append(Joined(k.name, short_type(k.op), k.seconds, measured_s, tuple(o.name for o in its)))
+    rest = (o for j, o in enumerate(operators) if j not in owner)
+    return (*found, *(Joined(o.name, short_type(o.type), None, o.seconds, (o.name,)) for o in rest))
+
+
+def _by_name(operators: Sequence[OperatorTime], kernels: Sequence[KernelPrediction]) -> dict[int, int]:
+    """For each operator whose name tells its kernel: the operator's index -> the kernel's."""
+    exact = {k.name: i for i, k in enumerate(kernels)}
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for i, k in enumerate(kernels):
+        for node in k.nodes:
+            nodes[node].append(i)
+    owner: dict[int, int] = {}
+    for j, o in enumerate(operators):
+        names = _stems(o.name)
+        at = exact.get(o.name)
+        if at is None:
+            # of several kernels with that node the one of the same type, or the first
+            near = [i for name in names for i in nodes.get(name, ())]
+            at = next((i for i in near if short_type(kernels[i].op) == short_type(o.type)), near[0] if near else None)
+        if at is not None:
+            owner[j] = at
+    return owner
+
+
+def _related(type: str, other: str) -> bool:
+    return type.endswith(other) or other.endswith(type)
+
+
+def _stems(name: str) -> list[str]:
+    """The names that an operator's may come from: without one after the other of what rewrites add to it."""
+    stems = [name]
+    while (stem := RENAMED.sub("", stems[-1])) != stems[-1]:
+        stems.append(stem)
+    return [*stems, *(EXPORTED + stem for stem in stems)]
+
+
+def by_type(found: Iterable[Joined]) -> tuple[Joined, ...]:
+    """Sums by operator type, which is the name of each; the type that took most of the measured time comes first."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for j in found:
+        sums[j.type][0] += j.predicted_s or 0.0
+        sums[j.type][1] += j.measured_s or 0.0
+    return tuple(Joined(t, t, p, m) for t, (p, m) in sorted(sums.items(), key=lambda x: (-x[1][1], -x[1][0], x[0])))
+
+
+def worst(found: Iterable[Joined], count: int) -> tuple[Joined, ...]:
+    """The rows that are off by most seconds."""
+    return tuple(sorted(found, key=lambda j: -abs(j.error_s))[:count])

@@ -1,0 +1,63 @@
+"""The shipped constants, from the TOML files in `constants/` beside this file.
+
+`assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
+made by `python -m onnxperf.derive` and holds one set of constants, what they were derived from, and the same constants
+derived without the measurements of each GPU die in turn, which score how they carry over to new cards.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from onnxperf.latency.constants import Constants
+from onnxperf.latency.families import constant_sets
+
+ASSUMED = "assumed.toml"
+
+
+def assumed() -> Constants:
+    """The constants that no measurement had a part in."""
+    return _read(Constants("", {}), "", ASSUMED)
+
+
+@cache
+def shipped(without: str = "") -> Constants:
+    """The constants that come with the package; those of a set that has no file yet are their priors' medians.
+
+    without: a GPU die, for constants derived without any of its measurements; or a source and model
+    (`MeasuredRun.group`), for host costs derived without these runs. Two things keep a trace of a die that is left out:
+    `rig` has the overhead of its benchmark's clock beside that of `other` cards, and its intervals are those of the
+    other dies' rows, each predicted by constants that this die had a part in.
+    """
+    priors = {p.path: p.start for s in constant_sets().values() for p in s.parameters}
+    return _read(Constants("", {}).having(priors), without, ".toml")
+
+
+def _read(start: Constants, without: str, ending: str) -> Constants:
+    """The constants of the files whose names end like this, over those given."""
+    found: dict[str, Any] = {"host": {}, "interval": {}, "rig": {}, **start.tables}
+    folder = files("onnxperf.latency").joinpath("constants")
+    for file in sorted((f for f in folder.iterdir() if f.name.endswith(ending)), key=lambda f: f.name):
+        made = tomllib.loads(file.read_text(encoding="utf-8"))
+        _merge(found, made.get("constants", {}))
+        _merge(found, made.get("without", {}).get(without, {}))
+    return Constants(found.pop("source"), found)
+
+
+@cache
+def unmeasured() -> Mapping[str, str]:
+    """Operators that no open row measures, and what their times rest on instead."""
+    text = files("onnxperf.latency").joinpath("constants", ASSUMED).read_text(encoding="utf-8")
+    return dict(tomllib.loads(text)["unmeasured"])
+
+
+def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(key, {}), value)
+        else:
+            into[key] = value
