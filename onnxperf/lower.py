@@ -11,7 +11,6 @@ from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
 from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work
 
-COMPUTE, COPY = "compute", "copy"
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
@@ -61,11 +60,6 @@ class Kernel:
     def way(self) -> str:
         """TO_DEVICE or TO_HOST for a copy between host and device, "" for a kernel."""
         return self.work.size.way if isinstance(self.work.size, Transfer) else ""
-
-    @property
-    def stream(self) -> str:
-        """COPY for a copy between host and device, COMPUTE for a kernel."""
-        return COPY if self.way else COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +112,16 @@ def lower(
             rows.add(copy, o.present, o.outputs)
         else:
             w, assumed = _work(o, runtime, tf32)
-            row = Kernel(o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat)
-            row = replace(row, blocks=runtime.synchronous, visited=WITHIN not in o.attrs)
+            row = Kernel(
+                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat,
+                visited=WITHIN not in o.attrs,
+            )  # fmt: skip
             rows.add(row, o.present, o.outputs)
-    on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
-    for t in graph.outputs if include_transfers else ():
-        if t.name not in on_host:
-            rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
+    if include_transfers:
+        on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
+        for t in graph.outputs:
+            if t.name not in on_host:
+                rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
     return rows.kernels()
 
 
@@ -152,14 +149,15 @@ class _Rows:
         for t in read:
             if t.stored:
                 self.stored[t.name] = max(self.stored.get(t.name, 0), min(t.bytes, kernel.work.weight_bytes))
-        self.found.append(replace(kernel, skipped=tuple(self.skipped)))
+        self.found.append(replace(kernel, skipped=tuple(self.skipped)) if self.skipped else kernel)
         self.skipped.clear()
 
     def kernels(self) -> Kernels:
         """All rows, under unique names: an operator that a pass inserted may be called like a node of the file."""
         taken: set[str] = set()
-        rows = tuple(replace(k, name=fresh(k.name, taken)) for k in self.found)
-        return Kernels(rows, tuple(self.skipped), sum(self.stored.values()))
+        names = [fresh(k.name, taken) for k in self.found]
+        rows = (k if k.name == name else replace(k, name=name) for k, name in zip(self.found, names, strict=True))
+        return Kernels(tuple(rows), tuple(self.skipped), sum(self.stored.values()))
 
 
 def host_node(o: Operator) -> HostNode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
 from onnxperf.graph import Note
@@ -16,13 +16,14 @@ from op_models import Transfer
 
 def notes(run: Run, j: int) -> tuple[Note, ...]:
     """The notes of a run on device j: its graph's own, then those on operators, units, constants, ranges and memory."""
+    classes = [class_on(k.work, run.devices[j]) for k in run.kernels.rows]
     return (
         *(run.device_notes[j] if run.device_notes else ()),
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
         *_assumed_operators(run.kernels),
         *_missing_units(run.kernels, run.devices[j], run.scenario.precision),
-        *_assumed_constants(run, j),
-        *_far_from_measurements(run, j),
+        *_assumed_constants(run, j, classes),
+        *_far_from_measurements(run, j, classes),
         *_misplaced(run, j),
     )
 
@@ -64,10 +65,10 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
         yield Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
 
 
-def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
-    """Which of the constants behind this answer no measurement stands behind, and for how much of its kernels' time."""
+def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:
+    """Which constants of this answer are assumed, not derived from measurements, with their share of kernel time."""
     method, device, interval = run.method, run.devices[j], run.constants.interval
-    if method.own_form:
+    if method.own_terms:
         return
     if DEVICE_MODELS[device.kind].error_class:
         if device.corrections == Corrections():
@@ -76,10 +77,9 @@ def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
         return
     kernel_s = run.estimates.seconds[:, j]
     shares: dict[str, float] = {}
-    for k, seconds in zip(run.kernels.rows, kernel_s, strict=True):
-        name = class_on(k.work, device)
+    for name, seconds in zip(classes, kernel_s.tolist(), strict=True):
         if "rows" not in interval[name]:
-            shares[name] = shares.get(name, 0.0) + float(seconds)
+            shares[name] = shares.get(name, 0.0) + seconds
     rough = []
     if shares:
         share = sum(shares.values()) / float(kernel_s.sum())
@@ -91,21 +91,24 @@ def _assumed_constants(run: Run, j: int) -> Iterator[Note]:
         yield Note("assumed-constants", says)
 
 
-def _far_from_measurements(run: Run, j: int) -> Iterator[Note]:
-    """Where no measurement is near, and ranges are wider for it."""
+def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:
+    """Where no measurement is near. Ranges are wider for it, unless they are one for all kernels: those of a method
+    with an error class of its own, and of a calibrated device.
+    """
     device, c = run.devices[j], run.constants
+    one_for_all = run.method.error_class or device.corrections.half_width is not None
+    ranges = "ranges are no wider for it" if one_for_all else "ranges are wider"
     if DEVICE_MODELS[device.kind].error_class:
         return
     if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
         known = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability
         says = f"{device.id} has compute capability {major}.{minor}; the cards that constants were derived from have"
-        yield Note("outside-calibration", f"{says} {known}: ranges are wider")
-    works = [k.work for k in run.kernels.rows]
-    names = [class_on(w, device) for w in works]
-    outside = [k for k, near in zip(run.kernels.rows, in_domain(works, names, c), strict=True) if not near]
-    if outside:
-        says = f"{len(outside)} of {len(works)} kernels are unlike any measured one in size or type: ranges are wider"
+        yield Note("outside-calibration", f"{says} {known}: {ranges}")
+    rows = run.kernels.rows
+    near = in_domain([k.work for k in rows], classes, c)
+    if outside := [k for k, known in zip(rows, near, strict=True) if not known]:
+        says = f"{len(outside)} of {len(rows)} kernels are unlike any measured one in size or type: {ranges}"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
 
 

@@ -11,11 +11,10 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.export import source
-from onnxperf.graph import Graph, Note, load
-from onnxperf.prediction import Prediction
+from onnxperf.graph import Graph, Note, Opened, load, opened
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns, usual_host
 from onnxperf.scenario import PLATFORMS, Scenario
-from onnxperf.summary import summarise
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -108,7 +107,7 @@ class Request:
     A model that is a `Graph` has no open dimensions: bindings say nothing about it.
     """
 
-    model: str | os.PathLike[str] | bytes | ModelProto | Graph
+    model: str | os.PathLike[str] | bytes | ModelProto | Opened | Graph
     shapes: Mapping[str, Sequence[int]] | None = None
     dims: Mapping[str, int] | None = None
     batch: int | None = None
@@ -156,6 +155,8 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
             runtime=usual.runtime or PLATFORMS[first.kind].runtime,
         )  # fmt: skip
         run = Run(graph, tuple(own), scenario, kept=kept, device_notes=tuple(found[j][1] for j in at))
+        if terms.get("host") and not run.method.scheduled:
+            raise UsageError(f"--host would change nothing under the method {usual.method}: leave that out")
         placed.update((j, (run, column)) for column, j in enumerate(at))
     return [placed[j] for j in range(len(devices))]
 
@@ -172,36 +173,39 @@ def _positive(terms: Mapping[str, Any], what: str) -> float | None:
 def largest(request: Request, gpu: Gpu) -> Run:
     """The run at the largest batch whose memory fits, up to MAX_BATCH; at batch 1 where not even that does.
 
-    Doubles until it fits no more, then narrows down: memory grows nearly evenly with the batch, so that the next
-    guess interpolates. Raises UsageError where the model's batch can't be changed.
+    Doubles until it fits no more, then narrows down: memory grows nearly evenly with the batch, so that every other
+    guess interpolates. The model is read once, and no guess goes further than its memory. Raises UsageError where the
+    model's batch can't be changed.
     """
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
+    device, notes = find(gpu)
+    model = request.model if isinstance(request.model, Graph) else opened(request.model)
 
-    def free(batch: int) -> int:
-        need = run_of(replace(request, batch=batch), gpu).memory(0)
-        return need.capacity_bytes - need.context_bytes - need.total_bytes
+    def at(batch: int) -> tuple[Run, int]:
+        """The run at a batch, and the bytes that it leaves free; they are negative where it does not fit."""
+        try:
+            run = run_of(replace(request, model=model, batch=batch), device)
+        except UsageError as e:
+            raise UsageError(f"the largest batch can't be looked for: {e}") from None
+        need = run.memory(0)
+        return run, need.capacity_bytes - need.context_bytes - need.total_bytes
 
-    fits, over, lack = 1, 2, 0
-    try:
-        left = free(1)
-        while left >= 0 and over <= MAX_BATCH and (lack := -free(over)) <= 0:
-            fits, left, over = over, -lack, 2 * over
-    except UsageError as e:
-        raise UsageError(f"the largest batch can't be looked for: {e}") from None
-    halve = False
-    while left >= 0 and over - fits > 1 and over <= MAX_BATCH:
-        guess = (fits + over) // 2 if halve else fits + (over - fits) * left // (left + lack)
-        guess, halve = min(max(guess, fits + 1), over - 1), not halve
-        if (room := free(guess)) >= 0:
-            fits, left = guess, room
+    fits, over, lack, halve = 1, 0, 0, False  # over: the smallest batch that is known not to fit, by `lack` bytes
+    run, left = at(fits)
+    while left >= 0 and (over - fits > 1 if over else 2 * fits <= MAX_BATCH):
+        guess = 2 * fits
+        if over:
+            guess = (fits + over) // 2 if halve else fits + (over - fits) * left // (left + lack)
+            guess, halve = min(max(guess, fits + 1), over - 1), not halve
+        tried, room = at(guess)
+        if room >= 0:
+            run, fits, left = tried, guess, room
         else:
             over, lack = guess, -room
-    run = run_of(replace(request, batch=fits), gpu)
-    if over <= MAX_BATCH:
-        return run
-    limit = Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits")
-    return replace(run, graph=replace(run.graph, notes=(*run.graph.notes, limit)), kept=Kept())
+    if left >= 0 and not over:
+        notes = (*notes, Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits"))
+    return replace(run, device_notes=(notes,))
 
 
 def find(gpu: Gpu) -> tuple[Device, tuple[Note, ...]]:

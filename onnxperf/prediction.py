@@ -1,4 +1,4 @@
-"""`Prediction`: the answer, frozen; every report is drawn from it."""
+"""`Prediction`: the answer, frozen; the summary of a `Run` on one of its devices, from which every view is drawn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gpu_specs import Device
 from onnxperf.graph import Note
+from onnxperf.latency import BOUNDS
+from onnxperf.latency.intervals import COVERAGE
 from onnxperf.memory import Memory
+from onnxperf.notes import notes
 from onnxperf.run import Run
-from onnxperf.scenario import Scenario
+from onnxperf.scenario import PLATFORMS, Scenario
+from onnxperf.schedule import STALLS
 from op_models import Work
 
 if TYPE_CHECKING:
@@ -17,6 +24,16 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication")
+#: What of a kernel the JSON holds.
+OF_A_KERNEL = (
+    "name", "nodes", "op", "seconds", "low_seconds", "high_seconds", "flops", "bytes_read", "bytes_written", "bound_by",
+    "source", "start_seconds", "stream",
+)  # fmt: skip
+
+
+def _of(holder: object, *names: str) -> dict[str, Any]:
+    """Some attributes by name."""
+    return {name: getattr(holder, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +66,7 @@ class KernelPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
-        return {name: getattr(self, name) for name in JSON_FIELDS} | {"nodes": list(self.nodes)}
-
-
-#: What of a kernel the JSON holds.
-JSON_FIELDS = (
-    "name", "nodes", "op", "seconds", "low_seconds", "high_seconds", "flops", "bytes_read", "bytes_written", "bound_by",
-    "source", "start_seconds", "stream",
-)  # fmt: skip
+        return _of(self, *OF_A_KERNEL) | {"nodes": list(self.nodes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,11 @@ class Prediction:
     column: int = field(repr=False, compare=False)
 
     @property
+    def device(self) -> Device:
+        """The card or processor that it is for, as it is set."""
+        return self.run.devices[self.column]
+
+    @property
     def bound_by(self) -> dict[str, float]:
         """What bounds the run: shares of `seconds` that add to 1."""
         return dict(self.shares)
@@ -126,38 +141,17 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
-        s, m = self.scenario, self.memory
+        s = self.scenario
+        paths = ("critical_path_seconds", "lower_bound_seconds")
+        of_memory = ("weights_bytes", "activations_bytes", "workspace_bytes", "total_bytes", "capacity_bytes", "fits")
         return {
             "schema_version": SCHEMA_VERSION,
-            "model": s.model,
-            "gpu": s.gpu,
-            "runtime": s.runtime,
-            **({"ort_version": s.ort_version} if s.ort_version else {}),
-            "precision": s.precision,
-            "method": s.method,
-            "latency": {
-                "seconds": self.seconds,
-                "low_seconds": self.low_seconds,
-                "high_seconds": self.high_seconds,
-                "interval": self.interval,
-                "scope": self.scope,
-            },
-            "sum_seconds": self.sum_seconds,
-            "critical_path_seconds": self.critical_path_seconds,
-            "lower_bound_seconds": self.lower_bound_seconds,
-            "throughput_per_second": self.throughput_per_second,
-            "bound_by": self.bound_by,
-            "work": self.work,
-            "memory": {
-                "weights_bytes": m.weights_bytes,
-                "activations_bytes": m.activations_bytes,
-                "workspace_bytes": m.workspace_bytes,
-                "total_bytes": m.total_bytes,
-                "capacity_bytes": m.capacity_bytes,
-                "fits": m.fits,
-            },
+            **_of(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision", "method"),
+            "latency": _of(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
+            **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
+            "memory": _of(self.memory, *of_memory),
             "kernels": [k.to_dict() for k in self.kernels],
-            "warnings": [{"code": w.code, "message": w.message, "nodes": list(w.nodes)} for w in self.warnings],
+            "warnings": [{**_of(w, "code", "message"), "nodes": list(w.nodes)} for w in self.warnings],
         }
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -227,3 +221,108 @@ class Prediction:
         if self.seconds > reach and self.run.method.scheduled:
             found.append(Gap(last, "", self.seconds - reach, "host"))
         return tuple(sorted(found, key=lambda gap: -gap.seconds))
+
+
+def summarise(run: Run, j: int = 0) -> Prediction:
+    """The prediction of a run for device j."""
+    e, timeline, total = run.estimates, run.timeline, float(run.timeline.total_s[j])
+    rows = _kernels(run, j)
+    busy = min(_busy(rows), total)
+    low, high = _interval(run, j, total, busy)
+    bound = float(timeline.lower_bound_s[j])
+    works = [(k.repeat, k.work) for k in run.kernels.rows]
+    matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
+    read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
+    return Prediction(
+        scenario=run.scenario_on(j), seconds=total, low_seconds=max(low, bound), high_seconds=high, interval=COVERAGE,
+        scope=_scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
+        critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=bound,
+        throughput_per_second=run.graph.batch / total, shares=_shares(rows, busy, total),
+        totals=(
+            ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
+            ("bytes_read", read), ("bytes_written", written),
+        ),
+        memory=run.memory(j), kernels=rows, warnings=notes(run, j), power_factor=float(e.power_factor[j]),
+        run=run, column=j,
+    )  # fmt: skip
+
+
+def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
+    """Every kernel of device j."""
+    e, timeline, rows = run.estimates, run.timeline, run.kernels.rows
+    seconds, width = e.seconds[:, j], e.half_width[:, j]
+    low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
+    columns = (
+        seconds, low, high, e.bound[:, j], e.transfer, e.source[:, j], e.variant[:, j],
+        timeline.start_s[:, j], timeline.streams[:, j], timeline.stalled_on[:, j],
+    )  # fmt: skip
+    return tuple(
+        KernelPrediction(
+            name=k.name, nodes=k.nodes, op=k.op, seconds=s, low_seconds=least, high_seconds=most,
+            flops=k.repeat * k.work.flops, bytes_read=k.repeat * k.work.bytes_read,
+            bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
+            source=source, start_seconds=start, stream=stream, work=k.work,
+            after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
+        )
+        for k, s, least, most, bound, transfer, source, variant, start, stream, stall in zip(
+            rows, *(c.tolist() for c in columns), strict=True
+        )
+    )  # fmt: skip
+
+
+def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float]:
+    """The range of a run.
+
+    The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own; and so does the run as a
+    whole, for what neither knows (clocks, versions). Of methods with an error class of their own the last two are not
+    known: their ranges are the kernels'.
+    """
+    half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
+    if not run.method.error_class:
+        beside = known["run"].get(run.runtime.name, known["run"]["other"])
+        idle = (total - busy) * known["host"]
+        half_width = float(np.hypot(np.hypot(busy * half_width, idle) / total, beside))
+    return total * float(np.exp(-half_width)), total * float(np.exp(half_width))
+
+
+def _busy(rows: tuple[KernelPrediction, ...]) -> float:
+    """Seconds in which any kernel runs."""
+    busy = reach = 0.0
+    for k in sorted(rows, key=lambda k: k.start_seconds):
+        end = k.start_seconds + k.seconds
+        busy += max(0.0, end - max(k.start_seconds, reach))
+        reach = max(reach, end)
+    return busy
+
+
+def _shares(rows: tuple[KernelPrediction, ...], busy: float, total: float) -> tuple[tuple[str, float], ...]:
+    """What bounds the run: each kernel's time to its own bound, time without a kernel to launch.
+
+    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
+    """
+    parts = dict.fromkeys(BOUND_BY, 0.0)
+    for k in rows:
+        parts[k.bound_by] += k.seconds
+    together = sum(parts.values())
+    shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
+    shares["launch"] += max(0.0, 1 - sum(shares.values()))
+    return tuple(shares.items())
+
+
+def _scope(run: Run, j: int) -> str:
+    """What is inside the time, and what is not."""
+    s, under = run.scenario, run.runtime.describe
+    copies = "inputs and outputs stay on the device"
+    if s.include_transfers:
+        copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
+    if not run.method.scheduled:
+        power = "" if run.method.power_limit else "no power budget, "
+        left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
+        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
+    if PLATFORMS[run.devices[j].kind].launches:
+        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
+        host = f"launched by {run.cpu.describe} (assumed)"
+        inside = f"{launch} under {under.split(',')[0]}, {host}; {copies}"
+    else:
+        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
+    return f"steady state, {inside}; session start and warm-up excluded"

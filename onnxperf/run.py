@@ -9,7 +9,7 @@ kept under these arguments, so that a run under another term, such as a method, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
@@ -60,7 +60,7 @@ class Run:
 
     Every stage is made when it is first asked for. Raises UsageError where terms don't go together or with a device.
     Devices are columns of every stage from the estimates on, so they must be run in the same way: `columns` groups
-    them. `device_notes` says what there is to know of each device's name.
+    them. `device_notes`: of each device, what its name or the search for a batch left to say.
     """
 
     graph: Graph = field(repr=False)
@@ -77,8 +77,9 @@ class Run:
             ids = ", ".join(d.id for d in self.devices)
             raise UsageError(f"{ids} can't share one run in precision {self.scenario.precision}: predict each alone")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (self.graph, self.devices, self.scenario, self.constants, self.device_notes)
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: no stages, which are made again."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"kept": Kept()}
 
     def under(self, **terms: Any) -> Run:
         """The same run under other terms of the scenario, of TERMS; stages that don't depend on them are shared.
@@ -94,9 +95,8 @@ class Run:
         """The run of device j without the others."""
         if len(self.devices) == 1:
             return self
-        return replace(
-            self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=self.device_notes[j : j + 1]
-        )
+        notes = self.device_notes[j : j + 1]
+        return replace(self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=notes)
 
     def scenario_on(self, j: int) -> Scenario:
         """The scenario of device j."""
@@ -185,13 +185,6 @@ def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
 def usual_host(device: Device) -> str:
     """The host that is assumed for a device: the module's own processor where memory is shared, else a server's."""
     return "jetson" if device.memory_kind.startswith("LPDDR") else "server"
-
-
-def _made_again(
-    graph: Graph, devices: tuple[Device, ...], scenario: Scenario, c: Constants, notes: tuple[tuple[Note, ...], ...]
-) -> Run:
-    """A run from a pickle, which holds no stages."""
-    return Run(graph, devices, scenario, c, device_notes=notes)
 
 
 def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Constants) -> tuple[HostCosts, ...]:

@@ -70,6 +70,8 @@ def check(s: Scenario, device: Device) -> None:
         ("optimisation level", s.opt_level, tuple(LEVELS)),
         ("host", s.host, tuple(HOSTS)),
     ):
+        if not isinstance(value, str):
+            raise UsageError(f"{what} can't be a {type(value).__name__}: give a name, one of {', '.join(allowed)}")
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
     for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
@@ -88,6 +90,12 @@ def check(s: Scenario, device: Device) -> None:
         raise UsageError(f"streams must be a whole number from 1 to {MAX_STREAMS}, not {s.streams!r}")
     if s.cuda_graph and s.streams > 1:
         raise UsageError("a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph")
+    method, power = METHODS[s.method], s.power_limit_W is not None
+    laid_out = (("--streams", s.streams > 1), ("--cuda-graph", s.cuda_graph))
+    unused = [flag for flag, given in laid_out if given and not method.scheduled]
+    unused += ["--power-limit"] if power and not method.power_limit else []
+    if unused:
+        raise UsageError(f"{', '.join(unused)} would change nothing under the method {s.method}: leave that out")
     platform = PLATFORMS[device.kind]
     if platform.launches:
         if runtime.synchronous and (s.cuda_graph or s.streams > 1):

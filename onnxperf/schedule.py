@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from onnxperf.latency import Estimates
 from onnxperf.latency.terms import Array
-from onnxperf.lower import COMPUTE, COPY, TO_DEVICE, TO_HOST, Kernels
+from onnxperf.lower import TO_DEVICE, TO_HOST, Kernels
 from onnxperf.runtimes import Host, HostCosts
 
+COMPUTE, COPY = "compute", "copy"  # names of streams
 #: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,
 #: the host that had not launched it yet, or copies between host and device.
 STREAM, HOST, COPIES = range(3)
@@ -21,15 +22,14 @@ STALLS = ("stream", "host", "copies")
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Start and end of every kernel [n, g], and for the run [g]: its length, the critical path (the longest path
-    through the kernels' DAG, with unlimited streams), and that path at speed-of-light bounds.
+    """The start of every kernel [n, g], and for the run [g]: its length, the critical path (the longest path through
+    the kernels' DAG, with unlimited streams), and that path at speed-of-light bounds.
 
     `streams` [n, g] names each kernel's stream on each device; `stalled_on` [n, g] says what each kernel waited for
     last, an index into STALLS. All times are seconds from the moment at which the host enters the run.
     """
 
     start_s: Array
-    end_s: Array
     total_s: Array
     critical_path_s: Array
     lower_bound_s: Array
@@ -56,13 +56,12 @@ def schedule(
     queues = np.full((n, g), COMPUTE, dtype="<U16")
     for j in range(g):
         tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
-        placed = run_tasks(tasks, host, streams)
-        queues[:, j] = [p.stream for p in placed.tasks]
-        start[:, j] = [p.start_s for p in placed.tasks]
-        stalled_on[:, j] = [p.stalled_on for p in placed.tasks]
-        total[j] = placed.end_s
+        placed, total[j] = run_tasks(tasks, host, streams)
+        queues[:, j] = [p.stream for p in placed]
+        start[:, j] = [p.start_s for p in placed]
+        stalled_on[:, j] = [p.stalled_on for p in placed]
     critical, bound = _paths(kernels, estimates)
-    return Timeline(start, start + estimates.seconds, total, critical, bound, queues, stalled_on)
+    return Timeline(start, total, critical, bound, queues, stalled_on)
 
 
 def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
@@ -71,8 +70,8 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
     n, g = seconds.shape
     end = np.cumsum(seconds, axis=0)
     total = end[-1] if n else np.array([c.run_s for c in costs])
-    names = np.array([[k.stream] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
-    return Timeline(end - seconds, end, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
+    names = np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
+    return Timeline(end - seconds, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
@@ -82,8 +81,8 @@ def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
     for i, k in enumerate(kernels.rows):  # rows come after what they wait for
         ready = finish[:, list(k.after)].max(axis=1) if k.after else 0.0
         finish[:, i] = ready + seconds[:, i]
-    longest, bound = finish.max(axis=1, initial=0.0)
-    return longest, bound
+    critical, bound = finish.max(axis=1, initial=0.0)
+    return critical, bound
 
 
 class HostThread(NamedTuple):
@@ -123,23 +122,15 @@ class Placed(NamedTuple):
     stalled_on: int
 
 
-class Layout(NamedTuple):
-    """All tasks in time, and when the host knows that the last one has ended."""
-
-    tasks: tuple[Placed, ...]
-    end_s: float
-
-
 def _tasks(
     kernels: Kernels, e: Estimates, j: int, costs: HostCosts, cpu: Host, cuda_graph: bool
 ) -> tuple[list[Task], HostThread]:
     """The kernels as tasks of device j, and its host."""
+    launches, tail = kernels.host_seconds(costs, cpu)
+    host = HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
-        launches, tail = [0.0] * len(kernels.rows), 0.0
-        host = HostThread(costs.replay_s, tail, costs.sync_s, costs.replay_gap_s)
-    else:
-        launches, tail = kernels.host_seconds(costs, cpu)
-        host = HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
+        launches = [0.0] * len(kernels.rows)
+        host = HostThread(costs.replay_s, 0.0, costs.sync_s, costs.replay_gap_s)
     columns = zip(kernels.rows, launches, e.seconds[:, j].tolist(), e.occupancy[:, j].tolist(), strict=True)
     return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns], host
 
@@ -148,45 +139,42 @@ def _tasks(
 _ENGINES = {TO_DEVICE: COPY, TO_HOST: f"{COPY}-2"}
 
 
+@dataclass(slots=True)
 class _Queue:
     """A stream or a copy engine: its tasks run one after the other, in the order in which they were launched.
 
-    free_s: when it can start another task, the gap after its last one included; last: that task, None before the
-    first; occupancy: of that task.
+    free_s: when it can start another task, the gap after its last one included; last: that task, None before the first.
     """
 
-    __slots__ = ("free_s", "last", "name", "occupancy")
-
-    def __init__(self, name: str):
-        self.name, self.free_s, self.occupancy = name, 0.0, 0.0
-        self.last: Task | None = None
+    name: str
+    free_s: float = 0.0
+    last: Task | None = None
 
 
 class _Rank:
     """One process: its host thread's clock, its streams, and its copy engines.
 
-    With one stream there are no engines: copies run on it, too. last: the task that was launched last, and
-    last_start_s: its start.
+    With one stream there are no engines: copies run on it, too. queues: the streams and engines, which can be busy at
+    once; last: the task that was launched last; last_start_s: its start.
     """
 
     def __init__(self, host: HostThread, streams: int):
         self.clock_s = host.start_s
         self.streams = [_Queue(COMPUTE if i == 0 else f"{COMPUTE}-{i + 1}") for i in range(streams)]
         self.engines = {} if streams == 1 else {way: _Queue(name) for way, name in _ENGINES.items()}
+        self.queues = (*self.streams, *self.engines.values())
         self.last_start_s = 0.0
         self.last: Task | None = None
-
-    def queues(self) -> Iterable[_Queue]:
-        """The streams and engines, which can be busy at once."""
-        return (*self.streams, *self.engines.values())
 
     def queue_of(self, task: Task) -> _Queue:
         """The copy engine of a copy's direction, or the stream that is free first."""
         return self.engines.get(task.way) or min(self.streams, key=lambda q: q.free_s)
 
 
-def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layout:
+def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tuple[list[Placed], float]:
     """Start every task when it is launched, its queue is free, what it reads is there, and the device has room.
+
+    Returns where each task runs, and when the host knows that the last one has ended.
 
     tasks: in launch order, each after those that it waits for. The host thread of each rank launches its tasks in
     order, and waits for the end of a task that blocks. With one stream, copies and kernels run on it one after the
@@ -206,30 +194,29 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> Layo
         inputs_ready = max((ready[i] for i in task.after), default=0.0)
         start = max(launched, queue.free_s, inputs_ready, rank.last_start_s)
         if streams > 1:
-            start = _with_room(start, task.occupancy, rank.queues(), gap)
+            start = _with_room(start, task.occupancy, rank.queues, gap)
         after_copy = any(tasks[i].way and ready[i] == start for i in task.after)
         after_copy |= queue.last is not None and queue.last.way != "" and start == queue.free_s
         stalled_on = _stall(task, start == launched, after_copy, rank)
         end = max(start + task.seconds + task.repeat * gap, rank.clock_s + task.seconds / task.repeat + gap)
-        queue.free_s, queue.occupancy, queue.last = end, task.occupancy, task
+        queue.free_s, queue.last = end, task
         if task.blocks:
             rank.clock_s = end - gap + task.repeat * host.sync_s
         rank.last_start_s, rank.last = start, task
         ready.append(end)
         placed.append(Placed(COPY if task.way and not rank.engines else queue.name, start, stalled_on))
-    last = max((q.free_s - gap for r in ranks.values() for q in r.queues()), default=0.0)
+    last = max((q.free_s - gap for r in ranks.values() for q in r.queues), default=0.0)
     clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
-    return Layout(tuple(placed), max(last, clock + host.tail_s) + host.sync_s)
+    return placed, max(last, clock + host.tail_s) + host.sync_s
 
 
-def _with_room(start: float, occupancy: float, queues: Iterable[_Queue], gap: float) -> float:
+def _with_room(start: float, occupancy: float, queues: Sequence[_Queue], gap: float) -> float:
     """The first moment from `start` on at which the tasks that still run leave this one room."""
-    queues = tuple(queues)
-    while True:
-        running = [q for q in queues if q.free_s - gap > start]
-        if not running or sum(q.occupancy for q in running) + occupancy <= 1 + 1e-9:
-            return start
-        start = min(q.free_s - gap for q in running)
+    while running := [(q.free_s - gap, q.last.occupancy) for q in queues if q.last and q.free_s - gap > start]:
+        if sum(taken for _, taken in running) + occupancy <= 1 + 1e-9:
+            break
+        start = min(end for end, _ in running)
+    return start
 
 
 def _stall(task: Task, just_launched: bool, after_copy: bool, rank: _Rank) -> int:

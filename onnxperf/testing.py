@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +14,6 @@ import pytest
 from onnxperf.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    import os
-
-    from gpu_specs import Device
     from onnxperf.prediction import Prediction
 
 
@@ -26,15 +23,7 @@ def assert_latency() -> Callable[..., Prediction]:
     return _assert_latency
 
 
-def _assert_latency(
-    model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-    *,
-    gpu: str | os.PathLike[str] | Device,
-    max_ms: float | None = None,
-    max_gb: float | None = None,
-    **terms: Any,
-) -> Prediction:
+def _assert_latency(*model_and_examples: Any, **terms: Any) -> Prediction:
     """Predict one run, and fail the test where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9).
 
     All parameters, and what else is raised, are those of `onnxperf.check`. The prediction is given back.
@@ -42,6 +31,6 @@ def _assert_latency(
     from onnxperf.decide.budget import check  # only here: the plugin is loaded with every run of pytest
 
     try:
-        return check(model, example_inputs, gpu=gpu, max_ms=max_ms, max_gb=max_gb, **terms)
+        return check(*model_and_examples, **terms)
     except BudgetExceeded as e:
         pytest.fail(str(e), pytrace=False)

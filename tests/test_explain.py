@@ -17,8 +17,8 @@ from onnxperf.graph import Graph
 from onnxperf.latency import shipped
 from onnxperf.latency.constants import Constants
 from onnxperf.pipeline import Request, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 from tests.test_cli import SAMPLES, golden, run
 
@@ -106,6 +106,16 @@ def test_factors_multiply_to_the_rate(sizes: list[int], gpu: str, precision: str
     e = explain.explain(of_product(tuple(sizes), gpu, precision=precision))
     check(e)
     assert e.steps[0].rate == e.peak
+
+
+@pytest.mark.parametrize("method", ["tile-wave", "sum", "roofline"])
+def test_corrections_are_a_step_where_the_method_has_them(method: str) -> None:
+    l4 = gpu_specs.load("l4")
+    found = replace(l4.corrections, operators=replace(l4.dense_flops, pairs=(("MatMul", 2.0),)))
+    request = Request(explain.product_graph((512, 768, 1024)), terms={"method": method})
+    e = explain.explain(run_of(request, replace(l4, corrections=found)))
+    assert e.steps[-1].seconds == pytest.approx(e.seconds, rel=1e-8)
+    assert ("calibration" in {s.name for s in e.steps}) == (method != "roofline")
 
 
 def test_details_belong_to_the_chosen_tile() -> None:

@@ -316,7 +316,7 @@ METHOD = """
 
     METHOD = Method(
         name="my-method", describe="twice the speed-of-light bound, added up", times=twice,
-        own_form="twice the bound",
+        own_terms=True,
     )
 """
 
@@ -579,11 +579,47 @@ def test_what_a_module_lacks_is_told_with_its_file(tree: Tree, package: str, tex
 
 
 @pytest.mark.slow
-def test_a_module_that_does_not_load_is_told_by_its_name(tree: Tree) -> None:
-    added(tree.folder, "onnxperf/methods/half_made.py", "1 / 0")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("from onnxperf.latency import Method\nMETHOD = Method('half-made', 'no function', 3)",
+         "TypeError: times of the method 'half-made' must be a function, not 3"),
+    ],
+)  # fmt: skip
+def test_a_module_that_does_not_load_is_told_by_its_name(tree: Tree, text: str, says: str) -> None:
+    added(tree.folder, "onnxperf/methods/half_made.py", text)
     done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
-    says = "onnxperf.methods.half_made can't be loaded: ZeroDivisionError: division by zero"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"onnxperf: {says}\n")
+    told = f"onnxperf: onnxperf.methods.half_made can't be loaded: {says}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+WRONG = """
+    from onnxperf.latency import Method
+
+    def times(works, cards, c, stored, bound):
+        return {gives}
+
+    METHOD = Method("half-made", "what is wrong", times{more})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gives", "more", "code", "says"),
+    [
+        ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float, where a method gives KernelTerms"),
+        ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1), where a method gives"),
+        ("bound", ", error_class='none'", 2, "the constants have no ranges for the error class 'none'"),
+        ("bound.second", "", 70, "unless that file is yours (AttributeError: 'KernelTerms' object has no"),
+        ("bound.second", "", 70, "half_made.py, line 5)"),
+    ],
+)
+def test_what_is_wrong_with_a_method_is_told(tree: Tree, gives: str, more: str, code: int, says: str) -> None:
+    added(tree.folder, "onnxperf/methods/half_made.py", WRONG.format(gives=gives, more=more))
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4", "--method", "half-made")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert says in done.stderr
 
 
 @pytest.mark.slow

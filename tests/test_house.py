@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxperf import arguments, methods, passes, runtimes
+from onnxperf import methods, passes, runtimes
+from onnxperf.cli import arguments
 from tests.conftest import SLOW, TESTS
 
 ROOT = Path(__file__).parents[1]
@@ -21,8 +22,8 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 ROOMS = (
     "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
     "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "prediction",
-    "summary", "pipeline", "report", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain",
-    "gpus", "compare", "validate", "arguments", "cli", "__main__",
+    "pipeline", "decide", "testing", "measure", "datasets", "derive", "calibrate", "explain", "compare", "validate",
+    "views", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.

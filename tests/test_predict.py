@@ -23,10 +23,12 @@ from onnx import parser
 import gpu_specs
 import onnxperf
 from onnxperf import Prediction, predict
+from onnxperf.graph import read
 from onnxperf.methods import METHODS
 from onnxperf.passes import PRECISIONS
+from onnxperf.pipeline import MAX_BATCH
+from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
-from onnxperf.summary import _busy, _shares
 from tests.zoo import PLAIN, sizes
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +131,13 @@ def test_the_contracts_hold(case: Any) -> None:
         assert dag.nodes[name]["kernel"].seconds == dag.nodes[name]["seconds"]
         finish[name] = dag.nodes[name]["seconds"] + max((finish[b] for b in dag.predecessors(name)), default=0.0)
     assert max(finish.values()) == pytest.approx(p.critical_path_seconds)
+
+
+def test_the_json_names_an_older_release_only_where_one_was_asked_for() -> None:
+    for terms, more in (({}, set()), ({"ort_version": "1.12"}, {"ort_version"})):
+        plain = predict(SAMPLES / "mobilenetv2.onnx", gpu="l4", **terms).to_dict()
+        SCHEMA.validate(plain)
+        assert plain.keys() - SCHEMA.schema["required"] == more
 
 
 @pytest.fixture(scope="module")
@@ -475,11 +484,36 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"ort_transformers": True, "runtime": "tensorrt"}, "the runtime is tensorrt"),
         *(({**terms, "runtime": "ort-cpu"}, "ort-cpu computes on a processor and has no streams and no CUDA graph")
           for terms in ({"streams": 2}, {"cuda_graph": True})),
+        ({"method": "sum", "streams": 2}, "--streams would change nothing under the method sum"),
+        ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "--cuda-graph, --power-limit would change"),
+        ({"method": "roofline", "host": "server"}, "--host would change nothing under the method roofline"),
+        ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of roofline, sum, tile-wave"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(terms: Any, message: str) -> None:
     with pytest.raises(onnxperf.UsageError, match=message):
         predict(SAMPLES / "resnet50.onnx", gpu="l4", **terms)
+
+
+def test_the_model_is_read_once_for_all_batches_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, whole = [], read.read
+    monkeypatch.setattr(read, "read", lambda model: reads.append(model) or whole(model))
+    fitting = predict(RELU, gpu="h100", fit=True)
+    assert fitting.scenario.batch == MAX_BATCH
+    assert [w.code for w in fitting.warnings[:2]] == ["gpu-alias", "fit-limit"]
+    assert len(reads) == 1
+    assert predict(RELU, gpu="h100", batch=MAX_BATCH).seconds == fitting.seconds
+
+
+def test_ranges_are_called_wider_only_where_they_are() -> None:
+    """Of a method with ranges of its own, and of a calibrated device, they are the same for all kernels."""
+    tiny = parser.parse_model(SMALL + "(float[2,4] x) => (float[2,4] y) { y = Relu(x) }")
+    l4 = gpu_specs.load("l4")
+    calibrated = dataclasses.replace(l4, corrections=dataclasses.replace(l4.corrections, half_width=0.1))
+    for gpu, method, wider in (("l4", "tile-wave", True), ("l4", "sum", False), (calibrated, "tile-wave", False)):
+        p = predict(tiny, gpu=gpu, method=method)
+        (said,) = (w.message for w in p.warnings if w.code == "outside-calibration")
+        assert said.endswith(": ranges are wider" if wider else ": ranges are no wider for it")
 
 
 def test_what_no_row_tells_of_the_host_is_said_to_be_assumed() -> None:

@@ -17,9 +17,9 @@ from onnxperf.errors import UsageError
 from onnxperf.latency import estimate
 from onnxperf.methods import METHODS
 from onnxperf.pipeline import Request, find, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario
-from onnxperf.summary import summarise
 from tests.device_files import PROCESSOR
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -97,7 +97,7 @@ def test_cards_that_can_not_share_a_run_are_refused() -> None:
 
 def test_a_term_that_comes_back_finds_its_stages_again(run: Run) -> None:
     there = run.under(precision="fp16", streams=2)
-    again = there.under(method="sum").under(precision="keep", streams=1, method="tile-wave")
+    again = there.under(method="sum", streams=1).under(precision="keep", method="tile-wave")
     assert stages(again) == stages(run)  # arrays have no order: equal only where they are the same
 
 
@@ -113,6 +113,8 @@ def test_a_term_that_is_wrong_is_refused_before_any_stage(run: Run) -> None:
         run.under(method="guess")
     with pytest.raises(UsageError, match="leave --streams at 1"):
         run.under(cuda_graph=True, streams=2)
+    with pytest.raises(UsageError, match="--cuda-graph would change nothing under the method sum"):
+        run.under(cuda_graph=True).under(method="sum")
 
 
 # several devices
@@ -215,6 +217,12 @@ def test_each_card_has_a_largest_batch_of_its_own() -> None:
     found = onnxperf.predict(wide, gpu=["p4", "t4", "p4"], fit=True)
     assert found[0] == found[2] and 100 < found[0].scenario.batch < found[1].scenario.batch
     assert found[1] == onnxperf.predict(wide, gpu="t4", fit=True)
+
+
+def test_what_is_inside_the_time_follows_from_the_method_on_a_processor_too(processor: Path) -> None:
+    whole, added = (onnxperf.predict(model("mobilenetv2"), gpu=processor, method=m) for m in ("tile-wave", "sum"))
+    assert "with what the runtime spends on each operator" in whole.scope and added.seconds < whole.seconds
+    assert added.scope.startswith("the sum of all kernels by the sum method; no launch gaps, no host time")
 
 
 def test_a_processor_is_no_column_beside_a_card(run: Run, processor: Path) -> None:

@@ -16,8 +16,8 @@ from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
 from onnxperf.lower import Kernels
 from onnxperf.measure.record import Measurement
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 
 WHOLE = "the whole run"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import sys
 import traceback
@@ -12,8 +11,8 @@ from typing import NoReturn
 import click
 
 from onnxperf import __version__
-from onnxperf.arguments import debug
 from onnxperf.cli import models, on_device, predictions
+from onnxperf.cli.arguments import debug
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.output import prepare_streams, settle_streams
 
@@ -57,14 +56,12 @@ def _run() -> tuple[int, str]:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: what was measured is kept
         prepare_streams()
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="onnxperf", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):  # whoever reads has enough; click and rich then exit by themselves
         return 0, ""
     except click.ClickException as e:
-        text = io.StringIO()
-        e.show(text)
-        return UsageError.exit_code, text.getvalue().rstrip()
+        return UsageError.exit_code, _told(e)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     except Error as e:
@@ -77,6 +74,17 @@ def _run() -> tuple[int, str]:
     except Exception as e:
         if "--debug" in sys.argv:
             return BUG, traceback.format_exc().rstrip()
-        what = printable(f"{type(e).__name__}: {str(e)[:200]}")
-        return BUG, f"onnxperf: this is a bug of ours ({what}); please report it to {REPORT_TO}, with --debug"
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        what = printable(f"{type(e).__name__}: {str(e)[:200]}, in {last.filename}, line {last.lineno}")
+        ours = f"this is a bug of ours, unless that file is yours ({what})"
+        return BUG, f"onnxperf: {ours}; please report it to {REPORT_TO}, with --debug"
     return 0, ""
+
+
+def _told(e: click.ClickException) -> str:
+    """What click says of arguments that are wrong, in a line; the help where it shows that for want of any."""
+    says, context = e.format_message(), getattr(e, "ctx", None)
+    if type(e).__name__ == "NoArgsIsHelpError":  # older versions of click have none
+        return says
+    command = context.command_path if context else "onnxperf"
+    return f"onnxperf: {printable(' '.join(says.split())).rstrip('.')}; see {command} --help"

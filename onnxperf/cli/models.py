@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.arguments import OUT, debug, of_an_export, parse_input
+from onnxperf.cli.arguments import OUT, Example, debug, of_an_export
 from onnxperf.errors import printable
 
 
@@ -26,7 +26,7 @@ def export() -> None:
 @click.argument("model", metavar="MODULE:FACTORY")
 @of_an_export
 @debug
-def export_torch(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
+def export_torch(model: str, inputs: list[Example], **terms: Any) -> None:
     """Write a PyTorch model. MODULE is imported, which runs its code.
 
     MODULE is a module found from the working directory, or a file (*.py); FACTORY in it is called without arguments,
@@ -39,14 +39,14 @@ def export_torch(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
     """
     from onnxperf.export import command
 
-    command.run(model, "torch", [parse_input(text) for text in inputs], **terms)
+    command.run(model, "torch", inputs, **terms)
 
 
 @export.command("keras")
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @of_an_export
 @debug
-def export_keras(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
+def export_keras(model: str, inputs: list[Example], **terms: Any) -> None:
     """Write a Keras model: a file (*.keras, *.h5), or the folder of a SavedModel.
 
     --input gives sizes that MODEL leaves open. Code in a file of Keras is never run; a SavedModel is loaded, which can
@@ -58,7 +58,7 @@ def export_keras(model: str, inputs: tuple[str, ...], **terms: Any) -> None:
     """
     from onnxperf.export import command
 
-    command.run(model, "tf", [parse_input(text) for text in inputs], **terms)
+    command.run(model, "tf", inputs, **terms)
 
 
 @click.command()

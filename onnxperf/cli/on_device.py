@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.arguments import PROVIDERS, counted_here, debug, of_a_job, scored_here
+from onnxperf.cli.arguments import PROVIDERS, counted_here, debug, given, scored_here
 
 
 @click.command()
@@ -26,7 +26,7 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
     """
     from onnxperf.measure import show
 
-    show.run(model, json_to, **of_a_job(terms))
+    show.run(model, json_to, **given(terms))
 
 
 @click.command()
@@ -50,7 +50,7 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
     """
     from onnxperf.validate import command
 
-    command.run(model, gpu, data, json_to, **of_a_job(terms))
+    command.run(model, gpu, data, json_to, **given(terms))
 
 
 @click.command()

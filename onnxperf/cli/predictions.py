@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf import arguments
-from onnxperf.arguments import SIZE_UNITS, TIME_UNITS, Quantity, Share, debug, of_a_run
+from onnxperf.cli.arguments import debug, limited, of_a_run, parse_product, parse_share, read_option
 from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import Request
     from onnxperf.run import Run
 
-max_latency_option = click.option(
-    "--max-latency", type=Quantity("duration", TIME_UNITS), metavar="8ms", help="Exit 1 when slower."
-)
-max_memory_option = click.option(
-    "--max-memory", type=Quantity("size", SIZE_UNITS), metavar="2GB", help="Exit 1 when larger."
-)
-
 
 @click.command()
 @click.argument("model", type=click.Path())
@@ -33,8 +26,7 @@ max_memory_option = click.option(
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--detail", is_flag=True, help="Print all there is: shares, phases, every kernel, every note.")
 @click.option("--top", type=click.IntRange(min=0), help="Kernels to list.  [default: 0; all with --detail]")
-@max_latency_option
-@max_memory_option
+@limited
 @debug
 def predict(
     model: str, json_to: str | None, top: int | None, detail: bool, max_latency: float | None, max_memory: float | None,
@@ -51,16 +43,15 @@ def predict(
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
-    from onnxperf.summary import summarise
+    from onnxperf.prediction import summarise
 
-    run = _run(model, json_to, **terms)
-    prediction = summarise(run)
+    prediction = summarise(_run(model, json_to, **terms))
 
     def screen() -> None:
-        from onnxperf.report import show
         from onnxperf.tables import console
+        from onnxperf.views.prediction import show
 
-        show(console(), prediction, run.devices[0], top=top, detail=detail, changes=changes(prediction))
+        show(console(), prediction, top=top, detail=detail, changes=changes(prediction))
 
     deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
 
@@ -68,8 +59,7 @@ def predict(
 @click.command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @of_a_run
-@max_latency_option
-@max_memory_option
+@limited
 @debug
 def check(models: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any) -> None:
     """Predict one run of every MODEL and hold it to a limit; print a line for each.
@@ -84,7 +74,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
     """
     from onnxperf.decide.budget import keep
     from onnxperf.pipeline import find
-    from onnxperf.summary import summarise
+    from onnxperf.prediction import summarise
     from onnxperf.tables import duration, size
 
     if max_latency is None and max_memory is None:
@@ -117,7 +107,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
 @click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
-@click.option("--fail-above", type=Share(), metavar="5%", help="Exit 1 where B is slower than A by more.")
+@read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
     """Predict models A and B under the same terms, and say what differs and what that costs.
@@ -134,15 +124,14 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     if terms["fit"]:
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
     from onnxperf.decide.two_models import compare, keep
-    from onnxperf.pipeline import find
 
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
 
     def screen() -> None:
-        from onnxperf.decide.show import show
         from onnxperf.tables import console
+        from onnxperf.views.difference import show
 
-        show(console(), found, find(terms["gpu"])[0], top=top)
+        show(console(), found, top=top)
 
     deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
 
@@ -156,8 +145,8 @@ def _run(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **term
 
 
 def _request(
-    model: str | Graph, json_to: str | None, *, gpu: str, shapes: tuple[str, ...], dims: tuple[str, ...],
-    batch: int | None, fit: bool, trips: tuple[str, ...], clock: float | None, **terms: Any,
+    model: str | Graph, json_to: str | None, *, gpu: str, shapes: Mapping[str, Any], dims: Mapping[str, int],
+    batch: int | None, fit: bool, trip_counts: Mapping[str, int], **terms: Any,
 ) -> Request:  # fmt: skip
     """What SCENARIO's options ask for of a model."""
     from onnxperf.export import source
@@ -166,24 +155,21 @@ def _request(
     if not model:
         raise UsageError("the path of MODEL is empty")
     check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
-    return Request(
-        source(model, batch=batch, open_batch=fit)[0],
-        shapes=arguments.unique(shapes, arguments.parse_shape, "--shapes"),
-        dims=arguments.unique(dims, arguments.parse_dim, "--dim"),
-        batch=batch,
-        trip_counts=arguments.unique(trips, arguments.parse_count, "--trip-count"),
-        terms={**terms, "clock_Hz": None if clock is None else clock * 1e6},
-    )
+    read, _ = source(model, batch=batch, open_batch=fit)
+    return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, terms=terms)
 
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
-@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one product, with a B in front a batch of them.")
+@read_option("--gemm", read=parse_product, metavar="[Bx]MxNxK",
+             help="Instead of a model: one product, with a B in front a batch of them.")  # fmt: skip
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
-def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
+def explain(
+    model: str | None, node: str | None, gemm: tuple[int, ...] | None, json_to: str | None, **terms: Any
+) -> None:
     """Explain one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
 
     \b
@@ -193,14 +179,15 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     """
     if (model is None or node is None) if gemm is None else (model is not None or node is not None):
         raise UsageError("explain takes MODEL with --node NAME, or --gemm alone")
-    if gemm is not None and (given := [n for n in ("shapes", "dims", "batch", "fit", "trips") if terms[n]]):
+    if gemm is not None and (given := [n for n in ("shapes", "dims", "batch", "fit", "trip_counts") if terms[n]]):
         raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
     from onnxperf import explain as room
     from onnxperf.tables import console
+    from onnxperf.views.explanation import show
 
-    subject = room.product_graph(arguments.parse_product(gemm)) if gemm is not None else model or ""
+    subject = room.product_graph(gemm) if gemm is not None else model or ""
     explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
-    deliver(json_to, explanation.to_json, lambda: room.show(console(), explanation))
+    deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 
 @click.command()
@@ -216,9 +203,9 @@ def gpus(name: str | None, as_json: bool) -> None:
       onnxperf gpus l4
     """
     import gpu_specs
-    from onnxperf import gpus as cards
     from onnxperf.pipeline import find
     from onnxperf.tables import console
+    from onnxperf.views import cards
 
     json_to = "-" if as_json else None
     if name is None:

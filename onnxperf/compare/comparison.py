@@ -20,9 +20,8 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import Progress, measure
 from onnxperf.pipeline import find
-from onnxperf.prediction import Prediction
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.runtimes import RUNTIMES
-from onnxperf.summary import summarise
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed

@@ -11,7 +11,6 @@ from gpu_specs import Device
 from onnxperf.errors import BudgetExceeded, UsageError, printable
 from onnxperf.pipeline import predict
 from onnxperf.prediction import Prediction
-from onnxperf.report import blame
 from onnxperf.tables import duration, size
 
 MOST = 1e15  # milliseconds or GB
@@ -52,6 +51,12 @@ def keep(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> N
         reasons.append(f"{size(p.memory.total_bytes)} of memory is over the limit of {size(max_bytes)}; {_largest(p)}")
     if reasons:
         raise BudgetExceeded("; ".join(reasons))
+
+
+def blame(p: Prediction, count: int = 3) -> str:
+    """The kernels that take most of the time, for a message."""
+    worst = sorted(p.kernels, key=lambda k: -k.seconds)[:count]
+    return ", ".join(f"{printable(k.name)} ({printable(k.op)}, {duration(k.seconds)})" for k in worst)
 
 
 def _largest(p: Prediction) -> str:

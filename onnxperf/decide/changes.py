@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from onnxperf.errors import Error
-from onnxperf.prediction import Prediction
-from onnxperf.scenario import PLATFORMS
-from onnxperf.summary import summarise
+from contextlib import suppress
+from typing import Any
 
-WORTH = 0.97  # of the time: less is not named
+from onnxperf.errors import Error
+from onnxperf.prediction import Prediction, summarise
+from onnxperf.scenario import PLATFORMS
+
+WORTH = 0.97  # of the time: a change that saves less is not named
+FLAGS = {"precision": "--precision fp16", "cuda_graph": "--cuda-graph"}
 
 
 def changes(now: Prediction) -> list[tuple[str, Prediction]]:
@@ -15,20 +18,13 @@ def changes(now: Prediction) -> list[tuple[str, Prediction]]:
     run, s = now.run.alone(now.column), now.scenario
     if not run.method.scheduled or not PLATFORMS[run.devices[0].kind].launches:
         return []
-    half = {"precision": "fp16"} if s.precision in ("keep", "fp32", "tf32") else {}
-    replay = {"cuda_graph": True} if not s.cuda_graph and s.streams == 1 else {}
+    half: dict[str, Any] = {"precision": "fp16"} if s.precision in ("keep", "fp32", "tf32") else {}
+    replay: dict[str, Any] = {"cuda_graph": True} if not s.cuda_graph and s.streams == 1 else {}
     found = []
-    for what, terms in (
-        ("--precision fp16", half),
-        ("--cuda-graph", replay),
-        ("--precision fp16 --cuda-graph", {**half, **replay} if half and replay else {}),
-    ):
-        if not terms:
-            continue
-        try:
+    both = half | replay if half and replay else {}
+    for terms in filter(None, (half, replay, both)):
+        with suppress(Error):  # such as that a CUDA graph can't be captured
             then = summarise(run.under(**terms))
-        except Error:
-            continue
-        if then.seconds < WORTH * now.seconds:
-            found.append((what, then))
+            if then.seconds < WORTH * now.seconds:
+                found.append((" ".join(FLAGS[term] for term in terms), then))
     return found

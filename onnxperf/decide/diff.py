@@ -20,8 +20,16 @@ from onnxperf.latency import family_of
 from onnxperf.prediction import KernelPrediction, Prediction
 from op_models import Move, Pointwise, Transfer
 
-CAUSES = ("same", "slower", "faster", "changed", "added", "removed")
-ALIKE = 1e-2  # of its time: kernels with the same work that differ by less take the same
+#: Why two kernels, or a kernel and none, don't take the same time; and how that is said.
+CAUSES = {
+    "same": "same work and time",
+    "slower": "same work, slower in B",
+    "faster": "same work, faster in B",
+    "changed": "other work in B",
+    "added": "only in B",
+    "removed": "only in A",
+}
+ALIKE = 1e-2  # a share of the time: kernels with the same work that differ by less take the same
 CELLS = 1 << 25  # of the table that alignment fills, two bytes each
 LAYOUT = ("last", "ta", "tb")  # how an operand lies in memory is no other work
 FUSED = re.compile("^(Fused|Bias|Skip|Fast|Quick)(?=[A-Z])")  # before the name of an operator that does a little more
@@ -112,7 +120,7 @@ class Difference:
             "ratio": self.ratio,
             "launch_and_gaps_seconds": self.launch_and_gaps_seconds,
             "matched": {"kernels": len(matched), "seconds": total(matched)},
-            **{cause: [c.to_dict() for c in self.of(cause)] for cause in CAUSES[1:]},
+            **{cause: [c.to_dict() for c in self.of(cause)] for cause in CAUSES if cause != "same"},
             "groups": [
                 {"operator": operator, "cause": cause, "kernels": len(changes), "seconds": total(changes)}
                 for (operator, cause), changes in self.groups.items()
@@ -137,7 +145,7 @@ def difference(a: Prediction, b: Prediction) -> Difference:
     then what stands between the same neighbours and is of the same class, or does as much; then what is of the same
     class at all. What is left is in one of them alone.
     """
-    left, right = _traits(a), _traits(b)
+    left, right = ([_trait(k, p.power_factor) for k in p.kernels] for p in (a, b))
     pairs = in_order([x.work for x in left], [x.work for x in right])
     gap_a, gap_b = _gaps([i for i, _ in pairs], len(left)), _gaps([j for _, j in pairs], len(right))
     for key in LOOSER:
@@ -167,11 +175,8 @@ class _Trait:
         return (self.operator, *self.amount)
 
 
-def _traits(p: Prediction) -> list[_Trait]:
-    return [_trait(k, p.power_factor) for k in p.kernels]
-
-
 def _trait(k: KernelPrediction, factor: float) -> _Trait:
+    """A kernel's trait, in a run whose kernels the card's power limit slows by that factor."""
     w = k.work
     kind, sizes, type_, fields = type(w.size), w.size._asdict(), k.op.rpartition("::")[2], family_of(w).layer
     name = kind.__name__ if fields else FUSED.sub("", type_)
@@ -219,10 +224,9 @@ def in_order(a: Sequence[Key], b: Sequence[Key]) -> Pairs:
         if own[i - 1] == other[j - 1]:
             i, j = i - 1, j - 1
             pairs.append((head + i, head + j))
-        elif longest[i - 1, j] != longest[i, j - 1]:
-            i, j = (i - 1, j) if longest[i - 1, j] > longest[i, j - 1] else (i, j - 1)
-        else:
-            i, j = (i - 1, j) if own[i - 1] > other[j - 1] else (i, j - 1)
+        else:  # of two rests that are as long, the one without the larger number: the same where a and b are swapped
+            up = (longest[i - 1, j], own[i - 1]) > (longest[i, j - 1], other[j - 1])
+            i, j = (i - 1, j) if up else (i, j - 1)
     return sorted(pairs)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.decide.diff import Difference, difference
-from onnxperf.decide.show import blame
+from onnxperf.decide.diff import CAUSES, Difference, difference, total
 from onnxperf.errors import LimitExceeded, UsageError
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, opened
 from onnxperf.pipeline import Gpu, Request, find, run_of
-from onnxperf.prediction import Prediction
-from onnxperf.summary import summarise
+from onnxperf.prediction import Prediction, summarise
+from onnxperf.tables import duration, shortened
+
+ROUNDED = 1e-12  # seconds: what sums leave behind when they are rounded
 
 
 def compare(a: Request, b: Request, gpu: Gpu) -> Difference:
@@ -33,6 +34,21 @@ def keep(d: Difference, share: float) -> None:
         raise LimitExceeded(f"{over}; most of it: {blame(d)}")
 
 
+def blame(d: Difference, count: int = 3) -> str:
+    """What B takes longer for, for a message: the groups that cost most, and what no kernel accounts for."""
+    costs = [
+        (x, f"{len(c)} {shortened(o)} ({CAUSES[cause]})") for (o, cause), c in d.groups.items() if (x := total(c)) > 0
+    ]
+    costs.append((d.launch_and_gaps_seconds, "launches and gaps"))
+    most = sorted(((x, what) for x, what in costs if x > 0), reverse=True)[:count]
+    return ", ".join(f"{what} {signed(x)}" for x, what in most)
+
+
+def signed(seconds: float) -> str:
+    """A difference with its sign; what sums leave behind when they are rounded is none."""
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}" if abs(seconds) >= ROUNDED else "0"
+
+
 def _side(r: Request, gpu: Gpu, name: str) -> Prediction:
     try:
         return summarise(run_of(r, gpu))
@@ -46,9 +62,8 @@ def _names(r: Request) -> dict[str, set[str]]:
         return {"dims": set(), "shapes": set(), "trip_counts": set()}
     from onnxperf.graph.bind import declared_dims
     from onnxperf.graph.proto import LOOPS, graphs_in, nodes_in
-    from onnxperf.graph.read import read
 
-    top = read(r.model)[0].graph
+    top = opened(r.model).proto.graph
     infos = [i for g in (top, *graphs_in(top.node)) for i in (*g.input, *g.value_info, *g.output)]
     nodes = [*nodes_in(top.node)]
     return {

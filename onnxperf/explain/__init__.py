@@ -5,6 +5,5 @@ An explanation is the estimate itself, for one work on one card, with every term
 
 from onnxperf.explain.core import Explanation, Line, Section, Step, amount
 from onnxperf.explain.find import PRODUCT, explain, product_graph
-from onnxperf.explain.show import show
 
-__all__ = ["PRODUCT", "Explanation", "Line", "Section", "Step", "amount", "explain", "product_graph", "show"]
+__all__ = ["PRODUCT", "Explanation", "Line", "Section", "Step", "amount", "explain", "product_graph"]

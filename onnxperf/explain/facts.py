@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.latency import Constants, KernelTerms, Method, pipe_on
+from onnxperf.latency import KernelTerms, pipe_on
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.lower import Kernel
 from onnxperf.prediction import KernelPrediction
-from onnxperf.scenario import Scenario
+from onnxperf.run import Run
 from op_models import Transfer
 
 
@@ -24,24 +25,31 @@ def scalar(term: Any) -> float:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """All that is known of one kernel on one card; `seconds` and `joules` are those of one repeat.
+    """All that is known of one kernel on a run's first card; `seconds` and `joules` are those of one repeat.
 
     terms, bound: the terms of its estimate and of the speed-of-light bound, [1, 1]; factor: by how much the power limit
     slows it; read: the constants that were read for them, by dotted path.
     """
 
+    run: Run
     kernel: Kernel
     predicted: KernelPrediction
-    device: Device
-    scenario: Scenario
-    method: Method
-    constants: Constants
     terms: KernelTerms
     bound: KernelTerms
     seconds: float
     joules: float
     factor: float
     read: Mapping[str, Any]
+
+    @property
+    def device(self) -> Device:
+        """The card."""
+        return self.run.devices[0]
+
+    @cached_property
+    def cards(self) -> Cards:
+        """The card as latency models read it."""
+        return Cards([self.device], self.run.constants)
 
     @property
     def unit(self) -> str:
@@ -75,10 +83,4 @@ class KernelFacts:
     @property
     def executed(self) -> float:
         """Matrix FLOPs that are executed: masked tiles are skipped, transforms save products."""
-        cards = Cards([self.device], self.constants)
-        return scalar(Works([self.kernel.work], cards).executed) * self.detail.get("executed share", 1.0)
-
-    @property
-    def variant(self) -> str:
-        """The tile or algorithm that was chosen; "" where there is one only."""
-        return str(np.broadcast_to(self.terms.variant, (1, 1))[0, 0])
+        return scalar(Works([self.kernel.work], self.cards).executed) * self.detail.get("executed share", 1.0)

@@ -15,10 +15,8 @@ from onnxperf.explain.trace import traced
 from onnxperf.explain.waterfall import waterfall
 from onnxperf.graph import Graph
 from onnxperf.latency import single
-from onnxperf.lower import Kernel
-from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.prediction import KernelPrediction, Prediction, summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"
@@ -41,36 +39,21 @@ def explain(run: Run, node: str = PRODUCT) -> Explanation:
 
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
     """
-    rows, prediction, device = run.kernels.rows, summarise(run), run.devices[0]
-    at = _index(node, run)
-    kernel, predicted, scenario = rows[at], prediction.kernels[at], prediction.scenario
+    prediction, at = summarise(run), _index(node, run)
+    device, s, k, predicted = run.devices[0], run.scenario, run.kernels.rows[at], prediction.kernels[at]
     read: dict[str, Any] = {}
-    terms, bound = single(kernel.work, device, traced(run.constants, read), run.method, run.kernels.stored_bytes)
-    times = kernel.repeat
-    facts = KernelFacts(
-        kernel, predicted, device, scenario, run.method, run.constants, terms, bound,
-        seconds=predicted.seconds / times, joules=float(run.estimates.joules[at, 0]) / times,
-        factor=1.0 if kernel.way else prediction.power_factor, read=read,
-    )  # fmt: skip
+    terms, bound = single(k.work, device, traced(run.constants, read), run.method, run.kernels.stored_bytes)
+    seconds, joules = predicted.seconds / k.repeat, float(run.estimates.joules[at, 0]) / k.repeat
+    factor = 1.0 if k.way else prediction.power_factor
+    facts = KernelFacts(run, k, predicted, terms, bound, seconds, joules, factor, read)
     return Explanation(
-        kernel=predicted.name,
-        op=predicted.op,
-        nodes=predicted.nodes,
-        gpu=device.id,
-        card=device.name,
-        terms=f"{scenario.model}; {scenario.runtime}, {scenario.precision} precision, {scenario.method}",
-        remark="; ".join((*_remarks(node, at, rows, facts), *_warnings(prediction, predicted))),
-        seconds=facts.seconds,
-        low_seconds=predicted.low_seconds / times,
-        high_seconds=predicted.high_seconds / times,
-        interval=prediction.interval,
-        bound_by=predicted.bound_by,
-        unit=facts.unit,
-        peak=facts.peak,
-        achieved=facts.amount / facts.seconds if facts.seconds else 0.0,
-        sections=sections(facts),
-        steps=waterfall(facts),
-    )
+        kernel=k.name, op=k.op, nodes=k.nodes, gpu=device.id, card=device.name,
+        terms=f"{s.model}; {s.runtime}, {s.precision} precision, {s.method}",
+        remark="; ".join((*_remarks(node, at, facts), *_warnings(prediction, predicted))),
+        seconds=seconds, low_seconds=predicted.low_seconds / k.repeat, high_seconds=predicted.high_seconds / k.repeat,
+        interval=prediction.interval, bound_by=predicted.bound_by, unit=facts.unit, peak=facts.peak,
+        achieved=facts.amount / seconds if seconds else 0.0, sections=sections(facts), steps=waterfall(facts),
+    )  # fmt: skip
 
 
 def _index(name: str, run: Run) -> int:
@@ -82,16 +65,16 @@ def _index(name: str, run: Run) -> int:
     return max(found, key=lambda i: (rows[i].name == name, rows[i].work.matrix_flops, rows[i].work.bytes))
 
 
-def _remarks(name: str, at: int, rows: Sequence[Kernel], x: KernelFacts) -> Iterator[str]:
-    """What to say where the kernel is not simply the node's own."""
-    k, runtime = rows[at], x.scenario.runtime
+def _remarks(name: str, at: int, x: KernelFacts) -> Iterator[str]:
+    """What to say where the kernel, which is number `at` of the run's, is not simply the node's own."""
+    k, rows, s = x.kernel, x.run.kernels.rows, x.run.scenario
     if len(k.nodes) > 1:
         nodes = ", ".join(printable(n) for n in k.nodes)
-        yield f"{runtime} runs {nodes} as one kernel, {printable(k.op)}: its time is theirs"
+        yield f"{s.runtime} runs {nodes} as one kernel, {printable(k.op)}: its time is theirs"
     if more := [printable(other.name) for i, other in enumerate(rows) if i != at and name in other.nodes]:
         yield f"{printable(name)} has other kernels too: {', '.join(more)}"
-    if x.pipe == "tensor_tf32" and x.scenario.precision == "keep":
-        yield f"{runtime} lets products of FP32 run as TF32: --precision fp32 does not"
+    if x.pipe == "tensor_tf32" and s.precision == "keep":
+        yield f"{s.runtime} lets products of FP32 run as TF32: --precision fp32 does not"
     if k.repeat > 1:
         yield f"one of {k.repeat} runs of this kernel"
 
@@ -106,17 +89,13 @@ def _warnings(p: Prediction, k: KernelPrediction) -> Iterator[str]:
 def _missing(name: str, run: Run) -> str:
     """Why there is no kernel of that name: what became of the node, or which names are near."""
     shown, runtime = printable(name), run.scenario.runtime
-    for o in run.run_graph.operators:
-        if name == o.name or name in o.nodes:
-            type = printable(o.type)
-            if o.place == "host":
-                return f"{shown} ({type}) runs on the host under {runtime}: it has no kernel"
-            return f"{shown} ({type}) is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
-    for o in run.graph.operators:
-        if name == o.name or name in o.nodes:
-            return (
-                f"{shown} ({printable(o.type)}) has no kernel: {runtime} removes it, or makes it part of another node"
-            )
+    for o in (o for graph in (run.run_graph, run.graph) for o in graph.operators if name in (o.name, *o.nodes)):
+        what = f"{shown} ({printable(o.type)})"
+        if o.place == "host":
+            return f"{what} runs on the host under {runtime}: it has no kernel"
+        if o.place == "free":
+            return f"{what} is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
+        return f"{what} has no kernel: {runtime} removes it, or makes it part of another node"
     names = [*dict.fromkeys(n for k in run.kernels.rows for n in (k.name, *k.nodes))]
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
     hint = f"did you mean {', '.join(map(printable, near))}?" if near else "predict --detail lists all kernels"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import log
 
@@ -10,7 +9,6 @@ from onnxperf.explain.core import Line, Section, amount
 from onnxperf.explain.facts import KernelFacts, scalar
 from onnxperf.explain.trace import origins
 from onnxperf.latency import family_of
-from onnxperf.latency.cards import Cards
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
@@ -44,9 +42,11 @@ CARDS = {
 
 def sections(x: KernelFacts) -> tuple[Section, ...]:
     """Work, card, choice, bounds, power, interval, constants; in this order."""
-    parts = (("work", work), ("card", card), ("choice", choice), ("bounds", bounds), ("power", power))
-    more = (("interval", interval), ("constants read", constants))
-    return tuple(Section(title, lines) for title, part in (*parts, *more) if (lines := tuple(part(x))))
+    parts = {
+        "work": work, "card": card, "choice": choice, "bounds": bounds, "power": power, "interval": interval,
+        "constants read": constants,
+    }  # fmt: skip
+    return tuple(Section(title, lines) for title, part in parts.items() if (lines := tuple(part(x))))
 
 
 def work(x: KernelFacts) -> Iterator[Line]:
@@ -94,18 +94,17 @@ def card(x: KernelFacts) -> Iterator[Line]:
         formula = "; ".join(t for t in (lanes if x.pipe == "fp32" else "", swap) if t)
         yield Line(f"peak {x.pipe}", formula, d.dense_flops[x.pipe], "FLOP/s", cited(x.pipe))
     yield Line("DRAM", d.memory_kind, d.bandwidth_Bps, "B/s", cited("bandwidth_Bps"))
-    l2 = float(Cards([d], x.constants).l2_Bps[0, 0])
-    wide = f"{d.sms} SMs x {x.constants.l2['bytes_per_clock']:g} B x {amount(d.boost_hz, 'Hz')}"
+    l2 = float(x.cards.l2_Bps[0, 0])
+    wide = f"{d.sms} SMs x {x.run.constants.l2['bytes_per_clock']:g} B x {amount(d.boost_hz, 'Hz')}"
     yield Line("L2 cache", f"{d.l2_partitions} partition(s)", float(d.l2_bytes), "B", cited("l2_bytes"))
     yield Line("L2 rate", wide, l2, "B/s", origins().get("l2.bytes_per_clock", ""))
 
 
 def choice(x: KernelFacts) -> Iterator[Line]:
     """The variant (tile or algorithm), and every detail that the latency model gives: grid, waves, traffic."""
-    variant = x.variant
     where = f"latency, {type(x.kernel.work.size).__name__}"
-    if variant:
-        yield Line("form", "tile and split of k, or algorithm", variant, "", where)
+    if x.predicted.variant:
+        yield Line("form", "tile and split of k, or algorithm", x.predicted.variant, "", where)
     detail = {**x.detail, "SMs": float(x.device.sms)}
     if all(f in detail for f in FACTORS):
         text = " x ".join(amount(detail[f]) for f in FACTORS)
@@ -120,17 +119,16 @@ def choice(x: KernelFacts) -> Iterator[Line]:
     occupancy = scalar(x.terms.occupancy)
     if not isinstance(x.kernel.work.size, Transfer):
         yield Line("SMs occupied", "share that has a block, or a thread, to run", occupancy, "share", where)
-    workspace = scalar(x.terms.workspace)
-    if workspace:
+    if workspace := scalar(x.terms.workspace):
         yield Line("workspace", "for partial sums, or for what an algorithm transforms", workspace, "B", where)
 
 
 def filled(formula: str, values: Mapping[str, float]) -> str:
     """A formula with each {name} followed by its value; "" where one is missing."""
-    names = re.findall(r"{(.*?)}", formula)
-    if any(n not in values for n in names):
+    try:
+        return formula.format_map({name: f"{name} {amount(value, unit(name))}" for name, value in values.items()})
+    except KeyError:
         return ""
-    return re.sub(r"{(.*?)}", lambda m: f"{m[1]} {amount(values[m[1]], unit(m[1]))}", formula)
 
 
 def unit(name: str) -> str:
@@ -144,20 +142,18 @@ def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
     nbytes: those of the work, where they don't.
     """
     longest = max(("DRAM", "L2", "scattered"), key=lambda name: detail.get(f"{name} seconds", 0.0))
-    taken = detail.get(f"{longest} seconds", 0.0)
+    taken, through = detail.get(f"{longest} seconds", 0.0), detail.get(f"{longest} bytes")
     if taken < 0.99 * seconds:
         return f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')}"
-    through = detail.get(f"{longest} bytes")
-    return (
-        f"{longest}, {amount(through, 'B')} at {amount(through / taken, 'B/s')}" if through else f"{longest} accesses"
-    )
+    if not through:
+        return f"{longest} accesses"
+    return f"{longest}, {amount(through, 'B')} at {amount(through / taken, 'B/s')}"
 
 
 def bounds(x: KernelFacts) -> Iterator[Line]:
     """Every term, what the model makes of them, the speed-of-light bound, and which of them bounds the kernel."""
-    b, least, d = x.terms, x.bound, x.device
-    where = x.method.own_form or f"latency, {type(x.kernel.work.size).__name__}"
-    w = x.kernel.work
+    b, least, w, method = x.terms, x.bound, x.kernel.work, x.run.method
+    where = f"methods, {method.name}" if method.own_terms else f"latency, {type(w.size).__name__}"
     flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
     for name, text in TERMS.items():
         if seconds := scalar(getattr(b, name)):
@@ -170,25 +166,24 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
     says = "the terms overlap in part; the launch is added, or a floor"
     yield Line("combined", says, scalar(b.seconds), "s", where)
     if not isinstance(w.size, Transfer):
-        peak = d.dense_flops[x.pipe]
+        peak = x.device.dense_flops[x.pipe]
         fewest = amount(scalar(least.compute) * peak, "FLOP")
         says = f"{fewest} / {amount(peak, 'FLOP/s')}, the least any algorithm executes"
         yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")
         says = f"{amount(float(w.bytes), 'B')} from DRAM, or from L2 where all of them fit"
         yield Line("floor: bytes", says, scalar(least.memory), "s", "physics")
-        yield Line(
-            "floor: launch", "no kernel is shorter", scalar(least.launch), "s", origins().get("launch.floor_s", "")
-        )
+        origin = origins().get("launch.floor_s", "")
+        yield Line("floor: launch", "no kernel is shorter", scalar(least.launch), "s", origin)
     wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.bound_by
     yield Line("wins", "the longest term: the kernel is bound by it", wins)
 
 
 def power(x: KernelFacts) -> Iterator[Line]:
     """The power that the kernel draws, and by how much the card's limit slows it."""
-    if isinstance(x.kernel.work.size, Transfer) or not x.method.power_limit or not PLATFORMS[x.device.kind].launches:
+    limited = x.run.method.power_limit and PLATFORMS[x.device.kind].launches
+    if isinstance(x.kernel.work.size, Transfer) or not limited:
         return
-    cards = Cards([x.device], x.constants)
-    may = float(available(cards)[0, 0])
+    may = float(available(x.cards)[0, 0])
     before = x.seconds / x.factor
     constant = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
     origin = origins()
@@ -204,15 +199,15 @@ def power(x: KernelFacts) -> Iterator[Line]:
 
 def interval(x: KernelFacts) -> Iterator[Line]:
     """Where the range comes from."""
-    w, c = x.kernel.work, x.constants
+    w, c, method = x.kernel.work, x.run.constants, x.run.method
     known, width = x.device.corrections, log(x.predicted.high_seconds / x.predicted.seconds)
-    if known.half_width is not None and not x.kernel.assumed and not x.method.error_class:
+    if known.half_width is not None and not x.kernel.assumed and not method.error_class:
         yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
         return
     name = class_on(w, x.device)
     at = distance(x.device, name, c)
-    if x.kernel.assumed or x.method.error_class:
-        name, at = (UNMEASURED if x.kernel.assumed else x.method.error_class), "new"
+    if x.kernel.assumed or method.error_class:
+        name, at = (UNMEASURED if x.kernel.assumed else method.error_class), "new"
     elif not in_domain([w], [name], c)[0]:
         says = "no kernel of about this size and type was measured: a multiple of the range on a new card"
         yield Line("domain", says, "outside")
@@ -222,11 +217,8 @@ def interval(x: KernelFacts) -> Iterator[Line]:
     yield Line("card", CARDS[at], at, "", f"measured: {', '.join(cards) or 'none yet'}")
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
-        yield Line(
-            "size",
-            f"among the class's measured kernels by {by}; each third has a range of its own",
-            THIRDS[third(w, name, c)],
-        )
+        says = f"among the class's measured kernels by {by}; each third has a range of its own"
+        yield Line("size", says, THIRDS[third(w, name, c)])
     path = f"interval.{name}.{at}"
     says = "h: from t / exp(h) to t exp(h), and not below the floor"
     yield Line("half-width", says, width, "", origins().get(path, ""))

@@ -74,8 +74,9 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
             yield "memory", "the rate that the link achieves" if link else "bytes come from L2, at its rate", memory
         yield "latency", "arithmetic and dependent steps", body
     yield "launch", "start and drain: added, or a floor", seconds
-    floor = max(seconds, scalar(x.bound.seconds))
-    yield "floor", "the speed-of-light bound", floor
-    corrected = max(floor * x.device.corrections.operators.get(correction_name(x.kernel), 1.0), scalar(x.bound.seconds))
-    yield "calibration", "what operators of this type were measured to take on this device", corrected
-    yield "power", "the card's power limit, over the whole run", corrected * x.factor
+    floor, found = scalar(x.bound.seconds), {} if x.run.method.own_terms else x.device.corrections.operators
+    seconds = max(seconds, floor)
+    yield "floor", "the speed-of-light bound", seconds
+    seconds = max(seconds * found.get(correction_name(x.kernel), 1.0), floor)
+    yield "calibration", "what operators of this type were measured to take on this device", seconds
+    yield "power", "the card's power limit, over the whole run", seconds * x.factor

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxperf.graph.core import Graph, Note, fresh
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import ModelProto
 
-__all__ = ["Graph", "Note", "fresh", "load"]
+__all__ = ["Graph", "Note", "Opened", "fresh", "load", "opened"]
+
+
+class Opened(NamedTuple):
+    """A model that was read and checked, its name, and the folder of its file: `load` leaves it as it is."""
+
+    proto: ModelProto
+    name: str
+    folder: Path | None
+
+
+def opened(model: str | os.PathLike[str] | bytes | ModelProto | Opened) -> Opened:
+    """Read a model once, to load it with several sizes. Raises what `load` does where it can't be used."""
+    from onnxperf.graph.read import read
+
+    return model if isinstance(model, Opened) else Opened(*read(model))
 
 
 def load(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: str | os.PathLike[str] | bytes | ModelProto | Opened,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -23,7 +40,7 @@ def load(
     trip_counts: Mapping[str, int] | None = None,
     examples: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Graph:
-    """The static graph of a model, which is the path of a file, a file's bytes or an onnx.ModelProto.
+    """The static graph of a model, which is the path of a file, a file's bytes, an onnx.ModelProto or `Opened`.
 
     shapes: sizes by tensor name, for inputs and for tensors whose shape can't be inferred; dims: sizes by the name of
     an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given);
@@ -34,9 +51,8 @@ def load(
     """
     from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
     from onnxperf.graph.infer import infer
-    from onnxperf.graph.read import read
 
-    proto, name, folder = read(model)
+    proto, name, folder = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}
     given = {tensor: sizes_of(shape, tensor) for tensor, shape in asked.items()}
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}

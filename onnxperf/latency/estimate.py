@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_specs import Corrections, Device
+from onnxperf.errors import UsageError
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import shipped
 from onnxperf.latency.constants import Constants
@@ -56,8 +57,8 @@ def estimate(
     """Estimate all kernels on all devices, with the shipped constants unless others are given.
 
     seconds = repeats x max(corrections x the method's seconds, speed-of-light bound) x power factor; copies over the
-    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and where the
-    method's error class has no ranges among the constants.
+    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
+    UsageError where the method's error class has no ranges among the constants.
     """
     constants = constants or shipped()
     cards = Cards(devices, constants)
@@ -70,7 +71,7 @@ def estimate(
     work_joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
     joules = repeats * work_joules[rows]
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
-    corrections = np.ones((len(rows), len(devices))) if method.own_form else _corrections(kernels, devices)
+    corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     factor = np.ones((len(devices),))
     if method.power_limit:
         at_full_clock = (repeats * corrections * terms.seconds[rows])[~transfer].sum(axis=0)
@@ -191,9 +192,17 @@ def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
 
 
 def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
-    """What a method makes of works of one size type, with all details, and the terms of their bound."""
+    """What a method makes of works of one size type, with all details, and the terms of their bound.
+
+    Raises UsageError where that is no such terms.
+    """
     bound = DEVICE_MODELS[cards.kind].bound(works, cards, stored)
-    return times(works, cards, stored, bound), bound
+    found = times(works, cards, stored, bound)
+    if not isinstance(found, KernelTerms) or np.shape(found.seconds) != bound.seconds.shape:
+        gave = f"seconds {np.shape(found.seconds)}" if isinstance(found, KernelTerms) else f"a {type(found).__name__}"
+        wanted = f"KernelTerms, for works and devices {bound.seconds.shape}"
+        raise UsageError(f"{times.__module__}.{times.__qualname__} gave {gave}, where a method gives {wanted}")
+    return found, bound
 
 
 def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, Array]:

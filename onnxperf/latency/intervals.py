@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Device
+from onnxperf.errors import UsageError
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS
@@ -32,12 +33,12 @@ BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows
 def ranges_of(name: str, constants: Constants) -> Mapping[str, Any]:
     """The table of an error class.
 
-    Raises ValueError where the constants have none of that name: a family or a method names a class of its own that
+    Raises UsageError where the constants have none of that name: a family or a method names a class of its own that
     nobody gave a half-width, measured or assumed.
     """
     table = constants.interval.get(name)
     if not isinstance(table, Mapping) or "within" not in table:
-        raise ValueError(
+        raise UsageError(
             f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}`, derive it by "
             f"`python -m onnxperf.derive`, or leave the class {UNMEASURED!r}, whose ranges are assumed and wide"
         )

@@ -23,8 +23,8 @@ class Method:
 
     name: as `--method` takes it; describe: what it does, in a sentence; times: how long kernels take.
     error_class: its ranges are those that the constants have as `interval.<error_class>`. A method that says nothing
-    has ranges that are assumed and wide; one that names a class which the constants lack can't be asked (ValueError).
-    own_form: what its terms come from, where that is not the kernels' families; "" otherwise.
+    has ranges that are assumed and wide; one that names a class which the constants lack can't be asked (UsageError).
+    own_terms: its terms are not those of the kernels' families: neither constants nor corrections were fitted to them.
     power_limit: kernels are slowed to the card's power limit; scheduled: kernels are laid out in time, with the
     host, streams and gaps (otherwise they are added up).
     """
@@ -33,6 +33,10 @@ class Method:
     describe: str
     times: Times
     error_class: str = UNMEASURED
-    own_form: str = ""
+    own_terms: bool = False
     power_limit: bool = False
     scheduled: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.times):
+            raise TypeError(f"times of the method {self.name!r} must be a function, not {self.times!r}")

@@ -27,5 +27,5 @@ METHOD = Method(
     describe="max(FLOPs / peak, bytes / bandwidth, a launch) of every kernel, added up",
     times=roofline,
     error_class="roofline",
-    own_form="the roofline",
+    own_terms=True,
 )

@@ -52,7 +52,7 @@ def pairs(table: Table) -> Iterator[Pairs]:
 def answers(table: Table, rows: Array, gpu: str, scored: Scored, c: Constants) -> tuple[Array, Array]:
     """Seconds of some of a table's works [k] as its rig runs them on a card, and their half-widths, as logarithms."""
     works, device, known = [table.works[i] for i in rows], gpu_specs.load(gpu), kernels()[table.name]
-    if scored.method.own_form:
+    if scored.method.own_terms:
         found = estimate(
             Kernels(tuple(Kernel(str(i), "", (), w) for i, w in enumerate(works))), [device], scored.method, c
         )

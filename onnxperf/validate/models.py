@@ -15,8 +15,8 @@ from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.errors import UsageError
 from onnxperf.latency import shipped
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
 

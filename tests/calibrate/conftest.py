@@ -14,8 +14,7 @@ from onnxperf.calibrate.this_processor import Described, device
 from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
 from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import Prediction
-from onnxperf.summary import summarise
+from onnxperf.prediction import Prediction, summarise
 
 NOISE = 0.03
 AVX2 = Described("AVX2", 32, 2.5e9, 2**20, 32 * 2**20)

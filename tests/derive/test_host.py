@@ -12,8 +12,8 @@ from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.sources.ort_cuda import COLUMNS, FILE
 from onnxperf.derive.host import PARAMETERS, HostRun, derive, fit, runs
 from onnxperf.latency import shipped
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 
 pytest.importorskip("scipy")
 

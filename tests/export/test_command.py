@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxperf
 from onnxperf import cli
-from onnxperf.arguments import EXAMPLES, parse_input
+from onnxperf.cli.arguments import EXAMPLES, parse_input
 from onnxperf.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -13,12 +13,13 @@ import pytest
 import gpu_specs
 import onnxperf
 from onnxperf import explain, methods
+from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
 from onnxperf.latency import families, shipped
 from onnxperf.latency.intervals import DISTANCES
 from onnxperf.pipeline import Request, run_of
+from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from onnxperf.summary import summarise
 from op_models import Operator, Tensor, rules
 
 FAMILY = '''
@@ -65,7 +66,7 @@ def times(works, cards, stored, bound):
     return bound._replace(seconds=2 * bound.seconds)
 
 
-METHOD = Method(name="half-light", describe="twice the bound", times=times, own_form="the bound"{error_class})
+METHOD = Method(name="half-light", describe="twice the bound", times=times, own_terms=True{error_class})
 '''
 
 Add = Callable[[ModuleType, str, str], None]
@@ -126,7 +127,7 @@ def test_a_family_names_an_error_class_that_has_ranges(add: Add) -> None:
 
 def test_a_family_whose_error_class_has_no_ranges_is_refused(add: Add) -> None:
     add(families, "butterfly", FAMILY.replace("{error_class}", ', lambda w, on_tensor: "butterflies"'))
-    with pytest.raises(ValueError, match=r"no ranges for the error class 'butterflies': add .*interval\.butterflies"):
+    with pytest.raises(UsageError, match=r"no ranges for the error class 'butterflies': add .*interval\.butterflies"):
         summarise(transform("t4"))
 
 
@@ -203,7 +204,7 @@ def test_a_method_never_has_the_ranges_of_another(add: Add) -> None:
 def test_a_method_may_have_an_error_class_of_its_own(add: Add) -> None:
     add(methods, "half_light", METHOD.replace("{error_class}", ', error_class="half-light"'))
     run = transform("t4", method="half-light")
-    with pytest.raises(ValueError, match="no ranges for the error class 'half-light'"):
+    with pytest.raises(UsageError, match="no ranges for the error class 'half-light'"):
         _ = run.estimates
     own = dict.fromkeys(DISTANCES, 0.7) | {"within": 0.5}
     told = Run(run.graph, run.devices, run.scenario, shipped().having({"interval.half-light": own}))

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from onnxperf.errors import UsageError
 from onnxperf.modules import modules_of
 
-if TYPE_CHECKING:
-    FloatType = click.ParamType[float]
-    BatchesType = click.ParamType[tuple[int, ...]]
-else:
-    FloatType = BatchesType = click.ParamType  # older versions of click take no [float]
-
 
 def _named_in(room: str) -> tuple[str, ...]:
     """The names of what stands in a room as one module each, without loading it."""
-    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).with_name(room))]))
+    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).parents[1] / room)]))
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
@@ -40,40 +35,28 @@ SIZE_UNITS = {
 
 
 Command = Callable[..., None]
+Example = tuple[str, tuple[int, ...], str]  # an input's name, shape and type
 
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of a bug.")
 
 
-class Quantity(FloatType):
+def parse_quantity(text: str, name: str, units: Mapping[str, float]) -> float:
     """A positive number with a unit."""
-
-    def __init__(self, name: str, units: dict[str, float]):
-        self.name = name
-        self.units = units
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
-        if match and match[2] in self.units:
-            number = float(match[1]) * self.units[match[2]]
-            if 0 < number < math.inf:
-                return number
-        such = f"a number and a unit ({', '.join(self.units)}), such as {'8ms' if 'ms' in self.units else '2GB'}"
-        self.fail(f"{value!r} is no {self.name}; write {such}", param, ctx)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]+)\s*", text)
+    number = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+    if not 0 < number < math.inf:
+        such = f"a number and a unit ({', '.join(units)}), such as {'8ms' if 'ms' in units else '2GB'}"
+        raise UsageError(f"{text!r} is no {name}; write {such}")
+    return number
 
 
-class Share(FloatType):
+def parse_share(text: str) -> float:
     """A positive share, as a percentage or a fraction."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%?)\s*", str(value))
-        share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-        if not match or not share or (not match[2] and share > 1):
-            self.fail(f"{value!r} is no share; write a percentage such as 15%, or a fraction such as 0.15", param, ctx)
-        return share
+    match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%?)\s*", text)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not match or not share or (not match[2] and share > 1):
+        raise UsageError(f"{text!r} is no share; write a percentage such as 15%, or a fraction such as 0.15")
+    return share
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -82,71 +65,76 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     body = sizes.strip().strip("[]()").strip()
     parts = [p for p in re.split(r"[x,\s]+", body) if p]
     if not colon or not name or not all(re.fullmatch(r"[0-9]{1,18}", p) for p in parts):
-        raise UsageError(f"--shapes {text!r} is not understood: write NAME:1x3x224x224")
+        raise UsageError(f"{text!r} is not understood: write NAME:1x3x224x224")
     return name, tuple(map(int, parts))
 
 
-def parse_input(text: str) -> tuple[str, tuple[int, ...], str]:
+def parse_input(text: str) -> Example:
     """[NAME:]1x3x224x224[:int64]: the name, "" where there is none; the shape; the type, float32 if none is given."""
     match = re.fullmatch(r"(?:(.+):)?([0-9]{1,9}(?:x[0-9]{1,9}){0,31})(?::([a-z0-9]+))?", text.strip())
     if not match or (match[3] or "float32") not in EXAMPLES:
         types = f"float32 or TYPE, which is one of {', '.join(EXAMPLES[1:])}"
-        raise UsageError(f"--input {text!r} is not understood: write [NAME:]1x3x224x224[:TYPE]; it is {types}")
+        raise UsageError(f"{text!r} is not understood: write [NAME:]1x3x224x224[:TYPE]; it is {types}")
     return match[1] or "", tuple(map(int, match[2].split("x"))), match[3] or "float32"
 
 
 def parse_product(text: str) -> tuple[int, ...]:
     """MxNxK or BxMxNxK."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text.strip()):
-        raise UsageError(f"--gemm {text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
+        raise UsageError(f"{text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
     return tuple(map(int, text.strip().split("x")))
 
 
-def parse_dim(text: str) -> tuple[str, int]:
-    """name=N."""
-    return _named_number(text, "--dim", "name=N, such as sequence=128")
-
-
-def parse_count(text: str) -> tuple[str, int]:
-    """NODE=N."""
-    return _named_number(text, "--trip-count", "NODE=N, such as decode=20")
-
-
-def _named_number(text: str, flag: str, form: str) -> tuple[str, int]:
+def parse_number(text: str, form: str) -> tuple[str, int]:
+    """NAME=N."""
     name, equals, number = text.rpartition("=")
     if not equals or not name or not re.fullmatch(r"[0-9]{1,18}", number.strip()):
-        raise UsageError(f"{flag} {text!r} is not understood: write {form}")
+        raise UsageError(f"{text!r} is not understood: write {form}")
     return name, int(number)
 
 
-class Batches(BatchesType):
+def parse_batches(text: str) -> tuple[int, ...]:
     """Batches to try, with commas between."""
-
-    name = "batches"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        if not re.fullmatch(r"\s*[1-9][0-9]{0,4}\s*(,\s*[1-9][0-9]{0,4}\s*){0,99}", value):
-            self.fail(f"{value!r} is no list of batches; write them with commas between, such as 1,2,4", param, ctx)
-        return tuple(map(int, value.split(",")))
+    if not re.fullmatch(r"\s*[1-9][0-9]{0,4}\s*(,\s*[1-9][0-9]{0,4}\s*){0,99}", text):
+        raise UsageError(f"{text!r} is no list of batches; write them with commas between, such as 1,2,4")
+    return tuple(map(int, text.split(",")))
 
 
-def unique(texts: tuple[str, ...], parse: Callable[[str], tuple[str, Any]], flag: str) -> dict[str, Any]:
+def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
     """All of a repeatable option by name; naming one twice is refused unless both say the same."""
     found: dict[str, Any] = {}
     for name, value in map(parse, texts):
         if found.setdefault(name, value) != value:
-            raise UsageError(f"{flag} gives {name!r} twice, with different sizes")
+            raise UsageError(f"gives {name!r} twice, with different sizes")
     return found
+
+
+def read_option(flag: str, *name: str, read: Callable[[Any], Any], **more: Any) -> Callable[[Command], Command]:
+    """An option whose text, or tuple of texts where it is repeatable, is read; a UsageError is told with its flag."""
+
+    def callback(_: click.Context, option: click.Parameter, given: Any) -> Any:
+        try:
+            return None if given is None else read(given)
+        except UsageError as e:
+            raise UsageError(f"{flag} {e}") from None
+
+    return click.option(flag, *name, callback=callback, **more)
+
+
+DURATION = partial(parse_quantity, name="duration", units=TIME_UNITS)
+SIZE = partial(parse_quantity, name="size", units=SIZE_UNITS)
 
 
 def _chosen(flag: str, among: tuple[str, ...], says: str | None = None, **more: Any) -> Callable[[Command], Command]:
     return click.option(flag, type=click.Choice(among), help=says, **more)
 
 
-SHAPES = click.option("--shapes", multiple=True, metavar="NAME:1x3x224x224", help="Shape of a tensor; repeatable.")
-DIM = click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of a named open dimension; repeatable.")
+DIMS = partial(by_name, parse=partial(parse_number, form="name=N, such as sequence=128"))
+TRIPS = partial(by_name, parse=partial(parse_number, form="NODE=N, such as decode=20"))
+SHAPES = read_option("--shapes", read=partial(by_name, parse=parse_shape), multiple=True, metavar="NAME:1x3x224x224",
+                     help="Shape of a tensor; repeatable.")  # fmt: skip
+DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
+                  help="Size of a named open dimension; repeatable.")  # fmt: skip
 BATCH = click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs.")
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
@@ -162,7 +150,8 @@ SCENARIO = (
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
     SHAPES, DIM, BATCH,
     click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
-    click.option("--trip-count", "trips", multiple=True, metavar="NODE=N", help="How often a Loop runs; repeatable."),
+    read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
+                help="How often a Loop runs; repeatable."),
     click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True,
                  help="Kernels that may run side by side."),
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
@@ -170,8 +159,15 @@ SCENARIO = (
     click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
     _chosen("--host", HOSTS, "Processor that launches kernels.  [default: server; jetson for Jetson modules]"),
     click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
-    click.option("--clock", type=float, metavar="MHZ", help="Clock the card is locked to."),
+    read_option("--clock", "clock_Hz", read=lambda mhz: mhz * 1e6, type=float, metavar="MHZ",
+                help="Clock the card is locked to."),
 )  # fmt: skip
+
+#: What a prediction may cost.
+LIMITS = (
+    read_option("--max-latency", read=DURATION, metavar="8ms", help="Exit 1 when slower."),
+    read_option("--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when larger."),
+)
 
 #: How a model is run here: those that are not given are left to `Job`.
 HERE = (
@@ -186,11 +182,10 @@ HERE = (
 COUNTED = (
     click.option("--inputs", type=click.Path(), metavar="FILE.npz",
                  help="Arrays by input name, instead of random ones."),
-    click.option("--duration", "duration_s", type=Quantity("duration", TIME_UNITS), metavar="10s",
-                 help="Stop after that."),
+    read_option("--duration", "duration_s", read=DURATION, metavar="10s", help="Stop after that."),
     click.option("--include-transfers", is_flag=True, help="Time copies of inputs and outputs as well."),
     click.option("--throughput", "search", is_flag=True, help="Look for the batch with the most samples per second."),
-    click.option("--batches", type=Batches(), default=(), metavar="1,2,4", help="The same, of these batches."),
+    read_option("--batches", read=parse_batches, metavar="1,2,4", help="The same, of these batches."),
     click.option("--allow-host", is_flag=True, help="Go on where nodes run on the CPU that belong on the GPU."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
 )  # fmt: skip
@@ -200,16 +195,16 @@ SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
     click.option("--gpu",
                  help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"),
-    click.option("--fail-above", type=Share(), metavar="15%",
-                 help="Exit 1 where MODEL or your own files are missed by more."),
+    read_option("--fail-above", read=parse_share, metavar="15%",
+                help="Exit 1 where MODEL or your own files are missed by more."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
     click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
 )  # fmt: skip
 
 #: What a framework's model is exported with.
 EXPORTED = (
-    click.option("--input", "inputs", multiple=True, metavar="[NAME:]1x3x224x224[:int64]",
-                 help="An example input; repeatable."),
+    read_option("--input", "inputs", read=lambda texts: [parse_input(text) for text in texts], multiple=True,
+                metavar="[NAME:]1x3x224x224[:int64]", help="An example input; repeatable."),
     OUT,
     click.option("--weightless", is_flag=True, help="Leave the weights out: the file predicts the same."),
 )  # fmt: skip
@@ -226,11 +221,10 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
     return give
 
 
-of_a_run, counted_here, scored_here = _options(*SCENARIO), _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
-of_an_export = _options(*EXPORTED)
+of_a_run, limited, of_an_export = _options(*SCENARIO), _options(*LIMITS), _options(*EXPORTED)
+counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 
-def of_a_job(terms: dict[str, Any]) -> dict[str, Any]:
-    """The terms that were given, shapes and dimensions by name."""
-    shapes, dims = unique(terms["shapes"], parse_shape, "--shapes"), unique(terms["dims"], parse_dim, "--dim")
-    return {name: value for name, value in {**terms, "shapes": shapes, "dims": dims}.items() if value}
+def given(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given; what is not is left to `Job`."""
+    return {name: value for name, value in terms.items() if value}

@@ -8,53 +8,40 @@ from math import fsum
 from rich.console import Console
 from rich.text import Text
 
-from gpu_specs import Device
-from onnxperf.decide.diff import Change, Difference, total
+from onnxperf.decide.diff import CAUSES, Change, Difference, total
+from onnxperf.decide.two_models import signed
 from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import KernelPrediction, Prediction
-from onnxperf.report import QUIET
-from onnxperf.tables import duration, shortened, tabulate
+from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
+from onnxperf.views.prediction import QUIET
 
-SAYS = {
-    "slower": "same work, slower in B",
-    "faster": "same work, faster in B",
-    "changed": "other work in B",
-    "added": "only in B",
-    "removed": "only in A",
-}
 GROUPS = 12  # lines by operator before the rest is summed up
-ROUNDED = 1e-12  # seconds
-NOTHING = "-"
 #: Remarks that say how many kernels they are about.
 COUNTING = frozenset({"assumed-constants", "outside-calibration"})
 
 
-def show(out: Console, d: Difference, device: Device, *, top: int = 8) -> None:
+def show(out: Console, d: Difference, *, top: int = 8) -> None:
     """Print a difference. `top` is how many kernels to list, those that cost or save most first."""
     s = d.a.scenario
-    for side, p in (("A", d.a), ("B", d.b)):
-        out.print(Text(printable(f"{side}: {p.scenario.model}"), style="bold"))
     batch = f"batch {s.batch}" + (f" in A, {d.b.scenario.batch} in B" if d.b.scenario.batch != s.batch else "")
-    terms = f"on {device.name} ({s.gpu}): {s.runtime}, {s.precision} precision, {batch}, {s.method}"
-    out.print(Text(printable(terms), style="dim"))
-    out.print()
-    out.print(Text(verdict(d), style="bold green"))
-    out.print()
+    terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {s.precision} precision, {batch}, {s.method}"
+    asked = Text(printable(f"A: {s.model}") + "\n" + printable(f"B: {d.b.scenario.model}"), style="bold")
+    asked.append("\n" + printable(terms), style="not bold dim")
     runs = ("!", "#time", f"#{d.a.interval:.0%} between", "#kernels", "#added up")
-    out.print(tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)))
-    out.print()
-    heads = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
-    out.print(tabulate(out, heads, _lines(d), spare=("in A", "in B")))
-    differing = d.of(*SAYS)[:top]
-    if differing:
-        out.print()
-        names = ("kernel in A", "in B", "operator", "what", "#difference")
-        rows = [(_name(c.a), _name(c.b), shortened(c.operator), _what(c), signed(c.seconds)) for c in differing]
-        out.print(tabulate(out, names, rows, spare=("operator",)))
-    if notes := _notes(d):
-        out.print()
-        out.print(Text("\n".join(notes), style="dim"))
+    groups = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
+    kernels = ("kernel in A", "in B", "operator", "what", "#difference")
+    differing = d.of(*(CAUSES.keys() - {"same"}))[:top]
+    rows = [(_name(c.a), _name(c.b), shortened(c.operator), _what(c), signed(c.seconds)) for c in differing]
+    parts = (
+        asked,
+        Text(verdict(d), style="bold green"),
+        tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)),
+        tabulate(out, groups, _lines(d), spare=("in A", "in B")),
+        tabulate(out, kernels, rows, spare=("operator",)),
+        Text("\n".join(_notes(d)), style="dim"),
+    )
+    out.print(stacked(parts), end="")
 
 
 def verdict(d: Difference) -> str:
@@ -65,21 +52,6 @@ def verdict(d: Difference) -> str:
     return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
 
 
-def blame(d: Difference, count: int = 3) -> str:
-    """What B takes longer for, for a message: the groups that cost most, and what no kernel accounts for."""
-    costs = [
-        (x, f"{len(c)} {shortened(o)} ({SAYS[cause]})") for (o, cause), c in d.groups.items() if (x := total(c)) > 0
-    ]
-    costs.append((d.launch_and_gaps_seconds, "launches and gaps"))
-    most = sorted(((x, what) for x, what in costs if x > 0), reverse=True)[:count]
-    return ", ".join(f"{what} {signed(x)}" for x, what in most)
-
-
-def signed(seconds: float) -> str:
-    """A difference with its sign; what sums leave behind when they are rounded is none."""
-    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}" if abs(seconds) >= ROUNDED else "0"
-
-
 def _run(name: str, p: Prediction) -> tuple[str, ...]:
     between = f"{duration(p.low_seconds)} - {duration(p.high_seconds)}"
     return name, duration(p.seconds), between, str(len(p.kernels)), duration(p.sum_seconds)
@@ -88,11 +60,11 @@ def _run(name: str, p: Prediction) -> tuple[str, ...]:
 def _lines(d: Difference) -> list[tuple[str, ...]]:
     """A line for each operator and cause, then what adds up to the whole with them."""
     groups = [(o, cause, changes) for (o, cause), changes in d.groups.items()]
-    lines = [_line(shortened(o), SAYS[cause], changes) for o, cause, changes in groups[:GROUPS]]
+    lines = [_line(shortened(o), CAUSES[cause], changes) for o, cause, changes in groups[:GROUPS]]
     if rest := [c for *_, changes in groups[GROUPS:] for c in changes]:
         lines.append(_line("(others)", "", rest))
     if same := d.of("same"):
-        lines.append(_line("(all)", "same work and time", same))
+        lines.append(_line("(all)", CAUSES["same"], same))
     beside = [signed(p.seconds - p.sum_seconds).lstrip("+") for p in (d.a, d.b)]  # below 0 where kernels overlap
     lines.append(("(none)", "launches and gaps", "", *beside, signed(d.launch_and_gaps_seconds)))
     return [*lines, ("together", "", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
@@ -109,7 +81,7 @@ def _name(k: KernelPrediction | None) -> str:
 
 
 def _what(c: Change) -> str:
-    says = SAYS[c.cause]
+    says = CAUSES[c.cause]
     return printable(c.what if c.cause == "changed" else f"{says}: {c.what}" if c.what else says)
 
 

@@ -13,9 +13,8 @@ from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
-#: What a Device carries that is no figure of the card.
-NO_FACT = frozenset({"id", "name", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
-
+#: What a Device carries that is no fact about the card with a source.
+NO_FACT = frozenset({"id", "name", "kind", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
 #: What a kind of device has no figure for.
 LACKED = {
     "gpu": frozenset({"l3_bytes"}),
@@ -28,8 +27,8 @@ LACKED = {
 
 def facts(device: Device) -> dict[str, Any]:
     """A card's figures by name, in SI units; its rates one by one."""
-    left = NO_FACT | LACKED[device.kind]
-    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left}
+    left_out = NO_FACT | LACKED[device.kind]
+    named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left_out}
     return {**named, **device.dense_flops}
 
 
@@ -72,8 +71,8 @@ def show_gpu(out: Console, device: Device) -> None:
     rows = []
     for name, value in facts(device).items():
         source = device.source_of(name)
-        grade = (source.status, source.text) if source else ("default", "the card file does not say")
-        rows.append((name, printable(quantity(name, value)), grade[0], printable(grade[1])))
+        status, text = (source.status, source.text) if source else ("default", "the card file does not say")
+        rows.append((name, printable(quantity(name, value)), status, printable(text)))
     out.print(tabulate(out, ("!fact", "!value", "!status", "source"), rows, spare=("status", "source")))
     for note in device.notes:
         out.print(Text(printable(note)))
@@ -86,6 +85,7 @@ def as_json(device: Device) -> dict[str, Any]:
         "id": device.id,
         "name": device.name,
         "aliases": [*device.aliases, *device.short_names],
+        "kind": device.kind,
         **{k: list(v) if isinstance(v, tuple) else v for k, v in known.items() if k not in device.dense_flops},
         "dense_flops": dict(device.dense_flops),
         "sources": {name: {"status": s.status, "text": s.text} for name in known if (s := device.source_of(name))},
