@@ -1,13 +1,16 @@
-"""The request: what to measure, and how."""
+"""What to measure, and how: the request, and what a process that runs the model is given."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from onnxperf.errors import UsageError
+from onnxperf.graph import Graph
+from onnxperf.measure import inputs
 from onnxperf.measure.devices import DEVICES, LocalDevice
 from onnxperf.runtimes import LEVELS
 
@@ -76,3 +79,41 @@ class Job:
     def runtime(self) -> str:
         """The runtime's name in a prediction."""
         return f"ort-{self.provider}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the process which runs the model is given.
+
+    job: its model a path or the bytes of a file; shapes, dims, batch and inputs are left out, for they are in the other
+    fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes;
+    values: by input, the array that it holds, or the range of the whole numbers that it may; sizes: inputs whose shapes
+    in the file differ, with those to write there; dims: sizes of the file's named open dimensions; random: whether
+    weights are missing; opset, nodes: the file's, and names of its nodes.
+
+    least_runs: so many runs are counted even if the job's time is over before; profile_to: what names of the profiler's
+    files begin with, "" for no profiler.
+    """
+
+    job: Job
+    graph: Graph
+    folder: Path | None = None
+    values: Mapping[str, range | inputs.Array] = field(default_factory=dict)
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
+    random: bool = False
+    opset: int = 0
+    nodes: frozenset[str] = frozenset()
+    least_runs: int = 1
+    profile_to: str = ""
+
+    @property
+    def source(self) -> str | bytes:
+        """The model's path, or the bytes of its file."""
+        return cast("str | bytes", self.job.model)
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether ONNX Runtime can open the model's own file."""
+        changed = self.random or self.sizes or self.job.precision == "fp16"
+        return isinstance(self.source, str) and not changed

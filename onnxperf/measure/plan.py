@@ -6,61 +6,22 @@ import hashlib
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 from onnxperf.errors import EnvironmentFailure, UsageError, printable
-from onnxperf.graph import Graph, load
+from onnxperf.graph import load
 from onnxperf.graph.proto import nodes_in
 from onnxperf.graph.read import read
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.measure import inputs, weights
 from onnxperf.measure.environment import free_bytes
-from onnxperf.measure.job import Job
+from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.record import Subject
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 
 NOT_SINGLE = frozenset({"float16", "bfloat16", "float64"})
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All that the process which runs the model is given.
-
-    job: its model a path or the bytes of a file; shapes, dims, batch and inputs are left out, for they are in the other
-    fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes;
-    values: by input, the array that it holds, or the range of the whole numbers that it may; sizes: inputs whose shapes
-    in the file differ, with those to write there; dims: sizes of the file's named open dimensions; random: whether
-    weights are missing; opset, nodes: the file's, and names of its nodes.
-
-    least_runs: so many runs are counted even if the job's time is over before; profile_to: what names of the profiler's
-    files begin with, "" for no profiler.
-    """
-
-    job: Job
-    graph: Graph
-    folder: Path | None = None
-    values: Mapping[str, range | inputs.Array] = field(default_factory=dict)
-    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    dims: tuple[tuple[str, int], ...] = ()
-    random: bool = False
-    opset: int = 0
-    nodes: frozenset[str] = frozenset()
-    least_runs: int = 1
-    profile_to: str = ""
-
-    @property
-    def source(self) -> str | bytes:
-        """The model's path, or the bytes of its file."""
-        return cast("str | bytes", self.job.model)
-
-    @property
-    def as_it_is(self) -> bool:
-        """Whether ONNX Runtime can open the model's own file."""
-        changed = self.random or self.sizes or self.job.precision == "fp16"
-        return isinstance(self.source, str) and not changed
 
 
 def prepare(job: Job) -> Plan:

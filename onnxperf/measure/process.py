@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxperf.errors import EnvironmentFailure, printable
-from onnxperf.measure.plan import Plan
+from onnxperf.measure.job import Plan
 from onnxperf.measure.record import Copies, Measurement, Place, Reading, WarmUp
 from onnxperf.measure.worker import main, tail
 

@@ -15,8 +15,8 @@ from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph import Note
 from onnxperf.measure import profile
 from onnxperf.measure.devices import CPU
-from onnxperf.measure.job import Job
-from onnxperf.measure.plan import Plan, check_hosted, prepare, subject_of
+from onnxperf.measure.job import Job, Plan
+from onnxperf.measure.plan import check_hosted, prepare, subject_of
 from onnxperf.measure.process import ModelProcess, Stopped
 from onnxperf.measure.record import Measurement, OperatorTime, Setting, Subject
 from onnxperf.measure.series import Series

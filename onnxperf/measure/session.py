@@ -13,7 +13,7 @@ import numpy as np
 from onnxperf.errors import EnvironmentFailure, Error, ModelError, printable
 from onnxperf.measure.devices import CPU, CUDA, LocalDevice
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, random
-from onnxperf.measure.plan import Plan
+from onnxperf.measure.job import Plan
 from onnxperf.measure.weights import NUMPY, Weights, model_and_weights
 
 TYPES = {"float": "float32", "double": "float64"}  # whose names differ from ONNX Runtime's

@@ -20,7 +20,7 @@ from op_models.core import BITS
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
 
-    from onnxperf.measure.plan import Plan
+    from onnxperf.measure.job import Plan
 
 SPREAD = 0.02  # standard deviation, as models are initialised
 BLOCK = 1 << 20  # random numbers that are repeated: times do not depend on them

@@ -24,8 +24,7 @@ from typing import Any
 from onnxperf.errors import Error
 from onnxperf.measure.devices import LocalDevice, Run
 from onnxperf.measure.environment import onnx_runtime
-from onnxperf.measure.job import Job
-from onnxperf.measure.plan import Plan
+from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.record import WarmUp
 from onnxperf.measure.session import Session, open_session, refusal
 

@@ -14,8 +14,7 @@ from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_
 from onnxperf.errors import ModelError
 from onnxperf.graph import Graph
 from onnxperf.measure.devices import Processor
-from onnxperf.measure.job import Job
-from onnxperf.measure.plan import Plan
+from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.session import open_session
 from onnxperf.measure.weights import absent, changed, model_and_weights, rebind
 from op_models import Tensor

@@ -12,8 +12,8 @@ import pytest
 
 from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.measure.devices import Card
-from onnxperf.measure.job import Job
-from onnxperf.measure.plan import Plan, prepare
+from onnxperf.measure.job import Job, Plan
+from onnxperf.measure.plan import prepare
 from onnxperf.measure.session import OutOfMemory, refusal
 from onnxperf.measure.worker import reported, sample, serve, settled, variables, warm_up
 from tests.measure.conftest import Cuda, parsed
