@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from onnxperf import methods, passes, runtimes
@@ -81,6 +82,17 @@ def test_imports_go_one_way(file: str) -> None:
         assert all(ROOMS.index(r) <= own for r in rooms), f"{here} imports {rooms}"
     if here not in ("graph", "export"):
         assert "onnx" not in {n.partition(".")[0] for n in imports(tree(file), typing=False)}
+
+
+def test_no_files_import_each_other() -> None:
+    """Not even in a circle of several, and not for type checkers alone. A package's own file gathers its modules."""
+    modules = {file.removesuffix(".py").replace("/", "."): file for file in FILES if not file.endswith("__init__.py")}
+    arrows = nx.DiGraph()
+    for module, file in modules.items():
+        for name in imports(tree(file)):
+            arrows.add_edges_from((module, used) for used in (name, name.rpartition(".")[0]) if used in modules)
+    assert arrows.number_of_edges() > len(modules)
+    assert not [circle for circle in nx.strongly_connected_components(arrows) if len(circle) > 1]
 
 
 @pytest.mark.parametrize("file", FILES)
