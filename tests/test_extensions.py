@@ -597,7 +597,7 @@ def test_a_module_that_does_not_load_is_told_by_its_name(tree: Tree, text: str, 
 WRONG = """
     from onnxperf.latency import Method
 
-    def times(works, cards, c, stored, bound):
+    def times(works, cards, stored, bound):
         return {gives}
 
     METHOD = Method("half-made", "what is wrong", times{more})

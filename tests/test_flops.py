@@ -13,15 +13,15 @@ import pytest
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import precision
-from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, run_graph
+from tests.runtimes.conftest import EVERY
 from tests.zoo import COUNTED, SAMPLES, sizes, zoo
 
 __all__ = ["zoo"]  # a fixture
 
 
-def flops(graph: Graph, runtime: str = "ort-cuda", level: str = "all") -> int:
-    run = run_graph(graph, RUNTIMES[runtime], LEVELS[level])
-    return sum(k.work.matrix_flops for k in lower(run, RUNTIMES[runtime]).rows)
+def flops(graph: Graph, runtime: Runtime = RUNTIMES["ort-cuda"], level: str = "all") -> int:
+    return sum(k.work.matrix_flops for k in lower(run_graph(graph, runtime, LEVELS[level]), runtime).rows)
 
 
 def sample(name: str) -> Graph:
@@ -40,9 +40,9 @@ def test_torch_counts_the_same(zoo: ModuleType, name: str) -> None:
 LARGER = {"roberta-large": "roberta-base", "gpt2-large": "gpt3-xl", "gpt3-2.7b": "gpt3-xl"}
 
 
-def ways(runtime: str) -> list[str]:
+def ways(runtime: Runtime) -> list[str]:
     """The levels of a runtime, of those at which the same rules are open to it the first."""
-    open_to = {level: {k for k in RUNTIMES[runtime].rules if k <= n} for level, n in LEVELS.items()}
+    open_to = {level: {k for k in runtime.rules if k <= n} for level, n in LEVELS.items()}
     return [level for i, level in enumerate(open_to) if open_to[level] not in [*open_to.values()][:i]]
 
 
@@ -51,7 +51,7 @@ def ways(runtime: str) -> list[str]:
 def test_every_level_runtime_and_type_has_the_same_products(name: str) -> None:
     graph = sample(name)
     half = precision(graph, "fp16")
-    counts = {flops(g, runtime, level) for g in (graph, half) for runtime in RUNTIMES for level in ways(runtime)}
+    counts = {flops(g, runtime, level) for g in (graph, half) for runtime in EVERY for level in ways(runtime)}
     counts.add(flops(precision(graph, "int8")))
     assert len(counts) == 1
     assert counts.pop() == pytest.approx(COUNTED[name]["matrix_flops"], rel=1e-3)
@@ -67,10 +67,10 @@ def test_a_larger_model_has_the_operators_of_a_smaller_one_and_its_own_count(nam
 
 def test_levels_with_the_same_rules_run_the_same_operators() -> None:
     graph = load(SAMPLES / "distilbert-dynamic.onnx", dims={"batch": 1, "sequence": 16})
-    for runtime in RUNTIMES.values():
+    for runtime in EVERY:
         runs = {level: [o.type for o in run_graph(graph, runtime, n).operators] for level, n in LEVELS.items()}
-        assert [*runs] == [*LEVELS] and all(runs[level] in [runs[way] for way in ways(runtime.name)] for level in runs)
-    assert [len(ways(r)) for r in ("ort-cuda", "ort-cpu", "torch-eager")] == [3, 4, 1]
+        assert [*runs] == [*LEVELS] and all(runs[level] in [runs[way] for way in ways(runtime)] for level in runs)
+    assert [len(ways(RUNTIMES[r])) for r in ("ort-cuda", "ort-cpu", "torch-eager")] == [3, 4, 1]
 
 
 #: As published, or as TensorFlow's profiler counts them (samples/make_keras.py).

@@ -47,19 +47,25 @@ KEYS = (
 )
 
 
+#: Every runtime, and its older releases.
+RUNS = [
+    {"runtime": r.name, **more} for r in RUNTIMES.values() for more in ({}, *({"ort_version": v} for v in r.versions))
+]
+
+
 def cases() -> Iterator[Any]:
     """Every sample with every runtime and method; every precision, level and term with some; every light model."""
     for path in PLAIN:
         dims = OPEN if "dynamic" in path.stem else sizes(path)
-        for runtime in RUNTIMES:
+        for run in RUNS:
             for method in METHODS:
-                yield path, {"runtime": runtime, "method": method, "dims": dims}
+                yield path, {**run, "method": method, "dims": dims}
     dynamic, image = SAMPLES / "distilbert-dynamic.onnx", SAMPLES / "mobilenetv2.onnx"
     for i, name in enumerate(PRECISIONS):
-        for runtime in RUNTIMES:
+        for run in RUNS:
             gpu = gpu_specs.ids()[i]
-            yield dynamic, {"precision": name, "runtime": runtime, "dims": OPEN, "gpu": gpu}
-            yield image, {"precision": name, "runtime": runtime, "method": list(METHODS)[i % 3], "gpu": gpu}
+            yield dynamic, {"precision": name, **run, "dims": OPEN, "gpu": gpu}
+            yield image, {"precision": name, **run, "method": list(METHODS)[i % 3], "gpu": gpu}
     for level in LEVELS:
         yield dynamic, {"opt_level": level, "dims": OPEN, "include_transfers": True}
         yield image, {"opt_level": level, "streams": 3}
@@ -74,8 +80,11 @@ def named(case: Any) -> str:
     return f"{case[0].stem}-" + "-".join(str(v) for k, v in case[1].items() if k != "dims")
 
 
-#: Every thirteenth stands for its like in the quick loop: each runtime, method and light model is among them.
-CASES = [pytest.param(case, marks=() if i % 13 == 0 else pytest.mark.slow) for i, case in enumerate(cases())]
+#: Every thirteenth stands for its like in the quick loop, where each runtime, method and light model is.
+CASES = [
+    pytest.param(case, marks=() if i % 13 == 0 or case[0] in LIGHT else pytest.mark.slow)
+    for i, case in enumerate(cases())
+]
 
 
 def outline(value: Any) -> str:
@@ -93,6 +102,7 @@ def test_the_contracts_hold(case: Any) -> None:
     SCHEMA.validate(plain)
     assert plain == p.to_dict()
     wanted = KEYS if p.warnings else KEYS.replace("warnings{code message nodes}", "warnings")
+    wanted = wanted.replace(" runtime ", " runtime ort_version ") if "ort_version" in terms else wanted
     assert outline(plain) == "{" + wanted + "}"
 
     assert 0 < p.low_seconds <= p.seconds <= p.high_seconds < 10
@@ -262,7 +272,7 @@ def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: typ
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(run.values()))
 @pytest.mark.parametrize(
     "text",
     [
@@ -271,8 +281,8 @@ def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: typ
         "(float[2,3] x) => (int64[2] y) {y = Shape(x)}",
     ],
 )
-def test_where_nothing_is_left_to_run_the_host_still_takes_its_time(text: str, runtime: str) -> None:
-    p = predict(parser.parse_model(SMALL + text), gpu="l4", runtime=runtime)
+def test_where_nothing_is_left_to_run_the_host_still_takes_its_time(text: str, run: dict[str, str]) -> None:
+    p = predict(parser.parse_model(SMALL + text), gpu="l4", **run)
     host = p.run.host_costs[0]
     seconds = host.run_s + host.sync_s
     SCHEMA.validate(p.to_dict())
@@ -300,15 +310,15 @@ def test_two_calls_agree_to_the_last_digit(image: Prediction) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(run.values()))
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "h100-sxm"])
 def test_eight_samples_take_longer_but_not_much_more_than_eight_times_as_long(
-    gpu: str, precision: str, runtime: str
+    gpu: str, precision: str, run: dict[str, str]
 ) -> None:
     def seconds(batch: int) -> float:
         dims = {"batch": batch, "sequence": 128}
-        p = predict(SAMPLES / "distilbert-dynamic.onnx", gpu=gpu, dims=dims, precision=precision, runtime=runtime)
+        p = predict(SAMPLES / "distilbert-dynamic.onnx", gpu=gpu, dims=dims, precision=precision, **run)
         return p.seconds
 
     assert seconds(1) < seconds(8) <= 8.5 * seconds(1)

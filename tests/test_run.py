@@ -225,6 +225,14 @@ def test_what_is_inside_the_time_follows_from_the_method_on_a_processor_too(proc
     assert added.scope.startswith("the sum of all kernels by the sum method; no launch gaps, no host time")
 
 
+@pytest.mark.parametrize("method", ["sum", "roofline"])
+def test_what_a_sum_leaves_out_is_said(method: str) -> None:
+    left_out = "no launch gaps, no host time, no power budget, no streams and no CUDA graph"
+    assert onnxperf.predict(model("mobilenetv2"), gpu="p4", method=method).scope == (
+        f"the sum of all kernels by the {method} method; {left_out}; inputs and outputs stay on the device"
+    )
+
+
 def test_a_processor_is_no_column_beside_a_card(run: Run, processor: Path) -> None:
     devices = [gpu_specs.load("l4"), gpu_specs.load(processor)]
     with pytest.raises(ValueError, match="cards and processors can't be columns of one estimate"):

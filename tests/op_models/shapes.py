@@ -158,7 +158,7 @@ def convolution(draw: Draw, rank: int | None = None, room: int = 0) -> Case:
     strides, dilations = [draw(FEW) for _ in range(rank)], [draw(st.integers(1, 2)) for _ in range(rank)]
     pads = [draw(st.integers(0, 1)) for _ in range(2 * rank)]
     sides = [(t - 1) * d + draw(FEW) + room for t, d in zip(taps, dilations, strict=True)]
-    x, w = (draw(FEW), group * cin, *sides), (group * draw(st.integers(1, 2)), cin, *taps)
+    x, w = (draw(st.integers(0, 3)), group * cin, *sides), (group * draw(st.integers(1, 2)), cin, *taps)
     padded = [s + pads[i] + pads[rank + i] for i, s in enumerate(sides)]
     reach = [(t - 1) * d for t, d in zip(taps, dilations, strict=True)]
     starts = [range(0, p - r, s) for p, r, s in zip(padded, reach, strides, strict=True)]
@@ -178,7 +178,7 @@ def convolution(draw: Draw, rank: int | None = None, room: int = 0) -> Case:
 
 
 def transposed(draw: Draw) -> Case:
-    n, group, rank = draw(FEW), draw(FEW), draw(st.integers(1, 2))
+    n, group, rank = draw(st.integers(0, 3)), draw(FEW), draw(st.integers(1, 2))
     sides, taps, strides = ([draw(FEW) for _ in range(rank)] for _ in range(3))
     x, w = (n, group * draw(FEW), *sides), (draw(FEW), *taps)
     out = (n, group * w[0], *((s - 1) * step + t for s, step, t in zip(sides, strides, taps, strict=True)))

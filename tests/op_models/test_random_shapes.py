@@ -136,13 +136,13 @@ def test_attributes_of_a_hostile_file_do_no_harm(names: list[str], data: st.Data
     attrs = {k: data.draw(HOSTILE) for k in keywords(names) if data.draw(st.booleans())}
     for name in names:
         op = operator(name, case._replace(inputs=shapes, attrs={**case.attrs, **attrs}), "uint8")
-        started = time.process_time()
+        started, found = time.process_time(), None
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             found = work_of(op)
-            figures = (found.matrix_flops, found.vector_flops, found.bytes_read, *found.size)
-            finite = [0 <= float(f) < float("inf") for f in figures if not isinstance(f, str)]
-            assert all(finite), (name, found)
         assert time.process_time() - started < 1, name
+        if found is not None:
+            figures = (found.matrix_flops, found.vector_flops, found.bytes_read, *found.size)
+            assert all(0 <= float(f) < float("inf") for f in figures if not isinstance(f, str)), (name, found)
 
 
 def keywords(names: list[str]) -> list[str]:

@@ -12,8 +12,9 @@ import pytest
 from onnxperf.fusions.engine import BASIC, EXTENDED, Fused, Pass, Rewriter, fused, fusion, optimise
 from onnxperf.graph import Graph, Note, load
 from onnxperf.passes import precision
-from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes import LEVELS, Runtime, run_graph
 from op_models import Operator, Tensor
+from tests.runtimes.conftest import EVERY
 from tests.zoo import PLAIN, sizes
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -21,7 +22,7 @@ FILES = [*PLAIN, *sorted(LIGHT.glob("*.onnx"))]
 
 
 def whole(graph: Graph, before: Graph) -> None:
-    """Everything read is stored, an input, or made earlier; every output is there; names are unique."""
+    """Everything read is stored, an input, or made earlier; every output is there; names are unique; no rule failed."""
     there = {t.name for t in graph.inputs}
     for o in graph.operators:
         for t in o.present:
@@ -32,6 +33,7 @@ def whole(graph: Graph, before: Graph) -> None:
     stored = {t.name for t in before.outputs if t.stored}
     assert {t.name for t in before.outputs} <= there | stored
     assert len({o.name for o in graph.operators}) == len(graph.operators)
+    assert not [n for n in graph.notes if "it failed with" in n.message]
     nodes = {n for o in before.operators for n in o.nodes}
     assert all(o.nodes and nodes.issuperset(o.nodes) for o in graph.operators)
 
@@ -44,7 +46,7 @@ def test_samples_stay_whole_at_every_level(path: Path) -> None:
     for stored in ("keep", "int8"):
         before = precision(graph, stored)
         for level in LEVELS.values():
-            for runtime in RUNTIMES.values():
+            for runtime in EVERY:
                 whole(run_graph(before, runtime, level), graph)
 
 
@@ -118,16 +120,16 @@ def test_a_pass_that_fails_is_left_out_and_told_by_its_name() -> None:
     assert [n.message for n in after.notes] == ["mine did not apply: it failed with RuntimeError: no such\ufffdthing"]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", EVERY, ids=lambda r: r.describe)
 @pytest.mark.parametrize(
     "type", ["QLinearAdd", "QLinearConcat", "FastGelu", "QuickGelu", "FusedConv", "FusedMatMul", "Attention"]
 )
-def test_operators_of_other_domains_may_lack_what_they_need(make: Any, type: str, runtime: str) -> None:
+def test_operators_of_other_domains_may_lack_what_they_need(make: Any, type: str, runtime: Runtime) -> None:
     """onnx does not know them, so nothing has refused them before."""
     for inputs in ("", "a", "a,a"):
         odd = f'b=com.microsoft.{type}<alpha="z">({inputs})'
         before = load(make(f"(float[4,4] x) => (float[4,4] y) {{a=Transpose(x) {odd} c=Relu(b) y=Mul(c,b)}}", {}))
-        whole(run_graph(before, RUNTIMES[runtime], transformers=bool(RUNTIMES[runtime].offline)), before)
+        whole(run_graph(before, runtime, transformers=bool(runtime.offline)), before)
 
 
 def test_a_value_read_twice_has_no_only_user() -> None:
