@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import onnxperf
-from onnxperf import arguments
+from onnxperf.cli import arguments
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure import job, show, throughput
 from onnxperf.measure.devices import DEVICES
