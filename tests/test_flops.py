@@ -169,4 +169,4 @@ def test_every_architecture_counts_as_in_torch(name: str) -> None:
     counted = counter.get_total_flops()
     assert counted > 100_000
     for runtime, level in (("ort-cuda", "all"), ("ort-cuda", "disabled"), ("torch-eager", "all")):
-        assert flops(graph, runtime, level) == pytest.approx(counted, rel=1e-3)
+        assert flops(graph, RUNTIMES[runtime], level) == pytest.approx(counted, rel=1e-3)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from onnx import parser
-
-from samples.measure_gpu import Run
+from onnxperf.samples.measure_gpu import Run
 
 ROOT = Path(__file__).parents[2]
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
