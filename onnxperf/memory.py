@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from onnxperf.graph import Graph
-from op_models import Tensor
+from op_models import Tensor, shared_caches
 
 ALIGNMENT = 256  # what CUDA allocators round to
 MB = 1 << 20
@@ -112,7 +112,8 @@ class Footprint:
 def footprint(graph: Graph) -> Footprint:
     """The footprint of a placed graph: tensors live from the operator that makes them to the last that reads them.
 
-    Views share the memory of what they view; inputs and outputs stay for the whole run.
+    Views share the memory of what they view, and a cache that does not grow that of its past; inputs and outputs stay
+    for the whole run.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
@@ -129,8 +130,11 @@ def footprint(graph: Graph) -> Footprint:
         for t in o.present:
             if t.name in owner:
                 last[owner[t.name]] = i
-        new = []
-        for t in o.outputs:
+        new, caches = [], shared_caches(o)
+        for at, t in enumerate(o.outputs):
+            if at in caches and (past := o.inputs[caches[at]]) is not None and past.name in owner:
+                owner[t.name] = owner[past.name]
+                continue
             # a free Concat is written by others: it counts beside its parts, so that the peak is rather too high
             view = o.place == "free" and o.type != "Concat"
             if view and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
-from onnxperf.graph import Note
+from onnxperf.graph import Graph, Note
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
 from onnxperf.lower import Kernels, host_node
 from onnxperf.run import Run
-from op_models import Transfer
+from op_models import Transfer, shared_caches
 
 
 def notes(run: Run, j: int) -> tuple[Note, ...]:
@@ -21,6 +21,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
         *(run.device_notes[j] if run.device_notes else ()),
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
         *_assumed_operators(run.kernels),
+        *_full_caches(run.run_graph),
         *_missing_units(run.kernels, run.devices[j], run.scenario.precision),
         *_assumed_constants(run, j, classes),
         *_far_from_measurements(run, j, classes),
@@ -52,6 +53,20 @@ def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
     for type, names in nodes.items():
         says = f"no rule fits {type}: it is taken to cost the bytes it reads and writes"
         yield Note("assumed-operator", says, tuple(names))
+
+
+def _full_caches(graph: Graph) -> Iterator[Note]:
+    """Which caches are taken as full, because only a run knows how much of them is filled."""
+    nodes: dict[int, list[str]] = {}
+    for o in graph.operators:
+        known = any(t.size == 1 and t.value for t in o.present)
+        for output in () if known else shared_caches(o):
+            nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
+    for length, names in nodes.items():
+        says = f"caches of {length:,} positions are taken as full, for only a run knows how many are filled"
+        yield Note(
+            "assumed-length", f"{says} (--dim NAME=N sets an input that is a number)", tuple(dict.fromkeys(names))
+        )
 
 
 def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator[Note]:

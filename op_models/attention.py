@@ -6,6 +6,9 @@ unfused MatMuls do; `Attention.causal` tells a latency model that a flash kernel
 no query of a causal sliding window sees are left out. Vector FLOPs of a score are its scale, its part of the softmax,
 and 1 for each mask; a softcap adds a tanh and 2. Where only the projection is in integers, all of the operator is
 assumed to run in the output's type. Packed sequences are assumed to be of equal length.
+
+A cache that is as long behind the operator as before it is one buffer: `before` says how many of its positions were
+filled, and it is taken as full where that is not known. See `touched` for what of it is read and written.
 """
 
 from __future__ import annotations
@@ -15,20 +18,48 @@ from dataclasses import replace
 from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
-from op_models.rules import Outputs, as_first, op
+from op_models.rules import Outputs, as_first, op, shared_caches
 
 ROTATE = 3  # x cos - y sin
 
 
 def attend(
     op: Operator, size: Attention, *, masks: int, softcap: float = 0.0, matrix: int = 0, vector: int = 0,
-    read: dict[int, int] | None = None, dtype: str | None = None,
+    read: dict[int, int] | None = None, written: dict[int, int] | None = None, dtype: str | None = None,
 ) -> Work:  # fmt: skip
-    """2 B heads q k (dim + dim_v), the softmax of B heads q rows, and the `matrix` and `vector` FLOPs around them."""
+    """2 B heads q k (dim + dim_v), the softmax of B heads q rows, and the `matrix` and `vector` FLOPs around them.
+
+    read, written: elements of inputs and outputs, by position, of which only a part is read or written.
+    """
     scores = (rows := size.batch * size.heads * size.queries) * size.keys
     score = 1 + SOFTMAX + masks + size.causal + (2 + SPECIAL if softcap else 0)
     matrix += 2 * scores * (size.dim + size.dim_v)
-    return work(op, size, matrix=matrix, vector=vector + scores * score + rows * SPECIAL, read=read, dtype=dtype)
+    vector += scores * score + rows * SPECIAL
+    return work(op, size, matrix=matrix, vector=vector, read=read, written=written, dtype=dtype)
+
+
+def touched(op: Operator, keys: int, new: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Elements read of inputs and written of outputs, by position: of caches [..., length, dim] changed in place.
+
+    Of the `keys` positions that queries see, those before the `new` ones are read; the new ones are written. A cache
+    that grows is copied into another buffer: all of both, which is what counts without this.
+    """
+    read, written = {}, {}
+    for o, i in shared_caches(op).items():
+        position = op.outputs[o].size // max(length(op.outputs[o]), 1)
+        read[i], written[o] = position * max(keys - new, 0), position * new
+    return read, written
+
+
+def seen(op: Operator, past: Tensor | None, new: int, known: Maybe = None) -> int:
+    """How many keys queries see: the past ones, `known` at run time, and the new ones.
+
+    Where the past is not known it is all that the past holds; with a cache that is changed in place the new ones are
+    among that, as if it were full.
+    """
+    if known is not None and known.value:
+        return int(known.value[0]) + new
+    return length(past) + (0 if shared_caches(op) else new)
 
 
 def layout(t: Tensor, heads: int) -> tuple[int, int, int]:
@@ -64,12 +95,14 @@ def attention(
 
 def attention_outputs(
     x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, *, num_heads: int,
-    qkv_hidden_sizes: tuple[int, ...] | None = None,
+    qkv_hidden_sizes: tuple[int, ...] | None = None, past_present_share_buffer: int = 0,
 ) -> Outputs:  # fmt: skip
-    """Values [batch, length, hidden], and the keys and values [2, batch, heads, past + length, head size]."""
+    """Values [batch, length, hidden], and keys and values [2, batch, heads, past + length, head size], or as long as
+    the past where both share a buffer.
+    """
     third = w.shape[1] // 3
     _, keys, values = qkv_hidden_sizes or (third, third, third)
-    size = x.shape[1] + (past.shape[3] if past is not None else 0)
+    size = length(past) + (0 if past_present_share_buffer and past is not None else x.shape[1])
     return [(x.dtype, (*x.shape[:2], values)), (x.dtype, (2, x.shape[0], num_heads, size, keys // num_heads))]
 
 
@@ -84,23 +117,27 @@ def quantised_attention_outputs(
 
 
 @op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8), outputs=quantised_attention_outputs)
-@op("com.microsoft::Attention", outputs=attention_outputs)
-@op("com.microsoft::DecoderMaskedSelfAttention")
+@op("com.microsoft::Attention", outputs=attention_outputs, continued={1: 4})
+@op("com.microsoft::DecoderMaskedSelfAttention", continued={1: 4})
 def attention_ort(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
-    *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0, qkv_hidden_sizes: tuple[int, ...] | None = None,
+    before: Maybe = None, *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0,
+    qkv_hidden_sizes: tuple[int, ...] | None = None,
 ) -> Work:  # fmt: skip
     """2 B S H (3H) for the projection that it contains, plus 2 B heads S (past + S) (dim + dim_v)."""
     third = w.shape[1] // 3
     hidden_q, hidden_k, hidden_v = qkv_hidden_sizes or (third, third, third)
     heads, (batch, queries) = max(num_heads, 1), x.shape[:2]
-    keys = length(past) + queries
+    keys = seen(op, past, queries, before)
+    read, written = touched(op, keys, queries)
     dim, dim_v = hidden_q // heads, hidden_v // heads
     size = Attention(batch, heads, heads, queries, keys, dim, dim_v, bool(unidirectional))
     column = given(b) + DEQUANTISE * op.type.endswith("QAttention")
     vector = batch * queries * (w.shape[1] * column + ROTATE * (hidden_q + hidden_k) * bool(do_rotary))
-    matrix = 2 * x.size * w.shape[1]
-    return attend(op, size, masks=given(mask, bias), matrix=matrix, vector=vector, dtype=op.out.dtype)
+    return attend(
+        op, size, masks=given(mask, bias), matrix=2 * x.size * w.shape[1], vector=vector, dtype=op.out.dtype,
+        read=read, written=written,
+    )  # fmt: skip
 
 
 @op("com.microsoft::QOrderedAttention", inputs=(0, 5, 6, 7, 17, 18, 19))
@@ -159,20 +196,25 @@ def multi_head_outputs(q: Tensor, k: Maybe = None, v: Maybe = None) -> Outputs:
     return [(q.dtype, (*q.shape[:2], v.shape[2] if v.rank == 3 else v.shape[1] * v.shape[3]))]
 
 
-@op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5))
-@op("com.microsoft::MultiHeadAttention", outputs=multi_head_outputs)
+@op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5, 7), continued={1: 5, 2: 6})
+@op(
+    "com.microsoft::MultiHeadAttention", inputs=(0, 1, 2, 3, 4, 5, 6, 8), outputs=multi_head_outputs,
+    continued={1: 6, 2: 7},
+)  # fmt: skip
 def multi_head_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None,
-    bias: Maybe = None, past: Maybe = None, *, num_heads: int, unidirectional: int = 0,
+    bias: Maybe = None, past: Maybe = None, before: Maybe = None, *, num_heads: int, unidirectional: int = 0,
 ) -> Work:  # fmt: skip
     """2 B heads q (past + k) (dim + dim_v); keys may be packed with the queries, and values with the keys."""
     heads, queries, dim = layout(q, num_heads)
     k = k or q
     _, new, _ = layout(k, num_heads)
     dim_v = layout(v or k, num_heads)[2]
-    size = Attention(q.shape[0], heads, heads, queries, length(past) + new, dim, dim_v, bool(unidirectional))
-    projected = q.shape[0] * heads * (queries * dim + new * (dim + dim_v))
-    return attend(op, size, masks=given(mask, bias), vector=projected * given(b))
+    keys = seen(op, past, new, before)
+    read, written = touched(op, keys, new)
+    size = Attention(q.shape[0], heads, heads, queries, keys, dim, dim_v, bool(unidirectional))
+    vector = q.shape[0] * heads * (queries * dim + new * (dim + dim_v)) * given(b)
+    return attend(op, size, masks=given(mask, bias), vector=vector, read=read, written=written)
 
 
 def group_query_outputs(
@@ -188,29 +230,30 @@ def group_query_outputs(
     return [(q.dtype, q.shape), *grown]
 
 
-@op("com.microsoft::GroupQueryAttention", outputs=group_query_outputs)
+@op("com.microsoft::GroupQueryAttention", outputs=group_query_outputs, continued={1: 3, 2: 4})
 def group_query_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None,
     lengths: Maybe = None, total: Maybe = None, cos: Maybe = None, sin: Maybe = None, positions: Maybe = None,
     bias: Maybe = None, *, num_heads: int, kv_num_heads: int, causal: int = 1, do_rotary: int = 0,
     local_window_size: int = -1, softcap: float = 0.0,
 ) -> Work:  # fmt: skip
-    """2 B heads q k (2 dim), where k is the total length if that is known, else past + new positions."""
+    """2 B heads q k (2 dim), where k is the total length, or past + new positions where that is not known."""
     batch, queries, hidden = q.shape
     dim = hidden // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
-    keys = length(past) + (queries if k is None else k.shape[1])
-    if total is not None and total.value:
-        keys = int(total.value[0])
+    new = queries if k is None else k.shape[1]
+    keys = int(total.value[0]) if total is not None and total.value else seen(op, past, new)
     if causal and local_window_size > 0:
         keys = min(keys, local_window_size + queries - 1)
     size = Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, bool(causal))
     part = 2 * cos.shape[-1] if do_rotary and cos is not None else 0
     rotated = batch * queries * (num_heads + kv_num_heads) * part
-    table = {i: batch * queries * t.shape[-1] for i, t in ((7, cos), (8, sin)) if t is not None}
-    return attend(op, size, masks=given(bias), softcap=softcap, vector=ROTATE * rotated, read=table)
+    read, written = touched(op, keys, new)
+    read |= {i: batch * queries * t.shape[-1] for i, t in ((7, cos), (8, sin)) if t is not None}
+    vector = ROTATE * rotated
+    return attend(op, size, masks=given(bias), softcap=softcap, vector=vector, read=read, written=written)
 
 
-@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7))
+@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7), continued={1: 3, 2: 4})
 def sparse_attention(
     op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None, *,
     num_heads: int, kv_num_heads: int, sparse_block_size: int,
@@ -221,7 +264,9 @@ def sparse_attention(
     blocks = -(-columns.shape[-1] // max(rows.shape[-1] - 1, 1))
     longest = int(total.value[0]) if total is not None and total.value else length(past)
     keys = min(longest, blocks * sparse_block_size)
-    return attend(op, Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True), masks=1)
+    read, written = touched(op, keys, queries)
+    size = Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True)
+    return attend(op, size, masks=1, read=read, written=written)
 
 
 @op("com.microsoft::PagedAttention", inputs=(0, 1, 3, 6, 7))

@@ -239,21 +239,21 @@ def compute_dtype(op: Operator) -> str:
 
 def work(
     op: Operator, size: Size, *, matrix: int = 0, vector: int = 0, dtype: str | None = None,
-    read: Mapping[int, int] | None = None,
+    read: Mapping[int, int] | None = None, written: Mapping[int, int] | None = None,
 ) -> Work:  # fmt: skip
     """The `Work` of an operator: a rule's size and FLOPs, and the bytes of the operator's own tensors.
 
     matrix, vector: FLOPs. Each distinct input is read once and each output is written once; `read` gives, by the
-    position of an input that is read only in part (a gather, a slice), the number of elements read. `dtype` overrides
-    the compute type. Raises OpModelError for negative or absurd numbers, which attributes of a hostile file can cause.
+    position of an input that is read only in part (a gather, a slice), the number of elements read, and `written`
+    those of an output that is an input's own buffer, changed in place (a cache). `dtype` overrides the compute type.
+    Raises OpModelError for negative or absurd numbers, which attributes of a hostile file can cause.
     """
     if not all(0 <= n < 2**128 for n in (matrix, vector, *(f for f in size if not isinstance(f, str)))):
         raise OpModelError(f"operator {op.name} ({op.type}) can't have this work: {size}")
     touched: dict[str, int] = {}
     for i, t in enumerate(op.inputs):
         if t is not None:
-            elements = max(min(t.size, (read or {}).get(i, t.size)), 0)
-            touched[t.name] = max(touched.get(t.name, 0), (elements * BITS[t.dtype] + 7) // 8)
+            touched[t.name] = max(touched.get(t.name, 0), _part(t, (read or {}).get(i)))
     stored = {t.name for t in op.present if t.stored}
     vector += int(op.attrs.get("flops_before", 0))  # of elementwise operators that a runtime fuses into its inputs
     dtype = dtype or (op.present[0].dtype if matrix and op.present else compute_dtype(op))
@@ -263,11 +263,16 @@ def work(
         dtype=dtype,
         pipe=pipes.get(dtype, "fp32"),
         bytes_read=sum(touched.values()),
-        bytes_written=sum(t.bytes for t in op.outputs),
+        bytes_written=sum(_part(t, (written or {}).get(i)) for i, t in enumerate(op.outputs)),
         weight_bytes=sum(touched[name] for name in stored),
         matrix_flops=matrix,
         vector_flops=vector,
     )
+
+
+def _part(t: Tensor, elements: int | None) -> int:
+    """Bytes of so many elements of a tensor; of all for None."""
+    return t.bytes if elements is None else (max(min(t.size, elements), 0) * BITS[t.dtype] + 7) // 8
 
 
 def given(*tensors: Tensor | None) -> int:

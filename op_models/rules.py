@@ -43,11 +43,13 @@ def as_first(x: Tensor) -> Outputs:
 OutputRule = Like | Callable[..., Outputs]
 _RULES: dict[str, Callable[[Operator], Work]] = {}
 _OUTPUTS: dict[str, OutputRule] = {}
+_CACHES: dict[str, Mapping[int, int]] = {}
 
 
 def op(
-    *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None
-) -> Callable[[Callable[..., Work]], Callable[..., Work]]:
+    *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None,
+    continued: Mapping[int, int] | None = None,
+) -> Callable[[Callable[..., Work]], Callable[..., Work]]:  # fmt: skip
     """Register a rule for operator types ("Conv"; outside ai.onnx "domain::Type").
 
     The rule is called with the operator, then its inputs in order (absent ones as their default), then, as
@@ -58,6 +60,9 @@ def op(
     function that takes all inputs and attributes as the rule does, but not the operator, and returns `Outputs`; or a
     mapping from types to these, where `types` differ in it. Without it the shapes that the file declares hold, else
     the first input's.
+
+    `continued` are caches: outputs, by position, with the inputs that they continue. Where both have the same shape,
+    the operator writes into the input's own buffer (see `shared_caches`).
 
     A rule of the same module and name takes the place of the old one, so that a notebook's cell can be run again.
     Raises OpModelError where a type has another rule already.
@@ -83,6 +88,7 @@ def op(
             own = outputs.get(name) if isinstance(outputs, Mapping) else outputs
             if own is not None:
                 _OUTPUTS[name] = own if isinstance(own, Like) else _caller(own, 0)
+            _CACHES[name] = continued or {}
         return rule
 
     return register
@@ -122,6 +128,21 @@ def known(type: str) -> bool:
 def output_rule(type: str) -> OutputRule | None:
     """What says which outputs an operator type has: a `Like`, or a function of its inputs and attributes, or None."""
     return _OUTPUTS.get(type)
+
+
+def caches(type: str) -> Mapping[int, int]:
+    """The outputs of an operator type, by position, that continue an input, with that input."""
+    return _CACHES.get(type, {})
+
+
+def shared_caches(op: Operator) -> dict[int, int]:
+    """The outputs, by position, that are the buffer of an input, with that input: caches that do not grow.
+
+    A present cache as long as its past is the past's own buffer, in which the new positions are written; a longer one
+    is another buffer.
+    """
+    pairs = ((o, i) for o, i in caches(op.type).items() if o < len(op.outputs) and i < len(op.inputs))
+    return {o: i for o, i in pairs if (past := op.inputs[i]) is not None and past.shape == op.outputs[o].shape}
 
 
 def bytes_only(op: Operator) -> Work:

@@ -70,6 +70,18 @@ def test_activations_by_hand(operators: list[Operator], outputs: str, pages: int
     assert peak(*operators, outputs=outputs) == pages
 
 
+@pytest.mark.parametrize(("length", "pages"), [(64, 1 + 2 + 1), (65, 1 + 2 + 2 * 2 + 1)])
+def test_a_cache_that_does_not_grow_is_its_past(length: int, pages: int) -> None:
+    """Two caches of a page each; one position more of both takes a second page each."""
+    x, y = Tensor("x", "float32", (1, 1, PAGE), "input"), Tensor("y", "float32", (1, 1, PAGE))
+    past = [Tensor(name, "float32", (1, 1, 64, PAGE // 64), "input") for name in ("pk", "pv")]
+    present = tuple(Tensor(name, "float32", (1, 1, length, PAGE // 64)) for name in ("k", "v"))
+    attrs = {"num_heads": 1, "kv_num_heads": 1}
+    step = Operator("s", "com.microsoft::GroupQueryAttention", (x, None, None, *past), (y, *present), attrs)
+    g = Graph("g", (step,), (x, *past), (y, *present))
+    assert footprint(g).activations_bytes == pages * ALIGNMENT
+
+
 def test_weights_once_and_rounded_up() -> None:
     small = Tensor("w1", "float32", (1,), "weight")
     o = Operator("o", "Add", (tensor("x"), small), (tensor("y"),))

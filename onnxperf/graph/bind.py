@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.core import Note
-from onnxperf.graph.proto import Shape, check_size, is_tensor, plain, times
+from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
 USUAL = 1 << 24  # a larger size is likely a mistake
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
@@ -59,14 +59,16 @@ def declared_dims(info: ValueInfoProto) -> tuple[Dim, ...] | None:
 def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> Binding:
     """Give every input of `model` a static shape.
 
-    shapes: sizes by input name; dims: sizes by the name of a dimension; batch: the leading dimension. An open leading
-    dimension without a size is taken as 1, which is noted. Raises UsageError where a name is unknown, sizes contradict
+    shapes: sizes by input name; dims: sizes by the name of a dimension, and values by that of an input that is a whole
+    number (such as `total_sequence_length`); batch: the leading dimension. An open leading dimension without a size is
+    taken as 1, which is noted. Raises UsageError where a name is unknown, sizes contradict
     each other, or another dimension stays open; the message names the flag that sets it.
     """
     stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
     declared = {name: declared_dims(info) for name, info in infos.items()}
-    symbols = _check_dims(dims, declared, (*model.graph.value_info, *model.graph.output))
+    numbers = [name for name, info in infos.items() if is_number(info)]
+    symbols = _check_dims(dims, declared, numbers, (*model.graph.value_info, *model.graph.output))
     known, refusal = _with_given(declared, shapes, symbols)
     refusal = refusal or _extreme(shapes, dims, batch)
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
@@ -167,10 +169,16 @@ def _extreme(shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | 
     return next((f"{flag} can't be used" for flag, sizes in asked if any(not 0 < d <= USUAL for d in sizes)), "")
 
 
+def is_number(info: ValueInfoProto) -> bool:
+    """Whether an input is one whole number, which --dim can give."""
+    return declared_dims(info) in ((), (1,)) and dtype_of(info.type.tensor_type.elem_type) in ("int32", "int64")
+
+
 def _check_dims(
-    dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None], others: Iterable[ValueInfoProto]
-) -> dict[str, int]:
-    named = dict.fromkeys(d for shape in inputs.values() for d in shape or () if isinstance(d, str))
+    dims: Mapping[str, int], inputs: Mapping[str, tuple[Dim, ...] | None], numbers: Iterable[str],
+    others: Iterable[ValueInfoProto],
+) -> dict[str, int]:  # fmt: skip
+    named = dict.fromkeys((*(d for shape in inputs.values() for d in shape or () if isinstance(d, str)), *numbers))
     inside = {d for info in others if dims for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:

@@ -6,10 +6,11 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import Binding, nearest
+from onnxperf.graph.bind import Binding, is_number, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
 from onnxperf.graph.core import Graph
@@ -61,7 +62,10 @@ def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
     inputs = []
     for info in graph.input:
         if (shape := state.binding.inputs.get(info.name)) is not None:
-            inputs.append(state.define(info.name, dtype_of(info.type.tensor_type.elem_type), shape, "input"))
+            number = state.binding.symbols.get(info.name) if is_number(info) else None
+            dtype = dtype_of(info.type.tensor_type.elem_type)
+            value = None if number is None else np.full(shape, number, dtype)
+            inputs.append(state.define(info.name, dtype, shape, "input", value))
         elif info.name not in state.tensors:  # up to IR 3, initialisers are among the inputs
             state.define_opaque(info.name, info.type, "input")
     return tuple(inputs)

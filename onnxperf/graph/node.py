@@ -18,10 +18,21 @@ from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note
 from onnxperf.graph.custom_operators import custom_types
 from onnxperf.graph.outputs import clash, define_output, upper_bound
-from onnxperf.graph.proto import attributes, captured, dims_of, domain_of, plain, times
+from onnxperf.graph.proto import (
+    attributes,
+    captured,
+    closed,
+    dims_of,
+    domain_of,
+    dtype_of,
+    plain,
+    static,
+    tensor_type,
+    times,
+)  # fmt: skip
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Values, constant, evaluate, first_line, measure
-from op_models import Operator, Tensor, known
+from op_models import Operator, Tensor, caches, known
 
 #: Random operators; and DequantizeLinear, which runtimes keep, as weights stay small in memory.
 NEVER_FOLDED = frozenset(
@@ -69,7 +80,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
     type, schema = f"{domain}::{node.op_type}" if domain else node.op_type, state.schema(node.op_type, domain)
     n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
-    types = _infer_types(state, n, schema) if schema is not None else custom_types(node, type, n.attrs, inputs)
+    types = _infer_types(state, n, schema) if schema is not None else _custom_types(state, n)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
     if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
         raise state.refusal(f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}")
@@ -126,6 +137,20 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
     if n.assumed:
         return {}
     raise state.refusal(message)
+
+
+def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
+    """The types of a node's outputs by the rules of op_models; of caches by the file, where only their length differs.
+
+    Whether a cache grows or is changed in place is up to who calls the model: both lengths are right.
+    """
+    types = custom_types(n.proto, n.type, n.attrs, n.inputs)
+    for name in (n.proto.output[i] for i in caches(n.type) if i < len(n.proto.output)):
+        own, info = types.get(name), state.declared.get(name)
+        made, said = static(own), closed(state.binding.declared(info)) if info is not None else None
+        if own and made and said and len(made) == len(said) and (made[:-2], made[-1]) == (said[:-2], said[-1]):
+            types[name] = tensor_type(dtype_of(own.tensor_type.elem_type), said)
+    return types
 
 
 def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:

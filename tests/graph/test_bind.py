@@ -251,3 +251,11 @@ def test_a_leading_symbol_that_also_stands_elsewhere_is_no_batch() -> None:
 def test_what_the_file_says_of_an_inner_tensor_follows_a_new_batch() -> None:
     text = f"{HEAD} g (float[2, 4] x) => (float[2, 5] y) {{ y = nowhere.Gizmo(x) }}"
     assert shape(run(text, batch=3), "y") == (3, 5)
+
+
+def test_dim_gives_an_input_that_is_a_whole_number() -> None:
+    text = f"{HEAD} g (float[4, 8] x, int64 n, float f) => (y) {{ z = Range(c0, n, c1) y = Relu(x) q = Neg(f) }}"
+    text = text.replace("=> (y)", "=> (float[4, 8] y, int64[many] z) <int64 c0 = {0}, int64 c1 = {1}>")
+    assert shape(run(text, dims={"n": 7}), "z") == (7,)
+    with pytest.raises(UsageError, match="the model has no dimension 'f': its open dimensions are 'n'"):
+        run(text, dims={"f": 7})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, helper, numpy_helper
@@ -132,3 +133,51 @@ def test_what_onnx_runtime_has_optimised_keeps_its_work(tmp_path: Any) -> None:
     after = predict(tmp_path / "optimised.onnx", gpu="l4", opt_level="disabled", runtime="ort-cpu")
     assert {k.op for k in after.kernels} >= {"com.microsoft::FusedConv", "com.microsoft::FusedGemm"}
     assert after.work["matrix_flops"] == predict(proto, gpu="l4").work["matrix_flops"]
+
+
+#: A step of a decoder. Where the caches end is up to who calls it: in the buffers of the past, or one position further.
+STEP = """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+g (float16[2, 1, 64] q, float16[2, 1, 32] k, float16[2, 1, 32] v, float16[2, 4, past, 8] pk, float16[2, 4, past, 8] pv,
+   int32[2] lengths, int32{number} total)
+  => (float16[2, 1, 64] y, float16[2, 4, {present}, 8] k2, float16[2, 4, {present}, 8] v2) {{
+    y, k2, v2 = com.microsoft.GroupQueryAttention
+      <num_heads = 8, kv_num_heads = 4> (q, k, v, pk, pv, lengths, total) }}"""
+
+
+@pytest.mark.parametrize(
+    ("past", "present", "length", "total", "read", "written"),
+    [
+        (100, "past", 100, 60, 59, 1),
+        (100, "past", 100, None, 99, 1),
+        (100, "100", 100, 100, 99, 1),
+        (100, "101", 101, None, 100, 101),
+        (100, "now", 101, None, 100, 101),
+    ],
+)
+@pytest.mark.parametrize("number", ["", "[1]"])
+def test_a_cache_is_changed_in_place_or_grows_as_the_file_says(
+    past: int, present: str, length: int, total: int | None, read: int, written: int, number: str
+) -> None:
+    dims = {"past": past} | ({"now": length} if present == "now" else {}) | ({"total": total} if total else {})
+    text = STEP.format(number=number, present=present)
+    p = predict(onnx.parser.parse_model(text).SerializeToString(), gpu="l4", dims=dims)
+    [kernel] = [k for k in p.kernels if k.op.endswith("GroupQueryAttention")]
+    position = 2 * 2 * 2 * 4 * 8  # bytes of keys and values
+    assert [t.shape[2] for t in p.run.graph.outputs[1:]] == [length, length]
+    assert kernel.bytes_read == 2 * 128 * 2 + 2 * 4 + 4 + position * read
+    assert kernel.bytes_written == 128 * 2 + position * written
+    notes = [n.message for n in p.warnings if n.code == "assumed-length"]
+    full = "caches of 100 positions are taken as full, for only a run knows how many are filled"
+    assert notes == ([f"{full} (--dim NAME=N sets an input that is a number)"] if not total and length == 100 else [])
+    assert not [n for n in p.warnings if n.code in ("stale-shape", "assumed-shape")]
+
+
+@pytest.mark.parametrize("present", ["past", "101"])
+def test_attention_with_a_shared_buffer_keeps_its_length(present: str) -> None:
+    shared = present == "past"
+    text = f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+    g (float[2, 1, 32] x, float[2, 2, 4, past, 8] before, int32[1] n, float[32, 96] w)
+    => (float[2, 1, 32] y, float[] after) {{ y, after = com.microsoft.Attention
+      <num_heads = 4, past_present_share_buffer = {int(shared)}> (x, w, , , before, , n) }}"""
+    graph = load(onnx.parser.parse_model(text), dims={"past": 100})
+    assert graph.outputs[1].shape == (2, 2, 4, 100 if shared else 101, 8)

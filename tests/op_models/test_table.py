@@ -79,7 +79,7 @@ def experts(type: str, tokens: int, third: bool = False, packed: int = 1, **attr
 
 
 IMAGE, FILTERS = u8("x", 1, 2, 3, 3), u8("w", 4, 2, 1, 1)
-PAST = (2, 4, 10, 8)
+PAST, GROWN = (2, 4, 10, 8), (2, 4, 13, 8)
 IDS, SEGMENTS = Tensor("ids", "int32", (2, 7)), Tensor("segments", "int32", (2, 7))
 TABLES = [IDS, SEGMENTS, (30522, 16), (512, 16), (99, 16), (16,), (16,)]
 CELLS = [("RNN", 1, 4), ("GRU", 3, 2 * 10 + 4 + 4), ("LSTM", 4, 3 * 10 + 2 * 4 + 4)]  # gates, and FLOPs beside them
@@ -294,6 +294,34 @@ TABLE = [
     Row(MS + "QAttention", [u8("x", 2, 6, 8), u8("w", 8, 24), (24,)], (2, 6, 8),
         *attended(Attention(2, 1, 1, 6, 6, 8, 8, False), 9, matrix=2 * 12 * 8 * 24, vector=12 * 24 * (1 + 2)),
         dtype="float32", attrs={"num_heads": 1}),
+    # caches in place: positions that are seen, but for the new ones, are read, the new ones written; else all of both
+    Row(MS + "GroupQueryAttention", [(2, 1, 32), None, None, PAST, PAST, None, i64("total", (), 5)],
+        [(2, 1, 16), PAST, PAST], *attended(Attention(2, 2, 4, 1, 5, 3, 3, True), 10),
+        read=4 * (64 + 2 * 2 * 4 * 4 * 8) + 8, written=4 * (32 + 2 * 2 * 4 * 8),
+        attrs={"num_heads": 2, "kv_num_heads": 4}),
+    Row(MS + "GroupQueryAttention", [(2, 3, 32), (2, 3, 32), (2, 3, 32), PAST, PAST], [(2, 3, 32), PAST, PAST],
+        *attended(Attention(2, 4, 4, 3, 10, 8, 8, True), 10), read=4 * (3 * 192 + 2 * 2 * 4 * 7 * 8),
+        written=4 * (192 + 2 * 2 * 4 * 3 * 8), attrs={"num_heads": 4, "kv_num_heads": 4}),
+    Row(MS + "GroupQueryAttention", [(2, 3, 32), (2, 3, 32), (2, 3, 32), PAST, PAST], [(2, 3, 32), GROWN, GROWN],
+        *attended(Attention(2, 4, 4, 3, 13, 8, 8, True), 10), attrs={"num_heads": 4, "kv_num_heads": 4}),
+    Row(MS + "SparseAttention",
+        [(2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 2, 64, 8), (2, 2, 64, 8), (1, 5), (1, 6), i64("n", (), 48)],
+        [(2, 1, 32), (2, 2, 64, 8), (2, 2, 64, 8)], *attended(Attention(2, 4, 2, 1, 32, 8, 8, True), 11),
+        read=4 * (64 + 2 * 32 + 2 * 2 * 2 * 31 * 8 + 11) + 8, written=4 * (64 + 2 * 2 * 2 * 8),
+        attrs={"num_heads": 4, "kv_num_heads": 2, "sparse_block_size": 16}),
+    Row(MS + "DecoderMaskedMultiHeadAttention",
+        [(2, 1, 32), (2, 1, 32), (2, 1, 32), None, None, PAST, PAST, i64("past", (1,), 6)], [(2, 1, 32), PAST, PAST],
+        *attended(Attention(2, 4, 4, 1, 7, 8, 8, False), 9), read=4 * (3 * 64 + 2 * 2 * 4 * 6 * 8) + 8,
+        written=4 * (64 + 2 * 2 * 4 * 8), attrs={"num_heads": 4}),
+    Row(MS + "MultiHeadAttention",
+        [(2, 1, 32), (2, 1, 32), (2, 1, 32), None, None, None, PAST, PAST], [(2, 1, 32), PAST, PAST],
+        *attended(Attention(2, 4, 4, 1, 10, 8, 8, False), 9), read=4 * (3 * 64 + 2 * 2 * 4 * 9 * 8),
+        written=4 * (64 + 2 * 2 * 4 * 8), attrs={"num_heads": 4}),
+    *[Row(MS + type, [(2, 1, 32), (32, 96), (96,), None, (2, *PAST), None, i64("past", (1,), 6)],
+          [(2, 1, 32), (2, *PAST)], *attended(Attention(2, 4, 4, 1, 7, 8, 8, False), 9, matrix=2 * 2 * 32 * 96,
+          vector=2 * 96), read=4 * (64 + 32 * 96 + 96 + 2 * 2 * 4 * 6 * 8) + 8, written=4 * (64 + 2 * 2 * 4 * 8),
+          attrs={"num_heads": 4, "past_present_share_buffer": 1})
+      for type in ("Attention", "DecoderMaskedSelfAttention")],
     # rotary embeddings
     Row("RotaryEmbedding", [(2, 4, 6, 8), (99, 4), (99, 4), i64("pos", (2, 6))], None, Pointwise(384), vector=3 * 384,
         read=4 * (384 + 96) + 96),
