@@ -27,7 +27,7 @@ class HostNode(NamedTuple):
     flops: int = 0
 
     def seconds(self, costs: HostCosts, cpu: Host) -> float:
-        """Host time of one repeat, without visiting the node: 0 for a view."""
+        """Host time of one repeat, without walking to the node: 0 for a view."""
         if not self.computed:
             return 0.0
         return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
@@ -86,8 +86,8 @@ class Kernels:
 
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
-    """Seconds in which the host visits nodes without a launch, and computes those that are its own."""
-    return sum((n.repeat * (costs.node_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
+    """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
+    return sum((n.repeat * (costs.walk_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
 
 
 def lower(

@@ -13,8 +13,8 @@ from onnxperf.errors import UsageError
 from onnxperf.export import source
 from onnxperf.graph import Graph, Note, Opened, load, opened
 from onnxperf.prediction import Prediction, summarise
-from onnxperf.run import Kept, Run, columns, usual_host
-from onnxperf.scenario import PLATFORMS, Scenario
+from onnxperf.run import Kept, Run, columns
+from onnxperf.scenario import PLATFORMS, Scenario, usual_host
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -74,7 +74,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
-    does. host: the processor that launches kernels: server, desktop, cloud or jetson. power_limit_W, clock_Hz: what
+    does. host: the processor that launches kernels, such as server-2023 or desktop. power_limit_W, clock_Hz: what
     the card is set to. fit: take the largest batch that the card's memory holds.
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.

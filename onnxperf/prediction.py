@@ -273,14 +273,14 @@ def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
 def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float]:
     """The range of a run.
 
-    The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own; and so does the run as a
-    whole, for what neither knows (clocks, versions). Of methods with an error class of their own the last two are not
-    known: their ranges are the kernels'.
+    The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own, as its pace does where
+    that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Of methods with an error
+    class of their own the last two are not known: their ranges are the kernels'.
     """
     half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
         beside = known["run"].get(run.runtime.name, known["run"]["other"])
-        idle = (total - busy) * known["host"]
+        idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
         half_width = float(np.hypot(np.hypot(busy * half_width, idle) / total, beside))
     return total * float(np.exp(-half_width)), total * float(np.exp(half_width))
 

@@ -22,7 +22,7 @@ from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.passes import lacks_unit, precision
 from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, of_version, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check
+from onnxperf.scenario import PLATFORMS, Scenario, check, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 
 P = ParamSpec("P")
@@ -116,7 +116,7 @@ class Run:
     @property
     def cpu(self) -> Host:
         """The processor that launches kernels."""
-        return HOSTS[self.scenario.host]
+        return HOSTS[self.scenario.host or usual_host(self.devices[0])]
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
@@ -180,11 +180,6 @@ def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
         alone = device.id if lacks_unit(device, precision) else ""
         groups.setdefault((device.kind, usual_host(device), alone), []).append(j)
     return list(groups.values())
-
-
-def usual_host(device: Device) -> str:
-    """The host that is assumed for a device: the module's own processor where memory is shared, else a server's."""
-    return "jetson" if device.memory_kind.startswith("LPDDR") else "server"
 
 
 def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Constants) -> tuple[HostCosts, ...]:

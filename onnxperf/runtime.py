@@ -24,13 +24,15 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Seconds the host spends: per run, per node it walks, per kernel launch, per operator it computes itself,
-    per copy it starts, and per wait for the device; `gap_s` passes on the device between two kernels.
+    """Seconds the host spends: per run; `walk_s` per node for which it launches nothing, such as a view, and
+    `host_op_s` more where it computes the node itself; `node_s` to prepare the kernels of any other node; per kernel
+    launch, per copy it starts, and per wait for the device. `gap_s` passes on the device between two kernels.
 
     `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
     """
 
     run_s: float
+    walk_s: float
     node_s: float
     launch_s: float
     host_op_s: float
@@ -43,33 +45,38 @@ class HostCosts:
 
     def scaled(self, factor: float) -> HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
-        names = ("run_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
+        names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A processor: `pace` multiplies a runtime's host costs; bandwidth and FLOP/s are what all its cores reach
-    together, for operators that run on it.
+    """A processor: `pace` multiplies a runtime's host costs, within `half_width` of its logarithm in 80% of cases;
+    bandwidth and FLOP/s are what all its cores reach together, for operators that run on it.
     """
 
     name: str
     describe: str
     pace: float
+    half_width: float
     bandwidth_Bps: float
     flops: float
 
 
-#: The processors that launch kernels. No row of the open measurements names its processor, so that the costs derived
-#: from them are taken to be a server's, and all figures here are assumed. A pace is rounded: the time that one thread
-#: takes on a typical processor of the kind, as a multiple of the server's.
+#: The processors that launch kernels. No row of the open measurements names its processor: those on V100 and T4 are
+#: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
+#: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
+#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. A
+#: Jetson's, half-widths, bandwidths and FLOP/s are assumed.
 HOSTS = {
     h.name: h
     for h in (
-        Host("server", "a server processor at 3 to 3.5 GHz, 2021 or later", 1.0, 50e9, 400e9),
-        Host("desktop", "a desktop processor at 5 GHz or more", 0.6, 40e9, 300e9),
-        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.5, 20e9, 100e9),
-        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.5, 20e9, 60e9),
+        Host("server-2018", "a server processor of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
+        Host("server-2020", "a server processor of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
+        Host("server-2023", "a server processor of 2023 or later", 0.45, 0.25, 60e9, 600e9),
+        Host("desktop", "a desktop processor at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9),
     )
 }
 

@@ -17,9 +17,10 @@ MAX_STREAMS = 64
 class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
 
-    host: the processor that launches kernels, of HOSTS; power_limit_W, clock_Hz: None leaves the card's own; pageable:
-    inputs and outputs lie in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first;
-    ort_version: an older release of ONNX Runtime, None for today's.
+    host: the processor that launches kernels, of HOSTS, "" for the one that is usual for the device; power_limit_W,
+    clock_Hz: None leaves the card's own; pageable: inputs and outputs lie in memory that is not pinned;
+    ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release of ONNX Runtime, None for
+    today's.
     """
 
     model: str
@@ -35,7 +36,7 @@ class Scenario:
     include_transfers: bool = False
     pageable: bool = False
     ort_transformers: bool = False
-    host: str = "server"
+    host: str = ""
     power_limit_W: float | None = None
     clock_Hz: float | None = None
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -61,6 +62,15 @@ PLATFORMS = {
 }
 
 
+def usual_host(device: Device) -> str:
+    """The host that is assumed for a device: a Jetson's own processor, else a server's of the years of the card."""
+    if device.memory_kind.startswith("LPDDR"):
+        return "jetson"
+    return (
+        "server-2018" if device.capability < (8, 0) else "server-2020" if device.capability < (8, 9) else "server-2023"
+    )
+
+
 def check(s: Scenario, device: Device) -> None:
     """Raise UsageError where a term is unknown, or does not go with another one or with the device."""
     for what, value, allowed in (
@@ -68,7 +78,7 @@ def check(s: Scenario, device: Device) -> None:
         ("precision", s.precision, PRECISIONS),
         ("method", s.method, tuple(METHODS)),
         ("optimisation level", s.opt_level, tuple(LEVELS)),
-        ("host", s.host, tuple(HOSTS)),
+        ("host", s.host or usual_host(device), tuple(HOSTS)),
     ):
         if not isinstance(value, str):
             raise UsageError(f"{what} can't be a {type(value).__name__}: give a name, one of {', '.join(allowed)}")

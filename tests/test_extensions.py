@@ -275,7 +275,7 @@ RUNTIME = """
         place=place,
         policy=Policy(),
         host=HostCosts(
-            run_s=1e-6, node_s=1e-6, launch_s=1e-6, host_op_s=1e-6, copy_s=1e-6, sync_s=1e-6, gap_s=1e-6,
+            run_s=1e-6, walk_s=1e-6, node_s=1e-6, launch_s=1e-6, host_op_s=1e-6, copy_s=1e-6, sync_s=1e-6, gap_s=1e-6,
             replay_s=1e-6, replay_gap_s=1e-6, source="assumed",
         ),
         describe="My runtime, which fuses little",

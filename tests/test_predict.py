@@ -369,7 +369,7 @@ def test_the_critical_path_and_the_phases_that_wait_for_the_host(terms: Any) -> 
 
 
 def test_a_launch_bound_run_waits_before_nearly_every_kernel() -> None:
-    p = predict(SAMPLES / "mobilenetv2.onnx", gpu="h200-sxm", runtime="torch-eager", host="cloud")
+    p = predict(SAMPLES / "mobilenetv2.onnx", gpu="h200-sxm", runtime="torch-eager", host="jetson")
     assert p.launch_bound[0].kernels > 0.9 * len(p.kernels)
     assert p.launch_bound[0].seconds > 0.9 * p.seconds
 
@@ -496,7 +496,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
           for terms in ({"streams": 2}, {"cuda_graph": True})),
         ({"method": "sum", "streams": 2}, "--streams would change nothing under the method sum"),
         ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "--cuda-graph, --power-limit would change"),
-        ({"method": "roofline", "host": "server"}, "--host would change nothing under the method roofline"),
+        ({"method": "roofline", "host": "desktop"}, "--host would change nothing under the method roofline"),
         ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of roofline, sum, tile-wave"),
     ],
 )  # fmt: skip

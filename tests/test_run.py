@@ -86,13 +86,13 @@ def test_what_takes_another_graph_or_device_is_refused(run: Run, term: str) -> N
 
 
 def test_cards_that_can_not_share_a_run_are_refused() -> None:
-    """The T4 has no unit for FP8 and gets casts of its own."""
-    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["l4", "t4"]))
-    with pytest.raises(UsageError, match="l4, t4 can't share one run in precision fp8"):
-        both.under(precision="fp8")
-    for j, gpu in enumerate(("l4", "t4")):
-        alone = summarise(both.alone(j).under(precision="fp8"))
-        assert alone.to_dict() == onnxperf.predict(model("mobilenetv2"), gpu=gpu, precision="fp8").to_dict()
+    """The P4 has no unit for INT8 and gets casts of its own."""
+    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["t4", "p4"]))
+    with pytest.raises(UsageError, match="t4, p4 can't share one run in precision int8"):
+        both.under(precision="int8")
+    for j, gpu in enumerate(("t4", "p4")):
+        alone = summarise(both.alone(j).under(precision="int8"))
+        assert alone.to_dict() == onnxperf.predict(model("mobilenetv2"), gpu=gpu, precision="int8").to_dict()
 
 
 def test_a_term_that_comes_back_finds_its_stages_again(run: Run) -> None:
@@ -153,7 +153,7 @@ def test_several_devices_are_predicted_as_each_alone(processor: Path, name: str,
     found = onnxperf.predict(model(name), gpu=gpus, **terms)
     assert [p.scenario.gpu for p in found] == [*CARDS[:3], "my-processor", *CARDS[3:]]
     assert [p.scenario.runtime for p in found] == [*["ort-cuda"] * 3, "ort-cpu", *["ort-cuda"] * 3]
-    assert [p.scenario.host for p in found[4:]] == ["server", "server", "jetson"]
+    assert [p.scenario.host for p in found[4:]] == ["server-2023", "server-2023", "jetson"]
     for gpu, p in zip(gpus, found, strict=True):
         same(p.to_dict(), onnxperf.predict(model(name), gpu=gpu, **terms).to_dict())
 

@@ -16,10 +16,10 @@ from onnxperf.schedule import COMPUTE, COPY, STALLS, HostThread, Task, Timeline,
 from op_models import Pointwise, Transfer, Work
 
 HOST = replace(
-    RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5, node_s=0.0,
-    launch_s=0.0, copy_s=0.0, host_op_s=0.0,
+    RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5, walk_s=0.0,
+    node_s=0.0, launch_s=0.0, copy_s=0.0, host_op_s=0.0,
 )  # fmt: skip  # whole seconds read more easily
-CPU = Host("test", "", 1.0, 1.0, 1.0)  # moves a byte a second
+CPU = Host("test", "", 1.0, 0.0, 1.0, 1.0)  # moves a byte a second
 WORK = Work(Pointwise(1), "float32", "fp32", 4, 4, 0)
 COPIES = {way: Work(Transfer(4, way), "float32", "fp32", 4, 4, 0) for way in ("h2d", "d2h")}
 

@@ -22,7 +22,7 @@ def _named_in(room: str) -> tuple[str, ...]:
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-HOSTS = ("server", "desktop", "cloud", "jetson")
+HOSTS = ("server-2018", "server-2020", "server-2023", "desktop", "cloud", "jetson")
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
@@ -157,7 +157,7 @@ SCENARIO = (
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
     click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
     click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
-    _chosen("--host", HOSTS, "Processor that launches kernels.  [default: server; jetson for Jetson modules]"),
+    _chosen("--host", HOSTS, "Processor that launches kernels.  [default: a server of the card's years, or Jetson]"),
     click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
     read_option("--clock", "clock_Hz", read=lambda mhz: mhz * 1e6, type=float, metavar="MHZ",
                 help="Clock the card is locked to."),

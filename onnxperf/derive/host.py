@@ -25,10 +25,12 @@ from onnxperf.run import Run
 from onnxperf.runtimes import HostCosts
 from onnxperf.schedule import schedule
 
-#: By dotted path. Priors: what profilers show of the runtime and of a driver's launch, in whole microseconds.
+#: By dotted path, for a server of 2017 to 2019. Priors: what profilers show of the runtime and of a driver's launch, in
+#: whole microseconds; a walk is twice what one takes on a core of 2023 (host.md).
 PARAMETERS = (
     Parameter("host.ort.run_s", "enter and leave a run", 20e-6, 0.3),
-    Parameter("host.ort.node_s", "walk to a node and prepare its kernels", 5e-6, 0.3),
+    Parameter("host.ort.walk_s", "pass a node that launches nothing", 0.4e-6, 0.2),
+    Parameter("host.ort.node_s", "prepare the kernels of a node", 3e-6, 0.5),
     Parameter("host.ort.launch_s", "launch a kernel", 4e-6, 0.3),
 )
 WEIGHT = 100.0  # how many rows the data count for, so that priors bind
@@ -43,9 +45,9 @@ class HostRun:
     run: Run
 
     def costs(self, values: Mapping[str, float]) -> HostCosts:
-        """The runtime's host costs with the parameters at these values."""
+        """The runtime's host costs with the parameters at these values, on a server of the card's years."""
         own: dict[str, Any] = {path.rpartition(".")[2]: v for path, v in values.items()}
-        return replace(self.run.runtime.host, **own)
+        return replace(self.run.runtime.host, **own).scaled(self.run.cpu.pace)
 
     @property
     def kernels_s(self) -> float:
@@ -70,8 +72,12 @@ def runs(rows: Sequence[MeasuredRun], constants: Constants) -> list[HostRun]:
 
 
 def fit(runs: Sequence[HostRun], without: str = "") -> dict[str, float]:
-    """The host's costs by dotted path, from all runs but those of the group `without`."""
+    """The host's costs by dotted path, from all runs but those of the group `without`; the priors' medians where no
+    other run tells of them.
+    """
     idle = [r for r in runs if r.waits and r.measured.group != without]
+    if not idle:
+        return USUAL
     count = Counter(r.measured.group for r in idle)
     share = np.array([np.sqrt(WEIGHT / len(count) / count[r.measured.group]) for r in idle])
     measured = np.array([[r.measured.seconds] for r in idle])

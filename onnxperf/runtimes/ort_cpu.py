@@ -24,8 +24,8 @@ RUNTIME = Runtime(
     place=beside,
     policy=Policy(),
     host=HostCosts(
-        run_s=30e-6, node_s=0.4e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0, replay_s=0.0,
-        replay_gap_s=0.0, source="assumed",
+        run_s=30e-6, walk_s=0.4e-6, node_s=0.4e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0,
+        replay_s=0.0, replay_gap_s=0.0, source="assumed",
     ),
     describe="ONNX Runtime, CPU provider",
     kind="cpu",

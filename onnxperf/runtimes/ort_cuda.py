@@ -26,8 +26,8 @@ CUDA = Runtime(
     place=lambda graph: apart(place(graph)),
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
     host=HostCosts(
-        run_s=10e-6, node_s=1.5e-6, launch_s=3.5e-6, host_op_s=2e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
-        replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
+        run_s=10e-6, walk_s=0.4e-6, node_s=1.5e-6, launch_s=3.5e-6, host_op_s=0.3e-6, copy_s=8e-6, sync_s=5e-6,
+        gap_s=1e-6, replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
     ),
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip

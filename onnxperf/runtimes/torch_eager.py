@@ -150,7 +150,7 @@ RUNTIME = Runtime(
     place=place,
     policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
     host=HostCosts(
-        run_s=10e-6, node_s=4e-6, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
+        run_s=10e-6, walk_s=4e-6, node_s=4e-6, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
         replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
     ),
     describe="PyTorch, eager, CUDA, under torch.inference_mode",

@@ -15,8 +15,7 @@ from rich.text import Text
 from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
-from onnxperf.run import usual_host
-from onnxperf.scenario import PLATFORMS
+from onnxperf.scenario import PLATFORMS, usual_host
 from onnxperf.tables import duration, listed, shortened, size, stacked, tabulate, two_columns
 
 BAR = 24

@@ -17,7 +17,7 @@ from onnxperf.run import Run
 
 pytest.importorskip("scipy")
 
-COSTS = {"host.ort.run_s": 30e-6, "host.ort.node_s": 8e-6, "host.ort.launch_s": 4e-6}
+COSTS = {"host.ort.run_s": 30e-6, "host.ort.walk_s": 0.5e-6, "host.ort.node_s": 8e-6, "host.ort.launch_s": 4e-6}
 
 
 def row(sample: str, batch: int, **more: object) -> MeasuredRun:
@@ -53,6 +53,8 @@ def test_costs_are_found_again_without_the_rows_left_out(made: list[HostRun]) ->
     group = next(r.measured.group for r in spoilt if "minilm" in r.measured.sample)
     rest = fit([r for r in exact if r.measured.group != group])
     assert fit(spoilt, group) == rest
+    alone = [r for r in exact if r.measured.group == group]
+    assert fit(alone, group) == {p.path: p.start for p in PARAMETERS}
 
 
 def test_a_table_without_runs_tells_nothing(tmp_path: Path) -> None:
