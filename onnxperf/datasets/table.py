@@ -32,7 +32,14 @@ DIES = {
     "b200-sxm": "GB100", "gb200": "GB100", "b300-sxm": "GB110", "gb300": "GB110", "l40s": "AD102", "l40": "AD102",
     "l20": "AD102", "rtx-4090": "AD102", "rtx-6000-ada": "AD102", "a10": "GA102", "a10g": "GA102", "a40": "GA102",
     "rtx-3080": "GA102", "rtx-3090": "GA102", "rtx-a5000": "GA102", "rtx-a6000": "GA102",
+    "rtx-3080-ti": "GA102", "rtx-3090-ti": "GA102", "rtx-a4500": "GA102", "rtx-a5500": "GA102", "rtx-5000-ada": "AD102",
     "rtx-5090": "GB202", "rtx-pro-6000-server": "GB202", "rtx-pro-6000-workstation": "GB202",
+    "rtx-pro-6000-max-q": "GB202", "gtx-1080": "GP104", "gtx-1070": "GP104", "p40": "GP102", "rtx-2080": "TU104",
+    "rtx-2080-super": "TU104", "rtx-2070-super": "TU104", "quadro-rtx-4000": "TU104", "quadro-rtx-5000": "TU104",
+    "rtx-2080-ti": "TU102", "titan-rtx": "TU102", "quadro-rtx-6000": "TU102", "quadro-rtx-8000": "TU102",
+    "rtx-2060": "TU106", "rtx-2060-super": "TU106", "rtx-2070": "TU106", "rtx-a4000": "GA104", "rtx-3060-ti": "GA104",
+    "rtx-3070": "GA104", "rtx-3070-ti": "GA104", "l4": "AD104", "rtx-4070": "AD104", "rtx-4070-super": "AD104",
+    "rtx-4070-ti": "AD104", "rtx-4500-ada": "AD104", "rtx-4080": "AD103", "rtx-4080-super": "AD103",
 }  # fmt: skip
 
 
