@@ -37,9 +37,9 @@ class HostNode(NamedTuple):
 class Kernel:
     """One device activity, with the names of the ONNX nodes whose work it does.
 
-    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: no
-    rule knows the operator; blocks: the host waits for the result; rank: the process, with a host thread and a card of
-    its own, that launches it.
+    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: why
+    the work is its bytes alone, "" where a rule says what it is; blocks: the host waits for the result; rank: the
+    process, with a host thread and a card of its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node).
     """
@@ -49,7 +49,7 @@ class Kernel:
     nodes: tuple[str, ...]
     work: Work
     after: tuple[int, ...] = ()
-    assumed: bool = False
+    assumed: str = ""
     blocks: bool = False
     repeat: int = 1
     rank: int = 0
@@ -175,10 +175,10 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     return Kernel(name, "Transfer", (), w, blocks=not pinned)
 
 
-def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, bool]:
-    """The work of a kernel on the pipe that the runtime's policy picks for products, and whether it is assumed."""
+def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
+    """The work of a kernel on the pipe that the runtime's policy picks for products, and why it is assumed, or ""."""
     if o.type == "Contiguous":
-        return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), False
+        return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), ""
     w, assumed = work_or_bytes(o)
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
+from onnxperf.errors import printable
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
@@ -49,9 +50,9 @@ def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
     nodes: dict[str, list[str]] = {}
     for k in kernels.rows:
         if k.assumed:
-            nodes.setdefault(k.op, []).extend(k.nodes)
-    for type, names in nodes.items():
-        says = f"no rule fits {type}: it is taken to cost the bytes it reads and writes"
+            nodes.setdefault(k.assumed, []).extend(k.nodes)
+    for why, names in nodes.items():
+        says = printable(f"{why}: it is taken to cost the bytes it reads and writes")
         yield Note("assumed-operator", says, tuple(names))
 
 

@@ -13,9 +13,6 @@ from typing import Any
 
 from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 
-#: What rules raise on forms of an operator that they do not know, as hostile files have them.
-ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
 Inputs = Sequence[Tensor | None]
 Attributes = Mapping[str, Any]
 Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
@@ -151,23 +148,21 @@ def bytes_only(op: Operator) -> Work:
 
 
 def work_of(op: Operator) -> Work:
-    """The work of an operator; one that no rule knows costs its bytes. Raises what rules raise (see `ODD`)."""
+    """The work of an operator; one that no rule knows costs its bytes. Raises what its rule raises."""
     return _RULES.get(op.type, bytes_only)(op)
 
 
-def work_or_bytes(op: Operator) -> tuple[Work, bool]:
-    """The work of an operator, and whether it is assumed: one that no rule understands costs its bytes.
+def work_or_bytes(op: Operator) -> tuple[Work, str]:
+    """The work of an operator, and "", or why it is assumed to cost its bytes: it has no rule, or its rule failed.
 
     Raises OpModelError, which names the rule and the nodes, where one that is not of this package fails.
     """
     try:
-        return work_of(op), not known(op.type)
+        return work_of(op), "" if known(op.type) else f"no rule fits {op.type}"
     except Exception as e:
         rule = _RULES.get(op.type, bytes_only)
         if rule.__module__.partition(".")[0] != __package__:
             nodes = ", ".join(op.nodes) or op.name
             what = f"the rule {rule.__name__} of {rule.__module__} for {op.type} fails at {nodes}"
             raise OpModelError(f"{what}: {type(e).__name__}: {e}") from e
-        if isinstance(e, ODD):
-            return bytes_only(op), True
-        raise
+        return bytes_only(op), f"the rule {rule.__name__} for {op.type} failed with {type(e).__name__}: {str(e)[:200]}"

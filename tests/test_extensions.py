@@ -26,6 +26,7 @@ from onnx import TensorProto, helper
 
 import gpu_specs
 import onnxperf
+import op_models
 from gpu_specs import catalogue
 from onnxperf.cli import cli
 from op_models import known
@@ -204,6 +205,31 @@ def test_an_operator_rule_that_fails_is_told_with_its_node(tmp_path: Path, resul
     with pytest.raises(onnxperf.UsageError) as told:
         onnxperf.predict(model(), gpu="l4")
     assert str(told.value) == f"the rule my_op of my_operators for my.domain::MyOp fails at mine: {says}"
+
+
+@pytest.mark.usefixtures("_forgotten")
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("lambda op, x, w: x.siz", "AttributeError: 'Tensor' object has no attribute 'siz'"),
+        ("lambda op, x, w: siz(x)", "NameError: name 'siz' is not defined"),
+        ("lambda op, x, w: {}['k']", "KeyError: 'k'"),
+        ("lambda op, x, w: None", "TypeError: it returns NoneType, not Work"),
+        ("lambda x, op: op_models.work(op, Pointwise(x.size))", "AttributeError: 'Operator' object has no attribute"),
+    ],
+)
+def test_an_operator_rule_of_op_models_that_fails_is_told_and_the_bytes_count(
+    tmp_path: Path, rule: str, says: str
+) -> None:
+    mine = eval(rule, {"op_models": op_models, "Pointwise": op_models.Pointwise})
+    mine.__module__, mine.__name__ = "op_models.mine", "my_op"
+    op_models.op("my.domain::MyOp")(mine)
+    (note,) = (n for n in onnxperf.predict(model(), gpu="l4").warnings if n.code == "assumed-operator")
+    assert note.message.startswith(f"the rule my_op for my.domain::MyOp failed with {says}")
+    assert note.message.endswith(": it is taken to cost the bytes it reads and writes") and note.nodes == ("mine",)
+    onnx.save(model(), tmp_path / "m.onnx")
+    shown = CliRunner().invoke(cli, ["predict", str(tmp_path / "m.onnx"), "--gpu", "l4"])
+    assert "the rule my_op for my.domain::MyOp failed with" in shown.stdout and shown.exit_code == 0
 
 
 @pytest.mark.usefixtures("_forgotten")

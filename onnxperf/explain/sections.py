@@ -54,7 +54,7 @@ def work(x: KernelFacts) -> Iterator[Line]:
     w = x.kernel.work
     rule = f"op_models, {x.kernel.op.rpartition('::')[2]}"
     if x.kernel.assumed:
-        rule = "assumed: no rule fits, bytes only"
+        rule = "assumed: bytes only"
     if w.matrix_flops:
         yield Line("products", family_of(w).formula(w.size), float(w.matrix_flops), "FLOP", rule)
         if x.executed != w.matrix_flops:

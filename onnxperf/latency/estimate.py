@@ -78,7 +78,7 @@ def estimate(
         factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
-    assumed = np.array([kernel.assumed for kernel in kernels.rows], dtype=bool)
+    assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
     known = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
     half_width = _half_widths(work_list, rows, assumed, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
