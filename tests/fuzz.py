@@ -681,7 +681,7 @@ def check(case: Case, schema: Any = None) -> str:
             assert e.exit_code in (2, 3), f"exit code {e.exit_code}: {text}"
     if outcome == "predicted":
         sane(p)
-        failed = [n.message for n in p.warnings if "it failed with" in n.message]
+        failed = [n.message for n in p.warnings if n.code == "failed-fusion"]
         assert not failed, failed
         if schema:
             answer = p.to_dict()

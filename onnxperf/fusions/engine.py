@@ -4,8 +4,8 @@ A rule is tried at every operator of certain types (its anchors) and answers `Fu
 it did not) or None; most rules are patterns (see `pattern`). A `Pass` rewrites the whole graph. First, operators that
 only hand on their input, such as Identity, are removed. Then the rules and passes of a level take turns, in the
 runtime's order, until none applies any more, and those of the next level follow. A fusion that would remove a value
-which another operator still reads is refused. Every Miss that remains becomes a note. A rule that raises something
-does not apply, and the note has the exception.
+which another operator still reads is refused. Every Miss that remains becomes a note (`not-fused`). A rule that raises
+something, or answers what is no change of the graph, does not apply: that note (`failed-fusion`) has the exception.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Pass:
     once: bool = False
 
 
-Misses = dict[tuple[str, str], list[str]]  # by rule and reason, the nodes
+NEAR, FAILED = "not-fused", "failed-fusion"  # codes of notes: a rule nearly matched; it is broken
+Misses = dict[tuple[str, str, str], list[str]]  # by the note's code, rule and reason, the nodes
 Rules = Mapping[int, tuple[Fusion | Pass, ...]]  # of each optimisation level, in the order in which they take turns
 
 
@@ -221,19 +222,28 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
             for f in stage:
                 if isinstance(f, Fusion):
                     changed |= _sweep(g, f, misses)
-                elif turn == 0 or not f.once:
-                    before = g.result()
-                    try:
-                        after = f.run(before)
-                    except Exception as e:
-                        misses[f.name, _failed(e)] = []
-                        continue
-                    if after is not before:
-                        g, changed = Rewriter(after), True
+                elif turn == 0 or not getattr(f, "once", False):
+                    rewritten = _rewritten(g, f, misses)
+                    g, changed = rewritten, changed or rewritten is not g
             if not changed:
                 break
-        notes += (Note("not-fused", f"{name} did not apply: {why}", tuple(at)) for (name, why), at in misses.items())
+        notes += (Note(code, f"{name} did not apply: {why}", tuple(at)) for (code, name, why), at in misses.items())
     return g.result(notes)
+
+
+def _rewritten(g: Rewriter, p: Pass, misses: Misses) -> Rewriter:
+    """What a pass makes of the graph; the same rewriter where it changes nothing, or fails."""
+    try:
+        if not isinstance(p, Pass):
+            raise TypeError(f"a {type(p).__name__} is no rule: make one of it with @pattern, @fusion or Pass")
+        before = g.result()
+        after = p.run(before)
+        if not isinstance(after, Graph):
+            raise TypeError(f"it answers {type(after).__name__}, not Graph")
+        return g if after is before else Rewriter(after)
+    except Exception as e:
+        misses[FAILED, getattr(p, "name", getattr(p, "__name__", repr(p))), _failed(e)] = []
+        return g
 
 
 def _failed(e: Exception) -> str:
@@ -247,15 +257,16 @@ def _sweep(g: Rewriter, f: Fusion, misses: Misses) -> bool:
     for op in g.of_types(f.anchors):
         if op not in g.place:
             continue  # the rule has just replaced it
+        code = NEAR
         try:
             answer = _answer(g, f, op)
         except Exception as e:
-            answer = Miss(_failed(e))
+            answer, code = Miss(_failed(e)), FAILED
         if isinstance(answer, Fused):
             g.apply(answer)
             changed = True
         elif answer is not None:
-            misses.setdefault((f.name, answer.why), []).extend(answer.nodes or op.nodes)
+            misses.setdefault((code, f.name, answer.why), []).extend(answer.nodes or op.nodes)
     return changed
 
 
@@ -266,8 +277,21 @@ def _answer(g: Rewriter, f: Fusion, anchor: Operator) -> Answer:
         raise TypeError(f"it answers {type(answer).__name__}, not Fused, Miss or None")
     if not isinstance(answer, Fused):
         return answer
+    _check(g, answer)
     if (needed := g.lost(answer)) is not None:
         return Miss("a value inside it is used elsewhere as well", needed.nodes)
     if len({o.repeat for o in answer.replaced}) > 1:
         return Miss("part of it runs in a loop, part of it does not", anchor.nodes)
     return answer
+
+
+def _check(g: Rewriter, change: Fused) -> None:
+    """Raise TypeError where a change is not made of operators and tensors, ValueError where the graph lacks a part."""
+    for o in (*change.replaced, *change.operators):
+        if not isinstance(o, Operator) or not isinstance(o.type, str):
+            what = f"the operator type {o.type!r}" if isinstance(o, Operator) else f"{o!r} for an operator"
+            raise TypeError(f"it answers {what:.100}")
+        if odd := [t for t in (*o.inputs, *o.outputs) if not isinstance(t, Tensor | None)]:
+            raise TypeError(f"it answers {odd[0]!r:.100} for a tensor of {o.type}")
+    if not change.replaced or not all(o in g.place for o in change.replaced):
+        raise ValueError("it replaces operators that the graph does not have")

@@ -2,7 +2,8 @@
 
 A pattern reads like the formula: `X * op.Sigmoid(X)` is a Mul of a tensor and its Sigmoid. Sums and products match in
 either order of their operands, all else as it is written; `...` at the end stands for any further inputs. A number
-matches a stored scalar, a variable any tensor, but the same one wherever it stands. `A | B` is A or B.
+matches a stored scalar, a variable any tensor, but the same one wherever it stands. `A | B` is A or B. `op.MyOp` is an
+operator of ONNX's own domain; one of another domain is `call("my.domain::MyOp", X)`.
 
     @pattern("QuickGelu", X * op.Sigmoid(X), start="Sigmoid")
     def silu(m: Match) -> Fused | Miss | None:

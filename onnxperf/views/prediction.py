@@ -25,7 +25,8 @@ BRIEF_OPERATORS = 4  # the same on the short screen
 SEEN = 0.005  # shares below this one are left out
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
-URGENT = ("assumed-operator", "host-fallback", "assumed-trip-count", "gpu-alias")  # notes that the short screen shows
+#: Notes that the short screen shows.
+URGENT = ("failed-fusion", "assumed-operator", "host-fallback", "assumed-trip-count", "gpu-alias")
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def whole(graph: Graph, before: Graph) -> None:
     stored = {t.name for t in before.outputs if t.stored}
     assert {t.name for t in before.outputs} <= there | stored
     assert len({o.name for o in graph.operators}) == len(graph.operators)
-    assert not [n for n in graph.notes if "it failed with" in n.message]
+    assert not [n for n in graph.notes if n.code == "failed-fusion"]
     nodes = {n for o in before.operators for n in o.nodes}
     assert all(o.nodes and nodes.issuperset(o.nodes) for o in graph.operators)
 
@@ -96,20 +97,35 @@ def test_a_careless_rule_is_refused_where_others_read(operators: list[Operator],
     assert after.operators[0].inputs[0] == before.inputs[0]
 
 
+A = op("a", "A", "x", "y")
+
+
+def replaced(o: Operator, **changes: Any) -> Fused:
+    return Fused((o,), replace(o, **changes))
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
         (lambda: {}["k"], "it failed with KeyError: 'k'"),
         (lambda: [].remove(1), "it failed with ValueError: list.remove(x): x not in list"),
         (lambda: True, "it failed with TypeError: it answers bool, not Fused, Miss or None"),
+        (lambda: replaced(A, type=5), "it failed with TypeError: it answers the operator type 5"),
+        (lambda: replaced(A, inputs=("x",)), "it failed with TypeError: it answers 'x' for a tensor of A"),
+        (lambda: Fused((A,), "A"), "it failed with TypeError: it answers 'A' for an operator"),  # type: ignore[arg-type]
+        (lambda: Fused((), A), "it failed with ValueError: it replaces operators that the graph does not have"),
+        (
+            lambda: Fused((replace(A, name="b"),), A),
+            "it failed with ValueError: it replaces operators that the graph does not have",
+        ),
     ],
 )
 def test_a_rule_that_fails_is_left_out_and_told_with_its_node(answer: Callable[[], Any], says: str) -> None:
     mine = fusion("mine", anchor="A")(lambda g, o: answer())
-    before = graph(op("a", "A", "x", "y"))
+    before = graph(A)
     after = optimise(before, {BASIC: (mine,)}, BASIC)
     assert after.operators == before.operators
-    assert after.notes == (Note("not-fused", f"mine did not apply: {says}", ("a",)),)
+    assert after.notes == (Note("failed-fusion", f"mine did not apply: {says}", ("a",)),)
 
 
 def test_a_pass_that_fails_is_left_out_and_told_by_its_name() -> None:
@@ -117,7 +133,23 @@ def test_a_pass_that_fails_is_left_out_and_told_by_its_name() -> None:
         raise RuntimeError("no such\nthing")
 
     after = optimise(graph(op("a", "A", "x", "y")), {BASIC: (Pass("mine", fails),)}, BASIC)
-    assert [n.message for n in after.notes] == ["mine did not apply: it failed with RuntimeError: no such\ufffdthing"]
+    says = "mine did not apply: it failed with RuntimeError: no such\ufffdthing"
+    assert after.notes == (Note("failed-fusion", says),)
+    nothing = optimise(graph(op("a", "A", "x", "y")), {BASIC: (Pass("mine", lambda g: None),)}, BASIC)  # type: ignore
+    assert [n.message for n in nothing.notes] == [
+        "mine did not apply: it failed with TypeError: it answers NoneType, not Graph"
+    ]
+
+
+def test_a_function_among_the_rules_is_left_out_and_told_by_its_name() -> None:
+    def bare(g: Rewriter, o: Operator) -> None:
+        """It has no anchor: nothing says where to try it."""
+
+    before = graph(op("a", "A", "x", "m"), op("b", "B", "m", "y"))
+    after = optimise(before, {BASIC: (bare, pair)}, BASIC)  # type: ignore[dict-item]
+    assert [o.type for o in after.operators] == ["AB"]
+    says = "a function is no rule: make one of it with @pattern, @fusion or Pass"
+    assert after.notes == (Note("failed-fusion", f"bare did not apply: it failed with TypeError: {says}"),)
 
 
 @pytest.mark.parametrize("runtime", EVERY, ids=lambda r: r.describe)
