@@ -46,7 +46,7 @@ def settle_streams() -> None:
 
 
 def check_target(target: str | None, *sources: str, option: str = "--json") -> None:
-    """Refuse, before any work is done, to write without a name, where there is no folder, or over what is read.
+    """Refuse, before any work is done, to write without a name, outside any folder, over one, or over a source.
 
     target: as an option gives it: None where it is not given; of --json, "-" for stdout. sources: files that are read.
     """
@@ -54,6 +54,8 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
         return
     if not target:
         raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
+    if os.path.isdir(target):
+        raise UsageError(f"can't write {target}: it is a folder")
     if not os.path.isdir(folder := os.path.dirname(target) or "."):
         raise UsageError(f"can't write {target}: there is no folder {folder}")
     for source in sources:

@@ -103,11 +103,17 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
 
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for target in ("no/a.json", "file/a.json", "no/", "."):
-        code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", f"{tmp_path}/{target}")
-        assert code == 2
+    for target in ("no/a.json", "file/a.json", "no/", ".", ""):
+        code, out, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", f"{tmp_path}/{target}")
+        assert (code, out) == (2, "")
         assert err.startswith("onnxperf: can't write") and err.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("option", ["--detail", "--top 3", "--top 0"])
+def test_json_has_all_there_is(onnxperf_cli, option: str) -> None:
+    code, out, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", "-", *option.split())
+    assert (code, out) == (2, "") and f"leave {option.split()[0]} out" in err
 
 
 def test_json_that_can_not_be_written(onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

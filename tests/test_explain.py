@@ -176,7 +176,21 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
         ((BERT, "--gemm", "4x4x4"), "MODEL with --node NAME, or --gemm alone"),
         (("--gemm", "4x4"), "write MxNxK or BxMxNxK"),
         (("--gemm", "4x0x4"), "write MxNxK or BxMxNxK"),
-        (("--gemm", "4x4x4", "--batch", "2"), "batch would not change them"),
+        (("--gemm", "4x4x4", "--batch", "2"), "--gemm gives all sizes: --batch would not change them"),
+        (("--gemm", "4x4x4", "--dim", "n=2", "--trip-count", "l=2"), ": --dim, --trip-count would not change them"),
+        *(
+            ((*what, *option.split()), f"{option.split()[0]} would not change the time of one kernel: leave that out")
+            for what in (("--gemm", "4x4x4"), (BERT, "--node", "node_add_1"))
+            for option in ("--cuda-graph", "--streams 4", "--host desktop")
+        ),
+        *(
+            (
+                ("--gemm", "4x4x4", *option.split()),
+                f"{option.replace(' --', ', --').split(' d')[0]} would not change the",
+            )
+            for option in ("--opt-level disabled", "--ort-transformers", "--include-transfers --pageable")
+        ),
+        ((BERT, "--node", "node_add_1", "--include-transfers"), "--include-transfers would not change the time of n"),
     ],
 )
 def test_what_can_not_be_explained_is_said(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
@@ -188,3 +202,14 @@ def test_what_can_not_be_explained_is_said(cli: Cli, arguments: tuple[str, ...],
 def test_a_fused_node_leads_to_its_kernel(cli: Cli) -> None:
     _, out, _ = cli(BERT, "--gpu", "l4", "--node", "node_add_1")
     assert "runs node_add_1, node_layer_norm as one kernel" in " ".join(out.split())
+
+
+def test_a_copy_of_an_input_can_be_explained(cli: Cli) -> None:
+    copy = (BERT, "--gpu", "l4", "--include-transfers", "--node", "input_ids.h2d")
+    pinned, pageable = (json.loads(cli(*copy, *more, "--json", "-")[1])["seconds"] for more in ((), ("--pageable",)))
+    assert pageable > pinned > 0
+
+
+def test_defaults_may_be_spelled_out(cli: Cli) -> None:
+    product = ("--gemm", "4x4x4", "--gpu", "l4")
+    assert cli(*product, "--streams", "1", "--opt-level", "all") == cli(*product)

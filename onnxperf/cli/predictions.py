@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ def predict(
     from onnxperf.decide.changes import changes
     from onnxperf.prediction import summarise
 
+    if json_to == "-" and (detail or top is not None):
+        raise UsageError(f"--json - prints JSON only, with all there is: leave {'--detail' if detail else '--top'} out")
     prediction = summarise(_run(model, json_to, **terms))
 
     def screen() -> None:
@@ -179,15 +181,34 @@ def explain(
     """
     if (model is None or node is None) if gemm is None else (model is not None or node is not None):
         raise UsageError("explain takes MODEL with --node NAME, or --gemm alone")
-    if gemm is not None and (given := [n for n in ("shapes", "dims", "batch", "fit", "trip_counts") if terms[n]]):
-        raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
+    if gemm is not None and (given := _given(SIZES, terms)):
+        raise UsageError(f"--gemm gives all sizes: {given} would not change them")
+    if given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms):
+        raise UsageError(f"{given} would not change the time of one kernel: leave that out")
     from onnxperf import explain as room
     from onnxperf.tables import console
     from onnxperf.views.explanation import show
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
     explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
+    if explanation.op != "Transfer" and (given := _given(OF_COPIES, terms)):
+        raise UsageError(f"{given} would not change the time of {printable(explanation.kernel)}: leave that out")
     deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
+
+
+#: Terms of a run that say nothing about: the size of a product, the time of any kernel, of a product, of what copies
+#: no input or output.
+SIZES = ("shapes", "dims", "batch", "fit", "trip_counts")
+OF_A_RUN = ("streams", "cuda_graph", "host")
+OF_COPIES = ("include_transfers", "pageable")
+OF_A_MODEL = ("opt_level", "ort_version", "ort_transformers", *OF_COPIES)
+
+
+def _given(names: Iterable[str], terms: Mapping[str, Any]) -> str:
+    """The options among these that ask for something else than their defaults."""
+    context = click.get_current_context()
+    asked = (p for p in context.command.params if p.name in names and terms[p.name] != p.get_default(context))
+    return ", ".join(p.opts[0] for p in asked if terms[p.name or ""])
 
 
 @click.command()
