@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_specs.card_file import read
-from gpu_specs.device import Device, UnknownDevice
+from gpu_specs.device import Device, SpecError, UnknownDevice
 
 _CARDS: Final = Path(__file__).with_name("cards")
 
@@ -39,12 +39,14 @@ def resolve(name: str) -> tuple[str, str | None]:
     stems = _stems()
     if key in stems:  # no card needs to be read for this
         return stems[key], None
-    exact, short = _names()
+    exact, short, broken = _names()
     if key in exact:
         return exact[key], None
     if key in short:
         return short[key], f"gpu {name!r} taken as {short[key]}"
-    raise UnknownDevice(_unknown(name, key, stems | exact | short))
+    raise UnknownDevice(
+        _unknown(name, key, stems | exact | short) + "".join(f"; not known by name: {b}" for b in broken)
+    )
 
 
 def _is_file(name: str | Path) -> bool:
@@ -68,11 +70,16 @@ def _shipped(id: str) -> Device:
 
 
 @cache
-def _names() -> tuple[dict[str, str], dict[str, str]]:
-    """Ids by the keys of names that only one card has, and by those of short names."""
-    cards = [_shipped(id) for id in ids()]
+def _names() -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """Ids by the keys of names that only one card has, and by those of short names; and what cards can't be used."""
+    cards, broken = [], []
+    for id in ids():
+        try:
+            cards.append(_shipped(id))
+        except SpecError as e:  # one broken file hides no other card
+            broken.append(str(e))
     exact = {_key(name): card.id for card in cards for name in (*card.nvml_names, *card.aliases)}
-    return exact, {_key(name): card.id for card in cards for name in card.short_names}
+    return exact, {_key(name): card.id for card in cards for name in card.short_names}, tuple(broken)
 
 
 def _unknown(name: str, key: str, names: dict[str, str]) -> str:

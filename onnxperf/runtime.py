@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from typing import Any, get_args
 
-from onnxperf.errors import UsageError
-from onnxperf.fusions.engine import ALL, DISABLED, Rules, optimise
+from onnxperf.errors import Error, UsageError
+from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
 from onnxperf.graph import Graph, Note
+from op_models import Size
+
+#: How an allocator takes memory from the driver: see onnxperf.memory, which has what each of them takes.
+ARENAS = ("powers of two", "segments", "exact")
+PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
+
+
+def _need(holds: bool, field: str, what: str, given: Any) -> None:
+    """Raise TypeError where a field does not hold what it must: a module that somebody added may say anything."""
+    if not holds:
+        raise TypeError(f"{field} must be {what}, not {given!r:.100}")
+
+
+def _are_rules(given: Any) -> bool:
+    """Whether something maps levels to sequences of rules; the engine looks at each of these."""
+    ways = given.items() if isinstance(given, Mapping) else [(None, None)]
+    return all(level in LEVELS.values() and isinstance(rules, tuple | list) for level, rules in ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +39,12 @@ class Policy:
     tf32: frozenset[str] = frozenset()
     arena: str = "powers of two"
     channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
+        _need(known and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
+        _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
+        _need(isinstance(self.channels_last, bool), "channels_last", "True or False", self.channels_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +67,13 @@ class HostCosts:
     replay_s: float
     replay_gap_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self) if f.name != "source"):
+            seconds = getattr(self, name)
+            number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            _need(number and 0 <= seconds < inf, name, "seconds, 0 or more", seconds)
+        _need(isinstance(self.source, str), "source", "text", self.source)
 
     def scaled(self, factor: float) -> HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
@@ -102,6 +134,18 @@ class Runtime:
     kind: str = "gpu"
     versions: Mapping[str, Runtime] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("name", "describe", "host_constants"):
+            _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        for name, rules in (("rules", self.rules), ("offline", self.offline)):
+            _need(_are_rules(rules), name, "tuples of rules by their level, such as {BASIC: (rule,)}", rules)
+        _need(callable(self.place), "place", "a function", self.place)
+        _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
+        _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
+        _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
+        older = isinstance(self.versions, Mapping) and all(isinstance(r, Runtime) for r in self.versions.values())
+        _need(older, "versions", "Runtimes by their number", self.versions)
+
     @property
     def has_levels(self) -> bool:
         """False where all its rules apply at every optimisation level."""
@@ -137,4 +181,7 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
-    return runtime.place(optimise(graph, runtime.rules, level))
+    placed = runtime.place(optimise(graph, runtime.rules, level))
+    if not isinstance(placed, Graph):
+        raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
+    return placed

@@ -78,7 +78,8 @@ def op(
 
         for name in types:
             if _place(_RULES.get(name, rule)) != _place(rule):
-                raise OpModelError(f"operator {name} has a rule already; a second one would hide it")
+                first = ".".join(_place(_RULES[name]))
+                raise OpModelError(f"operator {name} has a rule already, {first}; a second one would hide it")
         for name in types:
             _RULES[name] = work_by_rule
             _OUTPUTS.pop(name, None)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from textwrap import dedent
@@ -29,10 +32,15 @@ import onnxperf
 import op_models
 from gpu_specs import catalogue
 from onnxperf.cli import cli
+from onnxperf.fusions import common
+from onnxperf.graph import load
+from onnxperf.runtime import run_graph
+from onnxperf.runtimes.tensorrt import RUNTIME as TENSORRT
 from op_models import known
 from op_models.rules import _RULES
 from tests.datasets.conftest import written
 from tests.device_files import CARD
+from tests.test_cli import run
 
 ROOT = Path(__file__).parents[1]
 RESNET, BERT = (ROOT / "samples" / name for name in ("resnet50.onnx", "bert-base.onnx"))
@@ -128,6 +136,20 @@ def test_a_card_that_ships_is_one_file_and_is_known_by_its_names(tmp_path: Path)
     assert gpu_specs.ids() == ("my-card",)
     assert onnxperf.predict(RESNET, gpu="NVIDIA My Card").scenario.gpu == "my-card"
     assert "My Card" in CliRunner().invoke(cli, ["gpus"]).stdout
+
+
+@pytest.mark.usefixtures("_other_cards")
+def test_a_broken_card_is_told_and_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = partial(run, capsys, monkeypatch, "gpus")
+    added(tmp_path, "my-card.toml", CARD)
+    added(tmp_path, "my-cards.toml", CARD.replace("sms =", "smss =", 1))
+    code, out, err = told()
+    assert (code, out) == (2, "") and "my-cards.toml" in err and "smss" in err
+    assert told("my-card")[0] == 0
+    code, _, err = told("my-kard")
+    assert code == 2 and err.startswith("onnxperf: unknown gpu 'my-kard'; nearest: my-card") and "smss" in err
 
 
 # an operator
@@ -243,7 +265,7 @@ def test_registering_twice_raises() -> None:
     onnxperf.op("my.domain::MyOp")(mine)
     with pytest.raises(onnxperf.Error, match=r"my\.domain::MyOp has a rule already"):
         onnxperf.op("my.domain::Other", "my.domain::MyOp")(another)
-    with pytest.raises(onnxperf.Error, match="Conv has a rule already"):
+    with pytest.raises(onnxperf.Error, match=r"Conv has a rule already, op_models\.conv\.conv; a second one"):
         onnxperf.op("Conv")(mine)
     assert not known("my.domain::Other")
 
@@ -330,6 +352,51 @@ def test_a_runtime_is_one_module(tree: Tree) -> None:
     assert name == "my-runtime" and "under My runtime" in mine[3]
     assert mine[1] > usual[1]  # its normalisations are made of several kernels
     assert tree.files() == ["onnxperf/runtimes/my_runtime.py"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"name": 3}, "name must be text, not 3"),
+        ({"rules": (common.gelu,)}, "rules must be tuples of rules by their level"),
+        ({"rules": {"basic": (common.gelu,)}}, "rules must be tuples of rules by their level"),
+        ({"offline": {1: common.gelu}}, "offline must be tuples of rules by their level"),
+        ({"place": None}, "place must be a function, not None"),
+        ({"policy": "exact"}, "policy must be a Policy, not 'exact'"),
+        ({"host": 8e-6}, "host must be HostCosts, not 8e-06"),
+        ({"kind": "gpuu"}, "kind must be gpu or cpu, not 'gpuu'"),
+        ({"versions": {"1.12": "old"}}, "versions must be Runtimes by their number"),
+    ],
+)
+def test_what_is_no_runtime_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(says)}"):
+        replace(TENSORRT, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tf32": {"Gem"}}, "tf32 must be a set of some of Gemm, Conv, "),
+        ({"tf32": "Gemm"}, "tf32 must be a set"),
+        ({"arena": "exakt"}, "arena must be one of powers of two, segments, exact, not 'exakt'"),
+        ({"channels_last": 1}, "channels_last must be True or False, not 1"),
+    ],
+)
+def test_what_is_no_policy_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(says)}"):
+        replace(TENSORRT.policy, **changes)
+
+
+@pytest.mark.parametrize("seconds", ["8e-6", None, True, -8e-6, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["run_s", "gap_s", "replay_gap_s"])
+def test_what_are_no_seconds_of_a_host_are_refused(name: str, seconds: Any) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be seconds, 0 or more, not "):
+        replace(TENSORRT.host, **{name: seconds})
+
+
+def test_what_places_a_graph_must_give_one() -> None:
+    with pytest.raises(onnxperf.Error, match="the function place of the runtime tensorrt gave a NoneType, not a Graph"):
+        run_graph(load(RESNET), replace(TENSORRT, place=lambda graph: None))
 
 
 # a method
@@ -601,7 +668,8 @@ def test_a_view_is_a_function_of_a_prediction(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_a_module_lacks_is_told_with_its_file(tree: Tree, package: str, text: str, says: str) -> None:
     path = added(tree.folder, f"onnxperf/{package}/half_made.py", text)
-    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
+    asked = ("--runtime", "half-made") if package == "runtimes" else ()
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4", *asked)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"onnxperf: {path} can't be used: {says}\n")
 
 
@@ -615,10 +683,45 @@ def test_what_a_module_lacks_is_told_with_its_file(tree: Tree, package: str, tex
     ],
 )  # fmt: skip
 def test_a_module_that_does_not_load_is_told_by_its_name(tree: Tree, text: str, says: str) -> None:
-    added(tree.folder, "onnxperf/methods/half_made.py", text)
+    path = added(tree.folder, "onnxperf/methods/half_made.py", text)
     done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
-    told = f"onnxperf: onnxperf.methods.half_made can't be loaded: {says}\n"
+    told = f"onnxperf: {path}, line {text.count(chr(10)) + 1}, can't be loaded: {says}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("import op_models\n\ndef rule(:\n", 3, "SyntaxError: invalid syntax"),
+        ("from op_models.core import no_such_thing", 1, "ImportError: cannot import name 'no_such_thing'"),
+        ("from op_models.rules import op\n\n@op('Mine')\ndef rule(op, x=siz):\n    pass\n", 4,
+         "NameError: name 'siz' is not defined"),
+        ("from op_models.rules import op\n\n@op('Einsum')\ndef rule(op, x):\n    pass\n", 3,
+         "OpModelError: operator Einsum has a rule already, op_models.einsum.einsum; a second one would hide it"),
+    ],
+)  # fmt: skip
+def test_a_file_of_operators_that_does_not_load_is_told_with_its_line(
+    tree: Tree, text: str, line: int, says: str
+) -> None:
+    path = added(tree.folder, "op_models/my_operators.py", text)
+    for command in (("predict", str(RESNET), "--gpu", "l4"), ("gpus", "l4")):
+        done = tree.started("-m", "onnxperf", *command)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert done.stderr.startswith(f"onnxperf: {path}, line {line}, can't be loaded: {says}")
+    assert "Traceback" in tree.started("-m", "onnxperf", "gpus", "--debug").stderr
+
+
+@pytest.mark.slow
+def test_a_broken_runtime_stops_no_other(tree: Tree) -> None:
+    changed = dedent(RUNTIME).replace("run_s=1e-6", "run_s='8e-6'")
+    path = added(tree.folder, "onnxperf/runtimes/my_runtime.py", changed)
+    for command in (("gpus", "l4"), ("predict", str(RESNET), "--gpu", "l4", "--runtime", "tensorrt")):
+        assert tree.started("-m", "onnxperf", *command).returncode == 0
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4", "--runtime", "my-runtime")
+    assert (done.returncode, done.stdout) == (2, "")
+    says = "can't be loaded: TypeError: run_s must be seconds, 0 or more, not '8e-6'"
+    assert done.stderr.startswith(f"onnxperf: {path}, line ") and says in done.stderr
 
 
 WRONG = """

@@ -12,8 +12,9 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from onnxperf import methods, passes, runtimes
+from onnxperf import memory, methods, passes, runtimes
 from onnxperf.cli import arguments
+from onnxperf.runtime import ARENAS
 from tests.conftest import SLOW, TESTS
 
 ROOT = Path(__file__).parents[1]
@@ -182,6 +183,10 @@ def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
     assert tuple(sorted(methods.METHODS)) == arguments.METHODS
+
+
+def test_a_runtime_can_name_each_allocator_whose_memory_is_known() -> None:
+    assert tuple(memory.ARENAS) == ARENAS
 
 
 def test_what_is_called_slow_is_there() -> None:

@@ -14,6 +14,7 @@ from onnxperf import __version__
 from onnxperf.cli import models, on_device, predictions
 from onnxperf.cli.arguments import debug
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.modules import unloadable
 from onnxperf.output import prepare_streams, settle_streams
 
 BUG = 70
@@ -72,8 +73,11 @@ def _run() -> tuple[int, str]:
         what = f"can't use {e.filename}" if e.filename else "can't write the answer"
         return EnvironmentFailure.exit_code, f"onnxperf: {printable(f'{what}: {e.strerror or e}')}"
     except Exception as e:
+        broken = unloadable(e)
         if "--debug" in sys.argv:
-            return BUG, traceback.format_exc().rstrip()
+            return UsageError.exit_code if broken else BUG, traceback.format_exc().rstrip()
+        if broken:
+            return UsageError.exit_code, f"onnxperf: {printable(broken)}"
         last = traceback.extract_tb(e.__traceback__)[-1]
         what = printable(f"{type(e).__name__}: {str(e)[:200]}, in {last.filename}, line {last.lineno}")
         ours = f"this is a bug of ours, unless that file is yours ({what})"

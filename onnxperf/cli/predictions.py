@@ -230,7 +230,7 @@ def gpus(name: str | None, as_json: bool) -> None:
 
     json_to = "-" if as_json else None
     if name is None:
-        devices = [gpu_specs.load(i) for i in gpu_specs.ids()]
+        devices = [find(id)[0] for id in gpu_specs.ids()]
         every = [cards.as_json(d) for d in devices]
         deliver(json_to, lambda: json.dumps(every, indent=2), lambda: cards.show_gpus(console(), devices))
         return

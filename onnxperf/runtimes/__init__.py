@@ -8,11 +8,11 @@ from __future__ import annotations
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_attention import WITHIN
 from onnxperf.fusions.placement import FLOW
-from onnxperf.modules import offered
+from onnxperf.modules import Offered
 from onnxperf.runtime import HOSTS, Host, HostCosts, Policy, Runtime, of_version, run_graph
 
-#: By name.
-RUNTIMES = {runtime.name: runtime for runtime in offered(__name__, __path__, "RUNTIME", Runtime)}
+#: By name; a module is loaded when its runtime is asked for.
+RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)
 
 __all__ = [
     "FLOW", "HOSTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "of_version",
