@@ -124,7 +124,8 @@ def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator
     rows = run.kernels.rows
     near = in_domain([k.work for k in rows], classes, c)
     if outside := [k for k, known in zip(rows, near, strict=True) if not known]:
-        says = f"{len(outside)} of {len(rows)} kernels are unlike any measured one in size or type: {ranges}"
+        are = "is" if len(outside) == 1 else "are"
+        says = f"{len(outside)} of {len(rows)} kernels {are} unlike any measured one in size or type: {ranges}"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
 
 

@@ -29,7 +29,8 @@ def op(
     *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None,
     continued: Mapping[int, int] | None = None,
 ) -> Callable[[Callable[..., Work]], Callable[..., Work]]:  # fmt: skip
-    return _own_errors()(op_models.op(*types, inputs=inputs, outputs=outputs, continued=continued))
+    with _own_errors():
+        return _own_errors()(op_models.op(*types, inputs=inputs, outputs=outputs, continued=continued))
 
 
 work, work_or_bytes = _own_errors()(op_models.work), _own_errors()(op_models.work_or_bytes)

@@ -93,7 +93,7 @@ def check(s: Scenario, device: Device) -> None:
     if s.opt_level != "all" and not runtime.has_levels:
         raise UsageError(f"{s.runtime} has no optimisation levels: leave --opt-level out")
     if s.pageable and not s.include_transfers:
-        raise UsageError("pageable memory matters only to copies: include transfers as well")
+        raise UsageError("pageable memory matters only to copies: give --include-transfers as well")
     if s.ort_transformers and not runtime.offline:
         raise UsageError(f"onnxruntime.transformers' optimizer is ONNX Runtime's; the runtime is {s.runtime}")
     if not isinstance(s.streams, int) or isinstance(s.streams, bool) or not 1 <= s.streams <= MAX_STREAMS:

@@ -248,6 +248,8 @@ def work(
     those of an output that is an input's own buffer, changed in place (a cache). `dtype` overrides the compute type.
     Raises OpModelError for negative or absurd numbers, which attributes of a hostile file can cause.
     """
+    if not isinstance(size, tuple):
+        raise OpModelError(f"work of operator {op.name} ({op.type}) needs a size such as Pointwise(8), not {size!r}")
     if not all(0 <= n < 2**128 for n in (matrix, vector, *(f for f in size if not isinstance(f, str)))):
         raise OpModelError(f"operator {op.name} ({op.type}) can't have this work: {size}")
     touched: dict[str, int] = {}

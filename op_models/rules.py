@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,6 +14,8 @@ from typing import Any
 
 from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 
+#: An operator type: of ai.onnx its name alone, of another domain with that in front.
+TYPE = re.compile(r"(?!ai\.onnx::)([^:\s]+::)?[^:\s]+")
 Inputs = Sequence[Tensor | None]
 Attributes = Mapping[str, Any]
 Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
@@ -62,8 +65,12 @@ def op(
     the operator writes into the input's own buffer (see `shared_caches`).
 
     A rule of the same module and name takes the place of the old one, so that a notebook's cell can be run again.
-    Raises OpModelError where a type has another rule already.
+    Raises OpModelError where a type is written in another way, or has another rule already.
     """
+    for name in types or ("",):
+        if not isinstance(name, str) or not TYPE.fullmatch(name):
+            given = f"{name!r:.60} is none" if name else "there is none"
+            raise OpModelError(f'op takes operator types, as @op("Conv") or @op("my.domain::MyOp"); {given}')
 
     def register(rule: Callable[..., Work]) -> Callable[..., Work]:
         call = _caller(rule, 1)

@@ -110,6 +110,18 @@ def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_number_that_is_not_whole_is_told(onnxperf_cli) -> None:
+    code, _, err = onnxperf_cli(*PREDICT, "--streams", "1.5")
+    assert code == 2 and "'--streams': '1.5' is not a valid whole number; see" in err
+
+
+@pytest.mark.parametrize("width", ["", "80"])
+def test_ids_of_cards_stay_whole(onnxperf_cli, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    shown = {line.split()[0] for line in onnxperf_cli("gpus")[1].splitlines() if line[:1].strip()}
+    assert shown == {"id", *gpu_specs.ids()}
+
+
 @pytest.mark.parametrize("option", ["--detail", "--top 3", "--top 0"])
 def test_json_has_all_there_is(onnxperf_cli, option: str) -> None:
     code, out, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", "-", *option.split())

@@ -283,6 +283,29 @@ def test_a_cell_that_is_run_again_replaces_its_rule() -> None:
         assert onnxperf.predict(model(), gpu="l4").kernels[0].flops == flops * 512 * 1024
 
 
+@pytest.mark.parametrize(
+    ("types", "says"),
+    [
+        ((lambda op, x: None,), "<function <lambda> at .* is none"),
+        ((), "there is none"),
+        (("my.domain:MyOp",), "'my.domain:MyOp' is none"),
+        (("Relu", "my.domain::"), "'my.domain::' is none"),
+        (("ai.onnx::Relu",), "'ai.onnx::Relu' is none"),
+        (("Leaky Relu",), "'Leaky Relu' is none"),
+        (("",), "there is none"),
+    ],
+)
+def test_what_names_no_operator_is_refused(types: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(onnxperf.UsageError, match=rf'as @op\("Conv"\) or @op\("my\.domain::MyOp"\); {says}$'):
+        onnxperf.op(*types)
+
+
+def test_work_without_a_size_is_an_error_of_ours() -> None:
+    op = onnxperf.Operator("mine", "my.domain::MyOp", (), (onnxperf.Tensor("y", "float32", (8,)),))
+    with pytest.raises(onnxperf.UsageError, match=r"operator mine .* needs a size such as Pointwise\(8\), not 8"):
+        onnxperf.work(op, 8)  # type: ignore[arg-type]
+
+
 def test_impossible_work_is_an_error_of_ours() -> None:
     op = onnxperf.Operator("mine", "my.domain::MyOp", (), (onnxperf.Tensor("y", "float32", (8,)),))
     with pytest.raises(onnxperf.Error, match=r"operator mine .* can't have this work"):

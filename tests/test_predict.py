@@ -479,7 +479,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"fit": True, "batch": 2}, "either given or the largest"),
         ({"fit": True}, r"can't be looked for: .* made for batch 1"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
-        ({"pageable": True}, "include transfers"),
+        ({"pageable": True}, "give --include-transfers as well"),
         ({"pageable": 1}, "must be True or False"),
         ({"power_limit_W": "70"}, "must be a positive number"),
         ({"power_limit_W": float("nan")}, "must be a positive number"),
@@ -524,6 +524,7 @@ def test_ranges_are_called_wider_only_where_they_are() -> None:
         p = predict(tiny, gpu=gpu, method=method)
         (said,) = (w.message for w in p.warnings if w.code == "outside-calibration")
         assert said.endswith(": ranges are wider" if wider else ": ranges are no wider for it")
+        assert said.startswith("1 of 1 kernels is unlike any measured one")
 
 
 def test_what_no_row_tells_of_the_host_is_said_to_be_assumed() -> None:

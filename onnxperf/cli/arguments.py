@@ -34,6 +34,12 @@ SIZE_UNITS = {
 }  # fmt: skip
 
 
+class Count(click.IntRange):
+    """A whole number in a range, which click's messages call an integer range."""
+
+    name = "whole number"
+
+
 Command = Callable[..., None]
 Example = tuple[str, tuple[int, ...], str]  # an input's name, shape and type
 
@@ -135,7 +141,7 @@ SHAPES = read_option("--shapes", read=partial(by_name, parse=parse_shape), multi
                      help="Shape of a tensor; repeatable.")  # fmt: skip
 DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
                   help="Size of a named open dimension; repeatable.")  # fmt: skip
-BATCH = click.option("--batch", type=click.IntRange(min=1), help="Size of the leading dimension of the inputs.")
+BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs.")
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
 #: What a run is: the card, the runtime, the precision, the model's open dimensions, how it is launched.
@@ -152,7 +158,7 @@ SCENARIO = (
     click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="How often a Loop runs; repeatable."),
-    click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True,
+    click.option("--streams", type=Count(1, 64), default=1, show_default=True,
                  help="Kernels that may run side by side."),
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
     click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
@@ -175,7 +181,7 @@ HERE = (
     SHAPES, DIM, BATCH,
     _chosen("--precision", MEASURED, "As MODEL is run.  [default: keep]"),
     _chosen("--opt-level", LEVELS, "ONNX Runtime's optimisations.  [default: all]"),
-    click.option("--iterations", type=click.IntRange(1, 1_000_000), help="Runs that count.  [default: 300]"),
+    click.option("--iterations", type=Count(1, 1_000_000), help="Runs that count.  [default: 300]"),
 )  # fmt: skip
 
 #: What of such a run is told, and for how long it goes on.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import debug, limited, of_a_run, parse_product, parse_share, read_option
+from onnxperf.cli.arguments import Count, debug, limited, of_a_run, parse_product, parse_share, read_option
 from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--detail", is_flag=True, help="Print all there is: shares, phases, every kernel, every note.")
-@click.option("--top", type=click.IntRange(min=0), help="Kernels to list.  [default: 0; all with --detail]")
+@click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @limited
 @debug
 def predict(
@@ -93,7 +93,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
         except BudgetExceeded as e:
             says, why, over = "over", f": {e}", over + 1
         except Error as e:
-            says, why = "error", f": {e}"
+            says, why = "error", f": {e}".removesuffix(f": {model}")  # the line has the name of the file
             unusable.append(e)
         with suppress(BrokenPipeError):  # whoever reads has enough: the limits hold all the same
             click.echo(printable(f"{says:5}  {time:>8}  {memory:>8}  {model}{why}"))
@@ -108,7 +108,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
 @click.argument("b", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
-@click.option("--top", type=click.IntRange(min=0), default=8, show_default=True, help="Kernels to list.")
+@click.option("--top", type=Count(min=0), default=8, show_default=True, help="Kernels to list.")
 @read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:

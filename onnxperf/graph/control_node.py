@@ -93,8 +93,8 @@ class TripCounts:
         for name in self.given.keys() - self.used:
             loops = [label for label, type in self.seen.items() if type in LOOPS]
             why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
-            have = ", ".join(map(repr, loops)) or "none that runs"
-            why = why or f"the model's loops: {have}{nearest(name, loops)}"
+            have = f"the model's loops are {', '.join(map(repr, loops))}" if loops else "no Loop of the model runs"
+            why = why or f"{have}{nearest(name, loops)}"
             raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
 
 

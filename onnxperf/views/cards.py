@@ -13,6 +13,7 @@ from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
+ROOMY = 60  # characters of a line that has room for whole ids beside the figures
 #: What a Device carries that is no fact about the card with a source.
 NO_FACT = frozenset({"id", "name", "kind", "dense_flops", "corrections", "sources", "aliases", "short_names", "notes"})
 #: What a kind of device has no figure for.
@@ -54,15 +55,16 @@ def quantity(name: str, value: Any) -> str:
 
 def show_gpus(out: Console, devices: Iterable[Device]) -> None:
     """A line a card."""
-    names = ("id", "name", "#SMs", "#boost GHz", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
+    id = "!id" if out.width >= ROOMY else "id"  # what --gpu takes
+    names = (id, "name", "#SMs", "#boost", "#fp32 TF", "#fp16 TF", "#GB/s", "#memory", "#L2", "#W")
     rows = []
     for d in devices:
         half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
-        rates = (f"{d.boost_hz / 1e9:.2f}", f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.3g}" if half else "")
+        rates = (f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.4g}" if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
-        named = (d.id, d.name.removeprefix("NVIDIA "), str(d.sms))
+        named = (d.id, d.name.removeprefix("NVIDIA "), str(d.sms), f"{d.boost_hz / 1e9:.2f} GHz")
         rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}"))
-    out.print(tabulate(out, names, rows, spare=("L2", "boost GHz", "W", "SMs", "name", "fp32 TF")))
+    out.print(tabulate(out, names, rows, spare=("L2", "boost", "W", "SMs", "name", "fp32 TF")))
 
 
 def show_gpu(out: Console, device: Device) -> None:

@@ -230,7 +230,7 @@ def test_trip_counts_that_only_the_run_knows() -> None:
 @pytest.mark.parametrize(
     ("written", "given", "said"),
     [
-        (None, {"frist": 2}, "the model's loops: 'first', 'outer', 'outer/inner'; did you mean 'first'"),
+        (None, {"frist": 2}, "the model's loops are 'first', 'outer', 'outer/inner'; did you mean 'first'"),
         (None, {"first": -1}, "the trip count of 'first' can't be -1"),
         (None, {"first": 1.5}, "must be a whole number"),
         (None, {"first": 10**9 + 1}, "first=1000000001 can't be used: the limit is 1,000,000,000"),
@@ -238,7 +238,7 @@ def test_trip_counts_that_only_the_run_knows() -> None:
         (CASES["loop"][0], {"Loop_0": 4}, "Loop_0=4: the model itself runs it 5 times"),
         (CASES["scan"][0], {"Scan_0": 4}, "Scan_0=4: a Scan is as long as its inputs"),
         (CASES["if-data"][0], {"If_0": 4}, "If_0=4: an If does not loop"),
-        (CASES["if-data"][0], {"loop": 4}, "loop=4: the model's loops: none that runs"),
+        (CASES["if-data"][0], {"loop": 4}, "loop=4: no Loop of the model runs$"),
     ],
 )
 def test_trip_counts_that_can_not_be(written: str | None, given: dict[str, int], said: str) -> None:
