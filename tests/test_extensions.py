@@ -613,8 +613,11 @@ WRONG = """
         ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float, where a method gives KernelTerms"),
         ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1), where a method gives"),
         ("bound", ", error_class='none'", 2, "the constants have no ranges for the error class 'none'"),
-        ("bound.second", "", 70, "unless that file is yours (AttributeError: 'KernelTerms' object has no"),
-        ("bound.second", "", 70, "half_made.py, line 5)"),
+        ("bound._replace(seconds=bound.seconds * float('nan'))", "", 2, "times gave negative, infinite or NaN seconds"),
+        ("bound.second", "", 2, "half_made.times failed with AttributeError: 'KernelTerms' object has no attribute"),
+        ("bound.second", "", 2, "half_made.py, line 5"),
+        ("1 / 0", "", 70, "unless that file is yours (ZeroDivisionError: division by zero"),
+        ("1 / 0", "", 70, "half_made.py, line 5)"),
     ],
 )
 def test_what_is_wrong_with_a_method_is_told(tree: Tree, gives: str, more: str, code: int, says: str) -> None:
