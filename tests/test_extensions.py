@@ -614,8 +614,8 @@ WRONG = """
 @pytest.mark.parametrize(
     ("gives", "more", "code", "says"),
     [
-        ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float, where a method gives KernelTerms"),
-        ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1), where a method gives"),
+        ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float: it must give KernelTerms"),
+        ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1): it must give KernelTerms"),
         ("bound", ", error_class='none'", 2, "the constants have no ranges for the error class 'none'"),
         ("bound._replace(seconds=bound.seconds * float('nan'))", "", 2, "times gave negative, infinite or NaN seconds"),
         ("bound.second", "", 2, "half_made.times failed with AttributeError: 'KernelTerms' object has no attribute"),

@@ -41,7 +41,7 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     everything = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
     ranges: dict[str, dict[str, Any]] = {}
     for die in ("", *sorted({*dies, *shipped.get("without", {})})):
-        before = shipped.get("without", {}).get(die, {}) if die else shipped.get("constants", {})
+        before = shipped.get("without", {}).get(die) or shipped.get("constants", {})
         ranges[die] = before.get("interval", {})
         if not die or die in dies:
             ranges[die] = _ranges(misses, domain(everything, die), die, ranges[die])

@@ -201,7 +201,7 @@ def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[Ker
     Raises UsageError where the method, or the kernel family that it asks, gives no such terms.
     """
     w, of_bound = works.each[0], DEVICE_MODELS[cards.kind].bound
-    bound = _checked(lambda: of_bound(works, cards, stored), lambda: _of_family(of_bound, w), works)
+    bound = _checked(lambda: of_bound(works, cards, stored), lambda: f"{_named(of_bound)}, with {_family(w)},", works)
     return _checked(lambda: times(works, cards, stored, bound), lambda: _maker(times, cards, w), works), bound
 
 
@@ -225,7 +225,7 @@ def _checked(make: Callable[[], KernelTerms], maker: Callable[[], str], works: W
         gave = f"{NO_NUMBERS} seconds"
     else:
         return found
-    raise UsageError(f"{maker()} gave {gave}, where a method gives KernelTerms, for works and devices {shape}")
+    raise UsageError(f"{maker()} gave {gave}: it must give KernelTerms, for works and devices {shape}")
 
 
 def _from_zero(values: Array) -> Array:
@@ -235,11 +235,13 @@ def _from_zero(values: Array) -> Array:
 
 def _maker(times: Times, cards: Cards, w: Work) -> str:
     """Who says how long a work takes: the model of its kernel family, or a method."""
-    return _of_family(DEVICE_MODELS[cards.kind].of(family_of(w)), w) if times is kernel_models else _named(times)
+    if times is not kernel_models:
+        return _named(times)
+    return f"{_named(DEVICE_MODELS[cards.kind].of(family_of(w)))}, of {_family(w)},"
 
 
-def _of_family(function: Callable[..., object], w: Work) -> str:
-    return f"{_named(function)}, with the FAMILY for the size {type(w.size).__name__},"
+def _family(w: Work) -> str:
+    return f"the FAMILY for the size {type(w.size).__name__}"
 
 
 def _named(function: Callable[..., object]) -> str:

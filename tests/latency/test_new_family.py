@@ -141,8 +141,8 @@ def test_a_size_has_one_family(add: Add) -> None:
 @pytest.mark.parametrize(
     ("returned", "says"),
     [
-        ("1.0", r"butterfly\.card, with the FAMILY for the size Butterfly, gave a float, where a method gives Kernel"),
-        ("terms._replace(seconds=terms.seconds[:0])", r"butterfly\.card, .* gave seconds \(0, 1\), where"),
+        ("1.0", r"butterfly\.card, of the FAMILY for the size Butterfly, gave a float: it must give KernelTerms"),
+        ("terms._replace(seconds=terms.seconds[:0])", r"butterfly\.card, .* gave seconds \(0, 1\): it must"),
         (
             "terms._replace(seconds=np.nan * terms.seconds)",
             r"butterfly\.card, .* gave negative, infinite or NaN seconds",
@@ -178,8 +178,14 @@ def test_a_bound_that_is_no_number_is_told_by_its_family(add: Add) -> None:
 def test_a_method_whose_times_are_no_numbers_is_refused(add: Add, seconds: str) -> None:
     text = METHOD.replace("{error_class}", "").replace("2 * bound.seconds", seconds)
     add(methods, "half_light", text.replace('"""\n\nfrom', '"""\n\nimport numpy as np\nfrom'))
-    with pytest.raises(UsageError, match=r"half_light\.times gave negative, infinite or NaN seconds, where a method"):
+    with pytest.raises(UsageError, match=r"half_light\.times gave negative, infinite or NaN seconds: it must give"):
         summarise(transform("t4", method="half-light"))
+
+
+def test_a_method_that_takes_other_arguments_is_told_when_it_is_loaded(add: Add) -> None:
+    text = METHOD.replace("{error_class}", "").replace("cards, stored, bound)", "cards)")
+    with pytest.raises(onnxperf.Error, match=r"half_light can't be loaded: .* is called with 4 arguments: too many"):
+        add(methods, "half_light", text)
 
 
 def test_no_time_at_all_is_a_time(add: Add) -> None:
