@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -585,22 +586,6 @@ BUTTERFLIES = """
         files=(File("butterflies.csv.gz", ("gpu", "rows", "width", "ms"), row),),
     )
 """
-#: Derives the one set that has rows here, writes its files, and says what it found; then scores the rows with them.
-DERIVED = """
-    import json, sys
-    from pathlib import Path
-    from onnxperf.datasets import read
-    from onnxperf.derive import files, passes
-    from onnxperf.derive.__main__ import SHIPPED
-    data = Path(sys.argv[1])
-    passes.SETS = files.SETS = {"butterfly": passes.SETS["butterfly"]}
-    tables = read(data)
-    found = {left_out: passes.derive(tables, left_out) for left_out in ("", "TU104")}
-    made = files.texts(data, tables, found)
-    for name in ("butterfly", "intervals"):
-        (SHIPPED / f"my_{name}.toml").write_text(made[f"{name}.toml"])
-    print(json.dumps([p.values["butterfly"] for p in found.values()]))
-"""
 BUTTERFLIES_SCORED = """
     import json, sys
     from pathlib import Path
@@ -609,6 +594,22 @@ BUTTERFLIES_SCORED = """
     scores = {s.name: s.mape for s in validate(Path(sys.argv[1])).scores if s.method == "tile-wave" and not s.gpu}
     print(json.dumps([scores, shipped().butterfly["dram"], shipped("TU104").butterfly["dram"]]))
 """
+
+
+def derived(tree: Tree, data: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The files of constants before and after they are derived from measurements that have rows for one set only."""
+    folder = tree.folder / "onnxperf/latency/constants"
+    before = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    for name, text in before.items():  # no longer a link: it may be written to
+        (folder / name).unlink()
+        (folder / name).write_text(text, encoding="utf-8")
+    done = tree.started("-m", "onnxperf.derive", str(data))
+    assert not done.returncode, done.stderr
+    told, *fitted = done.stderr.splitlines()
+    assert told.startswith(f"{data} has no rows for ") and told.endswith(": their constants are left as they ship")
+    assert {"vector", "gemm", "power"} <= {*told.split(" for ")[1].split(":")[0].split(", ")}
+    assert fitted == [f"fitted {i + 1} of 6" for i in range(6)]  # all rows, without each of 3 dies and 2 generations
+    return before, {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
 
 
 @pytest.mark.slow
@@ -625,12 +626,15 @@ def test_a_kernel_family_with_its_fit_is_one_module_and_a_dataset_has_it_derived
     assert tree.says("import json\nfrom onnxperf.latency import shipped\nprint(shipped().butterfly['dram'])") == 0.9
     added(tree.folder, "onnxperf/datasets/sources/mine.py", BUTTERFLIES)
     assert sorted(tree.files()) == ["onnxperf/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
-    whole, without_t4 = tree.says(DERIVED, str(data))
-    assert whole["butterfly.dram"] == pytest.approx(share, rel=0.03)
-    assert without_t4["butterfly.dram"] == pytest.approx(share, rel=0.03)
-    assert whole["rig.butterfly.my clock.t4"] == pytest.approx(1e-5, rel=0.5)
+    before, after = derived(tree, data)
+    assert {name for name in after if after[name] != before.get(name)} == {"butterfly.toml", "intervals.toml"}
+    made = tomllib.loads(after["butterfly.toml"])
+    whole, without_t4 = made["constants"], made["without"]["TU104"]
+    assert whole["butterfly"]["dram"] == pytest.approx(share, rel=0.03)
+    assert without_t4["butterfly"]["dram"] == pytest.approx(share, rel=0.03)
+    assert whole["rig"]["butterfly"]["my clock"]["t4"] == pytest.approx(1e-5, rel=0.5)
     scores, dram, dram_without_t4 = tree.says(BUTTERFLIES_SCORED, str(data))
-    assert (dram, dram_without_t4) == (whole["butterfly.dram"], without_t4["butterfly.dram"])
+    assert (dram, dram_without_t4) == (whole["butterfly"]["dram"], without_t4["butterfly"]["dram"])
     assert list(scores) == ["Butterflies"] and scores["Butterflies"] < 0.05
 
 
@@ -761,11 +765,14 @@ WRONG = """
 @pytest.mark.parametrize(
     ("gives", "more", "code", "says"),
     [
-        ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float, where a method gives KernelTerms"),
-        ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1), where a method gives"),
+        ("1.0", "", 2, "onnxperf.methods.half_made.times gave a float: it must give KernelTerms"),
+        ("bound._replace(seconds=bound.seconds[:0])", "", 2, "times gave seconds (0, 1): it must give KernelTerms"),
         ("bound", ", error_class='none'", 2, "the constants have no ranges for the error class 'none'"),
-        ("bound.second", "", 70, "unless that file is yours (AttributeError: 'KernelTerms' object has no"),
-        ("bound.second", "", 70, "half_made.py, line 5)"),
+        ("bound._replace(seconds=bound.seconds * float('nan'))", "", 2, "times gave negative, infinite or NaN seconds"),
+        ("bound.second", "", 2, "half_made.times failed with AttributeError: 'KernelTerms' object has no attribute"),
+        ("bound.second", "", 2, "half_made.py, line 5"),
+        ("1 / 0", "", 70, "unless that file is yours (ZeroDivisionError: division by zero"),
+        ("1 / 0", "", 70, "half_made.py, line 5)"),
     ],
 )
 def test_what_is_wrong_with_a_method_is_told(tree: Tree, gives: str, more: str, code: int, says: str) -> None:

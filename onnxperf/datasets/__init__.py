@@ -5,29 +5,41 @@ A dataset is a module in `sources/` that has a `DATASET`: it is found by being t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from onnxperf.datasets import sources
 from onnxperf.datasets.dataset import Dataset, File, Kernels, Models
 from onnxperf.datasets.reading import located
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
+from onnxperf.errors import Error
+from onnxperf.latency.families import constant_sets
 from onnxperf.modules import offered
 
+REASONS = 5  # are told at most, of rows that are of no use
 SAMPLE = Path(__file__).parent / "sample"  # a draw of every dataset, which ships with the package
 
 __all__ = [
     "DIES", "LEAST_S", "SAMPLE", "Dataset", "File", "Kernels", "Models", "Row", "Table", "datasets", "files", "kernels",
-    "model_runs", "models", "read", "tables",
+    "model_runs", "models", "read", "tables", "unused",
 ]  # fmt: skip
 
 
 @cache
 def datasets() -> tuple[Dataset, ...]:
-    """Every dataset there is a module for, in the order of their scores."""
+    """Every dataset there is a module for, in the order of their scores.
+
+    Raises Error where the kernels of one tell constants that no kernel family declares.
+    """
     found = offered(sources.__name__, sources.__path__, "DATASET", Dataset)
+    sets = constant_sets()
+    for folder, k in [(d.folder, k) for d in found for k in d.kernels if k.constants not in sets]:
+        what = f"the DATASET of the folder {folder!r} names the constants {k.constants!r} for its Kernels {k.name!r}"
+        raise Error(f"{what}, which no kernel family declares: there are {', '.join(sets)}")
     return tuple(sorted(found, key=lambda d: d.place))
 
 
@@ -57,3 +69,17 @@ def files(data: Path) -> list[Path]:
 def read(data: Path) -> list[Table]:
     """Every table of kernels in a folder. Raises UsageError where one can't be read."""
     return [t for d in datasets() for t in d.tables(data)]
+
+
+def unused(tables: Iterable[Table]) -> str:
+    """Why the rows of tables are of no use, where some were expected: how many of which table, by reason."""
+    told: list[str] = []
+    for t in tables:
+        rows = int(np.isfinite(t.seconds).sum())
+        short = int((t.seconds <= t.least_s).sum())
+        if t.name in kernels():
+            why = {**t.dropped, f"no longer than {LEAST_S * 1e3:g} ms": short, "no fit takes them": rows - short}
+        else:
+            why = {**t.dropped, "no dataset declares Kernels of that name": rows}
+        told += (f"{n:,} rows of {t.name!r}: {reason}" for reason, n in why.items() if n)
+    return "; ".join(told[:REASONS])

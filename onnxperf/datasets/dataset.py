@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from onnxperf.datasets.reading import Record, located, read, refusal
 from onnxperf.datasets.rigs import by_itself
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import LEAST_S, Row, Table, by_library, tables
+from onnxperf.errors import UsageError
 from onnxperf.latency import Array, Constants
 from op_models import Work
 
@@ -172,7 +174,7 @@ class Dataset:
         rows: list[Row] = []
         dropped: dict[str, Counter[str]] = {}
         for record in read(path, file.columns):
-            if (row := file.row(record)) is None:
+            if (row := self._row(file, record)) is None:
                 continue
             why = dropped.setdefault(row.table, Counter())
             if reason := refusal(row.gpu, row.work, row.seconds):
@@ -182,12 +184,24 @@ class Dataset:
                 rows.append(Row(row.table, row.gpu, row.work, row.seconds, row.test, ran))
         return tables(rows, self.rig, dropped, file.fastest)
 
+    def _row(self, file: File, record: Record) -> Row | None:
+        """What a record says. Raises UsageError where `row` of the file can't tell."""
+        try:
+            row = file.row(record)
+        except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as e:
+            at = traceback.extract_tb(e.__traceback__)[:2][-1]  # in the dataset's own module
+            what = f"its row() failed with {type(e).__name__}: {e}, in {at.filename}, line {at.lineno}"
+            raise UsageError(f"{self.folder}/{file.name}: {what}; its columns are {', '.join(record)}") from e
+        if row is not None and not isinstance(row, Row):
+            raise UsageError(f"{self.folder}/{file.name}: its row() gave {row!r}, where it gives a Row or None")
+        return row
+
     def drawn(self, file: File, records: list[Record], seed: int) -> list[Record]:
         """The records of the shapes that the shipped sample holds, in the order of the file: with a shape all its rows
         on all cards. Equal works are one shape, as in a `Table`.
         """
         most = {k.name: k.drawn for k in self.kernels}
-        rows = [file.row(r) for r in records]
+        rows = [self._row(file, r) for r in records]
         shapes: dict[str, dict[object, bool]] = {}
         for row in rows:
             if row is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpu_specs
 from onnxperf.errors import EnvironmentFailure, UsageError, printable
-from op_models import Operator, OpModelError, Tensor, Work, work_or_bytes
+from op_models import Operator, OpModelError, Tensor, Work, known, work_or_bytes
 
 if TYPE_CHECKING:
     from pyarrow import DictionaryArray
@@ -114,8 +114,11 @@ def card(name: str | None) -> str | None:
 def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str, Any] | None = None) -> Work | None:
     """The work of one operator by itself, None if there can't be one.
 
-    Each input is a tensor of its own, also where two look the same.
+    Each input is a tensor of its own, also where two look the same. Raises OpModelError where no rule is registered
+    for the operator.
     """
+    if not known(type):
+        raise OpModelError(f"no rule knows the operator {type!r}: its bytes alone would be scored")
     apart = tuple(replace(t, name=f"input {i}") for i, t in enumerate(inputs))
     try:
         return work_or_bytes(Operator(type, type, apart, (out,), dict(attrs or {})))[0]

@@ -1,8 +1,9 @@
 """Derive every shipped constant from measurements: `python -m onnxperf.derive DATA`.
 
-DATA is a folder with tables like those in `onnxperf/datasets/sample`. The sets of constants are fitted one after the
-other, on all dies together, and again without each die and without each generation; the rows left out then say how
-wide ranges have to be. The same data make the same files.
+DATA is a folder with tables like those in `onnxperf/datasets/sample`, of all datasets or of some. The sets of constants
+are fitted one after the other, on all dies together, and again without each die and without each generation; the rows
+left out then say how wide ranges have to be. A set without a single row in DATA stays as it ships, and serves those
+that are derived after it. The same data make the same files.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from onnxperf.datasets import files, read
+from onnxperf.datasets import files, read, unused
 from onnxperf.derive.files import texts
 from onnxperf.derive.fit import fitted_rows
-from onnxperf.derive.passes import SETS, derive, generation
+from onnxperf.derive.passes import SETS, Derived, derive, generation, rows_of
 from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.fitting import require_scipy
 from onnxperf.output import write_file
@@ -49,16 +50,27 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
     if not tables:
         wanted = ", ".join(p.relative_to(data).as_posix() for p in files(data))
         raise UsageError(f"{data} holds no measurements: none of {wanted} is there")
-    used = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
-    everything = {g for t in used for g in t.gpus}
-    left_out = [*sorted({die for t in used for die in t.dies}), *sorted({generation(g) for g in everything})]
-    with ProcessPoolExecutor(jobs) as pool, Progress(console=Console(stderr=True)) as progress:
+    used = {name: fitted_rows(tables, wanted) for name, wanted in SETS.items()}
+    left = [name for name, of_set in used.items() if not rows_of(of_set)]
+    if len(left) == len(SETS):
+        raise UsageError(f"{data} holds no rows to derive from: {unused(tables)}")
+    if left:
+        click.echo(f"{data} has no rows for {', '.join(left)}: their constants are left as they ship", err=True)
+    everything = {(g, die) for of_set in used.values() for t in of_set for g, die in zip(t.gpus, t.dies, strict=True)}
+    left_out = [*sorted({die for _, die in everything}), *sorted({generation(g) for g, _ in everything})]
+    err, passes = Console(stderr=True), dict[str, Derived]()
+    with ProcessPoolExecutor(jobs) as pool, Progress(console=err, disable=not err.is_terminal) as progress:
         task = progress.add_task("fitting", total=1 + len(left_out))
-        passes = {"": pool.submit(derive, tables).result()}
-        progress.advance(task)
-        for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
+
+        def keep(found: Derived) -> None:
             passes[found.without] = found
             progress.advance(task)
+            if not err.is_terminal:
+                click.echo(f"fitted {len(passes)} of {1 + len(left_out)}", err=True)
+
+        keep(pool.submit(derive, tables).result())
+        for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
+            keep(found)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as e:

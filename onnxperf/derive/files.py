@@ -13,9 +13,9 @@ import gpu_specs
 from onnxperf.datasets import Table, datasets, files
 from onnxperf.derive import host
 from onnxperf.derive.fit import fitted_rows
-from onnxperf.derive.intervals import intervals
+from onnxperf.derive.intervals import Misses, intervals
 from onnxperf.derive.passes import SETS, Derived, generation, rounded
-from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.constant_files import assumed, file_of
 from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.intervals import class_on
 
@@ -23,26 +23,43 @@ HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
-    """The files to ship, by name: one a set, the intervals', and the host's where `data` holds runs that tell."""
+    """The files to ship, by name: one for each set that has rows, the intervals', and the host's where `data` holds
+    runs that tell.
+
+    Where a set has no rows, the shipped intervals stay, but for those of the error classes that have rows.
+    """
     dies = sorted({die for t in tables for die in t.dies} & passes.keys())
     names = (data / d.folder / d.names for d in datasets() if d.names)
     hashes = {p.relative_to(data).as_posix(): _hash(p) for p in (*files(data), *names) if p.is_file()}
-    made = {f"{name}.toml": _of_set(s, tables, passes, dies, hashes) for name, s in SETS.items()}
-    ranges: dict[str, dict[str, Any]] = {}
-    total = sum(passes[""].rows.values())
+    fitted = passes[""].rows
+    made = {f"{name}.toml": _of_set(SETS[name], tables, passes, dies, hashes) for name in fitted}
+    kept = {name: file_of(name) for name in SETS if name not in fitted}
+    shipped = file_of("intervals") if kept else {}
+    total = sum(fitted.values()) + sum(f.get("made", {}).get("rows", 0) for f in kept.values())
     lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
     misses = [m for d in passes.values() for m in d.misses]
     everything = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
-    for die in ("", *dies):
-        reach = domain(everything, die)
-        generations = sorted({g for r in reach.values() for g in r["generations"]})
-        ranges[die] = {"generations": generations, **intervals(misses, reach, die)}
+    ranges: dict[str, dict[str, Any]] = {}
+    for die in ("", *sorted({*dies, *shipped.get("without", {})})):
+        before = shipped.get("without", {}).get(die) or shipped.get("constants", {})
+        ranges[die] = before.get("interval", {})
+        if not die or die in dies:
+            ranges[die] = _ranges(misses, domain(everything, die), die, ranges[die])
         lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
     if lines := _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()}):
         made["host.toml"] = HEAD + "\n".join(lines) + "\n"
     return made
+
+
+def _ranges(misses: Sequence[Misses], reach: Mapping[str, Any], die: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of intervals without a die: those of the classes that have rows over those there were before."""
+    found = {**before, **intervals(misses, reach, die)}
+    known = {g for r in reach.values() for g in r["generations"]} | {*before.get("generations", ())}
+    between = before.get("between", found["between"])  # few classes tell little of what all have in common
+    classes = {name: found[name] for name in sorted(found) if isinstance(found[name], Mapping)}
+    return {"generations": sorted(known), "between": between, **classes}
 
 
 def _of_set(

@@ -15,7 +15,7 @@ from onnxperf.derive.intervals import Misses
 from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants
-from onnxperf.latency.constant_files import assumed
+from onnxperf.latency.constant_files import assumed, values_of
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.families import constant_sets
 from onnxperf.latency.family import UNMEASURED
@@ -27,10 +27,14 @@ SETS = constant_sets()
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What one pass over the sets found, with rows of the die or generation `without` left out."""
+    """What one pass over the sets found, with rows of the die or generation `without` left out.
+
+    values: by set, then dotted path; those of a set without any row are the shipped ones. rows: how many are behind
+    each set that has some.
+    """
 
     without: str
-    values: Mapping[str, Mapping[str, Any]]  # by set, then dotted path
+    values: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, int]
     misses: tuple[Misses, ...]
 
@@ -48,8 +52,9 @@ def rounded(value: float) -> float:
 def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = None) -> Derived:
     """Fit all sets without the rows of a die or generation, then predict the rows of that, or all.
 
-    What `whole`, the pass over all rows, found is taken over for sets that have no rows to leave out, nor follow one
-    that has.
+    A set without a single row stays as it ships: without the die, but not without a generation, of which no constants
+    ship. What `whole`, the pass over all rows, found is taken over for sets that have no rows to leave out, nor follow
+    one that has.
     """
     values: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, int] = {}
@@ -57,6 +62,11 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
     afresh = set[str]()
     for name, wanted in SETS.items():
         chosen = fitted_rows(tables, wanted)
+        if not rows_of(chosen):
+            values[name] = values_of(wanted, without)
+            if whole and values[name] != whole.values[name]:
+                afresh.add(name)
+            continue
         left_out = any(without in (die, generation(g)) for t in chosen for g, die in zip(t.gpus, t.dies, strict=True))
         if left_out or not whole or afresh & {s.name for s in wanted.after}:
             afresh.add(name)
@@ -74,6 +84,11 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
         for k, v in sorted(misses.items())
     )
     return Derived(without, values, rows, missed_by)
+
+
+def rows_of(tables: Sequence[Table]) -> int:
+    """How many rows tables have."""
+    return sum(int(np.isfinite(t.seconds).sum()) for t in tables)
 
 
 def having(constants: Constants, sets: Sequence[ConstantSet], values: Mapping[str, Mapping[str, Any]]) -> Constants:

@@ -13,7 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from onnxperf.latency.constants import Constants
+from onnxperf.errors import Error
+from onnxperf.latency.constants import Constants, ConstantSet
 from onnxperf.latency.families import constant_sets
 
 ASSUMED = "assumed.toml"
@@ -37,22 +38,53 @@ def shipped(without: str = "") -> Constants:
     return _read(Constants("", {}).having(priors), without, ".toml")
 
 
+def file_of(name: str) -> Mapping[str, Any]:
+    """What the file of constants `<name>.toml` says, nothing where there is none; Error where it can't be read."""
+    file = files("onnxperf.latency").joinpath("constants", f"{name}.toml")
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:
+        raise Error(f"{file} can't be read: {e}") from e
+
+
+def values_of(wanted: ConstantSet, without: str = "") -> dict[str, Any]:
+    """The shipped constants of one set by dotted path; its priors' medians where it has no file yet.
+
+    without: a die, as for `shipped`.
+    """
+    made = file_of(wanted.name)
+    found = {p.path: p.start for p in wanted.parameters}
+    return found | _flat(made.get("constants", {})) | _flat(made.get("without", {}).get(without, {}))
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The values of nested tables by dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+    return found
+
+
 def _read(start: Constants, without: str, ending: str) -> Constants:
     """The constants of the files whose names end like this, over those given."""
     found: dict[str, Any] = {"host": {}, "interval": {}, "rig": {}, **start.tables}
     folder = files("onnxperf.latency").joinpath("constants")
     for file in sorted((f for f in folder.iterdir() if f.name.endswith(ending)), key=lambda f: f.name):
-        made = tomllib.loads(file.read_text(encoding="utf-8"))
-        _merge(found, made.get("constants", {}))
-        _merge(found, made.get("without", {}).get(without, {}))
+        made = file_of(file.name.removesuffix(".toml"))
+        try:
+            _merge(found, made.get("constants", {}))
+            _merge(found, made.get("without", {}).get(without, {}))
+        except (AttributeError, TypeError) as e:
+            raise Error(f"{file} can't be used: a value and a table of constants have one name") from e
     return Constants(found.pop("source"), found)
 
 
 @cache
 def unmeasured() -> Mapping[str, str]:
     """Operators that no open row measures, and what their times rest on instead."""
-    text = files("onnxperf.latency").joinpath("constants", ASSUMED).read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["unmeasured"])
+    return dict(file_of(ASSUMED.removesuffix(".toml"))["unmeasured"])
 
 
 def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:

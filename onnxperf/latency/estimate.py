@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +25,8 @@ from onnxperf.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
+ASKED = (inspect.getfile(Works), inspect.getfile(Constants))  # files of what models ask for fields and constants
+NO_NUMBERS = "negative, infinite or NaN"  # what no term may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +198,55 @@ def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
 def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
     """What a method makes of works of one size type, with all details, and the terms of their bound.
 
-    Raises UsageError where that is no such terms.
+    Raises UsageError where the method, or the kernel family that it asks, gives no such terms.
     """
-    bound = DEVICE_MODELS[cards.kind].bound(works, cards, stored)
-    found = times(works, cards, stored, bound)
-    if not isinstance(found, KernelTerms) or np.shape(found.seconds) != bound.seconds.shape:
-        gave = f"seconds {np.shape(found.seconds)}" if isinstance(found, KernelTerms) else f"a {type(found).__name__}"
-        wanted = f"KernelTerms, for works and devices {bound.seconds.shape}"
-        raise UsageError(f"{times.__module__}.{times.__qualname__} gave {gave}, where a method gives {wanted}")
-    return found, bound
+    w, of_bound = works.each[0], DEVICE_MODELS[cards.kind].bound
+    bound = _checked(lambda: of_bound(works, cards, stored), lambda: f"{_named(of_bound)}, with {_family(w)},", works)
+    return _checked(lambda: times(works, cards, stored, bound), lambda: _maker(times, cards, w), works), bound
+
+
+def _checked(make: Callable[[], KernelTerms], maker: Callable[[], str], works: Works) -> KernelTerms:
+    """The terms of n works on g devices that `make` gives, whose seconds are finite and not negative.
+
+    Raises UsageError, which begins with who the `maker` is, where there are no such terms, or it asks for a name, a
+    field or a constant that is not there.
+    """
+    shape = works.rate.shape
+    try:
+        found = make()
+    except (AttributeError, KeyError, NameError) as e:
+        at = [f for f in traceback.extract_tb(e.__traceback__) if f.filename not in ASKED][-1]
+        raise UsageError(f"{maker()} failed with {type(e).__name__}: {e}, in {at.filename}, line {at.lineno}") from e
+    if not isinstance(found, KernelTerms):
+        gave = f"a {type(found).__name__}"
+    elif np.shape(found.seconds) != shape:
+        gave = f"seconds {np.shape(found.seconds)}"
+    elif not _from_zero(found.seconds).all():
+        gave = f"{NO_NUMBERS} seconds"
+    else:
+        return found
+    raise UsageError(f"{maker()} gave {gave}: it must give KernelTerms, for works and devices {shape}")
+
+
+def _from_zero(values: Array) -> Array:
+    """Where numbers are finite and not negative."""
+    return np.asarray((values >= 0) & (values < np.inf))
+
+
+def _maker(times: Times, cards: Cards, w: Work) -> str:
+    """Who says how long a work takes: the model of its kernel family, or a method."""
+    if times is not kernel_models:
+        return _named(times)
+    return f"{_named(DEVICE_MODELS[cards.kind].of(family_of(w)))}, of {_family(w)},"
+
+
+def _family(w: Work) -> str:
+    return f"the FAMILY for the size {type(w.size).__name__}"
+
+
+def _named(function: Callable[..., object]) -> str:
+    """A function's module and name."""
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, Array]:
@@ -211,7 +255,7 @@ def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Ar
     stored [n, 1]: how many bytes of weights their run reads.
     """
     n, g = len(work_list), len(cards.devices)
-    names = (f for f in KernelTerms._fields if f not in ("variant", "launches", "detail"))
+    names = [f for f in KernelTerms._fields if f not in ("variant", "launches", "detail")]
     variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
     whole = KernelTerms(variant=variant, launches=launches, detail={}, **{f: np.zeros((n, g)) for f in names})
     floor_s = np.zeros((n, g))
@@ -226,4 +270,8 @@ def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Ar
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found
             whole.seconds[at] = np.maximum(terms.seconds, bound.seconds)
+    for name in (*names, "launches"):
+        if not (sound := _from_zero(getattr(whole, name))).all():
+            w = work_list[int(np.argmin(sound.all(axis=1)))]
+            raise UsageError(f"{_maker(times, cards, w)} gave {NO_NUMBERS} {name}, which KernelTerms can't have")
     return whole, floor_s

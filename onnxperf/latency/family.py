@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,18 @@ def _all_flops(works: Works, cards: Cards) -> Array:
     return np.ones((1, 1))
 
 
+def check_takes(function: object, arguments: int, what: str) -> None:
+    """Raise TypeError where `function`, called `what`, is none, or can't be called with so many arguments."""
+    if not callable(function):
+        raise TypeError(f"{what} must be a function, not {function!r}")
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except ValueError:  # a function that is not written in Python may not say what it takes
+        return
+    except TypeError as e:
+        raise TypeError(f"{what} is called with {arguments} arguments: {e}") from e
+
+
 @dataclass(frozen=True, slots=True)
 class KernelFamily:
     """Kernels of one size type: how long they take, what of that is fitted, and how errors are grouped and told.
@@ -53,3 +66,14 @@ class KernelFamily:
     layer: tuple[str, ...] = ()
     fewest_flops: Callable[[Works, Cards], Array] = _all_flops
     constants: tuple[ConstantSet, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.size, "_fields"):
+            raise TypeError(f"the size of a kernel family must be a NamedTuple, not {self.size!r}")
+        takes = {"card": 3, "processor": 3, "error_class": 2, "formula": 1, "fewest_flops": 2}
+        for name, arguments in takes.items():
+            check_takes(getattr(self, name), arguments, f"{name} of the family of {self.size.__name__}")
+        if missing := ", ".join(name for name in self.layer if name not in self.size._fields):
+            raise TypeError(f"the size {self.size.__name__} has no {missing}, which its family's layer names")
+        if not isinstance(self.constants, tuple) or not all(isinstance(s, ConstantSet) for s in self.constants):
+            raise TypeError(f"constants of the family of {self.size.__name__} must be a tuple of ConstantSets")

@@ -27,6 +27,7 @@ from op_models import Work
 
 COVERAGE = 0.8
 DISTANCES = ("measured", "known", "new")
+NEEDED = (*DISTANCES, "within")  # what the table of an error class has at least
 BEYOND = 4.0  # times the largest row, or part of the smallest: outside the rows' domain
 
 
@@ -37,10 +38,11 @@ def ranges_of(name: str, constants: Constants) -> Mapping[str, Any]:
     nobody gave a half-width, measured or assumed.
     """
     table = constants.interval.get(name)
-    if not isinstance(table, Mapping) or "within" not in table:
+    if not isinstance(table, Mapping) or any(x not in table for x in NEEDED):
         raise UsageError(
-            f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}`, derive it by "
-            f"`python -m onnxperf.derive`, or leave the class {UNMEASURED!r}, whose ranges are assumed and wide"
+            f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}` with "
+            f"{', '.join(NEEDED)}, derive it by `python -m onnxperf.derive`, or leave the class {UNMEASURED!r}, whose "
+            "ranges are assumed and wide"
         )
     return table
 

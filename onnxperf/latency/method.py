@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.family import UNMEASURED
+from onnxperf.latency.family import UNMEASURED, check_takes
 from onnxperf.latency.terms import Array, KernelTerms
 
 #: From works of one size type, devices (with the constants), the bytes of weights that their run reads [n, 1], and the
@@ -38,5 +38,4 @@ class Method:
     scheduled: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.times):
-            raise TypeError(f"times of the method {self.name!r} must be a function, not {self.times!r}")
+        check_takes(self.times, 4, f"times of the method {self.name!r}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxperf.compare.own_measurements import OwnMeasurements, own_measurements
 from onnxperf.compare.score import Order, Pairs, Score, order, score
-from onnxperf.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs
+from onnxperf.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs, unused
 from onnxperf.datasets import kernels as known_kernels
 from onnxperf.datasets import models as model_files
 from onnxperf.datasets import read as kernel_tables
@@ -158,6 +158,7 @@ def read(
     runs.sort(key=lambda x: (x[1].sample, x[1].batch, x[1].sequence))  # each is loaded once
     if not any((t.seconds > t.least_s).any() for t in known) and not runs and not own.rows:
         places = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
-        reasons = "; ".join(f"{name}: {why}" for name, why in own.rejected[:3]) or f"nothing that fits in {places}"
+        reasons = "; ".join(f"{name}: {why}" for name, why in own.rejected[:3]) or unused(tables)
+        reasons = reasons or f"nothing that fits in {places}"
         raise UsageError(f"{data} holds no measurements to score: {reasons}")
     return known, runs, dropped

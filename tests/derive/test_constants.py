@@ -2,7 +2,7 @@
 
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
@@ -18,10 +18,11 @@ from onnxperf.datasets import LEAST_S, SAMPLE, Table, files, models, read
 from onnxperf.derive import passes as passes_module
 from onnxperf.derive.__main__ import SHIPPED, main
 from onnxperf.derive.files import HEAD, domain, texts
-from onnxperf.derive.fit import fitted_rows
+from onnxperf.derive.fit import Fit, fitted_rows, unfitted
 from onnxperf.derive.passes import SETS, Derived, derive, generation, missed
-from onnxperf.errors import Error, UsageError
-from onnxperf.latency import shipped
+from onnxperf.errors import Error
+from onnxperf.latency import Constants, shipped
+from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.intervals import DISTANCES
 
 
@@ -101,10 +102,47 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
             assert f"# {p.meaning}" in text
 
 
-def test_a_set_without_rows_is_not_passed_off_as_derived(tables: list[Table]) -> None:
-    some = [t for t in tables if t.name in ("softmax", "deepbench conv")]
-    with pytest.raises(UsageError, match="0 rows are too few to derive the 2 constants of 'power'"):
-        derive(some)
+def test_a_set_without_rows_stays_as_it_ships(tables: list[Table], tmp_path: Path) -> None:
+    """It is not passed off as derived: its file is not written, and classes without rows keep their ranges."""
+    some = [t for t in tables if t.name == "deepbench conv"]
+    found = {left_out: derive(some, left_out) for left_out in ("", "TU104", "cc7")}
+    for left_out, one in found.items():
+        assert list(one.rows) == ["convolution"]
+        for p in SETS["gemm"].parameters:
+            assert one.values["gemm"][p.path] == reduce(getitem, p.path.split("."), shipped(left_out).tables), p.path
+    made = texts(tmp_path, some, found)
+    assert set(made) == {"convolution.toml", "intervals.toml"}
+    before = tomllib.loads((SHIPPED / "intervals.toml").read_text(encoding="utf-8"))
+    after = tomllib.loads(made["intervals.toml"])
+    for path in (["constants"], *(["without", die] for die in before["without"])):
+        old, new = (reduce(getitem, path, made)["interval"] for made in (before, after))
+        changed = {name for name, table in old.items() if new[name] != table}
+        assert changed == ({"convolution"} if path[-1] in ("constants", "TU104") else set()), path
+    of_ga102 = [replace(t, gpus=tuple("rtx-3080" if g == "m40" else g for g in t.gpus)) for t in some]
+    made = texts(tmp_path, of_ga102, found | {"GA102": replace(found["TU104"], without="GA102")})
+    whole, new = before["constants"]["interval"], tomllib.loads(made["intervals.toml"])["without"]["GA102"]["interval"]
+    assert new == whole | {"convolution": new["convolution"]}  # nothing ships without a die that had no rows
+    shipped_rows = sum(tomllib.loads((SHIPPED / f"{name}.toml").read_text())["made"]["rows"] for name in SETS)
+    kept = shipped_rows - tomllib.loads((SHIPPED / "convolution.toml").read_text())["made"]["rows"]
+    assert after["constants"]["source"].split()[2] == f"{kept + found[''].rows['convolution']:,}"
+
+
+def test_what_follows_a_set_without_rows_has_its_shipped_constants(
+    tables: list[Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = {}
+
+    def fitted(wanted: ConstantSet, tables: Sequence[Table], start: Constants) -> Fit:
+        starts[wanted.name] = start
+        return unfitted(wanted)
+
+    monkeypatch.setattr(passes_module, "fit", fitted)
+    derive([t for t in tables if t.name == "deepbench conv fp16"], "GP104")
+    ((name, start),) = starts.items()
+    assert name == "tensor_convolution"
+    for p in SETS["tensor_gemm"].parameters:
+        keys = p.path.split(".")
+        assert reduce(getitem, keys, start.tables) == reduce(getitem, keys, shipped("GP104").tables), p.path
 
 
 def test_kernels_that_are_measured_have_an_error_class(tables: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:

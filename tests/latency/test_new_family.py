@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ import onnxperf
 from onnxperf import explain, methods
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
-from onnxperf.latency import families, shipped
-from onnxperf.latency.intervals import DISTANCES
+from onnxperf.latency import constant_files, families, shipped
+from onnxperf.latency.intervals import DISTANCES, ranges_of
 from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
@@ -86,8 +87,8 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
             for key, declared in package.declared().items():
                 monkeypatch.setitem(known, key, declared)
         finally:
-            del sys.modules[f"{package.__name__}.{name}"]
-            delattr(package, name)
+            sys.modules.pop(f"{package.__name__}.{name}", None)  # one that does not load is not there
+            vars(package).pop(name, None)
 
     return to
 
@@ -137,6 +138,79 @@ def test_a_size_has_one_family(add: Add) -> None:
         add(families, "butterfly", copy.replace("import op, work", "import Pointwise, op, work"))
 
 
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ("1.0", r"butterfly\.card, of the FAMILY for the size Butterfly, gave a float: it must give KernelTerms"),
+        ("terms._replace(seconds=terms.seconds[:0])", r"butterfly\.card, .* gave seconds \(0, 1\): it must"),
+        (
+            "terms._replace(seconds=np.nan * terms.seconds)",
+            r"butterfly\.card, .* gave negative, infinite or NaN seconds",
+        ),
+        ("terms._replace(seconds=-terms.seconds)", r"butterfly\.card, .* gave negative, infinite or NaN seconds"),
+        ("terms._replace(executed_share=np.full((1, 1), np.nan))", r"butterfly\.card, .* NaN executed_share, which"),
+        ("terms._replace(workspace=-1 - terms.workspace)", r"butterfly\.card, .* NaN workspace, which"),
+        ('works["point"]', r"butterfly\.card, .* size Butterfly has no field 'point'.*butterfly\.py, line 30"),
+        ('cards.constants.launch["kernel"]', r"butterfly\.card, .* failed with KeyError: 'kernel', in .*butterfly\.py"),
+        ("cards.constants.butterfly", r"butterfly\.card, .* has a table 'butterfly', in .*butterfly\.py, line 30"),
+        ("works.byte", r"butterfly\.card, .* failed with AttributeError: 'Works' object has no attribute 'byte', in"),
+    ],
+)
+def test_a_family_that_gives_no_times_is_told_by_its_name(add: Add, returned: str, says: str) -> None:
+    text = FAMILY.replace("{error_class}", "").replace("    return plain_terms(", "    terms = plain_terms(")
+    add(families, "butterfly", text.replace("+ launch)\n", f"+ launch)\n    return {returned}\n"))
+    with pytest.raises(UsageError, match=says):
+        summarise(transform("t4"))
+
+
+def test_a_bound_that_is_no_number_is_told_by_its_family(add: Add) -> None:
+    add(
+        families,
+        "butterfly",
+        FAMILY.replace("{error_class}", ", fewest_flops=lambda works, cards: np.nan"),
+    )
+    with pytest.raises(UsageError, match=r"card_bound, with the FAMILY for the size Butterfly, gave .* NaN seconds"):
+        summarise(transform("t4"))
+
+
+@pytest.mark.parametrize("seconds", ["np.nan * bound.seconds", "-bound.seconds", "bound.seconds / 0"])
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_a_method_whose_times_are_no_numbers_is_refused(add: Add, seconds: str) -> None:
+    text = METHOD.replace("{error_class}", "").replace("2 * bound.seconds", seconds)
+    add(methods, "half_light", text.replace('"""\n\nfrom', '"""\n\nimport numpy as np\nfrom'))
+    with pytest.raises(UsageError, match=r"half_light\.times gave negative, infinite or NaN seconds: it must give"):
+        summarise(transform("t4", method="half-light"))
+
+
+def test_a_method_that_takes_other_arguments_is_told_when_it_is_loaded(add: Add) -> None:
+    text = METHOD.replace("{error_class}", "").replace("cards, stored, bound)", "cards)")
+    with pytest.raises(onnxperf.Error, match=r"half_light can't be loaded: .* is called with 4 arguments: too many"):
+        add(methods, "half_light", text)
+
+
+def test_no_time_at_all_is_a_time(add: Add) -> None:
+    add(methods, "half_light", METHOD.replace("{error_class}", "").replace("2 * bound.seconds", "0 * bound.seconds"))
+    plain, run = transform("t4"), transform("t4", method="half-light")
+    assert np.array_equal(run.estimates.seconds, plain.estimates.floor_s)
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ('Butterfly, card, streamed, "own"', "error_class of the family of Butterfly must be a function, not 'own'"),
+        ("Butterfly, card, None", "processor of the family of Butterfly must be a function, not None"),
+        ("Butterfly, streamed, lambda works: 1", "processor of the family of Butterfly is called with 3 arguments: "),
+        ("int, card, streamed", "the size of a kernel family must be a NamedTuple, not <class 'int'>"),
+        ('Butterfly, card, streamed, layer=("width",)', "the size Butterfly has no width, which its family's layer n"),
+        ("Butterfly, card, streamed, constants=({},)", "constants of the family of Butterfly must be a tuple of Const"),
+    ],
+)
+def test_what_is_wrong_with_a_family_is_told_when_it_is_loaded(add: Add, declared: str, says: str) -> None:
+    text = FAMILY.replace("Butterfly, card, streamed{error_class}", declared)
+    with pytest.raises(onnxperf.Error, match=f"families.butterfly can't be loaded: TypeError: {says}"):
+        add(families, "butterfly", text)
+
+
 SET = """
 from onnxperf.latency.constants import ConstantSet, Parameter
 
@@ -157,6 +231,35 @@ def _constants_read_again() -> Iterator[None]:
     shipped.cache_clear()
     yield
     shipped.cache_clear()
+
+
+@pytest.fixture
+def constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _constants_read_again: None) -> Path:
+    """A folder with the files of constants that ship, in place of the package's own."""
+    copy = tmp_path / "package" / "constants"
+    shutil.copytree(str(constant_files.files("onnxperf.latency").joinpath("constants")), copy)
+    monkeypatch.setattr(constant_files, "files", lambda package: copy.parent)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[constants.own]\n[constants.own]\n", r"own\.toml can't be read: Cannot declare .*twice"),
+        ("constants = 3", r"own\.toml can't be used: a value and a table of constants have one name"),
+        ("[constants.launch.kernel_s]\nown = 3", r"own\.toml can't be used: a value and a table of constants have one"),
+    ],
+)
+def test_a_broken_file_of_constants_is_told_by_its_name(constants: Path, text: str, says: str) -> None:
+    (constants / "own.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(onnxperf.Error, match=says):
+        shipped()
+
+
+def test_ranges_of_an_error_class_are_complete(constants: Path) -> None:
+    (constants / "own.toml").write_text("[constants.interval.own]\nmeasured = 0.3\nwithin = 0.5", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"no ranges for the error class 'own': add .* with measured, known, new, wi"):
+        ranges_of("own", shipped())
 
 
 @pytest.mark.usefixtures("_constants_read_again")
