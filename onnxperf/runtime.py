@@ -99,7 +99,7 @@ class Host:
 #: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
 #: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
 #: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. A
-#: Jetson's, half-widths, bandwidths and FLOP/s are assumed.
+#: Jetson's, half-widths, bandwidths and FLOP/s are assumed; derive/host.md says which rows were in sight.
 HOSTS = {
     h.name: h
     for h in (
