@@ -39,7 +39,7 @@ def table(folder: Path, *rows: str) -> tuple[list[MeasuredRun], dict[str, int]]:
 def test_rows_become_seconds_of_a_sample(tmp_path: Path) -> None:
     rows, why = table(tmp_path, "Tesla T4,gpt2_large,1024,4,inference,,2505.22,2340.88,2616.58")
     row = rows[0]
-    assert (row.gpu, row.die, row.sample, row.dims) == ("t4", "TU104", "gpt2-large", {"batch": 4, "sequence": 1024})
+    assert (row.gpu, row.die, row.model, row.dims) == ("t4", "TU104", "gpt2-large", {"batch": 4, "sequence": 1024})
     assert (row.seconds, row.kernels_s) == pytest.approx((2.50522, 2.34088))
     assert row.published["neusight"] == pytest.approx(2.61658)
     assert row.published["habitat"] != row.published["habitat"], "nobody published one"

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxperf.datasets import sources
 from onnxperf.datasets.dataset import Dataset, File, Kernels, Models
-from onnxperf.datasets.reading import located
+from onnxperf.datasets.reading import SAMPLE, located
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
 from onnxperf.errors import Error
@@ -21,7 +21,6 @@ from onnxperf.latency.families import constant_sets
 from onnxperf.modules import offered
 
 REASONS = 5  # are told at most, of rows that are of no use
-SAMPLE = Path(__file__).parent / "sample"  # a draw of every dataset, which ships with the package
 
 __all__ = [
     "DIES", "LEAST_S", "SAMPLE", "Dataset", "File", "Kernels", "Models", "Row", "Table", "datasets", "files", "kernels",
@@ -51,7 +50,7 @@ def kernels() -> dict[str, Kernels]:
 
 def models() -> tuple[tuple[Dataset, Models], ...]:
     """The datasets that hold whole models, and what they say of these."""
-    return tuple((d, d.models) for d in datasets() if d.models)
+    return tuple((d, m) for d in datasets() for m in d.models)
 
 
 def model_runs(data: Path) -> Iterator[tuple[Models, list[MeasuredRun], dict[str, int]]]:

@@ -103,11 +103,11 @@ class Models:
     """Inferences of whole models that a dataset measured.
 
     reported: what their scores stand under; title: of their table. read: the runs in a folder, and how many rows are
-    not taken, by reason. drawn: whether the shipped sample holds a record. by_card: scores are of each card, then their
-    mean; else all runs count alike, reported apart by whether they last longer than `short_s`. constants: "host" where
-    the host's costs are fitted to these very runs; else nothing is. published: predictions that were published beside
-    the measurements, by the name of the method, with the heading of their column; spare: headings that go first where
-    lines are short.
+    not taken, by reason. drawn: whether the shipped sample holds a record; graph: the column that names a record's
+    graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
+    same count alike; None: scores are of each card, then their mean. constants: "host" where the host's costs are
+    fitted to these very runs; else nothing is. published: predictions that were published beside the measurements, by
+    the name of the method, with the heading of their column; spare: headings that go first where lines are short.
     """
 
     file: str
@@ -116,22 +116,19 @@ class Models:
     title: str
     read: Callable[[Path], tuple[list[MeasuredRun], dict[str, int]]]
     drawn: Callable[[Record], bool] = lambda record: True
-    by_card: bool = True
-    short_s: float = 0.0
+    graph: str = ""
+    apart: Callable[[MeasuredRun], str] | None = None
     constants: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
     def heading(self, run: MeasuredRun) -> str:
         """What a run is averaged under."""
-        return self.reported if self.by_card else self.headings[run.seconds <= self.short_s]
+        return f"{self.reported}, {self.apart(run)}" if self.apart else self.reported
 
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """All that runs are averaged under."""
-        limit = f"{self.short_s * 1e3:g} ms"
-        both = (f"{self.reported}, over {limit}", f"{self.reported}, up to {limit}")
-        return (self.reported,) if self.by_card else both
+    def heads(self, name: str) -> bool:
+        """Whether some of these runs can be averaged under this heading."""
+        return name.startswith(f"{self.reported}, ") if self.apart else name == self.reported
 
     def left_out(self, run: MeasuredRun) -> str:
         """What constants have to be derived without, to be no fit to this very run."""
@@ -153,7 +150,7 @@ class Dataset:
     rig: str = ""
     kernels: tuple[Kernels, ...] = ()
     files: tuple[File, ...] = ()
-    models: Models | None = None
+    models: tuple[Models, ...] = ()
     names: str = ""
     split_by_library: bool = False
     draws_tests: bool = True

@@ -1,7 +1,8 @@
 """Draw the sample of measurements that ships: `python -m onnxperf.datasets.draw DIR [--to FOLDER]`.
 
 DIR holds the full tables, the sample has the same files with fewer rows, unchanged: of each table of kernels as many
-shapes as its dataset says, drawn by a fixed seed. With a shape stay all its rows on all cards. Same tables, same bytes.
+shapes as its dataset says, drawn by a fixed seed. With a shape stay all its rows on all cards, with a whole model its
+graph. Same tables, same bytes.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ def draw(source: Path, to: Path) -> None:
             (sample / name).write_bytes((full / name).read_bytes())
         for file in d.files:
             _write(sample / file.name, d.drawn(file, list(read(located(full / file.name), file.columns)), SEED))
-        if d.models:
-            records = read(full / d.models.file, d.models.columns)
-            _write(sample / d.models.file, [r for r in records if d.models.drawn(r)])
+        for m in d.models:
+            records = [r for r in read(full / m.file, m.columns) if m.drawn(r)]
+            _write(sample / m.file, records)
+            for graph in {r[m.graph] for r in records} if m.graph else ():
+                (sample / graph).parent.mkdir(exist_ok=True)
+                (sample / graph).write_bytes((full / graph).read_bytes())
 
 
 def _write(path: Path, records: Sequence[Record]) -> None:

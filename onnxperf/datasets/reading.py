@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, str]
 
+SAMPLE = Path(__file__).parent / "sample"  # a draw of every dataset, which ships with the package
 MAX_ROWS = 2_000_000  # of one file: a stranger's file may not fill the memory
 PARQUET_ROWS = 65_536  # read at once
 

@@ -1,8 +1,10 @@
-"""A measured inference of a whole model, and the sample file that has the model's graph."""
+"""A measured inference of a whole model, and the file that has the model's graph."""
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,37 +12,41 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from onnxperf.datasets.reading import SAMPLE
 from onnxperf.datasets.table import DIES
+from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, load
 from onnxperf.scenario import Scenario
+
+MAX_BYTES = 1 << 28  # of a graph without its weights: a stranger's file may not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
     """One inference of a whole model: seconds measured, and as other methods published their predictions of it.
 
-    sample: name of the file with the graph; kernels_s: the sum of its operators, each measured alone (nan where
-    nobody did); published: seconds by method, nan where one has none; transformers: whether the optimizer of
-    onnxruntime.transformers was at work before; along: the name of the dimension beside the batch; bound: inputs and
-    outputs lie on the device; source, version: who measured, and which release of the runtime, in the source's
-    words; ort_version: the release to predict for, None for today's.
+    model: what its scores stand under; dims: what the graph's open dimensions stand for; file: the graph, a weightless
+    ONNX file, plain or gzipped, None for the sample of the model's name; kernels_s: the sum of its operators, each
+    measured alone (nan where nobody did); published: seconds by method, nan where one has none; transformers: whether
+    the optimizer of onnxruntime.transformers was at work before; copies: "" where inputs and outputs lie on the device,
+    "pinned" or "pageable" for the memory that they are copied from and to; source, version: who measured, and which
+    release of the runtime, in the source's words; ort_version: the release to predict for, None for today's.
     """
 
     gpu: str
-    sample: str
-    batch: int
-    sequence: int
+    model: str
+    dims: Mapping[str, int] = field(hash=False)
     seconds: float
-    kernels_s: float
-    published: Mapping[str, float] = field(hash=False)
+    kernels_s: float = float("nan")
+    published: Mapping[str, float] = field(default_factory=dict, hash=False)
     runtime: str = "torch-eager"
     precision: str = "fp32"
     transformers: bool = False
-    along: str = "sequence"
-    bound: bool = True
+    copies: str = ""
     source: str = "fp32_torch"
     version: str = ""
     ort_version: str | None = None
+    file: Path | None = None
 
     @property
     def die(self) -> str:
@@ -50,26 +56,22 @@ class MeasuredRun:
     @property
     def group(self) -> str:
         """Who measured which model: what is left out at once where runs are fitted."""
-        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.source} {self.sample}")
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """What the open dimensions of the sample stand for."""
-        return {"batch": self.batch, self.along: self.sequence}
+        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.source} {self.model}")
 
     @property
     def scenario(self) -> Scenario:
         """The run as it was measured."""
+        batch = next((n for name, n in self.dims.items() if name.startswith("batch")), 1)
         return Scenario(
-            self.sample, self.gpu, self.runtime, precision=self.precision, batch=self.batch,
+            self.model, self.gpu, self.runtime, precision=self.precision, batch=batch,
             ort_version=self.ort_version, ort_transformers=self.transformers,
-            include_transfers=not self.bound, pageable=not self.bound,
+            include_transfers=bool(self.copies), pageable=self.copies == "pageable",
         )  # fmt: skip
 
     @property
     def graph(self) -> Graph:
-        """The sample with its dimensions bound."""
-        return _graph(self.sample, tuple(self.dims.items()))
+        """The graph with its dimensions bound. Raises Error where the file holds none."""
+        return _graph(self.model, self.file, tuple(self.dims.items()))
 
 
 def samples() -> Traversable:
@@ -80,7 +82,32 @@ def samples() -> Traversable:
         return Path(__file__).parents[2] / "samples"
 
 
+def graph_file(folder: Path, name: str) -> Path | None:
+    """The graph that a row of the dataset in `folder` names, or the shipped sample's of that name; None where neither
+    has it, or the name leads elsewhere.
+    """
+    for root in (folder, SAMPLE / folder.name):
+        file = (root / name).resolve()
+        if file.is_relative_to(root.resolve()) and file.is_file():
+            return file
+    return None
+
+
 @lru_cache(maxsize=1)
-def _graph(sample: str, dims: tuple[tuple[str, int], ...]) -> Graph:
-    with resources.as_file(samples().joinpath(f"{sample}.onnx")) as path:
+def _graph(model: str, file: Path | None, dims: tuple[tuple[str, int], ...]) -> Graph:
+    if file is not None:
+        return load(_unpacked(file), dims=dict(dims))
+    with resources.as_file(samples().joinpath(f"{model}.onnx")) as path:
         return load(path, dims=dict(dims))
+
+
+def _unpacked(file: Path) -> bytes:
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as f:
+            data: bytes = f.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as e:
+        raise UsageError(f"{file.name} can't be read: {printable(str(e))}") from e
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{file.name} holds more than {MAX_BYTES >> 20} MiB, which no graph without weights does")
+    return data

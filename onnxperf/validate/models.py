@@ -24,11 +24,11 @@ PUBLISHED = "published "  # before the name of a method whose predictions came w
 def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
     """One measured inference beside each method's answer. Raises Error where it can't be one of this model."""
     own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
-    key = np.array([crc32(repr((run.group, run.scenario.precision, run.batch, run.sequence)).encode())])
+    key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
 
     def pair(method: str, *seconds: float) -> Pairs:
         measured, predicted, low, high = (np.array([v]) for v in (run.seconds, *seconds))
-        return Pairs(run.sample, run.gpu, method, key, measured, predicted, low, high, np.ones(1, dtype=bool))
+        return Pairs(run.model, run.gpu, method, key, measured, predicted, low, high, np.ones(1, dtype=bool))
 
     for name, scored in SCORED.items():
         constants = shipped(of.left_out(run) if scored.left_out else "")

@@ -50,7 +50,7 @@ class Report:
         """The report as plain data.
 
         scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model) or "models"
-        (all of them; those of ONNX Runtime by length, without cards); order: the fields of `Order`. Shares are
+        (all of a dataset; where it scores some apart, these, without cards); order: the fields of `Order`. Shares are
         fractions, not percent; null where a method states no range. measurements: `files` with the fields of `Row`;
         `devices` with those of `Score`, name being the device's; `rejected`, files that can't be used, and why; `mape`
         of all files, null where there are none.
@@ -93,7 +93,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     one_by_one: list[Pairs] = []
     together: list[tuple[Models, Pairs]] = []
     for i, (of, run) in enumerate(runs):
-        tell(run.sample, len(tables) + i, total)
+        tell(run.model, len(tables) + i, total)
         try:
             one_by_one += (some := list(models.pairs(run, of)))
             together += ((of, replace(p, name=of.heading(run))) for p in some)
@@ -101,7 +101,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
             dropped[of.reported][printable(str(e))[:200]] += 1
     found += score("model", one_by_one)
     for by_card in (True, False):
-        found += score("models", (p for of, p in together if of.by_card == by_card), by_card=by_card)
+        found += score("models", (p for of, p in together if (of.apart is None) == by_card), by_card=by_card)
     ordered += order("models", (replace(p, name=of.reported) for of, p in together))
     tell("done", total, total)
     return Report(
@@ -155,7 +155,7 @@ def read(
     for of, some, others in model_runs(data):
         runs += ((of, run) for run in some)
         dropped[of.reported] = Counter(others)
-    runs.sort(key=lambda x: (x[1].sample, x[1].batch, x[1].sequence))  # each is loaded once
+    runs.sort(key=lambda x: (x[1].model, *x[1].dims.values()))  # each is loaded once
     if not any((t.seconds > t.least_s).any() for t in known) and not runs and not own.rows:
         places = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
         reasons = "; ".join(f"{name}: {why}" for name, why in own.rejected[:3]) or unused(tables)

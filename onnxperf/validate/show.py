@@ -78,14 +78,14 @@ def cards(report: Report) -> Sheet:
 
 
 def of_models(report: Report) -> tuple[Sheet, ...]:
-    """Whole models, a table a dataset: by card, then the mean over cards, or by how long they take."""
-    return tuple(_of_dataset(report, of) for _, of in datasets.models())
+    """Whole models, a table for each file of them: by card, then the mean over cards, or by what is scored apart."""
+    return tuple(_of_file(report, of) for _, of in datasets.models())
 
 
-def _of_dataset(report: Report, of: Models) -> Sheet:
-    by = _index(s for s in report.scores if s.kind == "models" and s.name in of.headings)
-    if not of.by_card:
-        keys = [((name,), (name, "", "test")) for name in of.headings]
+def _of_file(report: Report, of: Models) -> Sheet:
+    by = _index(s for s in report.scores if s.kind == "models" and of.heads(s.name))
+    if of.apart:
+        keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
         return _sheet(of.title, ("!which",), by, tuple(SCORED), keys, ("range",))
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
     keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
@@ -150,10 +150,15 @@ def notes(report: Report) -> list[str]:
         found.append(
             "FP4 was measured on one die alone: without it, priors and the rows of other types are all there is."
         )
-    if any(not names.isdisjoint(of.headings) for _, of in datasets.models() if of.constants):
+    if any(of.heads(name) for _, of in datasets.models() if of.constants for name in names):
         found.append(
             "ONNX Runtime: every row counts alike. Left out is what the same source measured of the same model, from "
             "the host's costs; nothing else is fitted to rows like these. Stable Diffusion's are not among them."
+        )
+    if any(of.heads(name) for _, of in datasets.models() if of.graph for name in names):
+        found.append(
+            "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
+            "Nothing is fitted to them; left out is the card, as for kernels."
         )
     if any(s.method.startswith(models.PUBLISHED) for s in report.scores):
         found.append(

@@ -22,8 +22,9 @@ COSTS = {"host.ort.run_s": 30e-6, "host.ort.walk_s": 0.5e-6, "host.ort.node_s": 
 
 def row(sample: str, batch: int, **more: object) -> MeasuredRun:
     return MeasuredRun(
-        "t4", sample, batch, 16, 1.0, 0.0, {}, "ort-cuda", "fp16", source="here", ort_version="1.12", **more
-    )  # type: ignore[arg-type]
+        "t4", sample, {"batch": batch, "sequence": 16}, 1.0, runtime="ort-cuda", precision="fp16", source="here",
+        ort_version="1.12", **more,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 ROWS = [row(s, b, transformers=t) for s in ("minilm-l6-h384", "bert-base-cased") for b in (1, 8) for t in (True, False)]
@@ -48,9 +49,9 @@ def test_costs_are_found_again_without_the_rows_left_out(made: list[HostRun]) ->
     for r in exact:
         assert r.seconds(found) == pytest.approx(r.measured.seconds, rel=0.03)
     spoilt = [
-        replace(r, measured=replace(r.measured, seconds=9.0)) if "minilm" in r.measured.sample else r for r in exact
+        replace(r, measured=replace(r.measured, seconds=9.0)) if "minilm" in r.measured.model else r for r in exact
     ]
-    group = next(r.measured.group for r in spoilt if "minilm" in r.measured.sample)
+    group = next(r.measured.group for r in spoilt if "minilm" in r.measured.model)
     rest = fit([r for r in exact if r.measured.group != group])
     assert fit(spoilt, group) == rest
     alone = [r for r in exact if r.measured.group == group]

@@ -29,8 +29,7 @@ ALONE = {
     "GEMM with bias, other library",
 }  # fmt: skip
 FULL = Path(__file__).parents[3] / "shared" / "data"
-EAGER, ORT = fp32_torch.DATASET.models, ort_cuda.DATASET.models
-assert EAGER and ORT
+(EAGER,), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
 
@@ -128,10 +127,19 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}
     assert eager == {(m, 31) for m in (*scores.SCORED, *(models.PUBLISHED + m for m in EAGER.published))}
-    runtime = {(s.name, s.method, s.count) for s in whole if s.name != EAGER.reported}
-    assert runtime == {(name, m, n) for m in scores.SCORED for name, n in zip(ORT.headings, (29, 67), strict=True)}
-    assert len({s.name for s in only(report, kind="model")}) == 5 + 7
-    assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *kernels.classes()} - ALONE
+    runtime = {(s.name, s.count) for s in whole if s.method == scores.LEFT_OUT and not EAGER.heads(s.name)}
+    assert runtime == {
+        ("ONNX Runtime, over 5 ms", 29), ("ONNX Runtime, up to 5 ms", 67),
+        ("transformers with their graph, dle-bert-6l-768", 12), ("transformers with their graph, llama2-decode", 6),
+        ("transformers with their graph, llama2-prefill", 6),
+        ("convolutional networks with their graph, A100 scan of torchvision models", 2),
+        ("convolutional networks with their graph, deepinsight/insightface", 2),
+        ("convolutional networks with their graph, roatienza/benchmark", 5),
+    }  # fmt: skip
+    assert {s.method for s in whole if not EAGER.heads(s.name)} == set(scores.SCORED)
+    assert len({s.name for s in only(report, kind="model")}) == 5 + 7 + 3 + 7
+    with_graphs = {WITH_GRAPHS[0].reported}
+    assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
     assert {g: round(100 * published[g], 1) for g in expected} == expected  # as the source says of itself
@@ -156,7 +164,7 @@ def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 4  # and every line has all cells of the heading above it
+    assert len(headings) == 6  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
@@ -226,7 +234,9 @@ def test_the_command_prints_tables_or_json(onnxperf_cli: Callable[..., tuple], t
 
 
 def test_whole_models_are_found_and_bound() -> None:
-    run = MeasuredRun("t4", "bert-large", 8, 512, 0.7, 0.77, {"neusight": 0.94, "micro": float("nan")})
+    run = MeasuredRun(
+        "t4", "bert-large", {"batch": 8, "sequence": 512}, 0.7, 0.77, {"neusight": 0.94, "micro": float("nan")}
+    )
     found = {p.method: p for p in models.pairs(run, EAGER)}
     assert set(found) == {*scores.SCORED, "published neusight"}
     assert found["published neusight"].predicted[0] == 0.94

@@ -112,7 +112,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
         elif gpu and size:
             published = {m: number(r, f"{m}_ms") / 1e3 for m in PUBLISHED}
             kernels_s = number(r, "sum_gpu_ops_ms") / 1e3
-            run = MeasuredRun(gpu, SAMPLES[r["model"]], size[0], size[1], seconds, kernels_s, published)
+            dims = {"batch": size[0], "sequence": size[1]}
+            run = MeasuredRun(gpu, SAMPLES[r["model"]], dims, seconds, kernels_s, published)
             found[gpu, r["model"], size] = run
     return list(found.values()), dict(why)
 
@@ -141,10 +142,12 @@ DATASET = Dataset(
         _file("kernels_vector.csv.gz", ("rows", "cols"), vector),
         _file("kernels_conv.csv.gz", ("b", "cin", "cout", "isize"), conv),
     ),
-    models=Models(
-        MODELS, COLUMNS, "eager PyTorch, FP32", "Models of eager PyTorch, FP32, by card", models,
-        drawn=lambda r: r["mode"] == "inference" and not r["option"] and "switch" not in r["model"],
-        published=PUBLISHED, spare=("its roofline", "micro"),
+    models=(
+        Models(
+            MODELS, COLUMNS, "eager PyTorch, FP32", "Models of eager PyTorch, FP32, by card", models,
+            drawn=lambda r: r["mode"] == "inference" and not r["option"] and "switch" not in r["model"],
+            published=PUBLISHED, spare=("its roofline", "micro"),
+        ),
     ),
     copied=("LICENSE.NeuSight", "kernel_names.csv.gz"),
 )  # fmt: skip

@@ -1,22 +1,31 @@
-"""Whole models under ONNX Runtime's CUDA provider, from `ort_cuda/published.csv` (its `source` column names whose).
+"""Whole models under ONNX Runtime's CUDA provider, in three tables whose column `source` names who measured.
 
-These rows score, and the host's costs are derived from them.
+`published.csv` names models, of which the samples have graphs like those that ran: these rows score, and the host's
+costs are derived from them. The rows of the other two come with the graph that ran, and only score.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from onnxperf.datasets.dataset import Dataset, Models
 from onnxperf.datasets.reading import card, number, read, refusal, sizes
-from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.runs import MeasuredRun, graph_file
 
 FILE = "published.csv"
 COLUMNS = (
     "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
 )  # fmt: skip
+GRAPHS = {"with_graphs.csv": "transformers", "cnn_with_graphs.csv": "convolutional networks"}
+GRAPHS_COLUMNS = (
+    "model", "graph", "dims", "gpu", "precision", "include_transfers", "ort_version", "measured_ms", "source",
+)  # fmt: skip
+#: By `include_transfers`, which copies a time includes.
+COPIES = {"": "", "0": "", "1": "pinned", "pageable": "pageable"}
+SHORT_S = 5e-3  # up to here the host's costs are most of a run
 #: The sample that has the graph of a model whose name begins like this, or goes on like this after a slash.
 SAMPLES = {
     "bert-base-uncased (BertModel": "bert-base-ids", "bert-base": "bert-base-cased", "bert-large": "bert-large-qa",
@@ -26,6 +35,8 @@ SAMPLES = {
 HALF = ("bert-large-qa",)  # samples in half precision
 UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offline optimizer was not used
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
+#: Of graphs that ran, which have their types.
+GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
 FUSED_SINCE = (1, 13)  # attention in half precision is one kernel
 
 
@@ -57,21 +68,69 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             why[reason] += 1
         elif gpu and size:
             run = MeasuredRun(
-                gpu, sample, size[0], size[1], seconds, float("nan"), {}, "ort-cuda",
-                precision="keep" if sample in HALF else PRECISIONS[r["dtype"]],
+                gpu, sample, {"batch": size[0], "past" if sample == "gpt2-past" else "sequence": size[1]}, seconds,
+                runtime="ort-cuda", precision="keep" if sample in HALF else PRECISIONS[r["dtype"]],
                 transformers=not optimized.startswith(UNOPTIMISED),
-                along="past" if sample == "gpt2-past" else "sequence",
-                bound=r["io_binding"] != "False", source=r["source"], version=r["version"],
-                ort_version=ort_version(r["version"]),
+                copies="pageable" if r["io_binding"] == "False" else "",
+                source=r["source"], version=r["version"], ort_version=ort_version(r["version"]),
             )  # fmt: skip
             found.append(run)
     return found, dict(why)
 
 
+def dimensions(text: str) -> dict[str, int] | None:
+    """`batch=4 seq=16` as a mapping, None where a part is no positive whole number of a name."""
+    parts = [re.fullmatch(r"(\w+)=([1-9]\d{0,9})", part) for part in text.split()]
+    return {p[1]: int(p[2]) for p in parts if p} if all(parts) else None
+
+
+def with_graphs(file: str, folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Runs in the table `file` of `folder` whose graphs lie there, and how many rows are not taken, by reason."""
+    found: list[MeasuredRun] = []
+    why = Counter[str]()
+    for r in read(folder / file, GRAPHS_COLUMNS):
+        gpu, dims, seconds = card(r["gpu"]), dimensions(r["dims"]), number(r, "measured_ms") / 1e3
+        graph = graph_file(folder, r["graph"])
+        if graph is None:
+            why["its graph is not there"] += 1
+        elif r["precision"] not in GRAPHS_PRECISIONS:
+            why["another precision"] += 1
+        elif r["include_transfers"] not in COPIES:
+            why["no word for copies that is known"] += 1
+        elif reason := refusal(gpu, dims, seconds):
+            why[reason] += 1
+        elif gpu and dims is not None:
+            run = MeasuredRun(
+                gpu, r["model"], dims, seconds, runtime="ort-cuda", precision=GRAPHS_PRECISIONS[r["precision"]],
+                copies=COPIES[r["include_transfers"]], source=r["source"], version=r["ort_version"],
+                ort_version=ort_version(r["ort_version"]), file=graph,
+            )  # fmt: skip
+            found.append(run)
+    return found, dict(why)
+
+
+def _by_length(run: MeasuredRun) -> str:
+    return f"{'over' if run.seconds > SHORT_S else 'up to'} {SHORT_S * 1e3:g} ms"
+
+
+def _by_source(run: MeasuredRun) -> str:
+    """Who measured, without the commit and how."""
+    return re.split("[@,]", run.source)[0]
+
+
 DATASET = Dataset(
     "ort_cuda", 40,
-    models=Models(
-        FILE, COLUMNS, "ONNX Runtime", "Models of ONNX Runtime, CUDA provider", models, by_card=False, short_s=5e-3,
-        constants="host",
+    models=(
+        Models(
+            FILE, COLUMNS, "ONNX Runtime", "Models of ONNX Runtime, CUDA provider", models, apart=_by_length,
+            constants="host",
+        ),
+        *(
+            Models(
+                file, GRAPHS_COLUMNS, f"{what} with their graph", f"ONNX Runtime, CUDA provider: {what}, by source",
+                partial(with_graphs, file), graph="graph", apart=_by_source,
+            )
+            for file, what in GRAPHS.items()
+        ),
     ),
 )  # fmt: skip
