@@ -2,9 +2,9 @@
 
 from gpu_specs.card_file import read
 from gpu_specs.catalogue import ids, load, resolve
-from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, UnknownDevice, limited
+from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, UnknownDevice, clocked, limited
 
 __all__ = [
-    "PIPES", "Corrections", "Device", "Rates", "Source", "SpecError", "UnknownDevice", "ids", "limited", "load", "read",
-    "resolve",
+    "PIPES", "Corrections", "Device", "Rates", "Source", "SpecError", "UnknownDevice", "clocked", "ids", "limited",
+    "load", "read", "resolve",
 ]  # fmt: skip

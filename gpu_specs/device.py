@@ -1,5 +1,6 @@
 """A device: its figures in SI units, the source of each, and settings of its owner: a power limit, a locked clock."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -14,6 +15,7 @@ PIPES = (
 
 LEAST_POWER, MOST_POWER = 0.1, 1.5  # shares of the board's power limit; assumed: no tool sets more or less on any card
 SLOWEST_HZ = 100e6  # assumed
+DESKTOP = re.compile(r"\b(GeForce|TITAN|Quadro|RTX|T1000)\b(?!.*\bServer\b)")  # boards with a fan, by their names
 
 
 class SpecError(ValueError):
@@ -145,6 +147,22 @@ class Device:
     """Names that could mean another card, too; they are taken as this one, with a remark."""
     notes: tuple[str, ...] = ()
     """What is disputed or surprising about the figures."""
+    locked: bool = False
+    """Whether its owner holds the clock at `boost_hz`."""
+
+    @property
+    def desktop(self) -> bool:
+        """Whether it is a board for desktops and workstations, by its name."""
+        return DESKTOP.search(self.name) is not None
+
+    @property
+    def exceeds_boost(self) -> bool:
+        """Whether it clocks beyond `boost_hz` by itself where power and heat allow.
+
+        The published boost of desktop boards is what a typical one reaches under load, that of server boards their
+        highest clock: nvidia-smi names 3090 MHz for an RTX PRO 6000 of 2617.
+        """
+        return self.desktop and not self.locked
 
     def source_of(self, fact: str) -> Source | None:
         """The source of a Device field ("sms", "boost_hz") or of a pipe's rate ("tensor_fp16").
@@ -176,8 +194,13 @@ def limited(device: Device, *, power_W: float | None = None, clock_hz: float | N
             slowest, fastest = SLOWEST_HZ / 1e6, device.boost_hz / 1e6
             asked = clock_hz / 1e6
             raise SpecError(f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {asked:g} MHz")
-        vector, tensor = min(1.0, clock_hz / device.boost_hz), min(1.0, clock_hz / device.tensor_hz)
-        rates = [(p, rate * (tensor if p.startswith("tensor_") else vector)) for p, rate in device.dense_flops.pairs]
-        tensor_hz = min(clock_hz, device.tensor_hz)
-        device = replace(device, boost_hz=clock_hz, tensor_hz=tensor_hz, dense_flops=Rates(tuple(rates)))
+        tensor = min(1.0, clock_hz / device.tensor_hz)
+        device = replace(clocked(device, clock_hz / device.boost_hz, tensor), locked=True)
     return device
+
+
+def clocked(device: Device, vector: float, tensor: float) -> Device:
+    """The card with its SM clock and that of its tensor cores multiplied: rates of arithmetic follow."""
+    rates = [(p, rate * (tensor if p.startswith("tensor_") else vector)) for p, rate in device.dense_flops.pairs]
+    boost_hz, tensor_hz = device.boost_hz * vector, device.tensor_hz * tensor
+    return replace(device, boost_hz=boost_hz, tensor_hz=tensor_hz, dense_flops=Rates(tuple(rates)))

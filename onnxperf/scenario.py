@@ -62,13 +62,16 @@ PLATFORMS = {
 }
 
 
+#: Hosts of the years of cards before Ampere, of Ampere, and later.
+SERVERS, DESKTOPS = ("server-2018", "server-2020", "server-2023"), ("desktop-2018", "desktop-2020", "desktop")
+
+
 def usual_host(device: Device) -> str:
-    """The host that is assumed for a device: a Jetson's own processor, else a server's of the years of the card."""
+    """The host that is assumed for a device: a Jetson's own processor, else a desktop's or server's of its years."""
     if device.memory_kind.startswith("LPDDR"):
         return "jetson"
-    return (
-        "server-2018" if device.capability < (8, 0) else "server-2020" if device.capability < (8, 9) else "server-2023"
-    )
+    years = 0 if device.capability < (8, 0) else 1 if device.capability < (8, 9) else 2
+    return (DESKTOPS if device.desktop else SERVERS)[years]
 
 
 def check(s: Scenario, device: Device) -> None:

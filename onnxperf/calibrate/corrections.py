@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_specs import Corrections, Device, Rates
+from gpu_specs import Corrections, Device, Rates, clocked
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.errors import Error, UsageError
@@ -104,15 +104,10 @@ def _within_peak(d: Device) -> Device:
     if KINDS[d.kind].figures != NOMINAL or faster <= 1:
         return d
     return replace(
-        _clocked(d, faster),
+        clocked(d, faster, faster),
         bandwidth_Bps=d.bandwidth_Bps * faster,
         corrections=replace(d.corrections, compute=1.0, memory=d.corrections.memory * faster),
     )
-
-
-def _clocked(d: Device, factor: float) -> Device:
-    rates = Rates(tuple((pipe, rate * factor) for pipe, rate in d.dense_flops.items()))
-    return replace(d, boost_hz=d.boost_hz * factor, tensor_hz=d.tensor_hz * factor, dense_flops=rates)
 
 
 def _with_clock_shown(models: Sequence[MeasuredModel], base: Device) -> Device:
@@ -124,7 +119,8 @@ def _with_clock_shown(models: Sequence[MeasuredModel], base: Device) -> Device:
     rows = [(p, floor_s) for m in models for p, floor_s in zip(m.parts, _floors(m, base), strict=True)]
     ratios = sorted(floor_s / p.seconds for p, floor_s in rows)
     shown = [r for r in ratios if r <= RAISED][-SHOWN_BY:]
-    return _clocked(base, max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0))
+    faster = max(1.0, shown[0] if len(shown) == SHOWN_BY else 1.0)
+    return clocked(base, faster, faster)
 
 
 def _floors(m: MeasuredModel, base: Device) -> list[float]:

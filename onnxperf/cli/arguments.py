@@ -22,7 +22,9 @@ def _named_in(room: str) -> tuple[str, ...]:
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-HOSTS = ("server-2018", "server-2020", "server-2023", "desktop", "cloud", "jetson")
+HOSTS = (
+    "server-2018", "server-2020", "server-2023", "desktop-2018", "desktop-2020", "desktop", "cloud", "jetson",
+)  # fmt: skip
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured

@@ -105,9 +105,10 @@ class Models:
     reported: what their scores stand under; title: of their table. read: the runs in a folder, and how many rows are
     not taken, by reason. drawn: whether the shipped sample holds a record; graph: the column that names a record's
     graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
-    same count alike; None: scores are of each card, then their mean. constants: "host" where the host's costs are
-    fitted to these very runs; else nothing is. published: predictions that were published beside the measurements, by
-    the name of the method, with the heading of their column; spare: headings that go first where lines are short.
+    same count alike; None: scores are of each card, then their mean. constants: the set that these very runs tell, or
+    "host" where it is the host's costs; else nothing is fitted to them. published: predictions that were published
+    beside the measurements, by the name of the method, with the heading of their column; spare: headings that go first
+    where lines are short.
     """
 
     file: str

@@ -30,7 +30,8 @@ class MeasuredRun:
     measured alone (nan where nobody did); published: seconds by method, nan where one has none; transformers: whether
     the optimizer of onnxruntime.transformers was at work before; copies: "" where inputs and outputs lie on the device,
     "pinned" or "pageable" for the memory that they are copied from and to; source, version: who measured, and which
-    release of the runtime, in the source's words; ort_version: the release to predict for, None for today's.
+    release of the runtime, in the source's words; ort_version: the release to predict for, None for today's; family:
+    of models, left out together where runs are fitted, "" where each model is left out by itself.
     """
 
     gpu: str
@@ -47,6 +48,7 @@ class MeasuredRun:
     version: str = ""
     ort_version: str | None = None
     file: Path | None = None
+    family: str = ""
 
     @property
     def die(self) -> str:
@@ -55,8 +57,8 @@ class MeasuredRun:
 
     @property
     def group(self) -> str:
-        """Who measured which model: what is left out at once where runs are fitted."""
-        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.source} {self.model}")
+        """Who measured which models: what is left out at once where runs are fitted."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.source} {self.family or self.model}")
 
     @property
     def scenario(self) -> Scenario:

@@ -11,7 +11,7 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.datasets import Table, datasets, files
-from onnxperf.derive import host
+from onnxperf.derive import host, models
 from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.intervals import Misses, intervals
 from onnxperf.derive.passes import SETS, Derived, generation, rounded
@@ -48,6 +48,10 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
+    of_runs = models.derive(data, assumed().having(known))
+    for name, (number, groups) in of_runs.items():
+        made[f"{name}.toml"] = HEAD + "\n".join(_of_runs(name, number, groups)) + "\n"
+        known |= groups[""]
     if lines := _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()}):
         made["host.toml"] = HEAD + "\n".join(lines) + "\n"
     return made
@@ -83,6 +87,15 @@ def _of_set(
         unknown = sorted(path for path, v in values.items() if isinstance(v, list) and path not in own)
         lines += _table(f"without.{die}", {**own, **{path: [] for path in unknown}}, {})
     return HEAD + "\n".join(lines) + "\n"
+
+
+def _of_runs(name: str, number: int, groups: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A set that runs of whole models tell: its constants, and those without each group of runs."""
+    lines = _plain("made", {"runs": number})
+    for group, values in groups.items():
+        meaning = {} if group else _meaning(models.SETS[name].parameters)
+        lines += _table(f"without.{group}" if group else "constants", values, meaning)
+    return lines
 
 
 def _host(data: Path, known: Mapping[str, Any]) -> list[str]:

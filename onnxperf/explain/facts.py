@@ -43,13 +43,13 @@ class KernelFacts:
 
     @property
     def device(self) -> Device:
-        """The card."""
-        return self.run.devices[0]
+        """The card at the clock that it holds by itself."""
+        return self.cards.devices[0]
 
     @cached_property
     def cards(self) -> Cards:
         """The card as latency models read it."""
-        return Cards([self.device], self.run.constants)
+        return Cards(self.run.devices[:1], self.run.constants)
 
     @property
     def unit(self) -> str:

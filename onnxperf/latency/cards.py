@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_specs import Device
+from gpu_specs import Device, clocked
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array
 from op_models import BITS, Work
@@ -62,6 +62,12 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
     return table[f"cc{min(candidates, key=lambda v: (abs(v - wanted), v))}"]
 
 
+def at_own_clock(device: Device, constants: Constants) -> Device:
+    """The card at the clock that it holds where neither power nor heat limits it: desktop boards exceed their boost."""
+    factor = constants.clock["beyond_boost"] if device.exceeds_boost else 1.0
+    return clocked(device, factor, factor) if factor != 1 else device
+
+
 class Cards:
     """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
@@ -80,6 +86,7 @@ class Cards:
         kinds = {d.kind for d in devices}
         if len(kinds) > 1:
             raise ValueError("cards and processors can't be columns of one estimate: their models differ")
+        devices = [at_own_clock(d, constants) for d in devices]
         self.devices, self.constants = tuple(devices), constants
         self.kind = kinds.pop() if kinds else "gpu"
         self.sms = column([d.sms for d in devices])
@@ -173,6 +180,12 @@ class Works:
             queries, keys = self["queries"], np.maximum(self["keys"], 1)
             masked = np.clip((np.minimum(queries, keys) - 1) / (2 * keys), 0, 0.5)
             self.executed = self.matrix * (1 - self["causal"] * masked)
+
+    def on(self, pipes: Sequence[str], cards: Cards) -> Works:
+        """The same works on other pipes."""
+        changed = copy(self)
+        changed.pipes, changed.rate = list(pipes), cards.rate(pipes)
+        return changed
 
     def __getitem__(self, field: str) -> Array:
         if field not in self.fields:

@@ -21,8 +21,12 @@ ASSUMED = "assumed.toml"
 
 
 def assumed() -> Constants:
-    """The constants that no measurement had a part in."""
-    return _read(Constants("", {}), "", ASSUMED)
+    """The constants that no measurement had a part in; those that are fitted at their priors' medians."""
+    return _read(_medians(), "", ASSUMED)
+
+
+def _medians() -> Constants:
+    return Constants("", {}).having({p.path: p.start for s in constant_sets().values() for p in s.parameters})
 
 
 @cache
@@ -34,8 +38,7 @@ def shipped(without: str = "") -> Constants:
     `rig` has the overhead of its benchmark's clock beside that of `other` cards, and its intervals are those of the
     other dies' rows, each predicted by constants that this die had a part in.
     """
-    priors = {p.path: p.start for s in constant_sets().values() for p in s.parameters}
-    return _read(Constants("", {}).having(priors), without, ".toml")
+    return _read(_medians(), without, ".toml")
 
 
 def file_of(name: str) -> Mapping[str, Any]:

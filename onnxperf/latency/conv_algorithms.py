@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, nearest
+from onnxperf.latency.cuda_cores import cuda_cores
+from onnxperf.latency.tensor_cores import Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
 from onnxperf.latency.traffic import traffic
 
@@ -76,6 +78,28 @@ def cuda_core_algorithms(works: Works, s: Shape, cards: Cards) -> Iterator[Kerne
     yield from implicit(works, s, cards)
     yield from fused_winograd(works, s, cards)
     yield from transformed(works, s, cards)
+    yield plain_product(works, s, cards)
+
+
+def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
+    """1x1 filters with stride 1 by the library of products, which has smaller tiles and splits k.
+
+    For each image and group channels out x positions, the image as it lies being the second operand.
+    """
+    found = cuda_cores(works, Product(s.images * s.groups, s.cout, s.out, s.k), cards)
+    open_to = (s.taps == 1) & (works["stride"] == 1)
+    compute = found.compute + found.latency
+    detail: dict[str, Array] = {}
+    if found.detail:
+        known = {name: found.detail[name] for name in ("waves", "counted waves", "full waves efficiency")}
+        efficiency = works.matrix / works.rate / compute / known["full waves efficiency"]
+        detail = {
+            "executed share": np.ones_like(compute), **known, "product seconds": compute,
+            "traffic seconds": found.memory, "transform seconds": np.zeros_like(compute),
+            "product efficiency": efficiency,
+        }  # fmt: skip
+    seconds = np.where(open_to, found.seconds, np.inf)
+    return found._replace(seconds=seconds, variant=np.char.add("product ", found.variant), detail=detail)
 
 
 def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:

@@ -201,10 +201,11 @@ def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, An
 
     tiles = batch ceil(m / rows) ceil(n / columns). k is split in a power of two of parts, as many as let the blocks
     fill `fill` waves, but no more than `splits` and than most_splits [n, g], nor into parts of fewer than `part`
-    elements.
+    elements. Sides of tiles are those of the constants, [tile, 2] for all cards or [tile, 2, g].
     """
-    sides = np.array(coef["tiles"], dtype=float)[:, :, None, None]
-    rows, columns = sides[:, 0], sides[:, 1]
+    sides = np.array(coef["tiles"], dtype=float)
+    sides = sides.reshape(*sides.shape[:2], -1)
+    rows, columns = sides[:, 0, None], sides[:, 1, None]
     tiles = p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns)
     most = np.clip(p.k / coef["part"], 1, np.minimum(coef["splits"], most_splits))
     split = np.exp2(np.floor(np.log2(np.clip(coef["fill"] * cards.sms / tiles, 1, most))))

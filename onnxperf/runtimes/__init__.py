@@ -6,7 +6,7 @@ A module is called as its runtime is, with _ for -, so that the names are known 
 from __future__ import annotations
 
 from onnxperf.fusions.engine import LEVELS
-from onnxperf.fusions.ort_attention import WITHIN
+from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import FLOW
 from onnxperf.modules import Offered
 from onnxperf.runtime import HOSTS, Host, HostCosts, Policy, Runtime, of_version, run_graph

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
-from onnxperf.fusions.ort_attention import apart
+from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.placement import place
 from onnxperf.runtime import HostCosts, Policy, Runtime
 

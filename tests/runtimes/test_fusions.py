@@ -317,8 +317,9 @@ def test_flags_and_alpha_of_a_product(run: Any) -> None:
 def test_only_a_sum_gives_a_convolution_a_bias(run: Any) -> None:
     (scaled,) = run(CONV + MUL, **W, b=(4, 1, 1)).operators
     assert [t.shape for t in scaled.present[1:]] == [(4, 3, 3, 3)]
-    (shifted,) = run(CONV + ADD, **W, b=(4, 1, 1)).operators
-    assert [t.shape for t in shifted.present[1:]] == [(4, 3, 3, 3), (4,)]
+    shifted, bias = run(CONV + ADD, **W, b=(4, 1, 1)).operators  # two kernels of one node
+    assert [t.shape for t in shifted.present[1:]] == [(4, 3, 3, 3)]
+    assert [t.shape for t in bias.present[1:]] == [(4,)] and bias.nodes == shifted.nodes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import onnxperf
-from onnxperf.fusions.ort_attention import apart
+from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower

@@ -32,10 +32,14 @@ def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     found = depthwise(works, cards)
     on_tensor = cards.tensor(works.pipes)
     product = np.broadcast_to(~((s.cin <= 4) & (s.groups > 1)), on_tensor.shape)
-    if (product & ~on_tensor).any():
-        found = choose(product, best_of(list(cuda_core_algorithms(works, s, cards))), found)
+    single = np.array([[w.dtype == "float32"] for w in works.each])  # TF32 where it is faster
+    if (product & (single | ~on_tensor)).any():
+        on_fp32 = works.on(["fp32"] * len(works.each), cards)
+        found = choose(product, best_of(list(cuda_core_algorithms(on_fp32, s, cards))), found)
     if (product & on_tensor).any():
-        found = choose(product & on_tensor, on_tensor_cores(works, s, cards, dram_share), found)
+        tensor = on_tensor_cores(works, s, cards, dram_share)
+        faster = ~single | (tensor.seconds < found.seconds)
+        found = choose(product & on_tensor & faster, tensor, found)
     return found
 
 
@@ -55,8 +59,15 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
 
 
 def depthwise(works: Works, cards: Cards) -> KernelTerms:
-    """pnorm(FLOPs at a share of the vector rate, traffic) + launch: one thread an output."""
-    compute = works.matrix / (works.vector_rate * cards.constants.convolution["depthwise_efficiency"])
+    """pnorm(instructions of one thread an output, traffic) + launch.
+
+    A thread loads, checks and adds `slots` instructions for each tap, those of channels that lie last `slots_last`.
+    """
+    coef = cards.constants.convolution
+    outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
+    slots = np.where(works["last"] > 0, coef["slots_last"], coef["slots"])
+    issue_s = outputs * works["taps"] * slots / cards.issue
+    compute = np.maximum(works.matrix / works.vector_rate, issue_s) * cards.compute
     memory = stream_s(works.bytes, cards)
     launch = cards.constants.launch["kernel_s"] * cards.launch
     seconds = pnorm(compute, memory, p=cards.constants.pointwise["norm"]) + launch
@@ -71,28 +82,39 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     either order.
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
-    coef = cards.constants.tensor_convolution
-    product = _padded_product(works, s, cards, coef)
-    tiles = {f"tensor_gemm.{name}": coef[name] for name in ("tiles", "splits", "extra_k")}
-    bare = tensor_cores(works, product, cards.having(tiles), dram_share)
-    compute, latency = bare.compute / coef["gather"], bare.latency / coef["gather"]
-    transposed = 1 - works["last"]
-    transpose_s = transposed * stream_s(2 * s.x_bytes, cards)
-    start_s = np.where(cards.major < 8, coef["start_s"], coef["start_late_s"])
-    launch = (start_s + transposed * cards.constants.launch["kernel_s"]) * cards.launch
+    coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
+    early, product = cards.major < 8, _padded_product(works, s, cards, coef)
+    changed = {"tensor_gemm.tiles": _tiles(cards), "tensor_gemm.extra_k": coef["extra_k"]}
+    changed["tensor_gemm.splits"] = np.array([[nearest(coef["splits"], x.capability)[0][0] for x in cards.devices]])
+    changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], coef["late"]["rate"])
+    bare = tensor_cores(works, product, cards.having(changed), dram_share)
+    gather = np.where(early, coef["gather"], 1.0)
+    compute, latency = bare.compute / gather, bare.latency / gather
+    transposed, result = 1 - works["last"], np.where(s.groups > 1, coef["grouped_result"], coef["result"])
+    turned = (2 * s.x_bytes, 2 * s.w_bytes, result * 2 * works.written)
+    transpose_s = transposed * np.asarray(sum(stream_s(x, cards) for x in turned))
+    start_s = np.where(early, coef["start_s"], coef["late"]["start_s"])
+    launch = (start_s + 2 * transposed * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
     padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)
     padding_power = cards.constants.cuda_core_gemm["padding_power"]
     detail = dict(bare.detail)
     if detail:
         detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
-        detail["gather efficiency"] = np.full(seconds.shape, coef["gather"])
+        detail["gather efficiency"] = np.broadcast_to(gather, seconds.shape)
     return bare._replace(
         compute=compute, memory=bare.memory + transpose_s, latency=latency, launch=bare.launch + launch,
         seconds=seconds, workspace=bare.workspace + transposed * s.x_bytes,
-        launches=bare.launches + transposed.astype(int),
+        launches=bare.launches + 2 * transposed.astype(int),
         executed_share=bare.executed_share * (1 + padding_power * (padded - 1)), detail=detail,
     )  # fmt: skip
+
+
+def _tiles(cards: Cards) -> Array:
+    """Positions and channels out of every tile that each card's library has, [tile, 2, g]; shorter sets repeat."""
+    sets = [nearest(cards.constants.tensor_convolution["tiles"], x.capability) for x in cards.devices]
+    longest = max(map(len, sets))
+    return np.array([(tiles * longest)[:longest] for tiles in sets], dtype=float).transpose(1, 2, 0)
 
 
 def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
@@ -216,8 +238,19 @@ TENSOR_CONVOLUTION = ConstantSet(
     ),
     after=(TENSOR_CORES,), corrections=(0.25, 0.12, 0.10),
 )  # fmt: skip
+IN_MODELS = ConstantSet(
+    "convolution_in_models",
+    parameters=(
+        Parameter("tensor_convolution.late.rate", "share of the datasheet's rate inside a tile", 0.95, 0.05, most=1.1),
+        Parameter("tensor_convolution.result", "share of the result turned round, channels not last", 0.1, 1.0),
+        Parameter("tensor_convolution.grouped_result", "the same, with groups", 0.4, 1.0),
+        Parameter("convolution.slots", "issue slots of a depthwise convolution's tap", 10, 0.5),
+        Parameter("convolution.slots_last", "the same, channels last", 15, 0.5),
+    ),
+    after=(CONVOLUTION, TENSOR_CONVOLUTION), of_runs=True,
+)  # fmt: skip
 FAMILY = KernelFamily(
     size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
     layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
-    constants=(CONVOLUTION, TENSOR_CONVOLUTION),
+    constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS),
 )  # fmt: skip

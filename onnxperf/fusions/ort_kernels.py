@@ -1,13 +1,16 @@
-"""The kernels of com.microsoft::Attention on CUDA: a product that projects, then one fused kernel or six plain ones.
+"""Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions with a bias, com.microsoft::Attention.
 
-Until 1.12 nothing was fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows
-before the product, a transposition separates the heads, a past state is put before keys and values, a product makes
-scores, a kernel their Softmax, a product weighs the values, and a transposition joins the heads again. Since 1.13 there
-are fused kernels for half precision: TensorRT's from Turing on, memory-efficient or flash ones since 1.14.
+A convolution's bias is added by a kernel of its own (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
+`fuse_conv_bias` is off), unless an activation is fused into the node. Until 1.12 no attention was fused
+(contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows before the product, a
+transposition separates the heads, a past state is put before keys and values, a product makes scores, a kernel their
+Softmax, a product weighs the values, and a transposition joins the heads again. Since 1.13 there are fused kernels for
+half precision: TensorRT's from Turing on, memory-efficient or flash ones since 1.14.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,11 +19,41 @@ from op_models import Operator, Tensor
 
 #: Attribute of a kernel that belongs to the node before it: the host launches it without walking a node of its own.
 WITHIN = "within"
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+#: The name that PyTorch's exporter gives the result of a batch norm, which it folds into the convolution before.
+BATCH_NORM = re.compile(r"getitem(_\d+)?")
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
-    """The graph with each Attention replaced by its kernels; `fused`: by the fused one where half precision has it."""
+    """The graph with such nodes replaced by their kernels; `fused`: an Attention in half precision by the fused one."""
     return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
+
+
+def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
+    if o.type in CONVOLUTIONS and o.place == "gpu" and (bias := _bias(o)) is not None:
+        yield from _with_bias(o, bias)
+    elif _usual(o):
+        yield from _attention(o, fused)
+    else:
+        yield o
+
+
+def _bias(o: Operator) -> Tensor | None:
+    """The bias of a convolution, also one that a file lacks because a batch norm without training had only zeros to
+    give: the trained model has it.
+    """
+    x, weight = o.present[:2]
+    if len(o.present) == 2 and weight.stored and BATCH_NORM.fullmatch(o.out.name):
+        return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=o.out.shape[1:2])
+    return o.present[2] if len(o.present) > 2 else None
+
+
+def _with_bias(o: Operator, bias: Tensor) -> Iterator[Operator]:
+    x, weight = o.present[:2]
+    before = replace(o.out, name=f"{o.name}#product")
+    yield replace(o, inputs=(x, weight), outputs=(before,))
+    added = (before, bias)
+    yield replace(o, name=f"{o.name}#bias", type="Add", inputs=added, attrs={WITHIN: 1}, version=0)
 
 
 def _usual(o: Operator) -> bool:
@@ -32,10 +65,7 @@ def _usual(o: Operator) -> bool:
     return even and states in ([], [5, 5]) and not o.attrs.get("qkv_hidden_sizes")
 
 
-def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
-    if not _usual(o):
-        yield o
-        return
+def _attention(o: Operator, fused: bool) -> Iterator[Operator]:
     x, weight = o.present[:2]
     bias, mask, state, added = (*o.inputs[2:6], None, None, None, None)[:4]
     heads = o.attrs["num_heads"]
