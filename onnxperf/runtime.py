@@ -98,8 +98,9 @@ class Host:
 #: The processors that launch kernels. No row of the open measurements names its processor: those on V100 and T4 are
 #: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
 #: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
-#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. Of
-#: older desktops, whose clocks are a third above those of servers of their years, a Jetson's, half-widths, bandwidths and FLOP/s are assumed; derive/host.md says which rows were in sight.
+#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz.
+#: Older desktops' (whose clocks are a third above those of servers of their years), a Jetson's, half-widths, bandwidths
+#: and FLOP/s are assumed; derive/host.md says which rows were in sight.
 HOSTS = {
     h.name: h
     for h in (

@@ -53,7 +53,7 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def types() -> Callable[[Graph], Counter[str]]:
-    """How many operators of each type, domains left out, do some work on the GPU; a convolution's bias is part of it."""
+    """How many operators of each type, domains left out, do some work on the GPU; a convolution has its bias."""
 
     def counted(graph: Graph) -> Counter[str]:
         working = (o for o in graph.operators if o.place != "free" and not o.name.endswith("#bias"))
