@@ -262,7 +262,7 @@ def _traffic(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, 
     dram_bytes = works.bytes - in_l2 * (works.bytes - missed)
     kv_bytes = h.kv_bytes * b.query_tiles * h.group / b.heads * b.visible_keys / h.keys
     l2_bytes = kv_bytes + works.bytes - h.kv_bytes
-    dram_Bps, l2_Bps = coef["dram"] * cards.bandwidth, coef["l2"] * cards.l2_Bps * cards.l2_share
+    dram_Bps, l2_Bps = coef["dram"] * cards.read_Bps, coef["l2"] * cards.l2_Bps * cards.l2_share
     quantised = 3 * _quantised(h, classes) * h.rows * h.dim
     new_bytes = b.causal * (2 * h.elements + h.kv_bytes + quantised) * np.minimum(h.queries / h.keys, 1)
     cache_s = coef["append"] * new_bytes * ((1 - in_l2) / dram_Bps + 1 / l2_Bps) * cards.memory

@@ -247,7 +247,7 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
     evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
     dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
     partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
-    dram_s = dram_bytes / (coef["dram"] * cards.bandwidth)
+    dram_s = dram_bytes / (coef["dram"] * cards.read_Bps)
     l2_Bps = cards.l2_stream_Bps * driving.l2
     l2_s = (works.bytes + partial_bytes) / l2_Bps
     seconds = pnorm(dram_s, l2_s, p=coef["norm_memory"]) * cards.memory

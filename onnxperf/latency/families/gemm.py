@@ -151,6 +151,11 @@ TENSOR_CORES = ConstantSet(
         Parameter("tensor_loads.copies.wave", "of a partial wave that counts as whole", 0.4, 0.4),
         Parameter("tensor_loads.copies.l2", "of streams' rate in L2", 0.45, 0.4),
         Parameter("tensor_loads.copies.split_s", "the sum of the parts of k", 2.1e-6, 0.4),
+        Parameter("tensor_loads.both.feed", "of streams' rate in L2, either loads", 2.0, 0.4),
+        Parameter("tensor_loads.both.step_cycles", "of 128 bytes of k", 100, 0.3),
+        Parameter("tensor_loads.both.wave", "of a partial wave that counts as whole", 0.28, 0.4),
+        Parameter("tensor_loads.both.l2", "of streams' rate in L2", 0.65, 0.4),
+        Parameter("tensor_loads.both.split_s", "the sum of the parts of k", 2.4e-6, 0.4),
         Parameter("tensor_loads.bulk.feed", "of streams' rate in L2, an engine loads", 3.8, 0.4),
         Parameter("tensor_loads.bulk.step_cycles", "of 128 bytes of k", 170, 0.2),
         Parameter("tensor_loads.bulk.wave", "of a partial wave that counts as whole", 0.18, 0.4),
@@ -158,12 +163,13 @@ TENSOR_CORES = ConstantSet(
         Parameter("tensor_loads.bulk.split_s", "the sum of the parts of k", 2.8e-6, 0.4),
         *(
             Parameter(f"tensor_class.{kind}.{what}", f"factor on {meaning}", 1.0, sd)
-            for kind in ("mma", "mma_128", "wgmma", "tcgen05")
+            for kind in ("mma", "mma_128", "mma_120", "wgmma", "tcgen05")
             for what, meaning, sd in FACTORS
         ),
         Parameter("power.tensor_pJ_per_flop", "FP16, 1024 FLOPs a clock and SM, 5 nm, 1.5 GHz", 1.65, 0.1),
         Parameter("power.tensor_size_exponent", "fall of that with FLOPs a clock and SM", 0.4, 0.15),
         Parameter("power.tensor_clock_exponent", "growth of that with the clock", 0.8, 0.2),
+        Parameter("power.tensor_blackwell", "factor on that energy from Blackwell on", 0.85, 0.15),
         Parameter("rig.uniform", "energy of DeepBench's operands, for that of others", 0.6, 0.3, most=1.0),
         Parameter("power.burst_s", "a kernel repeated alone meets the limit by half", 1.5e-3, 0.4),
     ),
@@ -198,9 +204,9 @@ def _in_fewer_bits(
     )
 
 
-OF_FP8 = dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
+OF_FP8 = dict.fromkeys(("mma_128", "mma_120", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
 #: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
-OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
+OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "mma_120": (0.75, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
 IN_FEWER_BITS = (
     _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
     _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
