@@ -179,24 +179,24 @@ TENSOR_CORES = ConstantSet(
 
 
 def _in_fewer_bits(
-    name: str, own: Mapping[str, tuple[float, float, float]], steps: float = 1.5, sweeps: float = 0.0
+    name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0
 ) -> ConstantSet:
     """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
 
-    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, and of the
-    clocks before the product; steps: that of the factor on a step's clocks; sweeps: that of the traffic of quantising
+    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, of the
+    clocks before the product, and of the factor on a step's clocks; sweeps: that of the traffic of quantising
     activations, over theirs. 0: there is none.
     """
     root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
-    for kind, (rate, extra_k, start) in own.items():
+    for kind, (rate, extra_k, start, step) in own.items():
         path = f"{root}.{kind}" if kind else root
         parameters += (
             Parameter(f"{path}.rate", "factor on the rate", rate, 0.3),
             Parameter(f"{path}.extra_k", "factor on what a tile costs beside its k", extra_k, 0.7),
             Parameter(f"{path}.start_cycles", "beside, launches that quantise among them", start, 0.4),
         )
-    if steps:
-        parameters.append(Parameter(f"{root}.step_cycles", "factor on a step's cycles", steps, 0.8))
+        if step:
+            parameters.append(Parameter(f"{path}.step_cycles", "factor on a step's cycles", step, 0.8))
     if sweeps:
         parameters.append(Parameter(f"{root}.sweeps", "of quantising over the activations", sweeps, 0.4))
     return ConstantSet(
@@ -204,15 +204,23 @@ def _in_fewer_bits(
     )
 
 
-OF_FP8 = dict.fromkeys(("mma_128", "mma_120", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
+#: Workstations' Blackwell waits for each step of 128 elements of k, as where threads load the operands: few stages.
+WAITS = 10.0
+OF_FP8 = {
+    **dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0, 1.5)), "mma_120": (0.85, 2.5, 14000.0, WAITS),
+}  # fmt: skip
 #: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
-OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "mma_120": (0.75, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
+OF_BLOCKS = {
+    "mma_128": (0.5, 2.5, 4000.0, 1.5), "mma_120": (0.75, 2.5, 4000.0, WAITS), "wgmma": (0.75, 2.5, 4000.0, 1.5),
+    "tcgen05": (1.0, 2.5, 12000.0, 1.5),
+}  # fmt: skip
+OF_FP4 = {"mma_120": (0.85, 1.5, 6000.0, 2 * WAITS), "tcgen05": (1.0, 1.5, 6000.0, 1.5)}
 IN_FEWER_BITS = (
     _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
     _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
-    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0)}, steps=0.0),
-    _in_fewer_bits("nvfp4", {"": (1.0, 1.5, 6000.0)}, sweeps=1.5),
-    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0)}, steps=8.0) for name in BY_THREADS),
+    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0, 0.0)}),
+    _in_fewer_bits("nvfp4", OF_FP4, sweeps=1.5),
+    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0, 8.0)}) for name in BY_THREADS),
 )
 FAMILY = KernelFamily(
     size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,
