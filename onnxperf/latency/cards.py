@@ -66,8 +66,8 @@ class Cards:
     """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
     compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
-    one partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: bandwidth, more where a kind of memory
-    is read at a larger share of it than others. l2_Bps: what L2 can give all SMs; l2_share:
+    one partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: `bandwidth`, more for a kind of
+    memory that is read at a larger share of it than others. l2_Bps: what L2 can give all SMs; l2_share:
     the share of it that kernels which stream through it reach. schedulers: of a warp a clock, in each SM; issue:
     instructions of threads a second. major: of the compute capability.
 
@@ -137,8 +137,8 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=bool).reshape(len(pipes), len(self.devices))
 
     def tensor_class(self) -> list[str]:
-        """How each card's tensor cores are driven: mma.sync, on SMs of 64 lanes or of 128 or on workstations' Blackwell,
-        wgmma or tcgen05.
+        """How each card's tensor cores are driven: by mma.sync, on SMs of 64 lanes, of 128 or of workstations'
+        Blackwell, by wgmma, or by tcgen05.
         """
         kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05", (11, 0): "tcgen05"}
         kinds |= {(12, 0): "mma_120", (12, 1): "mma_120"}

@@ -215,12 +215,15 @@ def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes) -> Blocks:
 
 
 def _stand_in(h: Heads, b: Blocks, classes: Classes, rules: Sequence[Mapping[str, Any]]) -> StandIn:
-    """The factors of the rules that hold: on a class, for causal prompts or a decode, bits of queries and cache, sizes of heads."""
+    """The factors of the rules that hold: of a class, for causal prompts or a decode, by the bits of queries and cache
+    and the sizes of heads.
+    """
     factors = [np.ones(np.broadcast_shapes(h.dim.shape, classes.mma.shape)) for _ in StandIn._fields]
     of_class = {"mma": classes.mma, "wgmma": classes.wgmma, "tcgen05": classes.tcgen05}
     for rule in rules:
         least, most = rule["dim"]
-        holds = of_class[rule["class"]] & ((b.causal > 0) if rule["prompt"] else b.decode) & (h.dim >= least) & (h.dim <= most)
+        phase = (b.causal > 0) if rule["prompt"] else b.decode
+        holds = of_class[rule["class"]] & phase & (h.dim >= least) & (h.dim <= most)
         if "queries" in rule:
             holds = holds & ((h.width < 2) == (rule["queries"] == 8))
         if "cache" in rule:
@@ -255,9 +258,7 @@ def _wide(b: Blocks) -> Array:
     return np.asarray(b.decode & (b.tile_rows > 16))
 
 
-def _arithmetic(
-    h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array], slower: Array
-) -> Arithmetic:
+def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array], slower: Array) -> Arithmetic:
     """pnorm(counted waves x seconds of a block, the chain of dependent steps; 2.5).
 
     A block takes `block` clocks, `row` for each element of its queries, and its steps. A partial last wave is counted

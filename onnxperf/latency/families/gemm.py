@@ -23,6 +23,8 @@ from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnor
 from op_models import Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
+#: What the error class of products of this pipe ends in: libraries differ by type.
+FEWER_BITS = {"tensor_fp8": "_fp8", "tensor_int8": "_int8", "tensor_int4": "_int8", "tensor_fp4": "_fp4"}
 PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
 
 
@@ -85,12 +87,12 @@ def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:
-    """Products on tensor cores in half precision or TF32, or in fewer bits; on CUDA cores single ones, or batches."""
+    """Products on tensor cores by what has fewer bits than half precision; on CUDA cores single ones, or batches."""
     s: Any = w.size
     if not on_tensor:
         return "linear" if s.batch == 1 else "bmm"
     packed = w.weight_bytes and w.weight_bytes * 8 < PACKED_BITS * s.n * s.k and w.pipe in HALF
-    return "tensor_gemm" if w.pipe in (*HALF, "tensor_tf32") and not packed else "tensor_gemm_quantised"
+    return "tensor_gemm_packed" if packed else f"tensor_gemm{FEWER_BITS.get(w.pipe, '')}"
 
 
 #: The energy of a FLOP, which every kernel's time at the power limit depends on.
@@ -178,9 +180,7 @@ TENSOR_CORES = ConstantSet(
 )
 
 
-def _in_fewer_bits(
-    name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0
-) -> ConstantSet:
+def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0) -> ConstantSet:
     """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
 
     own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, of the
@@ -218,7 +218,7 @@ OF_FP4 = {"mma_120": (0.85, 1.5, 6000.0, 2 * WAITS), "tcgen05": (1.0, 1.5, 6000.
 IN_FEWER_BITS = (
     _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
     _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
-    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0, 0.0)}),
+    _in_fewer_bits("fp8_static", {"": (0.85, 2.5, 1000.0, 1.5)}),  # FP8's products without the quantising
     _in_fewer_bits("nvfp4", OF_FP4, sweeps=1.5),
     *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0, 8.0)}) for name in BY_THREADS),
 )

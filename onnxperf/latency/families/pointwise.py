@@ -21,7 +21,7 @@ BESIDE = "seconds that the clock includes beyond elementwise operators"
 VECTOR = ConstantSet(
     "vector",
     parameters=(
-        Parameter("dram.early", "share of DRAM's bandwidth up to Pascal, Turing's GDDR, or with ECC in it", 0.78, 0.1, 1.0),
+        Parameter("dram.early", "share of DRAM's bandwidth, Pascal, Turing's GDDR, ECC in it", 0.78, 0.1, 1.0),
         Parameter("dram.late", "share of DRAM's bandwidth, HBM from Volta and all from Ampere on", 0.88, 0.1, 1.0),
         Parameter("l2.achieved", "share of 64 bytes a clock and SM", 0.48, 0.2, 1.0),
         Parameter("l2.resident", "share of L2 that a tensor can fill and still be found there", 0.9, 0.1, 1.0),
