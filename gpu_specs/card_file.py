@@ -41,6 +41,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_text(item) for item in value)
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Bad("true or false")
+    return value
+
+
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_NUMBER <= value <= MAX_NUMBER:
         raise _Bad(f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
@@ -134,6 +140,7 @@ _TABLES: Final = {
     },
     "memory": {
         "memory_kind": _Key("memory_kind", _text),
+        "inline_ecc": _Key("inline_ecc", _flag, required=False),
         "memory_bus_bits": _Key("memory_bus_bits", _count, required=False),
         "memory_rate_Gbps": _Key("memory_rate_bps", _times(1e9), required=False),
         "bandwidth_GBps": _Key("bandwidth_Bps", _times(1e9)),

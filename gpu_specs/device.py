@@ -133,6 +133,9 @@ class Device:
     """NVLink, both directions and all links together; 0 without NVLink."""
     l3_bytes: int = 0
     """The part of a processor's shared L3 cache that can hold the weights between runs; 0 on cards."""
+    inline_ecc: bool = False
+    """Whether ECC is on as shipped and its bits take part of DRAM's own bandwidth: GDDR up to GDDR6 on data centre
+    cards. HBM and GDDR7 have room of their own for them."""
     memory_bus_bits: int | None = None
     memory_rate_bps: float | None = None
     """Data rate of one memory pin, bit/s."""

@@ -67,8 +67,11 @@ class Kernels:
     drawn: int = 0
 
     def open_rows(self, t: Table) -> Table:
-        """The rows of their table that are not kept back for scores."""
-        return t.take(~t.test) if self.kept_back else t
+        """The rows of their table that are not kept back for scores, of the cards that have some: a fit shares its
+        weight among cards.
+        """
+        kept = t.take(~t.test) if self.kept_back else t
+        return kept.on(g for j, g in enumerate(kept.gpus) if np.isfinite(kept.seconds[:, j]).any())
 
     def beside_s(self, c: Constants) -> float:
         """Seconds that the clock includes beside the kernel, on any card."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from onnxperf.datasets import files, read, unused
+from onnxperf.datasets import files, kernels, read, unused
 from onnxperf.derive.files import texts
 from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.passes import SETS, Derived, derive, generation, rows_of
@@ -56,7 +56,9 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
         raise UsageError(f"{data} holds no rows to derive from: {unused(tables)}")
     if left:
         click.echo(f"{data} has no rows for {', '.join(left)}: their constants are left as they ship", err=True)
-    everything = {(g, die) for of_set in used.values() for t in of_set for g, die in zip(t.gpus, t.dies, strict=True)}
+    sets, of_kernels = used.keys() - left, kernels()  # a die all of whose rows are kept back is scored like the others
+    scored = [t for t in tables if t.name in of_kernels and of_kernels[t.name].constants in sets]
+    everything = {(g, die) for t in scored for g, die in zip(t.gpus, t.dies, strict=True)}
     left_out = [*sorted({die for _, die in everything}), *sorted({generation(g) for g, _ in everything})]
     err, passes = Console(stderr=True), dict[str, Derived]()
     with ProcessPoolExecutor(jobs) as pool, Progress(console=err, disable=not err.is_terminal) as progress:

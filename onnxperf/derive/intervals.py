@@ -120,11 +120,20 @@ def _third(misses: Sequence[Misses], edges: Sequence[float], third: int) -> list
 
 
 def _widths(misses: Sequence[Misses]) -> dict[str, float]:
-    """The half-width at each distance."""
-    more, least = widened([m for m in misses if m.distance != "measured" and m.by_die]), 0.0
-    found = {}
+    """The half-width at each distance, none narrower than a nearer one's.
+
+    Distances whose order comes out the other way round are taken together (isotonic regression, by pooling adjacent
+    violators): to take the wider one would make the others too wide by what the two differ by chance.
+    """
+    more = widened([m for m in misses if m.distance != "measured" and m.by_die])
+
+    def width(of: tuple[str, ...], at: Sequence[Misses]) -> float:
+        return quantile(at) * (1.0 if of == ("measured",) else more) if at else 0.0
+
+    pooled: list[tuple[tuple[str, ...], list[Misses]]] = []
     for far in DISTANCES:
-        at = [m for m in misses if m.distance == far]
-        least = max(least, quantile(at) * (1.0 if far == "measured" else more)) if at else least
-        found[far] = least
-    return found
+        pooled.append(((far,), [m for m in misses if m.distance == far]))
+        while len(pooled) > 1 and width(*pooled[-1]) < width(*pooled[-2]):
+            (nearer, some), (farther, others) = pooled[-2:]
+            pooled[-2:] = [(nearer + farther, some + others)]
+    return {far: width(of, at) for of, at in pooled for far in of}

@@ -40,12 +40,12 @@ def pipe_on(device: Device, pipe: str) -> str:
 def streaming(device: Device, dram: Mapping[str, Any]) -> float:
     """The share of the datasheet's DRAM bandwidth that plain copies reach.
 
-    dram: the constants of that name. There are two generations of memory controllers: `early` up to Pascal, and for
-    Turing's GDDR; `late` for HBM from Volta on and everything from Ampere on. Kinds of memory whose measured copies
+    dram: the constants of that name. `early` holds up to Pascal, for Turing's GDDR, and where ECC takes part of the
+    bandwidth; `late` for HBM from Volta on and everything else from Ampere on. Kinds of memory whose measured copies
     differ from that have a factor of their own (`own`).
     """
     major, kind = device.capability[0], device.memory_kind
-    late = major >= 8 or (major == 7 and kind.startswith("HBM"))
+    late = (major >= 8 or (major == 7 and kind.startswith("HBM"))) and not device.inline_ecc
     share = dram["shared"] if kind.startswith("LPDDR") else dram["late" if late else "early"]
     return min(float(share * dram["own"].get(f"{kind} cc{major}", 1.0)), 1.0)
 
@@ -72,7 +72,8 @@ class Cards:
     """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
     compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
-    one partition of L2. dram: the share of `bandwidth` that copies reach. l2_Bps: what L2 can give all SMs; l2_share:
+    one partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: `bandwidth`, more for a kind of
+    memory that is read at a larger share of it than others. l2_Bps: what L2 can give all SMs; l2_share:
     the share of it that kernels which stream through it reach. schedulers: of a warp a clock, in each SM; issue:
     instructions of threads a second. major: of the compute capability.
 
@@ -109,6 +110,8 @@ class Cards:
         self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])
         self.issue = self.sms * self.schedulers * 32 * self.hz
         self.dram = column([streaming(d, constants.dram) for d in devices])
+        read = constants.dram["read"]
+        self.read_Bps = column([d.bandwidth_Bps * read.get(d.memory_kind, 1.0) for d in devices])
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
         late_gddr = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
         self.l2_share = constants.l2["achieved"] * np.where([late_gddr], constants.l2["gddr"], 1.0)
@@ -141,8 +144,11 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=bool).reshape(len(pipes), len(self.devices))
 
     def tensor_class(self) -> list[str]:
-        """How each card's tensor cores are driven: mma.sync, on SMs of 64 lanes or of 128, wgmma or tcgen05."""
+        """How each card's tensor cores are driven: by mma.sync, on SMs of 64 lanes, of 128 or of workstations'
+        Blackwell, by wgmma, or by tcgen05.
+        """
         kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05", (11, 0): "tcgen05"}
+        kinds |= {(12, 0): "mma_120", (12, 1): "mma_120"}
         return [kinds.get(d.capability, "mma_128" if d.lanes >= 128 else "mma") for d in self.devices]
 
 

@@ -8,8 +8,8 @@ tried: derive/attention.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,16 @@ class Blocks(NamedTuple):
     available: Array
 
 
+class StandIn(NamedTuple):
+    """Factors [n, g] on arithmetic, memory traffic and start where libraries lack a kernel for the head and the types,
+    and a slower one stands in; 1 elsewhere.
+    """
+
+    arithmetic: Array
+    memory: Array
+    start: Array
+
+
 class Step(NamedTuple):
     """What a block does for STEP keys, [tile, n, g] or less.
 
@@ -122,12 +132,13 @@ def attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     blocks = _blocks(works, heads, cards, classes)
     # constants of a decode's kernels, and of those for many queries
     of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
+    slower = _stand_in(heads, blocks, classes, coef["stand_in"])
     unusual = classes.tcgen05 & (heads.dim > 128) & (heads.dim % 128 != 0)  # no library's kernel, but a compiler's
     step = _step(works, heads, blocks, cards, classes, unusual)
-    arithmetic = _arithmetic(heads, blocks, step, cards, of_kind)
+    arithmetic = _arithmetic(heads, blocks, step, cards, of_kind, slower.arithmetic)
     moved = _traffic(works, heads, blocks, cards, classes, dram_share)
-    longer_s = np.maximum(moved.dram_s, moved.l2_s)
-    launch = _launch(heads, blocks, cards, classes, of_kind, unusual)
+    longer_s = np.maximum(moved.dram_s, moved.l2_s) * slower.memory
+    launch = _launch(heads, blocks, cards, classes, of_kind, np.where(unusual, coef["odd_start"], slower.start))
     projection = np.maximum(works.matrix - heads.scores, 0) / (works.rate * coef["projection"]) * cards.compute
     seconds = launch + moved.cache_s + projection + pnorm(arithmetic.seconds, longer_s, p=of_kind["norm"])
 
@@ -203,6 +214,24 @@ def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes) -> Blocks:
     )
 
 
+def _stand_in(h: Heads, b: Blocks, classes: Classes, rules: Sequence[Mapping[str, Any]]) -> StandIn:
+    """The factors of the rules that hold: of a class, for causal prompts or a decode, by the bits of queries and cache
+    and the sizes of heads.
+    """
+    factors = [np.ones(np.broadcast_shapes(h.dim.shape, classes.mma.shape)) for _ in StandIn._fields]
+    of_class = {"mma": classes.mma, "wgmma": classes.wgmma, "tcgen05": classes.tcgen05}
+    for rule in rules:
+        least, most = rule["dim"]
+        phase = (b.causal > 0) if rule["prompt"] else b.decode
+        holds = of_class[rule["class"]] & phase & (h.dim >= least) & (h.dim <= most)
+        if "queries" in rule:
+            holds = holds & ((h.width < 2) == (rule["queries"] == 8))
+        if "cache" in rule:
+            holds = holds & (h.kv_8_bits == (rule["cache"] == 8))
+        factors = [np.where(holds, rule.get(name, x), x) for name, x in zip(StandIn._fields, factors, strict=True)]
+    return StandIn(*factors)
+
+
 def _step(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, unusual: Array) -> Step:
     """Products and softmax of STEP keys: pnorm(2 rows STEP dims / rate of an SM, softmax clocks / clock).
 
@@ -229,7 +258,7 @@ def _wide(b: Blocks) -> Array:
     return np.asarray(b.decode & (b.tile_rows > 16))
 
 
-def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array]) -> Arithmetic:
+def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array], slower: Array) -> Arithmetic:
     """pnorm(counted waves x seconds of a block, the chain of dependent steps; 2.5).
 
     A block takes `block` clocks, `row` for each element of its queries, and its steps. A partial last wave is counted
@@ -245,7 +274,7 @@ def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str
     rounds = np.ceil(waves / 2)
     chained_s = pnorm(s.seconds, np.broadcast_to(of_kind["chain"] / cards.tensor_hz, s.seconds.shape), p=3.0)
     latency = rounds * coef["latency"] / cards.tensor_hz + ((rounds - 1) * b.steps + b.longest_steps) * chained_s
-    return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * cards.compute)
+    return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * slower * cards.compute)
 
 
 def _traffic(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, dram_share: Array) -> Traffic:
@@ -262,7 +291,7 @@ def _traffic(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, 
     dram_bytes = works.bytes - in_l2 * (works.bytes - missed)
     kv_bytes = h.kv_bytes * b.query_tiles * h.group / b.heads * b.visible_keys / h.keys
     l2_bytes = kv_bytes + works.bytes - h.kv_bytes
-    dram_Bps, l2_Bps = coef["dram"] * cards.bandwidth, coef["l2"] * cards.l2_Bps * cards.l2_share
+    dram_Bps, l2_Bps = coef["dram"] * cards.read_Bps, coef["l2"] * cards.l2_Bps * cards.l2_share
     quantised = 3 * _quantised(h, classes) * h.rows * h.dim
     new_bytes = b.causal * (2 * h.elements + h.kv_bytes + quantised) * np.minimum(h.queries / h.keys, 1)
     cache_s = coef["append"] * new_bytes * ((1 - in_l2) / dram_Bps + 1 / l2_Bps) * cards.memory
@@ -275,7 +304,7 @@ def _quantised(h: Heads, classes: Classes) -> Array:
     return np.asarray((h.width < 2) & ~classes.wgmma)
 
 
-def _launch(h: Heads, b: Blocks, cards: Cards, classes: Classes, of_kind: Mapping[str, Array], unusual: Array) -> Array:
+def _launch(h: Heads, b: Blocks, cards: Cards, classes: Classes, of_kind: Mapping[str, Array], slower: Array) -> Array:
     """Seconds of start and drain, [tile, n, g]: those of any kernel, and clocks of trips to memory after each other.
 
     clocks: `start`, and `prompt` more for a causal prompt, times `gddr` where memory is no HBM; `quantise` where
@@ -283,7 +312,7 @@ def _launch(h: Heads, b: Blocks, cards: Cards, classes: Classes, of_kind: Mappin
     """
     coef = cards.constants.attention
     clocks = (of_kind["start"] + coef["prompt"] * b.causal) * np.where(cards.hbm, 1, coef["gddr"])
-    clocks = clocks * np.where(unusual, coef["odd_start"], 1) * np.where(b.xqa, coef["own_start"], 1)
+    clocks = clocks * slower * np.where(b.xqa, coef["own_start"], 1)
     makes_8_bits = (classes.mma & h.kv_8_bits) | _quantised(h, classes)
     joined_clocks = (b.splits > 1) * (coef["combine"] + coef["each"] * b.splits)
     clocks = clocks + of_kind["quantise"] * makes_8_bits + joined_clocks

@@ -85,6 +85,7 @@ def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: flo
     size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
     of_type = (rate / device.dense_flops["tensor_fp16"]) ** -coef["tensor_type_exponent"]
     kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
-    joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind
+    late = coef["tensor_blackwell"] if device.capability[0] >= 10 else 1.0
+    joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind * late
     clock = (watts / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + coef["tensor_clock_exponent"]))  # in 1.5 GHz
     return float(joules * min(clock, hz / 1.5e9) ** coef["tensor_clock_exponent"])

@@ -226,7 +226,8 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
     extra_k = coef["extra_k"] * driving.extra_k * operands.extra_k
     whole_rate = cards.whole_rate(works.pipes)
     pipe = 1 / (1 + (1 / rate - 1) * works.rate / whole_rate)
-    per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * whole_rate)
+    usual = np.where(np.array([[x == "tensor_fp4"] for x in works.pipes]), 2 * cards.rate(["tensor_fp8"]), whole_rate)
+    per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * np.minimum(whole_rate, usual))
     arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate
     bytes_of_k = t.rows * works.width + t.columns * np.minimum(works.width, operands.bits / 8)
     feed_s = bytes_of_k * t.part_k / (cards.l2_stream_Bps / cards.sms * driving.feed)
@@ -248,7 +249,7 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
     evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
     dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
     partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
-    dram_s = dram_bytes / (coef["dram"] * cards.bandwidth)
+    dram_s = dram_bytes / (coef["dram"] * cards.read_Bps)
     l2_Bps = cards.l2_stream_Bps * driving.l2
     l2_s = (works.bytes + partial_bytes) / l2_Bps
     seconds = pnorm(dram_s, l2_s, p=coef["norm_memory"]) * cards.memory

@@ -23,7 +23,7 @@ LACKED = {
     "gpu": frozenset({"l3_bytes"}),
     "cpu": frozenset({
         "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
-        "nvlink_Bps", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
+        "nvlink_Bps", "inline_ecc", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
     }),
 }  # fmt: skip
 
@@ -41,6 +41,8 @@ def quantity(name: str, value: Any) -> str:
         return f"{value / 1e12:,.4g} {'TOPS' if 'int' in name else 'TFLOPS'}"
     if value is None:
         return "not published"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name == "capability":
         return ".".join(map(str, value))
     if isinstance(value, tuple):

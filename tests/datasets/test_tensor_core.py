@@ -119,4 +119,6 @@ def test_the_sample_has_every_table() -> None:
     products = {f"gemm {t}" for t in (*tensor_core.TYPES, *tensor_core.WEIGHT_ONLY)}
     assert set(made) == products | {"gemm bfloat16 sustained"} | set(tensor_core.PHASES.values())
     assert all(0.1 < t.test.mean() < 0.35 for t in made.values())
-    assert len(set(made["gemm bfloat16"].dies)) == 4 and np.isfinite(made["gemm bfloat16"].seconds).mean() > 0.9
+    bf16 = made["gemm bfloat16"]
+    assert len(set(bf16.dies)) >= 4
+    assert np.isfinite(bf16.seconds).mean(axis=0).min() > 0.75  # a shape is drawn with all its cards

@@ -164,8 +164,8 @@ def test_copies_over_the_bus_take_no_part_in_the_power_budget() -> None:
 
 def test_a_causal_kernel_skips_what_is_masked_and_no_more() -> None:
     def attention(queries: int, keys: int, causal: bool) -> tuple[float, float]:
-        size = Attention(1, 16, 16, queries, keys, 64, 64, causal)
-        w = Work(size, "float16", "tensor_fp16", 10**6, 10**6, 0, 4 * 16 * queries * keys * 64)
+        size = Attention(1, 16, 16, queries, keys, 128, 128, causal)
+        w = Work(size, "float16", "tensor_fp16", 10**6, 10**6, 0, 4 * 16 * queries * keys * 128)
         e = estimate(Kernels((Kernel("k", "Attention", (), w),), (), 0), [A100])
         return float(e.seconds[0, 0]), float(e.floor_s[0, 0])
 

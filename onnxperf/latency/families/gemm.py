@@ -23,6 +23,8 @@ from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnor
 from op_models import Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
+#: What the error class of products of this pipe ends in: libraries differ by type.
+FEWER_BITS = {"tensor_fp8": "_fp8", "tensor_int8": "_int8", "tensor_int4": "_int8", "tensor_fp4": "_fp4"}
 PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
 
 
@@ -85,12 +87,12 @@ def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:
-    """Products on tensor cores in half precision or TF32, or in fewer bits; on CUDA cores single ones, or batches."""
+    """Products on tensor cores by what has fewer bits than half precision; on CUDA cores single ones, or batches."""
     s: Any = w.size
     if not on_tensor:
         return "linear" if s.batch == 1 else "bmm"
     packed = w.weight_bytes and w.weight_bytes * 8 < PACKED_BITS * s.n * s.k and w.pipe in HALF
-    return "tensor_gemm" if w.pipe in (*HALF, "tensor_tf32") and not packed else "tensor_gemm_quantised"
+    return "tensor_gemm_packed" if packed else f"tensor_gemm{FEWER_BITS.get(w.pipe, '')}"
 
 
 #: The energy of a FLOP, which every kernel's time at the power limit depends on.
@@ -151,6 +153,11 @@ TENSOR_CORES = ConstantSet(
         Parameter("tensor_loads.copies.wave", "of a partial wave that counts as whole", 0.4, 0.4),
         Parameter("tensor_loads.copies.l2", "of streams' rate in L2", 0.45, 0.4),
         Parameter("tensor_loads.copies.split_s", "the sum of the parts of k", 2.1e-6, 0.4),
+        Parameter("tensor_loads.both.feed", "of streams' rate in L2, either loads", 2.0, 0.4),
+        Parameter("tensor_loads.both.step_cycles", "of 128 bytes of k", 100, 0.3),
+        Parameter("tensor_loads.both.wave", "of a partial wave that counts as whole", 0.28, 0.4),
+        Parameter("tensor_loads.both.l2", "of streams' rate in L2", 0.65, 0.4),
+        Parameter("tensor_loads.both.split_s", "the sum of the parts of k", 2.4e-6, 0.4),
         Parameter("tensor_loads.bulk.feed", "of streams' rate in L2, an engine loads", 3.8, 0.4),
         Parameter("tensor_loads.bulk.step_cycles", "of 128 bytes of k", 170, 0.2),
         Parameter("tensor_loads.bulk.wave", "of a partial wave that counts as whole", 0.18, 0.4),
@@ -158,12 +165,13 @@ TENSOR_CORES = ConstantSet(
         Parameter("tensor_loads.bulk.split_s", "the sum of the parts of k", 2.8e-6, 0.4),
         *(
             Parameter(f"tensor_class.{kind}.{what}", f"factor on {meaning}", 1.0, sd)
-            for kind in ("mma", "mma_128", "wgmma", "tcgen05")
+            for kind in ("mma", "mma_128", "mma_120", "wgmma", "tcgen05")
             for what, meaning, sd in FACTORS
         ),
         Parameter("power.tensor_pJ_per_flop", "FP16, 1024 FLOPs a clock and SM, 5 nm, 1.5 GHz", 1.65, 0.1),
         Parameter("power.tensor_size_exponent", "fall of that with FLOPs a clock and SM", 0.4, 0.15),
         Parameter("power.tensor_clock_exponent", "growth of that with the clock", 0.8, 0.2),
+        Parameter("power.tensor_blackwell", "factor on that energy from Blackwell on", 0.85, 0.15),
         Parameter("rig.uniform", "energy of DeepBench's operands, for that of others", 0.6, 0.3, most=1.0),
         Parameter("power.burst_s", "a kernel repeated alone meets the limit by half", 1.5e-3, 0.4),
     ),
@@ -172,25 +180,23 @@ TENSOR_CORES = ConstantSet(
 )
 
 
-def _in_fewer_bits(
-    name: str, own: Mapping[str, tuple[float, float, float]], steps: float = 1.5, sweeps: float = 0.0
-) -> ConstantSet:
+def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0) -> ConstantSet:
     """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
 
-    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, and of the
-    clocks before the product; steps: that of the factor on a step's clocks; sweeps: that of the traffic of quantising
+    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, of the
+    clocks before the product, and of the factor on a step's clocks; sweeps: that of the traffic of quantising
     activations, over theirs. 0: there is none.
     """
     root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
-    for kind, (rate, extra_k, start) in own.items():
+    for kind, (rate, extra_k, start, step) in own.items():
         path = f"{root}.{kind}" if kind else root
         parameters += (
             Parameter(f"{path}.rate", "factor on the rate", rate, 0.3),
             Parameter(f"{path}.extra_k", "factor on what a tile costs beside its k", extra_k, 0.7),
             Parameter(f"{path}.start_cycles", "beside, launches that quantise among them", start, 0.4),
         )
-    if steps:
-        parameters.append(Parameter(f"{root}.step_cycles", "factor on a step's cycles", steps, 0.8))
+        if step:
+            parameters.append(Parameter(f"{path}.step_cycles", "factor on a step's cycles", step, 0.8))
     if sweeps:
         parameters.append(Parameter(f"{root}.sweeps", "of quantising over the activations", sweeps, 0.4))
     return ConstantSet(
@@ -198,15 +204,23 @@ def _in_fewer_bits(
     )
 
 
-OF_FP8 = dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0))
+#: Workstations' Blackwell waits for each step of 128 elements of k, as where threads load the operands: few stages.
+WAITS = 10.0
+OF_FP8 = {
+    **dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0, 1.5)), "mma_120": (0.85, 2.5, 14000.0, WAITS),
+}  # fmt: skip
 #: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
-OF_BLOCKS = {"mma_128": (0.5, 2.5, 4000.0), "wgmma": (0.75, 2.5, 4000.0), "tcgen05": (1.0, 2.5, 12000.0)}
+OF_BLOCKS = {
+    "mma_128": (0.5, 2.5, 4000.0, 1.5), "mma_120": (0.75, 2.5, 4000.0, WAITS), "wgmma": (0.75, 2.5, 4000.0, 1.5),
+    "tcgen05": (1.0, 2.5, 12000.0, 1.5),
+}  # fmt: skip
+OF_FP4 = {"mma_120": (0.85, 1.5, 6000.0, 2 * WAITS), "tcgen05": (1.0, 1.5, 6000.0, 1.5)}
 IN_FEWER_BITS = (
     _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
     _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
-    _in_fewer_bits("fp8_static", {"": (1.0, 1.5, 1000.0)}, steps=0.0),
-    _in_fewer_bits("nvfp4", {"": (1.0, 1.5, 6000.0)}, sweeps=1.5),
-    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0)}, steps=8.0) for name in BY_THREADS),
+    _in_fewer_bits("fp8_static", {"": (0.85, 2.5, 1000.0, 1.5)}),  # FP8's products without the quantising
+    _in_fewer_bits("nvfp4", OF_FP4, sweeps=1.5),
+    *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0, 8.0)}) for name in BY_THREADS),
 )
 FAMILY = KernelFamily(
     size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,

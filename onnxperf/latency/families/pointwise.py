@@ -21,7 +21,7 @@ BESIDE = "seconds that the clock includes beyond elementwise operators"
 VECTOR = ConstantSet(
     "vector",
     parameters=(
-        Parameter("dram.early", "share of DRAM's bandwidth up to Pascal, and of Turing's GDDR", 0.78, 0.1, 1.0),
+        Parameter("dram.early", "share of DRAM's bandwidth, Pascal, Turing's GDDR, ECC in it", 0.78, 0.1, 1.0),
         Parameter("dram.late", "share of DRAM's bandwidth, HBM from Volta and all from Ampere on", 0.88, 0.1, 1.0),
         Parameter("l2.achieved", "share of 64 bytes a clock and SM", 0.48, 0.2, 1.0),
         Parameter("l2.resident", "share of L2 that a tensor can fill and still be found there", 0.9, 0.1, 1.0),
@@ -29,7 +29,7 @@ VECTOR = ConstantSet(
         Parameter("pointwise.slots_per_flop", "issue slots of what counts as a FLOP", 4.0, 0.5),
         Parameter("rows.norm", "how DRAM and L2 add up: pnorm", 2.6, 0.2),
         Parameter("rows.overlap", "how issue and memory add up: pnorm", 2.6, 0.3),
-        Parameter("rows.miss", "share of L2 that rows in flight fill at a miss rate of one half", 0.8, 0.3),
+        Parameter("rows.miss", "share of L2 that rows in flight fill at a miss rate of one half", 0.5, 0.3),
         Parameter("rows.miss_sharpness", "exponent of that", 5.0, 0.2),
         Parameter("rows.slots.normalise_row", "issue slots of a thread, a row", 250, 0.5),
         Parameter("rows.slots.normalise_step", "issue slots of a thread, 4 elements", 200, 0.5),

@@ -61,7 +61,7 @@ def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     open_rows = np.minimum(all_parts, grid.in_flight)
     reread_bytes = np.where(kind.in_registers | kind.own_block, 0, works["passes"]) * works.read
     open_bytes = open_rows * works.read / all_parts
-    miss = 1 / (1 + (coef["miss"] * cards.l2_near / np.maximum(open_bytes, 1)) ** coef["miss_sharpness"])
+    miss = 1 / (1 + (coef["miss"] * cards.l2 / np.maximum(open_bytes, 1)) ** coef["miss_sharpness"])
     memory, dram_bytes = traffic(works.bytes, cards, coef["norm"], reread_bytes, miss)
     slots, steps = _slots(kind.width / grid.parts, grid.threads, kind, coef)
     issued = np.maximum(all_parts / cards.sms, 1) * grid.threads * slots
@@ -89,15 +89,17 @@ def _kind(works: Works) -> Kind:
 def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Grid:
     """Threads, rows in flight and parts of a row.
 
-    Blocks grow with long rows, in powers of two. A reduction of few long rows is split over more blocks while the card
+    A normalisation's block has 128 threads, others grow with long rows, in powers of two; registers leave room for
+    `resident_threads` on an SM. A reduction of few long rows is split over more blocks while the card
     has room, in parts of `split_elements` at least, at the price of a second kernel.
     """
     wanted = 2 ** np.ceil(np.log2(kind.width / coef["elements_per_thread"]))
-    threads = np.clip(wanted, np.where(kind.reduction, 32, 128), 1024)
+    threads = np.where(kind.reduction, np.clip(wanted, 32, 1024), 128)
     of_softmax = np.clip(2 ** np.ceil(np.log2(np.maximum(kind.width // 8, 1))), 32, 512)
     threads = np.where(kind.softmax, of_softmax, threads)
     threads = np.where(kind.own_block, works["block"], np.where(kind.in_registers, 32, threads))
-    blocks = np.minimum(cards.threads // np.maximum(threads, 128), coef["blocks_per_sm"])  # of several warps, on an SM
+    resident = np.minimum(cards.threads, coef["resident_threads"])
+    blocks = np.minimum(resident // np.maximum(threads, 128), coef["blocks_per_sm"])  # of several warps, on an SM
     warps = cards.threads / threads / np.where(kind.in_registers, 2, 1)  # rows in registers: room for half the threads
     in_flight = cards.sms * np.where(threads < 128, warps, np.maximum(blocks, 1))
     split = np.minimum(np.floor(in_flight / kind.number), kind.width / coef["split_elements"])
