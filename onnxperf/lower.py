@@ -9,7 +9,7 @@ from typing import NamedTuple
 from onnxperf.graph import Graph, fresh
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
-from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work
+from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
@@ -183,6 +183,9 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")
+    multiple = runtime.policy.tensor_multiple
+    if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16" and (w.size.n % multiple or w.size.k % multiple):
+        w = replace(w, pipe="fp32")
     if runtime.policy.channels_last and isinstance(w.size, Conv):
         w = replace(w, size=w.size._replace(last=True))
     return w, assumed

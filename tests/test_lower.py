@@ -6,7 +6,7 @@ import pytest
 
 from onnxperf.graph import Graph
 from onnxperf.lower import lower
-from onnxperf.runtimes import HOSTS, RUNTIMES
+from onnxperf.runtimes import HOSTS, RUNTIMES, of_version
 from op_models import Operator, Tensor
 
 ORT = RUNTIMES["ort-cuda"]
@@ -42,6 +42,19 @@ def test_edges_lead_through_views_and_the_host() -> None:
     ).rows
     assert [(k.name, k.after) for k in rows] == [("a", ()), ("b", ()), ("c", (0, 1)), ("d", (0, 2))]
     assert not any(k.blocks for k in rows)
+
+
+@pytest.mark.parametrize(
+    ("version", "k", "n", "pipe"),
+    [
+        ("1.6", 768, 50257, "fp32"), ("1.6", 129, 64, "fp32"), ("1.6", 768, 50264, "tensor_fp16"),
+        ("1.12", 768, 50257, "tensor_fp16"),
+    ],
+)  # fmt: skip
+def test_cuda_10_has_no_kernels_for_odd_sizes_on_tensor_cores(version: str, k: int, n: int, pipe: str) -> None:
+    a, b, y = (Tensor(name, "float16", shape) for name, shape in (("x", (3, k)), ("b", (k, n)), ("y", (3, n))))
+    g = Graph("g", (Operator("p", "MatMul", (a, b), (y,)),), (a, b), (y,))
+    assert lower(g, of_version(ORT, version)).rows[0].work.pipe == pipe
 
 
 def test_host_time_is_spent_before_the_launch_that_follows() -> None:

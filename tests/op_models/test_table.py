@@ -51,9 +51,9 @@ def boolean(*shape: int) -> Tensor:
     return Tensor("flags", "bool", shape)
 
 
-def each(type: str, flops: int, *others: Any, **attrs: Any) -> Row:
-    """An elementwise operator on six elements, with so many FLOPs for each."""
-    return Row(type, [(2, 3), *others], (2, 3), Pointwise(6), vector=6 * flops, attrs=attrs)
+def each(type: str, flops: int, *others: Any, spread: bool = False, **attrs: Any) -> Row:
+    """An elementwise operator on six elements, with so many FLOPs for each; `spread` as in `Pointwise`."""
+    return Row(type, [(2, 3), *others], (2, 3), Pointwise(6, spread), vector=6 * flops, attrs=attrs)
 
 
 def attended(size: Attention, score: int, *, matrix: int = 0, vector: int = 0) -> tuple[Attention, int, int]:
@@ -347,16 +347,18 @@ TABLE = [
         ("MoE", {}), ("MoE", {"third": True}), ("QMoE", {"packed": 2}), ("QMoE", {"expert_weight_bits": 8}),
     )),
     # elementwise
-    each("Relu", 1), each("Add", 1, (3,)), each("Equal", 1, ()), each("Cast", 1), each("Where", 1, (2, 3), ()),
+    each("Relu", 1), each("Add", 1, (3,), spread=True), each("Equal", 1, ()), each("Cast", 1),
+    each("Where", 1, (2, 3), ()),
     each("BitShift", 1, (2, 3)), each("IsNaN", 1), each("Div", 4, ()), each("Erf", 4), each("Sqrt", 4),
     each("Sigmoid", 10), each("Softplus", 9), each("Mish", 14), each("Elu", 7), each("Celu", 10), each("Selu", 8),
     each("HardSwish", 5), each("HardSigmoid", 4), each("LeakyRelu", 2), each("Shrink", 2),
     each("Pow", 0, i64("e", (), 1)),
     Row(MS + "BiasSplitGelu", [(2, 6), (6,)], (2, 3), Pointwise(6), vector=6 * 11),
     each("PRelu", 2, (1,)), each("Mod", 7, ()), each("Softsign", 6), each("QuantizeLinear", 8, (), ()),
-    each("DequantizeLinear", 2, ()), each("Sum", 2, (3,), ()), each("Max", 0), each("Mean", 2, (2, 3)),
+    each("DequantizeLinear", 2, ()), each("Sum", 2, (3,), (), spread=True), each("Max", 0), each("Mean", 2, (2, 3)),
     each("Pow", 9, ()), each("Pow", 1, i64("e", (), 2)), each("Pow", 2, i64("e", (), 3)),
-    each("Pow", 1, i64("e", (3,), 2, 2, 2)), each("Pow", 9, i64("e", (3,), 2, 3, 2)),
+    each("Pow", 1, i64("e", (3,), 2, 2, 2), spread=True),
+    each("Pow", 9, i64("e", (3,), 2, 3, 2), spread=True),
     each("Pow", 4, Tensor("e", "float32", (), "constant", (0.5,))), each("Clip", 2, min=0.0, max=6.0),
     each("Clip", 1, None, ()), each("Clip", 0), each("Gelu", 8), each("Gelu", 12, approximate="tanh"),
     each(MS + "Gelu", 8), each(MS + "BiasGelu", 9, (3,)), each(MS + "FastGelu", 12), each(MS + "FastGelu", 13, (3,)),
@@ -364,7 +366,7 @@ TABLE = [
     each("SwiGLU", 12, (2, 3)), each("Dropout", 0, (), None), each(MS + "BiasDropout", 2, (3,), (2, 3)),
     each(MS + "BiasAdd", 2, (3,), (2, 3)),
     Row("CastLike", [(2, 3), Tensor("like", "float16", (100,))], (2, 3), Pointwise(6), vector=6, read=24),
-    Row("Add", [(1, 3), (4, 1)], (4, 3), Pointwise(12), vector=12, read=28, written=48),
+    Row("Add", [(1, 3), (4, 1)], (4, 3), Pointwise(12, True), vector=12, read=28, written=48),
     Row("DynamicQuantizeLinear", [(2, 3)], u8("y", 2, 3), Rows(1, 6, 1), vector=60),
     Row(MS + "QLinearAdd", [u8("a", 2, 3), (), (), u8("b", 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=60),
     Row(MS + "QLinearSigmoid", [u8("a", 2, 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=6 * 17),
