@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from onnxperf.fusions.placement import fed_on_host
 from onnxperf.graph import Graph, fresh
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
@@ -95,11 +96,12 @@ def lower(
 ) -> Kernels:
     """The kernels of a placed graph.
 
-    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device and
-    of outputs back, from and to pinned or pageable memory.
+    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device, but
+    for those that stay on the host, and of outputs back, from and to pinned or pageable memory.
     """
     rows = _Rows()
-    for t in graph.inputs if include_transfers else ():
+    staying = fed_on_host(graph)
+    for t in (t for t in graph.inputs if include_transfers and t.name not in staying):
         rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
     for o in graph.operators:
         after = rows.makers(o.present)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from onnxperf.fusions import placement
 from onnxperf.graph import Graph
 from onnxperf.lower import lower
 from onnxperf.runtimes import HOSTS, RUNTIMES, of_version
@@ -97,6 +98,13 @@ def test_transfers_of_inputs_and_outputs() -> None:
     late = lower(graph(op("a", "Relu", "x", "a"), view), ORT, include_transfers=True)
     launches, tail = late.host_seconds(HOST, HOSTS["server-2020"])
     assert (tail, launches[-1]) == (0, pytest.approx(HOST.walk_s + HOST.copy_s))
+
+
+def test_what_the_host_alone_reads_is_not_copied_to_the_device() -> None:
+    x, shape, y = Tensor("x", "float32", (4, 5), "input"), Tensor("k", "int64", (2,), "input"), tensor("y", 5, 4)
+    g = Graph("g", (Operator("r", "Reshape", (x, shape), (y,)),), (x, shape), (y,))
+    rows = lower(placement.place(g), ORT, include_transfers=True).rows
+    assert [k.name for k in rows] == ["x.h2d", "y.d2h"]
 
 
 def test_names_stay_apart() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
+from op_models import IN_PLACE, Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
 from op_models.pointwise import FLOPS
 
 MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
@@ -157,6 +157,12 @@ TABLE = [
     Row("LinearAttention", [(2, 6, 32), (2, 6, 16), (2, 6, 20), None, (2, 6, 2), (2, 6, 2)], (2, 6, 40),
         Gemm(4, 24, 10, 8), matrix=2 * 2 * 6 * 8 * 10 * (4 + 2 * 2), vector=2 * 6 * 2 * 10 * (8 + 2) + 4 * 24,
         attrs={"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "gated_delta"}),
+    Row("LinearAttention", [(2, 6, 32), (2, 6, 16), (2, 6, 20), None, (2, 6, 2), (2, 6, 2)], (2, 6, 40),
+        Gemm(4, 24, 10, 8), matrix=2 * 2 * 6 * 8 * 10 * (4 + 2 * 2), vector=2 * 6 * 2 * 10 * (8 + 2) + 4 * 24,
+        attrs={"q_num_heads": 4, "kv_num_heads": 2}),  # gated_delta is the default
+    Row("LinearAttention", [(2, 6, 16), (2, 6, 16), (2, 6, 20)], (2, 6, 20), Gemm(4, 12, 10, 8),
+        matrix=2 * 2 * 6 * 8 * 10 * (2 + 2),
+        attrs={"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}),
     Row(MS + "FusedMatMul", [(5, 2, 3, 4), (4, 2, 3, 7)], (2, 3, 5, 7), Gemm(6, 5, 7, 4), matrix=2 * 6 * 5 * 7 * 4,
         attrs={"transA": 0, "transBatchA": 1, "transBatchB": 1}),  # A as [m, stack, k]
     Row(MS + "FusedMatMul", [(4, 2, 3, 5), (4, 2, 3, 7)], (2, 3, 5, 7), Gemm(6, 5, 7, 4, True, False),
@@ -198,6 +204,8 @@ TABLE = [
         *attended(Attention(2, 4, 2, 6, 6, 8, 8, True), 9 + 1 + 1 + 6), attrs={"is_causal": 1, "softcap": 30.0}),
     Row("Attention", [(2, 6, 32), (2, 6, 32), (2, 6, 20), None, PAST, (2, 4, 10, 5)], None,
         *attended(Attention(2, 4, 4, 6, 16, 8, 5, False), 9), attrs={"q_num_heads": 4, "kv_num_heads": 4}),
+    Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 5), None, None, None, i64("filled", (2,), 10, 30)], None,
+        *attended(Attention(2, 4, 4, 1, 20, 8, 5, False), 9), read=4 * 2 * 4 * (8 + 20 * (8 + 5)) + 16),
     Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 8)], None,
         *attended(Attention(2, 4, 4, 1, 16, 8, 8, True), 10), attrs={"is_causal": 1, "left_window_size": 15}),
     Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 8)], None,
@@ -495,7 +503,13 @@ TABLE = [
     Row("GatherND", [(5, 4, 3), i64("ids", (5, 1))], (5, 3), Move(15, 3), read=60 + 40, attrs={"batch_dims": 1}),
     Row("ScatterElements", [(10, 4), i64("ids", (2, 4)), (2, 4)], (10, 4), Move(48, 5)),
     Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(52, 13)),
-    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 1, 4)], (2, 3, 9, 4), Move(240, 34)),
+    Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(12, 4), read=24 + 48, written=48,
+        attrs={IN_PLACE: 1}),
+    Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(12, 4), vector=12, read=48 + 24 + 48,
+        written=48, attrs={IN_PLACE: 1, "reduction": "add"}),
+    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 1, 4)], (2, 3, 9, 4), Move(24, 4), read=96, written=96),
+    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 5, 4), i64("at", (2,))], (2, 3, 9, 4), Move(120, 20), read=480 + 16,
+        written=480),
     Row("Expand", [(1, 3), i64("shape", (2,))], (5, 3), Move(15, 15)),
     Row("ConstantOfShape", [i64("shape", (2,))], (5, 3), Move(15, 15)),
     Row("EyeLike", [(4, 4)], (4, 4), Move(16, 16), read=0),
