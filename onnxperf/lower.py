@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from onnxperf.fusions.placement import fed_on_host
 from onnxperf.graph import Graph, fresh
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
-from op_models import Conv, Move, Operator, Tensor, Transfer, Work, work
+from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
@@ -95,11 +96,12 @@ def lower(
 ) -> Kernels:
     """The kernels of a placed graph.
 
-    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device and
-    of outputs back, from and to pinned or pageable memory.
+    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device, but
+    for those that stay on the host, and of outputs back, from and to pinned or pageable memory.
     """
     rows = _Rows()
-    for t in graph.inputs if include_transfers else ():
+    staying = fed_on_host(graph)
+    for t in (t for t in graph.inputs if include_transfers and t.name not in staying):
         rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
     for o in graph.operators:
         after = rows.makers(o.present)
@@ -183,6 +185,9 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")
+    multiple = runtime.policy.tensor_multiple
+    if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16" and (w.size.n % multiple or w.size.k % multiple):
+        w = replace(w, pipe="fp32")
     if runtime.policy.channels_last and isinstance(w.size, Conv):
         w = replace(w, size=w.size._replace(last=True))
     return w, assumed

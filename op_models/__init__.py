@@ -12,14 +12,14 @@ from op_models.core import (
     Transfer, Work, work,
 )  # fmt: skip
 from op_models.rules import (
-    Like, Outputs, bytes_only, caches, known, op, output_rule, shared_caches, work_of, work_or_bytes,
+    IN_PLACE, Like, Outputs, bytes_only, caches, known, op, output_rule, shared_caches, work_of, work_or_bytes,
 )  # fmt: skip
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "BITS", "FLOATS", "Attention", "Conv", "Gemm", "Like", "Move", "OpModelError", "Operator", "Outputs", "Pointwise",
-    "Recurrent", "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "caches", "known", "op", "output_rule",
-    "shared_caches", "work", "work_of", "work_or_bytes",
+    "BITS", "FLOATS", "IN_PLACE", "Attention", "Conv", "Gemm", "Like", "Move", "OpModelError", "Operator", "Outputs",
+    "Pointwise", "Recurrent", "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "caches", "known", "op",
+    "output_rule", "shared_caches", "work", "work_of", "work_or_bytes",
 ]  # fmt: skip

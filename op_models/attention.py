@@ -77,20 +77,24 @@ def length(past: Tensor | None) -> int:
 
 
 @op("ai.onnx.preview::FlexAttention", inputs=(0, 1, 2))
-@op("Attention", "tensorrt::Attention")
+@op("Attention", "tensorrt::Attention", inputs=(0, 1, 2, 3, 4, 6))
 def attention(
-    op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, *, q_num_heads: int = 1,
-    kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
+    op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, filled: Maybe = None, *,
+    q_num_heads: int = 1, kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
 ) -> Work:  # fmt: skip
-    """2 B heads q (past + k) (dim + dim_v); a boolean mask costs 1 per score, as one that is added."""
+    """2 B heads q (past + k) (dim + dim_v); a boolean mask costs 1 per score, as one that is added; of a cache the mean
+    of what is `filled` counts, where that is known."""
     heads, queries, dim = layout(q, q_num_heads)
     kv_heads, new, _ = layout(k, kv_num_heads)
-    keys = length(past) + new
+    keys, read = length(past) + new, {}
+    if filled is not None and filled.value:
+        keys = min(keys, max(round(sum(filled.value) / len(filled.value)), 0))
+        read = {i: t.size // max(new, 1) * keys for i, t in ((1, k), (2, v))}
     if is_causal and left_window_size >= 0:
         keys = min(keys, left_window_size + queries)
     dim_v = layout(v, kv_num_heads)[2]
     size = Attention(q.shape[0], heads, kv_heads, queries, keys, dim, dim_v, bool(is_causal))
-    return attend(op, size, masks=given(mask), softcap=softcap)
+    return attend(op, size, masks=given(mask), softcap=softcap, read=read)
 
 
 def attention_outputs(

@@ -144,9 +144,13 @@ class Rows(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """One thread per output element, without reuse of data."""
+    """Each output element by itself, without reuse of data.
+
+    `spread` says that an operand is spread over axes that it lacks, so that the place of every element is computed.
+    """
 
     elements: int
+    spread: bool = False
 
 
 class Move(NamedTuple):

@@ -10,15 +10,16 @@ from dataclasses import replace
 from math import prod
 
 from op_models.core import Maybe, Move, Operator, Tensor, Work, work
-from op_models.rules import Outputs, as_first, op
+from op_models.rules import Outputs, as_first, op, shared_caches
 
 
 def moved(
-    op: Operator, run: int, *, elements: int | None = None, vector: int = 0, read: dict[int, int] | None = None
-) -> Work:
+    op: Operator, run: int, *, elements: int | None = None, vector: int = 0, read: dict[int, int] | None = None,
+    written: dict[int, int] | None = None,
+) -> Work:  # fmt: skip
     """Movement of `elements` (by default those of the outputs) in runs of `run` contiguous ones."""
     total = sum(t.size for t in op.outputs) if elements is None else elements
-    return work(op, Move(total, max(run, 1)), vector=vector, read=read)
+    return work(op, Move(total, max(run, 1)), vector=vector, read=read, written=written)
 
 
 def shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
@@ -216,9 +217,15 @@ def gather_nd(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) 
 
 
 def scattered(op: Operator, x: Tensor, updates: Tensor, pieces: int, reduction: str = "none") -> Work:
-    """A contiguous copy of the data, then the updates in `pieces`; a reduction is 1 per updated element."""
-    elements = x.size + updates.size
+    """A contiguous copy of the data, then the updates in `pieces`; a reduction is 1 per updated element.
+
+    Where the result is the data's own buffer nothing is copied: the updates alone are written, and read where reduced.
+    """
     vector = updates.size if reduction != "none" else 0
+    if shared_caches(op):
+        run, read, written = updates.size // max(pieces, 1), {0: vector}, {0: updates.size}
+        return moved(op, run, elements=updates.size, vector=vector, read=read, written=written)
+    elements = x.size + updates.size
     return moved(op, elements // (1 + pieces), elements=elements, vector=vector)
 
 
@@ -229,9 +236,9 @@ def scatter(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduct
     return scattered(op, x, updates, pieces, reduction)
 
 
-@op("TensorScatter")
+@op("TensorScatter", continued={0: 0})
 def tensor_scatter(op: Operator, x: Tensor, updates: Tensor, *, axis: int = -2) -> Work:
-    """A copy of the cache, and a piece for each contiguous run of updated positions."""
+    """A piece for each contiguous run of updated positions: the cache is one buffer before and behind the operator."""
     return scattered(op, x, updates, prod(updates.shape[:axis]))
 
 

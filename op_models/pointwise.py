@@ -93,7 +93,12 @@ def activated(activation: str) -> int:
 
 def costing(op: Operator, flops: int) -> Work:
     """Pointwise work with this number of vector FLOPs per output element."""
-    return work(op, Pointwise(op.out.size), vector=op.out.size * flops)
+    return work(op, Pointwise(op.out.size, spread(op)), vector=op.out.size * flops)
+
+
+def spread(op: Operator) -> bool:
+    """Whether an operand of an ONNX operator is spread over axes of the result; a single number needs no place."""
+    return "::" not in op.type and any(t.size > 1 and t.shape != op.out.shape for t in op.present)
 
 
 def half(x: Tensor) -> Outputs:

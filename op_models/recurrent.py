@@ -35,7 +35,7 @@ def recurrent(
 @op("LinearAttention", "com.microsoft::LinearAttention")
 def linear_attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, past: Maybe = None, decay: Maybe = None, beta: Maybe = None, *,
-    q_num_heads: int, kv_num_heads: int, update_rule: str = "linear",
+    q_num_heads: int, kv_num_heads: int, update_rule: str = "gated_delta",
 ) -> Work:  # fmt: skip
     """2 B T dim dim_v for each query head, and for each update of a state (twice that with a delta rule)."""
     batch, steps, hidden = k.shape

@@ -16,6 +16,7 @@ from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 
 #: An operator type: of ai.onnx its name alone, of another domain with that in front.
 TYPE = re.compile(r"(?!ai\.onnx::)([^:\s]+::)?[^:\s]+")
+IN_PLACE = "in place"  # the attribute by which a runtime says that the first output is the first input's buffer
 Inputs = Sequence[Tensor | None]
 Attributes = Mapping[str, Any]
 Outputs = Sequence[tuple[str, tuple[int, ...]] | None]  # the dtype and the shape of each output; None: not known
@@ -141,12 +142,14 @@ def caches(type: str) -> Mapping[int, int]:
 
 
 def shared_caches(op: Operator) -> dict[int, int]:
-    """The outputs, by position, that are the buffer of an input, with that input: caches that do not grow.
+    """The outputs, by position, that are the buffer of an input, with that input: caches that do not grow, and the
+    result of an operator that its runtime lets work IN_PLACE.
 
     A present cache as long as its past is the past's own buffer, in which the new positions are written; a longer one
     is another buffer.
     """
-    pairs = ((o, i) for o, i in caches(op.type).items() if o < len(op.outputs) and i < len(op.inputs))
+    known = {0: 0} if IN_PLACE in op.attrs else caches(op.type)
+    pairs = ((o, i) for o, i in known.items() if o < len(op.outputs) and i < len(op.inputs))
     return {o: i for o, i in pairs if (past := op.inputs[i]) is not None and past.shape == op.outputs[o].shape}
 
 

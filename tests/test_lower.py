@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from onnxperf.fusions import placement
 from onnxperf.graph import Graph
 from onnxperf.lower import lower
-from onnxperf.runtimes import HOSTS, RUNTIMES
+from onnxperf.runtimes import HOSTS, RUNTIMES, of_version
 from op_models import Operator, Tensor
 
 ORT = RUNTIMES["ort-cuda"]
@@ -42,6 +43,19 @@ def test_edges_lead_through_views_and_the_host() -> None:
     ).rows
     assert [(k.name, k.after) for k in rows] == [("a", ()), ("b", ()), ("c", (0, 1)), ("d", (0, 2))]
     assert not any(k.blocks for k in rows)
+
+
+@pytest.mark.parametrize(
+    ("version", "k", "n", "pipe"),
+    [
+        ("1.6", 768, 50257, "fp32"), ("1.6", 129, 64, "fp32"), ("1.6", 768, 50264, "tensor_fp16"),
+        ("1.12", 768, 50257, "tensor_fp16"),
+    ],
+)  # fmt: skip
+def test_cuda_10_has_no_kernels_for_odd_sizes_on_tensor_cores(version: str, k: int, n: int, pipe: str) -> None:
+    a, b, y = (Tensor(name, "float16", shape) for name, shape in (("x", (3, k)), ("b", (k, n)), ("y", (3, n))))
+    g = Graph("g", (Operator("p", "MatMul", (a, b), (y,)),), (a, b), (y,))
+    assert lower(g, of_version(ORT, version)).rows[0].work.pipe == pipe
 
 
 def test_host_time_is_spent_before_the_launch_that_follows() -> None:
@@ -84,6 +98,13 @@ def test_transfers_of_inputs_and_outputs() -> None:
     late = lower(graph(op("a", "Relu", "x", "a"), view), ORT, include_transfers=True)
     launches, tail = late.host_seconds(HOST, HOSTS["server-2020"])
     assert (tail, launches[-1]) == (0, pytest.approx(HOST.walk_s + HOST.copy_s))
+
+
+def test_what_the_host_alone_reads_is_not_copied_to_the_device() -> None:
+    x, shape, y = Tensor("x", "float32", (4, 5), "input"), Tensor("k", "int64", (2,), "input"), tensor("y", 5, 4)
+    g = Graph("g", (Operator("r", "Reshape", (x, shape), (y,)),), (x, shape), (y,))
+    rows = lower(placement.place(g), ORT, include_transfers=True).rows
+    assert [k.name for k in rows] == ["x.h2d", "y.d2h"]
 
 
 def test_names_stay_apart() -> None:

@@ -35,6 +35,7 @@ PARAMETERS = (
 )
 WEIGHT = 100.0  # how many rows the data count for, so that priors bind
 USUAL = {p.path: p.start for p in PARAMETERS}
+SHARE = 0.9  # of the host's time: kernels that take longer, in runs of kernels 10% off, may be what a run waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class HostRun:
 
     @property
     def waits(self) -> bool:
-        """Whether kernels take less than launching them usually does: then the run tells of the host."""
+        """Whether kernels take clearly less than launching them usually does: then the run tells of the host."""
         costs = self.costs(USUAL)
-        return self.kernels_s < costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpu)[0])
+        return self.kernels_s < SHARE * (costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpu)[0]))
 
     def seconds(self, values: Mapping[str, float]) -> float:
         """The length of the run."""

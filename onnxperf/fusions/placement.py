@@ -8,6 +8,7 @@ host although it has one follows fallback_cpu_capability.cc. Both were compared 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from onnxperf.graph import Graph, Note
-from op_models import BITS, Operator, Tensor
+from op_models import BITS, IN_PLACE, Operator, Tensor
 
 FREE = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Optional", "OptionalGetElement"}
@@ -30,6 +31,7 @@ NEVER_SMALL = UNKNOWN_TO_CPU | {"float16"}
 CELLS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Gemm", "Conv", "ConvTranspose"})
 SMALL = 100  # elements at most of a constant that both sides can read without a copy
+SCATTERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})  # may write into the buffer of what they change
 MEMCPY = {"h2d": "MemcpyFromHost", "d2h": "MemcpyToHost"}
 
 Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
@@ -38,9 +40,18 @@ Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
 def place(graph: Graph) -> Graph:
     """Views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host; copies go between the two.
 
-    A tensor crosses only once each way. The notes `host-fallback` and `no-kernel` name what has no kernel.
+    A tensor crosses only once each way. Inputs of the graph that are read on the host are fed there, as ONNX Runtime
+    asks for them. The notes `host-fallback` and `no-kernel` name what has no kernel.
     """
-    host: set[str] = set()  # tensors in host memory
+    fed = {t.name for t in graph.inputs}
+    on_device = _placed(graph, frozenset())
+    read = {o.present[0].name for o in on_device.operators if o.type == MEMCPY["d2h"]}
+    return _in_place(_placed(graph, frozenset(fed & read)) if fed & read else on_device)
+
+
+def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
+    """The graph with operators placed and copies inserted, its inputs `on_host` in host memory."""
+    host = set(on_host)  # tensors in host memory
     light: set[str] = set()  # shapes and what is computed from them: their readers run on the host as well
     inputs = {t.name for t in graph.inputs}
     maker: dict[str, Operator] = {}
@@ -58,19 +69,19 @@ def place(graph: Graph) -> Graph:
         return copied[t.name, way]
 
     for o in graph.operators:
-        on_host = range(*_table()["host_inputs"].get(o.type, (0, 0)))
+        read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
         there = has_kernel(o)
         if not there:
             dtype = next((t.dtype for t in (*o.present, *o.outputs)), "")
             lacking.setdefault((o.type, dtype), []).extend(o.nodes)
             there = _refused(o.type, dtype)
-        preferred = there and _prefers_host(o, on_host, light, inputs)
+        preferred = there and _prefers_host(o, read_there, light, inputs)
         if preferred or not there:
-            on_host = range(len(o.inputs))
+            read_there = range(len(o.inputs))
         moved = list(o.inputs)
         for i, t in enumerate(o.inputs):
-            if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in on_host):
-                moved[i] = cross(t, o, "d2h" if i in on_host else "h2d")
+            if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
+                moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
         at_home = preferred or not there or o.type in HOST_OUTPUTS
         where = "host" if at_home or o.type in FLOW else "free" if o.type in FREE else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
@@ -83,6 +94,36 @@ def place(graph: Graph) -> Graph:
         placed.append(o)
     notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
     return replace(graph, operators=tuple(placed), notes=(*graph.notes, *notes))
+
+
+def _in_place(graph: Graph) -> Graph:
+    """Scatters write into their data's own buffer where nothing else reads it and it is the run's own, as ONNX Runtime
+    plans its memory: neither an input nor an output of the graph, nor stored, nor a view of what may be one of these.
+    """
+    uses = Counter(t.name for o in graph.operators for t in o.present)
+    uses.update(t.name for t in graph.outputs)
+    own = {t.name for o in graph.operators if o.place == "gpu" for t in o.outputs}
+    given = {t.name for t in graph.outputs}
+
+    def changed(o: Operator) -> Operator:
+        data = o.inputs[0] if o.type in SCATTERS and o.place == "gpu" else None
+        fits = data is not None and data.name in own and uses[data.name] == 1 and o.out.name not in given
+        return replace(o, attrs={**o.attrs, IN_PLACE: 1}) if fits else o
+
+    return replace(graph, operators=tuple(map(changed, graph.operators)))
+
+
+def fed_on_host(graph: Graph) -> frozenset[str]:
+    """The inputs of a placed graph that only the host reads, or a copy to the device that the graph has."""
+    there, here = set[str](), set[str]()
+    for o in graph.operators:
+        read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
+        if o.type == MEMCPY["h2d"] or (o.place == "host" and o.type not in HOST_OUTPUTS):
+            read_there = range(len(o.inputs))
+        for i, t in enumerate(o.inputs):
+            if t is not None:
+                (there if i in read_there else here).add(t.name)
+    return frozenset({t.name for t in graph.inputs} & there - here)
 
 
 def _prefers_host(o: Operator, on_host: range, light: set[str], inputs: set[str]) -> bool:

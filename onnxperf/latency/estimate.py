@@ -72,14 +72,14 @@ def estimate(
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
     terms, floor_s = _estimated(work_list, cards, method.times, stored)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    work_joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
-    joules = repeats * work_joules[rows]
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
+    full_clock = repeats * corrections * terms.seconds[rows]
+    busy = _tensor_share(work_list, full_clock, rows, cards)
+    joules = repeats * energy(work_list, cards, dram_share(stored, cards), terms.executed_share, busy)[rows]
     factor = np.ones((len(devices),))
     if method.power_limit:
-        at_full_clock = (repeats * corrections * terms.seconds[rows])[~transfer].sum(axis=0)
-        factor = slowdown(at_full_clock, joules[~transfer].sum(axis=0), cards)[0]
+        factor = slowdown(full_clock[~transfer].sum(axis=0), joules[~transfer].sum(axis=0), cards)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
@@ -94,6 +94,17 @@ def estimate(
         occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
         transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),
     )  # fmt: skip
+
+
+def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards: Cards) -> Array:
+    """The share of all kernels' seconds [n, g] in which each device has tensor cores at work [g]; 1 where none has.
+
+    rows [n]: the index of each kernel's work in the list.
+    """
+    products = np.array([[w.matrix_flops > 0] for w in work_list], dtype=bool).reshape(len(work_list), 1)
+    on_tensor = (cards.tensor([w.pipe for w in work_list]) & products)[rows]
+    at_work = (seconds * on_tensor).sum(axis=0)
+    return np.asarray(np.where(at_work > 0, at_work / np.maximum(seconds.sum(axis=0), 1e-30), 1.0))
 
 
 def _of_sum(

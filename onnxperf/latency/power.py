@@ -15,12 +15,12 @@ from op_models import Transfer, Work
 
 def energy(
     work_list: Sequence[Work], cards: Cards, dram_share: Array,
-    executed_share: Array | float = 1.0,
+    executed_share: Array | float = 1.0, busy: Array | float = 1.0,
 ) -> Array:  # fmt: skip
     """Joules of one run of each work on each card, [n, g].
 
     dram_share [n, g]: the part of the weights that comes from DRAM; executed_share: the part of its matrix FLOPs that
-    the algorithm executes.
+    the algorithm executes; busy [g]: the share of its time in which the run has tensor cores at work.
 
     A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
     cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
@@ -37,7 +37,7 @@ def energy(
     weights = column([w.weight_bytes for w in work_list])
     moving = column([w.bytes - w.weight_bytes for w in work_list])
     in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
-    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, per_flop)
+    per_matrix_flop = executed_share * _per_tensor_flop(work_list, cards, per_flop, busy)
     arithmetic = column([w.matrix_flops for w in work_list]) * per_matrix_flop
     arithmetic = arithmetic + column([w.vector_flops for w in work_list]) * per_flop
     per_byte = [coef["pJ_per_byte"].get(x.memory_kind, coef["pJ_per_byte"]["other"]) for x in cards.devices]
@@ -60,16 +60,17 @@ def slowdown(seconds: Array, joules: Array, cards: Cards) -> Array:
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
 
-def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: Array) -> Array:
+def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: Array, busy: Array | float) -> Array:
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
     the process node being that of vector units. R: FP16 FLOPs a clock and SM, as larger units use an operand more
-    often; f: the clock that the power limit leaves to the tensor cores alone, as a slower clock takes less voltage.
+    often; f: the clock that the power limit leaves to tensor cores that are `busy` for a share of the time, as a slower
+    clock takes less voltage. Where they wait for other kernels half of the time, they have twice the watts.
     """
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
-    watts = available(cards)[0]
+    watts = np.broadcast_to(available(cards)[0] / busy, len(cards.devices))
     for j, device in enumerate(cards.devices):
         whole_rate = float(cards.whole_rate(["tensor_fp16"])[0, j]) if "tensor_fp16" in device.dense_flops else 0.0
         for name, i in pipes.items():

@@ -27,19 +27,23 @@ def traffic(
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
 
-def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float) -> KernelTerms:
-    """Kernels of one thread an element that move `nbytes`, and issue `slots` instructions beside their FLOPs.
+def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float) -> KernelTerms:
+    """Kernels whose threads take `each` elements at once, move `nbytes`, and issue `slots` beside their FLOPs.
 
     FLOPs here are those of `op_models.pointwise`, where a division or an exponential counts 4; each takes several
     instructions, and a scheduler issues one for 32 threads a clock (Pascal's GP100 has two schedulers an SM, others
     four). Source: pow, tanh and gelu on NeuSight's cards.
+
+    latency: threads that fill the card wait for a trip to memory, `trip_s`, then the next take their place. It shows
+    where they ask for few bytes: elements of 2 bytes, or one element a thread.
     """
     coef = cards.constants.pointwise
     memory, dram_bytes = traffic(nbytes, cards, coef["norm"])
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
+    latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory
     detail = {"DRAM bytes": dram_bytes}
-    return with_floor(compute, memory, coef["floor_s"], works["elements"], coef["norm"], cards, detail)
+    return with_floor(compute, memory, coef["floor_s"], works["elements"], coef["norm"], cards, detail, latency)
 
 
 def with_floor(

@@ -38,4 +38,9 @@ CUDA_112 = replace(
     place=lambda graph: apart(place(graph), fused=False),
     describe="ONNX Runtime until 1.12, CUDA provider, inputs and outputs bound on the device",
 )
-RUNTIME = replace(CUDA, versions={"1.12": CUDA_112})
+#: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
+CUDA_16 = replace(
+    CUDA_112, policy=replace(CUDA.policy, tensor_multiple=8),
+    describe="ONNX Runtime until 1.6, CUDA provider, inputs and outputs bound on the device",
+)  # fmt: skip
+RUNTIME = replace(CUDA, versions={"1.6": CUDA_16, "1.12": CUDA_112})

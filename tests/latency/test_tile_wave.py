@@ -91,6 +91,18 @@ def test_a_small_card_is_slowed_by_its_power_limit() -> None:
     assert np.allclose(e.seconds[:, 0], once.seconds[:, 0] * e.power_factor[0])
 
 
+def test_tensor_cores_that_wait_for_other_kernels_have_more_watts_and_a_faster_clock() -> None:
+    """A FLOP of theirs takes more energy then, up to what it takes at full clock."""
+    product, stream = gemm(8192, 8192, 8192), Work(Pointwise(10**8), "float16", "fp16", 10**8, 10**8, 0)
+    joules = []
+    for repeat in (0, 20, 1000, 100_000):
+        rows = (Kernel("p", "MatMul", (), product), Kernel("s", "Relu", (), stream, repeat=repeat))
+        joules.append(estimate(Kernels(rows, (), 10**10), [T4, A100]).joules[0])
+    t4, a100 = np.transpose(joules)
+    assert 1.2 * t4[0] < t4[1] < 0.8 * t4[2] == 0.8 * t4[3]
+    assert a100[3] < 1.2 * a100[0]
+
+
 def test_depthwise_convolutions_do_not_use_tiles() -> None:
     width, positions = 4, 112 * 112
     nbytes = width * 32 * positions

@@ -47,6 +47,23 @@ def test_a_stream_that_is_still_in_l2_beats_dram() -> None:
     assert seconds(small, L4) < small.bytes / L4.bandwidth_Bps
 
 
+def test_one_short_element_a_thread_leaves_bandwidth_idle_where_an_sm_has_much() -> None:
+    """Halves moved one by one wait for trips to memory on A100, hardly on L4."""
+    n = 10**9
+    one_by_one, in_fours = (Work(Move(n, run), "float16", "fp16", 2 * n, 2 * n, 0) for run in (64, n))
+    slower = [seconds(one_by_one, card) / seconds(in_fours, card) for card in (A100, V100, L4)]
+    assert slower[0] > 1.2 and slower[0] > slower[1] > slower[2] < 1.1
+    assert seconds(one_by_one, A100) > n / (A100.threads_per_sm * A100.sms) * shipped().pointwise["trip_s"]
+
+
+def test_an_operand_that_is_spread_costs_the_places_of_all_elements() -> None:
+    """Three divisions an element: as long as the bytes on A100, little beside them on T4."""
+    n = 10**9
+    alike, spread = (Work(Pointwise(n, s), "float16", "fp16", 2 * n, 2 * n, 0, 0, n) for s in (False, True))
+    slower = [seconds(spread, card) / seconds(alike, card) for card in (A100, T4)]
+    assert slower[0] > 1.15 and slower[1] < 1.1
+
+
 def test_normalisation_reads_rows_twice_where_those_in_flight_exceed_l2() -> None:
     """Three trips to DRAM in place of two: 4 MB of L2 hold 56 x 16 rows of 256 elements, and not of 8192."""
     d = Cards([P100, V100, A100], shipped())

@@ -280,7 +280,7 @@ def scattered(draw: Draw) -> Case:
 
 def written(draw: Draw) -> Case:
     shape = dims(draw, 2)
-    return Case([shape, (*shape[:-2], draw(DIM), shape[-1])], [shape])
+    return Case([shape, (*shape[:-2], draw(DIM), shape[-1])], [shape], partial=True, written=False)
 
 
 def attention(draw: Draw) -> Case:

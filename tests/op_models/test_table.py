@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
+from op_models import IN_PLACE, Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
 from op_models.pointwise import FLOPS
 
 MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
@@ -51,9 +51,9 @@ def boolean(*shape: int) -> Tensor:
     return Tensor("flags", "bool", shape)
 
 
-def each(type: str, flops: int, *others: Any, **attrs: Any) -> Row:
-    """An elementwise operator on six elements, with so many FLOPs for each."""
-    return Row(type, [(2, 3), *others], (2, 3), Pointwise(6), vector=6 * flops, attrs=attrs)
+def each(type: str, flops: int, *others: Any, spread: bool = False, **attrs: Any) -> Row:
+    """An elementwise operator on six elements, with so many FLOPs for each; `spread` as in `Pointwise`."""
+    return Row(type, [(2, 3), *others], (2, 3), Pointwise(6, spread), vector=6 * flops, attrs=attrs)
 
 
 def attended(size: Attention, score: int, *, matrix: int = 0, vector: int = 0) -> tuple[Attention, int, int]:
@@ -157,6 +157,12 @@ TABLE = [
     Row("LinearAttention", [(2, 6, 32), (2, 6, 16), (2, 6, 20), None, (2, 6, 2), (2, 6, 2)], (2, 6, 40),
         Gemm(4, 24, 10, 8), matrix=2 * 2 * 6 * 8 * 10 * (4 + 2 * 2), vector=2 * 6 * 2 * 10 * (8 + 2) + 4 * 24,
         attrs={"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "gated_delta"}),
+    Row("LinearAttention", [(2, 6, 32), (2, 6, 16), (2, 6, 20), None, (2, 6, 2), (2, 6, 2)], (2, 6, 40),
+        Gemm(4, 24, 10, 8), matrix=2 * 2 * 6 * 8 * 10 * (4 + 2 * 2), vector=2 * 6 * 2 * 10 * (8 + 2) + 4 * 24,
+        attrs={"q_num_heads": 4, "kv_num_heads": 2}),  # gated_delta is the default
+    Row("LinearAttention", [(2, 6, 16), (2, 6, 16), (2, 6, 20)], (2, 6, 20), Gemm(4, 12, 10, 8),
+        matrix=2 * 2 * 6 * 8 * 10 * (2 + 2),
+        attrs={"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}),
     Row(MS + "FusedMatMul", [(5, 2, 3, 4), (4, 2, 3, 7)], (2, 3, 5, 7), Gemm(6, 5, 7, 4), matrix=2 * 6 * 5 * 7 * 4,
         attrs={"transA": 0, "transBatchA": 1, "transBatchB": 1}),  # A as [m, stack, k]
     Row(MS + "FusedMatMul", [(4, 2, 3, 5), (4, 2, 3, 7)], (2, 3, 5, 7), Gemm(6, 5, 7, 4, True, False),
@@ -198,6 +204,8 @@ TABLE = [
         *attended(Attention(2, 4, 2, 6, 6, 8, 8, True), 9 + 1 + 1 + 6), attrs={"is_causal": 1, "softcap": 30.0}),
     Row("Attention", [(2, 6, 32), (2, 6, 32), (2, 6, 20), None, PAST, (2, 4, 10, 5)], None,
         *attended(Attention(2, 4, 4, 6, 16, 8, 5, False), 9), attrs={"q_num_heads": 4, "kv_num_heads": 4}),
+    Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 5), None, None, None, i64("filled", (2,), 10, 30)], None,
+        *attended(Attention(2, 4, 4, 1, 20, 8, 5, False), 9), read=4 * 2 * 4 * (8 + 20 * (8 + 5)) + 16),
     Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 8)], None,
         *attended(Attention(2, 4, 4, 1, 16, 8, 8, True), 10), attrs={"is_causal": 1, "left_window_size": 15}),
     Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 8)], None,
@@ -347,16 +355,18 @@ TABLE = [
         ("MoE", {}), ("MoE", {"third": True}), ("QMoE", {"packed": 2}), ("QMoE", {"expert_weight_bits": 8}),
     )),
     # elementwise
-    each("Relu", 1), each("Add", 1, (3,)), each("Equal", 1, ()), each("Cast", 1), each("Where", 1, (2, 3), ()),
+    each("Relu", 1), each("Add", 1, (3,), spread=True), each("Equal", 1, ()), each("Cast", 1),
+    each("Where", 1, (2, 3), ()),
     each("BitShift", 1, (2, 3)), each("IsNaN", 1), each("Div", 4, ()), each("Erf", 4), each("Sqrt", 4),
     each("Sigmoid", 10), each("Softplus", 9), each("Mish", 14), each("Elu", 7), each("Celu", 10), each("Selu", 8),
     each("HardSwish", 5), each("HardSigmoid", 4), each("LeakyRelu", 2), each("Shrink", 2),
     each("Pow", 0, i64("e", (), 1)),
     Row(MS + "BiasSplitGelu", [(2, 6), (6,)], (2, 3), Pointwise(6), vector=6 * 11),
     each("PRelu", 2, (1,)), each("Mod", 7, ()), each("Softsign", 6), each("QuantizeLinear", 8, (), ()),
-    each("DequantizeLinear", 2, ()), each("Sum", 2, (3,), ()), each("Max", 0), each("Mean", 2, (2, 3)),
+    each("DequantizeLinear", 2, ()), each("Sum", 2, (3,), (), spread=True), each("Max", 0), each("Mean", 2, (2, 3)),
     each("Pow", 9, ()), each("Pow", 1, i64("e", (), 2)), each("Pow", 2, i64("e", (), 3)),
-    each("Pow", 1, i64("e", (3,), 2, 2, 2)), each("Pow", 9, i64("e", (3,), 2, 3, 2)),
+    each("Pow", 1, i64("e", (3,), 2, 2, 2), spread=True),
+    each("Pow", 9, i64("e", (3,), 2, 3, 2), spread=True),
     each("Pow", 4, Tensor("e", "float32", (), "constant", (0.5,))), each("Clip", 2, min=0.0, max=6.0),
     each("Clip", 1, None, ()), each("Clip", 0), each("Gelu", 8), each("Gelu", 12, approximate="tanh"),
     each(MS + "Gelu", 8), each(MS + "BiasGelu", 9, (3,)), each(MS + "FastGelu", 12), each(MS + "FastGelu", 13, (3,)),
@@ -364,7 +374,7 @@ TABLE = [
     each("SwiGLU", 12, (2, 3)), each("Dropout", 0, (), None), each(MS + "BiasDropout", 2, (3,), (2, 3)),
     each(MS + "BiasAdd", 2, (3,), (2, 3)),
     Row("CastLike", [(2, 3), Tensor("like", "float16", (100,))], (2, 3), Pointwise(6), vector=6, read=24),
-    Row("Add", [(1, 3), (4, 1)], (4, 3), Pointwise(12), vector=12, read=28, written=48),
+    Row("Add", [(1, 3), (4, 1)], (4, 3), Pointwise(12, True), vector=12, read=28, written=48),
     Row("DynamicQuantizeLinear", [(2, 3)], u8("y", 2, 3), Rows(1, 6, 1), vector=60),
     Row(MS + "QLinearAdd", [u8("a", 2, 3), (), (), u8("b", 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=60),
     Row(MS + "QLinearSigmoid", [u8("a", 2, 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=6 * 17),
@@ -493,7 +503,13 @@ TABLE = [
     Row("GatherND", [(5, 4, 3), i64("ids", (5, 1))], (5, 3), Move(15, 3), read=60 + 40, attrs={"batch_dims": 1}),
     Row("ScatterElements", [(10, 4), i64("ids", (2, 4)), (2, 4)], (10, 4), Move(48, 5)),
     Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(52, 13)),
-    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 1, 4)], (2, 3, 9, 4), Move(240, 34)),
+    Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(12, 4), read=24 + 48, written=48,
+        attrs={IN_PLACE: 1}),
+    Row("ScatterND", [(10, 4), i64("ids", (3, 1)), (3, 4)], (10, 4), Move(12, 4), vector=12, read=48 + 24 + 48,
+        written=48, attrs={IN_PLACE: 1, "reduction": "add"}),
+    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 1, 4)], (2, 3, 9, 4), Move(24, 4), read=96, written=96),
+    Row("TensorScatter", [(2, 3, 9, 4), (2, 3, 5, 4), i64("at", (2,))], (2, 3, 9, 4), Move(120, 20), read=480 + 16,
+        written=480),
     Row("Expand", [(1, 3), i64("shape", (2,))], (5, 3), Move(15, 15)),
     Row("ConstantOfShape", [i64("shape", (2,))], (5, 3), Move(15, 15)),
     Row("EyeLike", [(4, 4)], (4, 4), Move(16, 16), read=0),

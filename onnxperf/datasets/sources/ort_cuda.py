@@ -37,16 +37,19 @@ UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offl
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
 #: Of graphs that ran, which have their types.
 GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
-FUSED_SINCE = (1, 13)  # attention in half precision is one kernel
+#: The last releases of what the runtime was: CUDA 11 came with 1.7, attention in FP16 as one kernel with 1.13.
+UNTIL = {(1, 6): "1.6", (1, 12): "1.12"}
 
 
 def ort_version(version: str) -> str | None:
-    """The release to predict for: "1.12" up to that one, None for later ones; one in development counts as the one
-    before.
+    """The release to predict for: that of UNTIL which is the next or the same, None for later ones; one in development
+    counts as the one before.
     """
     found = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
-    major, minor = (int(found[1]), int(found[2]) - bool(found[3])) if found else FUSED_SINCE
-    return None if (major, minor) >= FUSED_SINCE else "1.12"
+    if not found:
+        return None
+    release = int(found[1]), int(found[2]) - bool(found[3])
+    return next((name for last, name in UNTIL.items() if release <= last), None)
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:

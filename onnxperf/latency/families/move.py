@@ -25,7 +25,7 @@ def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     nbytes = works.bytes * (1 + waste) / 2
     strided = works["run"] < works["elements"]
     slots = coef["address_slots"] * strided * works["elements"]
-    return elementwise(works, cards, nbytes, slots)
+    return elementwise(works, cards, nbytes, slots, np.where(strided, 1, coef["each"]))
 
 
 def processor_move(works: Works, cards: Cards, fetch: Array) -> KernelTerms:

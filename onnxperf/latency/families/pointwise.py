@@ -12,8 +12,10 @@ from op_models import Pointwise
 
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Traffic, or the instructions of one thread an element, whichever takes longer."""
-    return elementwise(works, cards, works.bytes, 0.0)
+    """Traffic, or the instructions of all elements, or the trips to memory, whichever takes longest."""
+    coef = cards.constants.pointwise
+    slots = coef["address_slots"] * works["spread"] * works["elements"]
+    return elementwise(works, cards, works.bytes, slots, coef["each"])
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"
