@@ -106,8 +106,9 @@ class Models:
     not taken, by reason. drawn: whether the shipped sample holds a record; graph: the column that names a record's
     graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
     same count alike; None: scores are of each card, then their mean. constants: "host" where the host's costs are
-    fitted to these very runs; else nothing is. published: predictions that were published beside the measurements, by
-    the name of the method, with the heading of their column; spare: headings that go first where lines are short.
+    fitted to these very runs, "range" where only how wide ranges of whole runs are comes from them; else nothing does;
+    fitted: the runs that tell of these constants. published: predictions that were published beside the measurements,
+    by the name of the method, with the heading of their column; spare: headings that go first where lines are short.
     """
 
     file: str
@@ -119,6 +120,7 @@ class Models:
     graph: str = ""
     apart: Callable[[MeasuredRun], str] | None = None
     constants: str = ""
+    fitted: Callable[[MeasuredRun], bool] = lambda run: True
     published: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 

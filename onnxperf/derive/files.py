@@ -11,7 +11,7 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.datasets import Table, datasets, files
-from onnxperf.derive import host
+from onnxperf.derive import host, whole_runs
 from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.intervals import Misses, intervals
 from onnxperf.derive.passes import SETS, Derived, generation, rounded
@@ -86,9 +86,15 @@ def _of_set(
 
 
 def _host(data: Path, known: Mapping[str, Any]) -> list[str]:
-    """The host's costs, beside kernels with the constants `known`; and without each group of runs."""
+    """The host's costs and the ranges of whole runs, beside kernels with the constants `known`; and without each group
+    of runs.
+    """
     lines: list[str] = []
-    for group, values in host.derive(data, assumed().having(known)).items():
+    constants = assumed().having(known)
+    derived = host.derive(data, constants)
+    ranges = whole_runs.derive(data, constants.having(derived.get("", {})))
+    for group in sorted({*derived, *ranges}):
+        values = {**derived.get(group, {}), **ranges.get(group, {})}
         found, meaning = {path: rounded(v) for path, v in values.items()}, _meaning(host.PARAMETERS)
         lines += _table(f"without.{group}", found, {}) if group else _table("constants", found, meaning)
     return lines

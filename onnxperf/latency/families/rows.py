@@ -93,7 +93,8 @@ def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Gr
     has room, in parts of `split_elements` at least, at the price of a second kernel.
     """
     wanted = 2 ** np.ceil(np.log2(kind.width / coef["elements_per_thread"]))
-    threads = np.clip(wanted, np.where(kind.reduction, 32, 128), 1024)
+    of_short_row = np.minimum(2 ** np.ceil(np.log2(kind.width)), 32)  # a warp takes several of them
+    threads = np.clip(wanted, np.where(kind.reduction, of_short_row, 128), 1024)
     of_softmax = np.clip(2 ** np.ceil(np.log2(np.maximum(kind.width // 8, 1))), 32, 512)
     threads = np.where(kind.softmax, of_softmax, threads)
     threads = np.where(kind.own_block, works["block"], np.where(kind.in_registers, 32, threads))
