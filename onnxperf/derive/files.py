@@ -23,8 +23,8 @@ HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
-    """The files to ship, by name: one for each set that has rows, the intervals', and the host's where `data` holds
-    runs that tell.
+    """The files to ship, by name: one for each set that has rows, the intervals', and the host's and that of whole runs
+    where `data` holds runs that tell.
 
     Where a set has no rows, the shipped intervals stay, but for those of the error classes that have rows.
     """
@@ -48,8 +48,11 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
-    if lines := _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()}):
-        made["host.toml"] = HEAD + "\n".join(lines) + "\n"
+    known |= {f"interval.{name}": table for name, table in ranges[""].items()}
+    if costs := host.derive(data, assumed().having(known)):
+        made["host.toml"] = _by_group(costs, _meaning(host.PARAMETERS))
+    if widths := whole_runs.derive(data, assumed().having(known | costs.get("", {}))):
+        made["whole_runs.toml"] = _by_group(widths, {})
     return made
 
 
@@ -85,19 +88,13 @@ def _of_set(
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _host(data: Path, known: Mapping[str, Any]) -> list[str]:
-    """The host's costs and the ranges of whole runs, beside kernels with the constants `known`; and without each group
-    of runs.
-    """
+def _by_group(found: Mapping[str, Mapping[str, float]], meaning: Mapping[str, str]) -> str:
+    """A file of constants that whole runs tell, and the same without each group of runs."""
     lines: list[str] = []
-    constants = assumed().having(known)
-    derived = host.derive(data, constants)
-    ranges = whole_runs.derive(data, constants.having(derived.get("", {})))
-    for group in sorted({*derived, *ranges}):
-        values = {**derived.get(group, {}), **ranges.get(group, {})}
-        found, meaning = {path: rounded(v) for path, v in values.items()}, _meaning(host.PARAMETERS)
-        lines += _table(f"without.{group}", found, {}) if group else _table("constants", found, meaning)
-    return lines
+    for group, values in found.items():
+        exact = {path: rounded(v) for path, v in values.items()}
+        lines += _table(f"without.{group}", exact, {}) if group else _table("constants", exact, meaning)
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:
