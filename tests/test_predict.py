@@ -490,7 +490,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         *(({"opt_level": level, "runtime": name}, f"{name} has no optimisation levels: leave --opt-level out")
           for name, level in (("tensorrt", "basic"), ("torch-eager", "disabled"))),
         *(({"ort_version": "1.12", "runtime": name}, f"{name} is known only as it is today")
-          for name in ("ort-cpu", "tensorrt", "torch-eager")),
+          for name in ("ort-cpu", "torch-eager")),
+        ({"ort_version": "1.12", "runtime": "tensorrt"}, "unknown version '1.12' of tensorrt"),
         ({"ort_transformers": True, "runtime": "tensorrt"}, "the runtime is tensorrt"),
         *(({**terms, "runtime": "ort-cpu"}, "ort-cpu computes on a processor and has no streams and no CUDA graph")
           for terms in ({"streams": 2}, {"cuda_graph": True})),

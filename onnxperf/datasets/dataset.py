@@ -108,10 +108,11 @@ class Models:
     reported: what their scores stand under; title: of their table. read: the runs in a folder, and how many rows are
     not taken, by reason. drawn: whether the shipped sample holds a record; graph: the column that names a record's
     graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
-    same count alike; None: scores are of each card, then their mean. constants: the set that these very runs tell, or
-    "host" where it is the host's costs; else nothing is fitted to them. published: predictions that were published
-    beside the measurements, by the name of the method, with the heading of their column; spare: headings that go first
-    where lines are short.
+    same count alike; None: scores are of each card, then their mean. constants: the set that these very runs tell,
+    "host" where it is the host's costs, "range" where only how wide ranges of whole runs are comes from them; else
+    nothing does; fitted: the runs that tell of these constants. published: predictions that were published beside the
+    measurements, by the name of the method, with the heading of their column; spare: headings that go first where
+    lines are short.
     """
 
     file: str
@@ -123,6 +124,7 @@ class Models:
     graph: str = ""
     apart: Callable[[MeasuredRun], str] | None = None
     constants: str = ""
+    fitted: Callable[[MeasuredRun], bool] = lambda run: True
     published: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 

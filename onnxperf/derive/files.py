@@ -11,7 +11,7 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.datasets import Table, datasets, files
-from onnxperf.derive import host, models
+from onnxperf.derive import host, models, whole_runs
 from onnxperf.derive.fit import fitted_rows
 from onnxperf.derive.intervals import Misses, intervals
 from onnxperf.derive.passes import SETS, Derived, generation, rounded
@@ -23,8 +23,8 @@ HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
-    """The files to ship, by name: one for each set that has rows, the intervals', and the host's where `data` holds
-    runs that tell.
+    """The files to ship, by name: one for each set that has rows, the intervals', and the host's and that of whole runs
+    where `data` holds runs that tell.
 
     Where a set has no rows, the shipped intervals stay, but for those of the error classes that have rows.
     """
@@ -48,12 +48,14 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
-    of_runs = models.derive(data, assumed().having(known))
-    for name, (number, groups) in of_runs.items():
-        made[f"{name}.toml"] = HEAD + "\n".join(_of_runs(name, number, groups)) + "\n"
+    for name, groups in models.derive(data, assumed().having(known)).items():
+        made[f"{name}.toml"] = _by_group(groups, _meaning(models.SETS[name].parameters))
         known |= groups[""]
-    if lines := _host(data, known | {f"interval.{name}": table for name, table in ranges[""].items()}):
-        made["host.toml"] = HEAD + "\n".join(lines) + "\n"
+    known |= {f"interval.{name}": table for name, table in ranges[""].items()}
+    if costs := host.derive(data, assumed().having(known)):
+        made["host.toml"] = _by_group(costs, _meaning(host.PARAMETERS))
+    if widths := whole_runs.derive(data, assumed().having(known | costs.get("", {}))):
+        made["whole_runs.toml"] = _by_group(widths, {})
     return made
 
 
@@ -89,22 +91,13 @@ def _of_set(
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _of_runs(name: str, number: int, groups: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A set that runs of whole models tell: its constants, and those without each group of runs."""
-    lines = _plain("made", {"runs": number})
-    for group, values in groups.items():
-        meaning = {} if group else _meaning(models.SETS[name].parameters)
-        lines += _table(f"without.{group}" if group else "constants", values, meaning)
-    return lines
-
-
-def _host(data: Path, known: Mapping[str, Any]) -> list[str]:
-    """The host's costs, beside kernels with the constants `known`; and without each group of runs."""
+def _by_group(found: Mapping[str, Mapping[str, float]], meaning: Mapping[str, str]) -> str:
+    """A file of constants that whole runs tell, and the same without each group of runs."""
     lines: list[str] = []
-    for group, values in host.derive(data, assumed().having(known)).items():
-        found, meaning = {path: rounded(v) for path, v in values.items()}, _meaning(host.PARAMETERS)
-        lines += _table(f"without.{group}", found, {}) if group else _table("constants", found, meaning)
-    return lines
+    for group, values in found.items():
+        exact = {path: rounded(v) for path, v in values.items()}
+        lines += _table(f"without.{group}", exact, {}) if group else _table("constants", exact, meaning)
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:

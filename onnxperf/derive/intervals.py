@@ -39,8 +39,13 @@ class Misses:
 
 def quantile(misses: Sequence[Misses]) -> float:
     """The half-width that COVERAGE of the rows stay within, every entry with the same weight."""
-    off = np.concatenate([np.abs(m.miss) for m in misses])
-    weight = np.concatenate([np.full(len(m.miss), 1 / len(m.miss)) for m in misses])
+    return quantile_of([np.abs(m.miss) for m in misses])
+
+
+def quantile_of(entries: Sequence[Array]) -> float:
+    """What COVERAGE of the numbers do not exceed, every entry [k] with the same weight, however many it has."""
+    off = np.concatenate(entries)
+    weight = np.concatenate([np.full(len(entry), 1 / len(entry)) for entry in entries])
     order = np.argsort(off, kind="stable")
     reached = np.cumsum(weight[order]) / weight.sum()
     return float(off[order][min(int(np.searchsorted(reached, COVERAGE)), len(off) - 1)])

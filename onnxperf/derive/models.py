@@ -63,13 +63,13 @@ def fit(wanted: ConstantSet, told: Sequence[Told], start: Constants, without: st
     return named(map_fit([p.prior for p in wanted.parameters], misfits, weights, step=STEP))
 
 
-def derive(data: Path, constants: Constants) -> dict[str, tuple[int, Mapping[str, Mapping[str, float]]]]:
-    """Of each set that runs in `data` tell of: how many do, and its constants, from all of them under "", and without
-    each group in turn under its name.
+def derive(data: Path, constants: Constants) -> dict[str, Mapping[str, Mapping[str, float]]]:
+    """The constants of each set that runs in `data` tell of: from all of them under "", and without each group in turn
+    under its name.
     """
-    found: dict[str, tuple[int, Mapping[str, Mapping[str, float]]]] = {}
+    found: dict[str, Mapping[str, Mapping[str, float]]] = {}
     for name, wanted in SETS.items():
         if told := runs(data, wanted, constants):
             groups = ("", *sorted({r.group for r, _ in told}))
-            found[name] = len(told), {group: fit(wanted, told, constants, group) for group in groups}
+            found[name] = {group: fit(wanted, told, constants, group) for group in groups}
     return found

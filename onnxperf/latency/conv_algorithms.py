@@ -21,6 +21,7 @@ from onnxperf.latency.traffic import traffic
 
 SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
 BYTES = 4  # of an element in FP32
+MOST_WARPS = 8  # of a block of these kernels
 
 
 class Shape(NamedTuple):
@@ -106,20 +107,23 @@ def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """The product without a matrix of its operand: the image is gathered tap by tap, mostly from caches.
 
     A block has 128 positions by 32, 64 or 128 channels. Each column of blocks sweeps the image again, from DRAM where
-    L2 does not hold it.
+    L2 does not hold it. Where channels lie last, kernels of several slices have as many times the warps: each slice
+    walks a part of k, so that few blocks hide their latency (`volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_nhwc`).
     """
     coef, rows = cards.constants.convolution, 128
     for columns in coef["columns"]:
         sweeps = np.ceil(s.cout / columns)
         number = s.groups * np.ceil(s.images * s.out / rows) * sweeps
         flops = 2 * rows * columns * s.k * _small_tile_loss(rows, columns, coef["implicit"], cards)
-        compute, waves = blocks(number, flops, rows * columns / 2048, works, cards)
         memory = np.maximum(_swept_s(works, s, cards, sweeps), _l2_s(number, rows, columns, s.k, BYTES, cards))
-        everything = np.ones_like(compute)
-        yield _terms(
-            f"{rows}x{columns}", works, cards, executed_share=everything, compute=compute, memory=memory,
-            waves=waves, open_to=everything > 0,
-        )  # fmt: skip
+        for slices in (1, *(n for n in coef["slices"] if n * rows * columns <= 2048 * MOST_WARPS)):
+            compute, waves = blocks(number, flops, slices * rows * columns / 2048, works, cards)
+            everything = np.ones_like(compute)
+            sliced = f" sliced {slices}" if slices > 1 else ""
+            yield _terms(
+                f"{rows}x{columns}{sliced}", works, cards, executed_share=everything, compute=compute, memory=memory,
+                waves=waves, open_to=(everything > 0) & ((slices == 1) | (works["last"] > 0)),
+            )  # fmt: skip
 
 
 def fused_winograd(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:

@@ -10,6 +10,10 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - attention is one kernel in half and 8-bit types with heads of up to 256; in float32 its operators stay separate;
 - a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
+
+Published times of networks with grouped convolutions (ResNeXt, DPN) are of 2020 and tell that a group was a kernel of
+its own then: at batch 1 they grow with the number of groups, some 10 us each. That is the version 7, for it and those
+before; that later ones have one kernel for all groups is assumed.
 """
 
 from __future__ import annotations
@@ -252,6 +256,29 @@ def _merged(ops: list[Operator]) -> Iterator[Operator]:
     yield Operator(f"{first.name}#parts", "Split", (out,), parts, {"axis": along}, 0, nodes, "free", first.repeat)
 
 
+def _group_by_group(graph: Graph) -> Graph:
+    """Grouped convolutions run a kernel for each group, unless each channel in is a group of its own."""
+
+    def part(t: Tensor | None, axis: int, groups: int) -> Tensor | None:
+        if t is None or t.rank <= axis:
+            return t
+        shape = tuple(d // groups if i == axis else d for i, d in enumerate(t.shape))
+        return replace(t, shape=shape)
+
+    def apart(o: Operator) -> Operator:
+        groups = o.attrs.get("group", 1)
+        if o.type not in CONVOLUTIONS or not 1 < groups < o.present[0].shape[1]:
+            return o
+        x, w, *others = o.inputs
+        bias, residual = (*others, None, None)[:2]
+        inputs = (part(x, 1, groups), part(w, 0, groups), part(bias, 0, groups), part(residual, 1, groups))
+        outputs = tuple(t for y in o.outputs if (t := part(y, 1, groups)))
+        attrs = {k: v for k, v in o.attrs.items() if k != "group"}
+        return replace(o, inputs=inputs, outputs=outputs, attrs=attrs, repeat=o.repeat * groups)
+
+    return replace(graph, operators=tuple(map(apart, graph.operators)))
+
+
 def place(graph: Graph) -> Graph:
     """Free are views, shape arithmetic, which is done when the engine is built, and a Concat or Split of tensors that
     kernels write.
@@ -275,7 +302,7 @@ RULES = (
     Pass("products side by side", _siblings), ort_extended.skip_layer_norm, quantised, chain, before_rows,
 )  # fmt: skip
 
-RUNTIME = Runtime(
+TODAY = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,
@@ -286,3 +313,8 @@ RUNTIME = Runtime(
     ),
     describe="TensorRT, an engine built for this card and these shapes",
 )  # fmt: skip
+UNTIL_7 = replace(
+    TODAY, place=lambda graph: _group_by_group(place(graph)),
+    describe="TensorRT until 7, an engine built for this card and these shapes",
+)  # fmt: skip
+RUNTIME = replace(TODAY, versions={"7": UNTIL_7})

@@ -150,7 +150,7 @@ def notes(report: Report) -> list[str]:
         found.append(
             "FP4 was measured on one die alone: without it, priors and the rows of other types are all there is."
         )
-    if any(of.heads(name) for _, of in datasets.models() if of.constants for name in names):
+    if any(of.heads(name) for _, of in datasets.models() if of.constants == "host" for name in names):
         found.append(
             "ONNX Runtime: every row counts alike. Left out is what the same source measured of the same model, from "
             "the host's costs; nothing else is fitted to rows like these. Stable Diffusion's are not among them."
@@ -159,6 +159,12 @@ def notes(report: Report) -> list[str]:
         found.append(
             "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
             "Nothing is fitted to them; left out is the card, as for kernels."
+        )
+    if any(of.heads(name) for _, of in datasets.models() if of.constants == "range" for name in names):
+        found.append(
+            "TensorRT: Paddle Inference ran it, with copies of images from pageable memory; the release is not named. "
+            "Nothing but the width of ranges comes from these rows: that from the other models. graphs in parts: some "
+            "operators ran outside of the engine, as their times show; they tell nothing of the width."
         )
     if any(s.method.startswith(models.PUBLISHED) for s in report.scores):
         found.append(

@@ -89,7 +89,7 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
     data: Path, tables: list[Table], passes: dict[str, Derived]
 ) -> None:
     made = texts(data, tables, passes)
-    assert set(made) == {*(f"{name}.toml" for name in SETS), "host.toml", "intervals.toml"}
+    assert set(made) == {*(f"{name}.toml" for name in SETS), "host.toml", "intervals.toml", "whole_runs.toml"}
     for wanted in SETS.values():
         text = made[f"{wanted.name}.toml"]
         read_back = tomllib.loads(text)

@@ -158,3 +158,13 @@ def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:
 def test_more_images_never_take_less_time() -> None:
     times = [seconds(layer(n, 256, 256, (14, 14), (3, 3))) for n in (1, 2, 4, 8, 16, 32, 64)]
     assert times == sorted(times)
+
+
+def test_few_blocks_share_k_among_their_warps_where_channels_lie_last() -> None:
+    """49 positions are one block of 128 for each 32 channels; blocks enough for every SM gain nothing."""
+    sides: Any = ({"images": n, "out": (edge, edge)} for n, edge in ((1, 7), (64, 28)))
+    few, many = ({**side, "cin": 512, "cout": 512, "kernel": (3, 3), "stride": 4} for side in sides)
+    plain, sliced = (timed(layer(**few, last=last)) for last in (False, True))
+    assert (plain.variant[0, 0], sliced.variant[0, 0]) == ("128x32", "128x32 sliced 4")
+    assert sliced.seconds[0, 0] < 0.7 * plain.seconds[0, 0]
+    assert seconds(layer(**many, last=True)) == pytest.approx(seconds(layer(**many)), rel=0.05)

@@ -22,7 +22,7 @@ P4, P100, V100, T4, A100, L4 = (
     gpu_specs.load(g) for g in ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb", "l4")
 )
 CARDS = (P4, P100, V100, T4, A100, L4)
-LAYER_NORM, SOFTMAX = 1, 2
+REDUCTION, LAYER_NORM, SOFTMAX = 0, 1, 2
 
 
 def elementwise(n: int, flops: int = 1, operands: int = 2) -> Work:
@@ -155,3 +155,12 @@ def test_fits_see_neither_test_rows_nor_rows_shorter_than_a_launch() -> None:
         assert len(used.works) == len(all_rows.works) - 2
         assert not used.test.any() and np.nanmin(used.seconds) >= 1e-4
         assert sum(used.dropped.values()) == 3
+
+
+@pytest.mark.parametrize("width", [2, 4, 16])
+def test_a_warp_reduces_several_short_rows(width: int) -> None:
+    """As many elements take about as long in short rows as in rows of a warp; more results are written."""
+    for card in (P100, V100, T4, A100):
+        written = seconds(elementwise(2**26 // width, 1, 1), card)
+        whole = seconds(rows(2**26 // 32, 32, REDUCTION), card)
+        assert seconds(rows(2**26 // width, width, REDUCTION), card) < 1.2 * whole + written

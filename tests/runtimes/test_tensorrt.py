@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxperf.graph import Graph, load
 from onnxperf.passes import precision
-from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from op_models import Operator, work_of
 from tests.zoo import PLAIN, SAMPLES, sizes
 
@@ -234,3 +234,17 @@ def test_what_goes_along_with_rows_still_counts(run: Callable[..., Graph]) -> No
     alone = sum(work_of(o).vector_flops for o in run(text, runtime="torch-eager", s=(4,)).operators)
     assert work_of(kernel).vector_flops == alone
     assert [t.shape for t in kernel.present] == [(2, 3, 4), (4,), (4,), (2, 3, 4)]
+
+
+@pytest.mark.parametrize(("groups", "repeat"), [(1, 1), (2, 2), (4, 1)], ids=["plain", "grouped", "depthwise"])
+def test_a_grouped_convolution_ran_group_by_group_until_7(
+    make: Callable[..., onnx.ModelProto], groups: int, repeat: int
+) -> None:
+    text = f"(float[2,4,8,8] x, float[2,8,8,8] r) => (float[2,8,8,8] y) {{c=Conv<group={groups},pads=[1,1,1,1]>(x,w,b)"
+    graph = load(make(text + " a=Add(c,r) y=Relu(a)}", {"w": (8, 4 // groups, 3, 3), "b": (8,)}))
+    today, then = (run_graph(graph, r) for r in (TENSORRT, of_version(TENSORRT, "7")))
+    (whole,), (part,) = today.operators, then.operators
+    assert (whole.repeat, part.repeat, part.nodes) == (1, repeat, whole.nodes)
+    a, b = work_of(whole), work_of(part)
+    assert a.matrix_flops == repeat * b.matrix_flops and a.vector_flops == repeat * b.vector_flops
+    assert a.bytes == repeat * b.bytes and a.weight_bytes == repeat * b.weight_bytes

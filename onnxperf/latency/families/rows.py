@@ -94,7 +94,8 @@ def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Gr
     has room, in parts of `split_elements` at least, at the price of a second kernel.
     """
     wanted = 2 ** np.ceil(np.log2(kind.width / coef["elements_per_thread"]))
-    threads = np.where(kind.reduction, np.clip(wanted, 32, 1024), 128)
+    of_short_row = np.minimum(2 ** np.ceil(np.log2(kind.width)), 32)  # a warp takes several of them
+    threads = np.where(kind.reduction, np.clip(wanted, of_short_row, 1024), 128)
     of_softmax = np.clip(2 ** np.ceil(np.log2(np.maximum(kind.width // 8, 1))), 32, 512)
     threads = np.where(kind.softmax, of_softmax, threads)
     threads = np.where(kind.own_block, works["block"], np.where(kind.in_registers, 32, threads))
