@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from onnxperf.fusions.placement import fed_on_host
+from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, fresh
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
@@ -180,7 +181,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     """The work of a kernel on the pipe that the runtime's policy picks for products, and why it is assumed, or ""."""
     if o.type == "Contiguous":
-        return work(o, Move(o.out.size, o.out.shape[-1] if o.out.shape else 1)), ""
+        return work(o, Move(o.out.size, o.attrs.get(RUN, o.out.shape[-1] if o.out.shape else 1))), ""
     w, assumed = work_or_bytes(o)
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":

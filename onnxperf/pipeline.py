@@ -46,6 +46,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     batch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
     precision: str = "keep",
+    layout: str | None = None,
     runtime: str | None = None,
     method: str = "tile-wave",
     streams: int = 1,
@@ -69,7 +70,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     can be a processor's. A list of them gives a list of predictions, in little more time than one.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
-    precision: keep, fp32, tf32, fp16, bf16, int8 or fp8. runtime: ort-cuda (None means that, and ort-cpu on a
+    precision: keep, fp32, tf32, fp16, bf16, int8, fp8 or amp, PyTorch's autocast to float16. layout: nchw or nhwc, how
+    images lie in memory, where the runtime can be told. runtime: ort-cuda (None means that, and ort-cpu on a
     processor), ort-cpu, tensorrt or torch-eager. ort_version: an older release of ort-cuda, such as 1.12.
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
@@ -85,10 +87,10 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     request = Request(
         model, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=example_inputs,
         terms={
-            "precision": precision, "runtime": runtime, "method": method, "streams": streams, "cuda_graph": cuda_graph,
-            "include_transfers": include_transfers, "pageable": pageable, "opt_level": opt_level,
-            "ort_version": ort_version,
-            "ort_transformers": ort_transformers, "host": host, "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
+            "precision": precision, "layout": layout, "runtime": runtime, "method": method, "streams": streams,
+            "cuda_graph": cuda_graph, "include_transfers": include_transfers, "pageable": pageable,
+            "opt_level": opt_level, "ort_version": ort_version, "ort_transformers": ort_transformers, "host": host,
+            "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip
     several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))

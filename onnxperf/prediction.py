@@ -14,6 +14,7 @@ from onnxperf.latency import BOUNDS
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.memory import Memory
 from onnxperf.notes import notes
+from onnxperf.passes import AMP
 from onnxperf.run import Run
 from onnxperf.scenario import PLATFORMS, Scenario
 from onnxperf.schedule import STALLS
@@ -146,7 +147,8 @@ class Prediction:
         of_memory = ("weights_bytes", "activations_bytes", "workspace_bytes", "total_bytes", "capacity_bytes", "fits")
         return {
             "schema_version": SCHEMA_VERSION,
-            **_of(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision", "method"),
+            **_of(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision"),
+            **_of(s, *(["layout"] if s.layout else []), "method"),
             "latency": _of(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
             **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
             "memory": _of(self.memory, *of_memory),
@@ -322,7 +324,8 @@ def _scope(run: Run, j: int) -> str:
     if PLATFORMS[run.devices[j].kind].launches:
         launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
         host = f"launched by {run.cpu.describe} (assumed)"
-        inside = f"{launch} under {under.split(',')[0]}, {host}; {copies}"
+        terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
+        inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
     else:
         inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
     return f"steady state, {inside}; session start and warm-up excluded"

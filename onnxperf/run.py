@@ -20,9 +20,9 @@ from onnxperf.latency import Constants, Estimates, Method, estimate, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
-from onnxperf.passes import lacks_unit, precision
-from onnxperf.runtimes import FLOW, HOSTS, LEVELS, RUNTIMES, Host, HostCosts, Runtime, of_version, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check, usual_host
+from onnxperf.passes import AMP, lacks_unit, precision
+from onnxperf.runtimes import FLOW, HOSTS, LEVELS, Host, HostCosts, Runtime, run_graph
+from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 
 P = ParamSpec("P")
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 #: Terms of a scenario that leave the graph and the devices as they are.
 TERMS = (
-    "runtime", "ort_version", "opt_level", "ort_transformers", "precision", "method", "streams", "cuda_graph",
-    "include_transfers", "pageable", "host",
+    "runtime", "ort_version", "opt_level", "ort_transformers", "precision", "layout", "method", "streams",
+    "cuda_graph", "include_transfers", "pageable", "host",
 )  # fmt: skip
 
 
@@ -104,9 +104,8 @@ class Run:
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime, of the version that was asked for, with the host costs that are usual for it."""
-        newest, version = RUNTIMES[self.scenario.runtime], self.scenario.ort_version
-        return newest if version is None else of_version(newest, version)
+        """The runtime, of the version and layout that were asked for, with the host costs that are usual for it."""
+        return runtime_of(self.scenario)
 
     @property
     def method(self) -> Method:
@@ -133,7 +132,8 @@ class Run:
     def run_graph(self) -> Graph:
         """The graph as it is really run: fused and placed, with copies inserted."""
         s = self.scenario
-        run = self.kept(run_graph, self.typed_graph, self.runtime, LEVELS[s.opt_level], s.ort_transformers)
+        level, amp = LEVELS[s.opt_level], s.precision == AMP
+        run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp)
         if s.cuda_graph:
             _require_capturable(run)
         return run

@@ -15,6 +15,8 @@ from op_models import Size
 
 #: How an allocator takes memory from the driver: see onnxperf.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
+#: The orders in which images can lie in memory: channels before rows and columns, or behind them (channels_last).
+LAYOUTS = ("nchw", "nhwc")
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
 
 
@@ -33,7 +35,7 @@ def _are_rules(given: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Choices a runtime makes: `tf32` names the families of products that may use TF32, `arena` is how its allocator
-    takes memory (see onnxperf.memory), `channels_last`: convolutions read and write NHWC, as tensor cores want it,
+    takes memory (see onnxperf.memory), `channels_last`: all convolutions read and write NHWC, as tensor cores want it,
     `tensor_multiple`: of what the columns and the contracted axis of products in FP16 have to be multiples, to run on
     tensor cores.
     """
@@ -129,6 +131,8 @@ class Runtime:
     `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
+    `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
+    `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
     """
 
     name: str
@@ -141,6 +145,8 @@ class Runtime:
     offline: Rules = field(default_factory=dict)
     kind: str = "gpu"
     versions: Mapping[str, Runtime] = field(default_factory=dict)
+    layouts: Mapping[str, Runtime] = field(default_factory=dict)
+    autocast: Callable[[Graph], Graph] | None = None
 
     def __post_init__(self) -> None:
         for name in ("name", "describe", "host_constants"):
@@ -151,8 +157,10 @@ class Runtime:
         _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
         _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
         _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
-        older = isinstance(self.versions, Mapping) and all(isinstance(r, Runtime) for r in self.versions.values())
-        _need(older, "versions", "Runtimes by their number", self.versions)
+        for name, by, others in (("versions", "number", self.versions), ("layouts", "layout", self.layouts)):
+            known = isinstance(others, Mapping) and all(isinstance(r, Runtime) for r in others.values())
+            _need(known, name, f"Runtimes by their {by}", others)
+        _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
 
     @property
     def has_levels(self) -> bool:
@@ -178,10 +186,19 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
     return runtime.versions[version]
 
 
-def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False) -> Graph:
+def of_layout(runtime: Runtime, layout: str) -> Runtime:
+    """The runtime that keeps images in an order of LAYOUTS; UsageError where it can't be told to."""
+    if layout not in runtime.layouts:
+        what = runtime.describe.split(",")[0]
+        raise UsageError(f"{what} takes no layout, it chooses itself how images lie in memory: leave --layout out")
+    return runtime.layouts[layout]
+
+
+def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False, amp: bool = False) -> Graph:
     """What `runtime` makes of `graph` at an optimisation level of LEVELS.
 
-    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before.
+    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before, `amp`
+    whether it runs under autocast, which the runtime must have.
     """
     if transformers:
         before = Counter(o.type for o in graph.operators)
@@ -189,7 +206,8 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
-    placed = runtime.place(optimise(graph, runtime.rules, level))
+    fused = optimise(graph, runtime.rules, level)
+    placed = runtime.place(runtime.autocast(fused) if amp and runtime.autocast is not None else fused)
     if not isinstance(placed, Graph):
         raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
     return placed

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from gpu_specs import Device
 from onnxperf.errors import UsageError
 from onnxperf.methods import METHODS
-from onnxperf.passes import PRECISIONS
-from onnxperf.runtimes import HOSTS, LEVELS, RUNTIMES, of_version
+from onnxperf.passes import AMP, PRECISIONS
+from onnxperf.runtimes import HOSTS, LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
 
 MAX_STREAMS = 64
 
@@ -20,7 +20,7 @@ class Scenario:
     host: the processor that launches kernels, of HOSTS, "" for the one that is usual for the device; power_limit_W,
     clock_Hz: None leaves the card's own; pageable: inputs and outputs lie in memory that is not pinned;
     ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release of ONNX Runtime, None for
-    today's.
+    today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime.
     """
 
     model: str
@@ -29,6 +29,7 @@ class Scenario:
     opt_level: str = "all"
     ort_version: str | None = None
     precision: str = "keep"
+    layout: str | None = None
     method: str = "tile-wave"
     batch: int = 1
     streams: int = 1
@@ -74,6 +75,14 @@ def usual_host(device: Device) -> str:
     return (DESKTOPS if device.desktop else SERVERS)[years]
 
 
+def runtime_of(s: Scenario) -> Runtime:
+    """The runtime of a scenario, of the version and with the layout that it asks for, if it does."""
+    runtime = RUNTIMES[s.runtime]
+    if s.ort_version is not None:
+        runtime = of_version(runtime, s.ort_version)
+    return runtime if s.layout is None else of_layout(runtime, s.layout)
+
+
 def check(s: Scenario, device: Device) -> None:
     """Raise UsageError where a term is unknown, or does not go with another one or with the device."""
     for what, value, allowed in (
@@ -82,6 +91,7 @@ def check(s: Scenario, device: Device) -> None:
         ("method", s.method, tuple(METHODS)),
         ("optimisation level", s.opt_level, tuple(LEVELS)),
         ("host", s.host or usual_host(device), tuple(HOSTS)),
+        ("layout", LAYOUTS[0] if s.layout is None else s.layout, LAYOUTS),
     ):
         if not isinstance(value, str):
             raise UsageError(f"{what} can't be a {type(value).__name__}: give a name, one of {', '.join(allowed)}")
@@ -90,9 +100,10 @@ def check(s: Scenario, device: Device) -> None:
     for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
-    runtime = RUNTIMES[s.runtime]
-    if s.ort_version is not None:
-        of_version(runtime, s.ort_version)
+    runtime = runtime_of(s)
+    if s.precision == AMP and runtime.autocast is None:
+        instead = "amp is PyTorch's; give --runtime torch-eager, or another precision"
+        raise UsageError(f"{s.runtime} has no autocast: {instead}")
     if s.opt_level != "all" and not runtime.has_levels:
         raise UsageError(f"{s.runtime} has no optimisation levels: leave --opt-level out")
     if s.pageable and not s.include_transfers:

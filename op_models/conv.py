@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
-from op_models.core import Conv, Maybe, Operator, Tensor, Work, given, work
+from op_models.core import NHWC, Conv, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import REQUANTISE, SIGMOID, activated
 from op_models.rules import Like, op
 
+LAST = "channels_last"
 INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
@@ -16,32 +17,40 @@ INTERPOLATE = 2 * 4  # four neighbours, weighted
 @op("com.microsoft::QLinearConv", inputs=(0, 3, 8), outputs=Like("Conv", (0, 3), dtype=7))
 @op("ConvInteger", inputs=(0, 1))
 @op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv", outputs=Like("Conv", (0, 1), channels_last=True))
+@op(NHWC + "Conv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op("com.microsoft::FusedConv", outputs=Like("Conv", (0, 1)))
 @op("Conv", "com.microsoft.nchwc::Conv")
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
-    strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0,
+    strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
 ) -> Work:  # fmt: skip
-    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output."""
-    last = bool(channels_last) or "::Nhwc" in op.type
+    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output.
+
+    Channels are the last axis in ONNX Runtime's NHWC operators; under PyTorch's `memory_format` "channels_last" they
+    are the last in memory alone.
+    """
+    last = bool(channels_last) or "::Nhwc" in op.type or op.type.startswith(NHWC)
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     cin, stride = x.shape[-1 if last else 1], prod(strides or (1,))
-    size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last)
+    size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last or memory_format == LAST)
     after = given(b, z) + activated(activation) + REQUANTISE * ("QLinear" in op.type)
     seen = prod(min(1.0, side / max(step, 1)) for side, step in zip(w.shape[2:], strides or (), strict=False))
     read = {0: ceil(x.size * seen)}  # strides wider than the kernel skip the rest
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
+@op(NHWC + "ConvTranspose", outputs=Like("ConvTranspose", (0, 1), channels_last=True))
 @op("ConvTranspose")
 @op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3))
 def conv_transpose(
-    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None
-) -> Work:
+    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,
+    memory_format: str = "",
+) -> Work:  # fmt: skip
     """2 N Cin H W (Cout/group) KH KW: every input element is multiplied by every tap; vector: the bias."""
-    taps, out = prod(w.shape[2:]), prod(op.out.shape[2:])
-    cout = w.shape[1] * group
-    size = Conv(x.shape[0], x.shape[1], cout, out, taps, group, prod(strides or (1,)), "transpose")
+    last = op.type.startswith(NHWC)
+    taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
+    cin, cout, stride = x.shape[-1 if last else 1], w.shape[1] * group, prod(strides or (1,))
+    size = Conv(x.shape[0], cin, cout, out, taps, group, stride, "transpose", last or memory_format == LAST)
     return work(op, size, matrix=2 * x.size * w.shape[1] * taps, vector=op.out.size * given(b))
 
 

@@ -281,6 +281,10 @@ def _part(t: Tensor, elements: int | None) -> int:
     return t.bytes if elements is None else (max(min(t.size, elements), 0) * BITS[t.dtype] + 7) // 8
 
 
+#: The domain of ONNX Runtime's operators on images [N, H, W, C], which stand in for those of ai.onnx.
+NHWC = "com.ms.internal.nhwc::"
+
+
 def given(*tensors: Tensor | None) -> int:
     """How many of these optional inputs are present."""
     return sum(t is not None for t in tensors)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from op_models.core import Maybe, Move, Operator, Tensor, Work, work
-from op_models.rules import Outputs, as_first, op, shared_caches
+from op_models.core import NHWC, Maybe, Move, Operator, Tensor, Work, work
+from op_models.rules import Like, Outputs, as_first, op, shared_caches
 
 
 def moved(
@@ -101,6 +101,8 @@ LOOKUPS = (
 )  # fmt: skip
 
 
+@op(NHWC + "DepthToSpace", outputs=Like("DepthToSpace", channels_last=True))
+@op(NHWC + "SpaceToDepth", outputs=Like("SpaceToDepth", channels_last=True))
 @op("DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS)
 def shuffle(op: Operator) -> Work:
     """A run is one element: neighbours in a row come from, or go to, different places."""

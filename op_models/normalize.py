@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
+from op_models.core import NHWC, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
 from op_models.reduce import along, beyond
 from op_models.rules import Outputs, as_first, op
@@ -106,6 +106,7 @@ def grouped(x: Tensor, groups: int) -> tuple[int, int]:
     return rows, x.size // rows if rows else 0
 
 
+@op(NHWC + "BatchNormalization", outputs=as_first)
 @op("BatchNormalization")
 def batch_norm(op: Operator, x: Tensor) -> Work:
     """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain."""
@@ -127,6 +128,7 @@ def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
     return work(op, Rows(rows, width, 1), vector=x.size * (2 + FLOPS["Div"]) + rows * SPECIAL * (p == 2))
 
 
+@op(NHWC + "LRN", outputs=as_first)
 @op("LRN")
 def lrn(op: Operator, x: Tensor, *, size: int) -> Work:
     """x / (bias + alpha/size sum of `size` squares)^beta: one thread per element, which reads neighbours from cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.core import Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.core import NHWC, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.pointwise import POW, REQUANTISE, SPECIAL
 from op_models.rules import Like, op
 
@@ -17,8 +17,8 @@ def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
 
 def overall(op: Operator, x: Tensor, tap: int, result: int) -> Work:
     """As `pooled`, but with one output per channel, which is a row that many threads share."""
-    rows = prod(x.shape[:2])
-    return work(op, Rows(rows, prod(x.shape[2:])), vector=x.size * tap + rows * result)
+    rows = op.out.size
+    return work(op, Rows(rows, x.size // rows if rows else 0), vector=x.size * tap + rows * result)
 
 
 def lp(p: int) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def lp(p: int) -> tuple[int, int]:
 
 
 @op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool")
-@op("com.microsoft::NhwcMaxPool", outputs=Like("MaxPool", channels_last=True))
+@op("com.microsoft::NhwcMaxPool", NHWC + "MaxPool", outputs=Like("MaxPool", channels_last=True))
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison per tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
@@ -35,6 +35,7 @@ def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
 
 @op("AveragePool", "com.microsoft.nchwc::AveragePool")
 @op("com.microsoft::QLinearAveragePool", outputs=Like("AveragePool"))
+@op(NHWC + "AveragePool", outputs=Like("AveragePool", channels_last=True))
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 addition per tap, and the factor 1/taps; if quantised, scales and zero points are applied per output."""
     return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * ("QLinear" in op.type))
@@ -46,12 +47,14 @@ def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2)
     return pooled(op, prod(kernel_shape), *lp(p))
 
 
+@op(NHWC + "GlobalMaxPool", outputs=Like("GlobalMaxPool", channels_last=True))
 @op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool")
 def global_max_pool(op: Operator, x: Tensor) -> Work:
     """1 comparison per input element."""
     return overall(op, x, 1, 0)
 
 
+@op(NHWC + "GlobalAveragePool", outputs=Like("GlobalAveragePool", channels_last=True))
 @op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool")
 def global_average_pool(op: Operator, x: Tensor) -> Work:
     """1 addition per input element, and a factor per channel."""

@@ -629,11 +629,11 @@ CHOICES: dict[str, Sequence[Any]] = {
     "opt_level": tuple(runtimes.LEVELS), "host": tuple(runtimes.HOSTS), "batch": (1, 1, 2, 3, 8, 64, 65536, 0),
     "streams": (1, 2, 4, 64, 0), "cuda_graph": (True,), "include_transfers": (True,), "pageable": (True,),
     "ort_transformers": (True,), "power_limit_W": (50, 100.0, -1, float("nan")), "clock_Hz": (1e9, 300e6, 0),
-    "fit": (True,), "ort_version": tuple(runtimes.RUNTIMES["ort-cuda"].versions),
+    "fit": (True,), "ort_version": tuple(runtimes.RUNTIMES["ort-cuda"].versions), "layout": runtimes.LAYOUTS,
 }  # fmt: skip
 RARE = {
     "batch": 0.1, "streams": 0.3, "cuda_graph": 0.1, "host": 0.1, "pageable": 0.05, "power_limit_W": 0.05,
-    "clock_Hz": 0.05, "fit": 0.01, "ort_version": 0.1,
+    "clock_Hz": 0.05, "fit": 0.01, "ort_version": 0.1, "layout": 0.1,
 }  # fmt: skip
 
 
@@ -648,6 +648,9 @@ def terms(r: Random, data: bytes) -> dict[str, Any]:
         found["ort_transformers"] = "ort_transformers" in found and bool(runtime.offline)
         found["opt_level"] = found.get("opt_level", "all") if runtime.has_levels else "all"
         found["ort_version"] = found.get("ort_version") if runtime.versions else None
+        found["layout"] = found.get("layout") if runtime.layouts and not found["ort_version"] else None
+        if found.get("precision") == "amp" and runtime.autocast is None:
+            del found["precision"]
     try:
         graph = ModelProto.FromString(data).graph
     except DecodeError:

@@ -242,6 +242,7 @@ def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
         ("--opt-level basic", f"{usual}, basic optimisations"),
         ("--host cloud --clock 900", f"{usual}, cloud host, clock 900 MHz"),
         ("--include-transfers --pageable", f"{usual}, with transfers of pageable memory"),
+        ("--runtime torch-eager --precision amp --layout nhwc", "torch-eager, amp precision, nhwc, batch 1, tile-wave"),
         ("--cuda-graph --power-limit 50", f"{usual}, CUDA graph, at most 50 W"),
     ):
         assert onnxperf_cli(*PREDICT, *options.split())[1].splitlines()[1] == said

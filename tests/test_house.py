@@ -31,7 +31,7 @@ OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxper
 #: Of an extra, imported where it is used.
 EXTRA = {
     "datasets": {"pyarrow"},
-    "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "torch"},
+    "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
     "fitting": {"scipy"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "testing": {"pytest"},
@@ -182,6 +182,7 @@ def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.HOSTS) == arguments.HOSTS
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
+    assert arguments.LAYOUTS == runtimes.LAYOUTS
     assert tuple(sorted(methods.METHODS)) == arguments.METHODS
 
 

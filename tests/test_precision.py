@@ -123,7 +123,7 @@ def test_which_unit_multiplies(pipes: Pipes, name: str, ort: str, eager: str) ->
 
 
 def test_no_precision_is_left_out() -> None:
-    assert PRECISIONS == ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+    assert PRECISIONS == ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
 
 
 def test_tensors_that_are_put_in_never_take_a_name_of_the_file() -> None:

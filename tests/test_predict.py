@@ -25,7 +25,7 @@ import onnxperf
 from onnxperf import Prediction, predict
 from onnxperf.graph import read
 from onnxperf.methods import METHODS
-from onnxperf.passes import PRECISIONS
+from onnxperf.passes import AMP, PRECISIONS
 from onnxperf.pipeline import MAX_BATCH
 from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
@@ -47,10 +47,11 @@ KEYS = (
 )
 
 
-#: Every runtime, and its older releases.
+#: Every runtime, its older releases, and with the layouts that are not its usual one.
 RUNS = [
-    {"runtime": r.name, **more} for r in RUNTIMES.values() for more in ({}, *({"ort_version": v} for v in r.versions))
-]
+    {"runtime": r.name, **more} for r in RUNTIMES.values()
+    for more in ({}, *({"ort_version": v} for v in r.versions), *({"layout": v} for v in [*r.layouts][1:]))
+]  # fmt: skip
 
 
 def cases() -> Iterator[Any]:
@@ -62,7 +63,7 @@ def cases() -> Iterator[Any]:
                 yield path, {**run, "method": method, "dims": dims}
     dynamic, image = SAMPLES / "distilbert-dynamic.onnx", SAMPLES / "mobilenetv2.onnx"
     for i, name in enumerate(PRECISIONS):
-        for run in RUNS:
+        for run in RUNS if name != AMP else [r for r in RUNS if RUNTIMES[r["runtime"]].autocast]:
             gpu = gpu_specs.ids()[i]
             yield dynamic, {"precision": name, **run, "dims": OPEN, "gpu": gpu}
             yield image, {"precision": name, **run, "method": list(METHODS)[i % 3], "gpu": gpu}
@@ -103,6 +104,7 @@ def test_the_contracts_hold(case: Any) -> None:
     assert plain == p.to_dict()
     wanted = KEYS if p.warnings else KEYS.replace("warnings{code message nodes}", "warnings")
     wanted = wanted.replace(" runtime ", " runtime ort_version ") if "ort_version" in terms else wanted
+    wanted = wanted.replace(" precision ", " precision layout ") if "layout" in terms else wanted
     assert outline(plain) == "{" + wanted + "}"
 
     assert 0 < p.low_seconds <= p.seconds <= p.high_seconds < 10

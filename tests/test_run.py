@@ -51,6 +51,7 @@ TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "precision": ("fp16", ("typed_graph", *FROM_RUN_GRAPH)),
     "runtime": ("tensorrt", (*FROM_RUN_GRAPH, "host_costs")),
     "ort_version": ("1.12", (*FROM_RUN_GRAPH, "host_costs")),
+    "layout": ("nhwc", (*FROM_RUN_GRAPH, "host_costs")),
     "ort_transformers": (True, FROM_RUN_GRAPH),
     "opt_level": ("basic", FROM_RUN_GRAPH),
     "include_transfers": (True, FROM_KERNELS),

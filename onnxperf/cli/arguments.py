@@ -25,7 +25,8 @@ METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 HOSTS = (
     "server-2018", "server-2020", "server-2023", "desktop-2018", "desktop-2020", "desktop", "cloud", "jetson",
 )  # fmt: skip
-PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
+LAYOUTS = ("nchw", "nhwc")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
 LEVELS = ("disabled", "basic", "extended", "all")
@@ -154,7 +155,8 @@ SCENARIO = (
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", metavar="1.12", help="ort-cuda as it was until 1.6 or 1.12.  [default: today's]"),
     click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
-    _chosen("--precision", PRECISIONS, default="keep", show_default=True),
+    _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
+    _chosen("--layout", LAYOUTS, "How images lie in memory: nhwc is channels_last.  [default: the runtime's]"),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
     SHAPES, DIM, BATCH,
     click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),

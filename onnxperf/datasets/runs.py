@@ -16,6 +16,7 @@ from onnxperf.datasets.reading import SAMPLE
 from onnxperf.datasets.table import DIES
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, load
+from onnxperf.passes import with_fast_norms
 from onnxperf.scenario import Scenario
 
 MAX_BYTES = 1 << 28  # of a graph without its weights: a stranger's file may not fill the memory
@@ -31,7 +32,8 @@ class MeasuredRun:
     the optimizer of onnxruntime.transformers was at work before; copies: "" where inputs and outputs lie on the device,
     "pinned" or "pageable" for the memory that they are copied from and to; source, version: who measured, and which
     release of the runtime, in the source's words; ort_version: the release to predict for, None for today's; family:
-    of models, left out together where runs are fitted, "" where each model is left out by itself.
+    of models, left out together where runs are fitted, "" where each model is left out by itself; layout: how images
+    lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`).
     """
 
     gpu: str
@@ -49,6 +51,8 @@ class MeasuredRun:
     ort_version: str | None = None
     file: Path | None = None
     family: str = ""
+    layout: str | None = None
+    fast_norms: bool = False
 
     @property
     def die(self) -> str:
@@ -65,7 +69,7 @@ class MeasuredRun:
         """The run as it was measured."""
         batch = next((n for name, n in self.dims.items() if name.startswith("batch")), 1)
         return Scenario(
-            self.model, self.gpu, self.runtime, precision=self.precision, batch=batch,
+            self.model, self.gpu, self.runtime, precision=self.precision, layout=self.layout, batch=batch,
             ort_version=self.ort_version, ort_transformers=self.transformers,
             include_transfers=bool(self.copies), pageable=self.copies == "pageable",
         )  # fmt: skip
@@ -73,7 +77,8 @@ class MeasuredRun:
     @property
     def graph(self) -> Graph:
         """The graph with its dimensions bound. Raises Error where the file holds none."""
-        return _graph(self.model, self.file, tuple(self.dims.items()))
+        graph = _graph(self.model, self.file, tuple(self.dims.items()))
+        return with_fast_norms(graph) if self.fast_norms else graph
 
 
 def samples() -> Traversable:

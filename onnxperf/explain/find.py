@@ -48,7 +48,7 @@ def explain(run: Run, node: str = PRODUCT) -> Explanation:
     facts = KernelFacts(run, k, predicted, terms, bound, seconds, joules, factor, read)
     return Explanation(
         kernel=k.name, op=k.op, nodes=k.nodes, gpu=device.id, card=device.name,
-        terms=f"{s.model}; {s.runtime}, {s.precision} precision, {s.method}",
+        terms=f"{s.model}; {s.runtime}, {s.precision} precision{f', {s.layout}' if s.layout else ''}, {s.method}",
         remark="; ".join((*_remarks(node, at, facts), *_warnings(prediction, predicted))),
         seconds=seconds, low_seconds=predicted.low_seconds / k.repeat, high_seconds=predicted.high_seconds / k.repeat,
         interval=prediction.interval, bound_by=predicted.bound_by, unit=facts.unit, peak=facts.peak,

@@ -27,6 +27,7 @@ POINTWISE = frozenset({
     "ThresholdedRelu", "Where", "Xor",
 })  # fmt: skip
 ALONG = frozenset({"Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"})
+MOST_MOVES = 1000  # at one operator, and at what they leave
 MOST_PERMS = 16  # different ones that are tried at one operator
 PER_TENSOR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Where 8-bit operators have their operands.
@@ -123,7 +124,9 @@ def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
     return tuple(sorted(left).index(p) for p in left)
 
 
-def _push(g: Rewriter, op: Operator, transpose: Operator, leading: set[str]) -> tuple[Operator, ...] | None:
+def _push(
+    g: Rewriter, op: Operator, transpose: Operator, leading: set[str], always: frozenset[Perm]
+) -> tuple[Operator, ...] | None:
     """Move a Transpose that the operator reads behind it: the new operators, or None where it does not pay."""
     perm = perm_of(transpose)
     if not perm or len(perm) != transpose.present[0].rank or not _in_order(tuple(sorted(perm))):
@@ -133,7 +136,8 @@ def _push(g: Rewriter, op: Operator, transpose: Operator, leading: set[str]) -> 
     missing = max(t.rank for t in _read(op)) - len(perm)  # axes that broadcasting adds in front
     whole = (*range(missing), *(p + missing for p in perm))
     through = _through(op, whole)
-    if through is None or not _pays(g, op, perm, leading):
+    wanted = perm in always and op.type != "Concat"
+    if through is None or not (wanted or _pays(g, op, perm, leading)):
         return None
     attrs, values, out_perm = through
     if any(t.rank != len(out_perm) for t in op.outputs):
@@ -199,20 +203,21 @@ def _leading(graph: Graph) -> set[str]:
     return leading
 
 
-def _pushed(graph: Graph) -> Graph:
+def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:
+    """The graph with its Transposes moved on: those in `always` through anything but a Concat, even where it costs."""
     if not any(o.type == "Transpose" for o in graph.operators):
         return graph
     g, leading, changed = Rewriter(graph), _leading(graph), False
     for first in graph.operators:
-        todo = [first]
-        while todo:
+        todo, moves = [first], 0
+        while todo and (moves := moves + 1) < MOST_MOVES:
             op = todo.pop(0)
             sources = [m for t in op.present if (m := g.made_by(t, "Transpose"))]
             movable: dict[Perm, Operator] = {}  # what it costs to move a Transpose depends on its permutation alone
             for t in _read(op) if sources else ():
                 if (m := g.made_by(t, "Transpose")) is not None and m.repeat == op.repeat:
                     movable.setdefault(perm_of(m), m)
-            new = next((n for m in [*movable.values()][:MOST_PERMS] if (n := _push(g, op, m, leading))), None)
+            new = next((n for m in [*movable.values()][:MOST_PERMS] if (n := _push(g, op, m, leading, always))), None)
             if new is None:
                 continue
             g.apply(Fused((op,), new[-1], new[:-1]))
@@ -223,7 +228,7 @@ def _pushed(graph: Graph) -> Graph:
     return without_identities(g.result()) if changed else graph
 
 
-PUSH = Pass("transposes moved on", _pushed, once=True)
+PUSH = Pass("transposes moved on", pushed, once=True)
 
 
 TURNED = op.Transpose(X)

@@ -1,5 +1,6 @@
 """Changes to a graph before a runtime optimises it: each takes a graph and gives another."""
 
-from onnxperf.passes.precision import PRECISIONS, lacks_unit, precision
+from onnxperf.passes.autocast import autocast, with_fast_norms
+from onnxperf.passes.precision import AMP, PRECISIONS, lacks_unit, precision
 
-__all__ = ["PRECISIONS", "lacks_unit", "precision"]
+__all__ = ["AMP", "PRECISIONS", "autocast", "lacks_unit", "precision", "with_fast_norms"]

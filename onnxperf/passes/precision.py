@@ -1,4 +1,4 @@
-"""The precision of a prediction: `keep` leaves the dtypes of the file, the others change those of floating tensors.
+"""The precision of a prediction: `keep` and `amp` leave the dtypes of the file, others change floating tensors'.
 
 TF32 is no dtype of tensors: with `fp32` and `tf32` they are float32, and the runtime's policy turns TF32 off or on.
 """
@@ -21,7 +21,9 @@ CASTABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
 LOOPS = frozenset({"Loop", "Scan"})  # write what their bodies read once for every run, so `repeat` is not theirs
 STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
-PRECISIONS = ("keep", *STORED, *QUANTISED)
+#: Leaves the graph as it is stored too; which type each operator runs in, the runtime decides (`passes.autocast`).
+AMP = "amp"
+PRECISIONS = ("keep", *STORED, *QUANTISED, AMP)
 UNITS = {"bfloat16": "tensor_bf16", "int8": "tensor_int8", "float8e4m3fn": "tensor_fp8"}
 #: Operators that run quantised where they read an activation, then a stored weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
@@ -47,7 +49,7 @@ def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
     Where the card has no unit for the dtype, GEMMs and convolutions run between casts, which the note `no-dtype` says:
     those in bfloat16 run in float32, those in 8 bits on dequantised weights, in float16 if there is a unit for it.
     """
-    if name == "keep":
+    if name in ("keep", AMP):
         return graph
     dtype = STORED.get(name) or QUANTISED[name]
     lacks = device is not None and lacks_unit(device, name)
@@ -188,9 +190,13 @@ class Casts:
         self.operators.append(o)
         self.makers.update((t.name, o) for t in o.outputs)
 
-    def convert(self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None) -> Tensor:
-        """The tensor in `dtype`; the first operator `o` that reads it so has an operator of `type` put before it."""
-        if (t.name, dtype) not in self.converted:
+    def convert(
+        self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None, again: bool = False
+    ) -> Tensor:
+        """The tensor in `dtype`; the first operator `o` that reads it so has an operator of `type` put before it, or
+        every one that does (`again`).
+        """
+        if again or (t.name, dtype) not in self.converted:
             new = replace(self.retyped(t, dtype), kind="activation")
             maker = self.makers.get(t.name)
             repeat = 1 if maker is None else o.repeat if maker.type in LOOPS else maker.repeat

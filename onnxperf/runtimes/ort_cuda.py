@@ -15,6 +15,7 @@ from dataclasses import replace
 from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
 from onnxperf.fusions.ort_kernels import apart
+from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.placement import place
 from onnxperf.runtime import HostCosts, Policy, Runtime
 
@@ -43,4 +44,5 @@ CUDA_16 = replace(
     CUDA_112, policy=replace(CUDA.policy, tensor_multiple=8),
     describe="ONNX Runtime until 1.6, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip
-RUNTIME = replace(CUDA, versions={"1.6": CUDA_16, "1.12": CUDA_112})
+LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
+RUNTIME = replace(CUDA, versions={"1.6": CUDA_16, "1.12": CUDA_112}, layouts={"nchw": CUDA, "nhwc": LAST})

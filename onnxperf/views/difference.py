@@ -25,7 +25,8 @@ def show(out: Console, d: Difference, *, top: int = 8) -> None:
     """Print a difference. `top` is how many kernels to list, those that cost or save most first."""
     s = d.a.scenario
     batch = f"batch {s.batch}" + (f" in A, {d.b.scenario.batch} in B" if d.b.scenario.batch != s.batch else "")
-    terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {s.precision} precision, {batch}, {s.method}"
+    how = f"{s.precision} precision{f', {s.layout}' if s.layout else ''}"
+    terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {how}, {batch}, {s.method}"
     asked = Text(printable(f"A: {s.model}") + "\n" + printable(f"B: {d.b.scenario.model}"), style="bold")
     asked.append("\n" + printable(terms), style="not bold dim")
     runs = ("!", "#time", f"#{d.a.interval:.0%} between", "#kernels", "#added up")

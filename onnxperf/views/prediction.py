@@ -78,7 +78,7 @@ def _terms(p: Prediction) -> str:
     runtime = s.runtime + (f" until {s.ort_version}" if s.ort_version else "")
     fused = " after onnxruntime.transformers" if s.ort_transformers else ""
     terms = (
-        f"{runtime}{fused}", f"{s.precision} precision", f"batch {s.batch}", s.method,
+        f"{runtime}{fused}", f"{s.precision} precision", s.layout or "", f"batch {s.batch}", s.method,
         f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
         "CUDA graph" if s.cuda_graph else "",
         f"{s.streams} streams" if s.streams > 1 else "",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from op_models import NHWC
 from op_models.move import CARRIERS, LOOKUPS
 from op_models.pointwise import FLOPS
 from op_models.reduce import REDUCE
@@ -335,11 +336,16 @@ def spread(build: Callable[[Draw], Case], *places: int) -> Callable[[Draw], Case
     return at_places
 
 
-def channels_last(draw: Draw) -> Case:
-    case = convolution(draw)
-    (x, *others), (out,) = case.inputs, case.outputs
-    assert x is not None
-    return case._replace(inputs=[(x[0], *x[2:], x[1]), *others], outputs=[(out[0], *out[2:], out[1])])
+def in_last(kind: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+    """The same with channels behind rows and columns, in the first input and the output."""
+
+    def turned(draw: Draw) -> Case:
+        case = kind(draw)
+        (x, *others), (out,) = case.inputs, case.outputs
+        assert x is not None
+        return case._replace(inputs=[(x[0], *x[2:], x[1]), *others], outputs=[(out[0], *out[2:], out[1])])
+
+    return turned
 
 
 def deformable(draw: Draw) -> Case:
@@ -632,7 +638,12 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "QLinearGlobalAveragePool": global_pool,
     **dict.fromkeys(("QLinearConv", MS + "QLinearConv"), spread(convolution, 0, 3, 8)),
     "ConvInteger": spread(convolution, 0, 1, 2),
-    **dict.fromkeys((MS + "NhwcConv", MS + "NhwcFusedConv"), channels_last),
+    **dict.fromkeys((MS + "NhwcConv", MS + "NhwcFusedConv", NHWC + "Conv"), in_last(convolution)),
+    NHWC + "ConvTranspose": in_last(transposed),
+    **dict.fromkeys((NHWC + "GlobalMaxPool", NHWC + "GlobalAveragePool"), in_last(global_pool)),
+    **dict.fromkeys((NHWC + "MaxPool", NHWC + "AveragePool"), in_last(pool)),
+    **dict.fromkeys((NHWC + "DepthToSpace", NHWC + "SpaceToDepth"), made),
+    **dict.fromkeys((NHWC + "BatchNormalization", NHWC + "LRN"), channels),
     MS + "ConvTransposeWithDynamicPads": spread(transposed, 0, 1),
     "DeformConv": deformable,
     **dict.fromkeys(("CausalConvWithState", MS + "CausalConvWithState"), causal_convolution),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from op_models import IN_PLACE, Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
+from op_models import IN_PLACE, NHWC, Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
 from op_models.pointwise import FLOPS
 
 MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
@@ -113,6 +113,12 @@ TABLE = [
     Row("ConvInteger", [IMAGE, FILTERS, u8("a"), u8("b")], (1, 4, 3, 3), Conv(1, 2, 4, 9, 1, 1, 1), matrix=144),
     Row(MS + "NhwcConv", [(1, 3, 3, 2), (4, 2, 1, 1), (4,)], (1, 3, 3, 4), Conv(1, 2, 4, 9, 1, 1, 1, last=True),
         matrix=144, vector=36),
+    Row(NHWC + "Conv", [(1, 3, 3, 2), (4, 2, 1, 1)], (1, 3, 3, 4), Conv(1, 2, 4, 9, 1, 1, 1, last=True), matrix=144),
+    Row(NHWC + "ConvTranspose", [(1, 5, 5, 8), (8, 2, 2, 2)], (1, 10, 10, 4),
+        Conv(1, 8, 4, 100, 4, 2, 4, "transpose", last=True), matrix=2 * 8 * 25 * 2 * 4,
+        attrs={"group": 2, "strides": [2, 2]}),
+    Row("Conv", [(1, 2, 3, 3), (4, 2, 1, 1)], (1, 4, 3, 3), Conv(1, 2, 4, 9, 1, 1, 1, last=True), matrix=144,
+        attrs={"memory_format": "channels_last"}),
     Row(MS + "ConvTransposeWithDynamicPads", [(1, 8, 5), (8, 2, 2), (2,)], (1, 2, 6),
         Conv(1, 8, 2, 6, 2, 1, 1, "transpose"), matrix=320),
     Row("DeformConv", [(1, 2, 4, 4), (3, 2, 2, 2), (1, 8, 3, 3), (3,), (1, 4, 3, 3)], (1, 3, 3, 3),

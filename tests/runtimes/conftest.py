@@ -20,8 +20,8 @@ from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from onnxperf.runtimes.ort_cpu import RUNTIME as CPU
 
 Run = Callable[..., Graph]
-#: Every runtime, and its older releases.
-EVERY = tuple(way for r in RUNTIMES.values() for way in (r, *r.versions.values()))
+#: Every runtime, its older releases, and those with another layout.
+EVERY = tuple(way for r in RUNTIMES.values() for way in (r, *r.versions.values(), *r.layouts.values()))
 
 
 def build(text: str, weights: dict[str, tuple[int, ...] | float], opset: int = 20) -> ModelProto:

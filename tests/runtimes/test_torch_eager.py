@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxperf.fusions import torch_calls
+from onnxperf.fusions.engine import optimise
+from onnxperf.fusions.torch_strides import channels_last, contiguous, dense, multipliable, suggests_last, view
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import RUNTIMES, run_graph
-from onnxperf.runtimes.torch_eager import _multipliable, contiguous, place, view
+from onnxperf.runtimes.torch_eager import _Placing, place
 from op_models import Operator, Tensor, work_of
 
 torch = pytest.importorskip("torch")
@@ -158,7 +161,7 @@ def test_products_copy_what_cublas_cannot_read(shape: tuple[int, ...], how: Any,
 )  # fmt: skip
 def test_matrices_that_cublas_reads_in_place(shape: tuple[int, ...], strides: tuple[int, ...], readable: bool) -> None:
     """One axis dense, the other in steps of at least its length, as torch prepares matrices for a bmm."""
-    assert _multipliable(Tensor("t", "float32", shape), strides) == readable
+    assert multipliable(Tensor("t", "float32", shape), strides) == readable
 
 
 @pytest.mark.parametrize(("batch", "copies"), [(1, 1), (2, 4)])
@@ -215,3 +218,84 @@ def test_a_gelu_that_is_written_out_runs_as_it_is_written(run: Any, types: Any) 
     assert types(run(by_tanh, runtime="ort-cuda", **numbers)) == {"FastGelu": 1}
     by_erf = "(float[2,8] x) => (float[2,8] y) {d=Div(x,r) e=Erf(d) g=Add(e,one) m=Mul(x,g) y=Mul(m,half)}"
     assert types(run(by_erf, runtime="torch-eager", r=1.4142135, one=1.0, half=0.5)) == {"Gelu": 1}
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    """What keeps images channels-last, and what does not."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.conv, self.norm = torch.nn.Conv2d(4, 8, 3, padding=1, bias=False), torch.nn.BatchNorm2d(8)
+        self.rows, self.groups = torch.nn.LayerNorm(8), torch.nn.GroupNorm(2, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.conv(x)))
+        match self.kind:
+            case "pool":
+                return torch.nn.functional.max_pool2d(x, 2)
+            case "sum":
+                return x + x.mean((2, 3), keepdim=True)
+            case "concat":
+                return torch.cat([x, x * 2], 1)
+            case "half of the channels":
+                return x.chunk(2, 1)[0] * 2
+            case "rows":
+                return self.rows(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            case "tokens":
+                return x.flatten(2).transpose(1, 2) * 2
+            case "heads":
+                return x.reshape(2, 4, 2, 36).transpose(1, 2) * 2
+            case _:
+                return torch.nn.functional.pad(x, (1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", ["pool", "sum", "concat", "half of the channels", "rows", "tokens", "heads", "pad"])
+def test_results_lie_in_memory_as_in_torch(kind: str, last: bool) -> None:
+    """Strides of what a module returns, and how many copies it takes, under both memory formats."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from onnxperf.export.from_torch import proto
+
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func in (torch.ops.aten.clone.default, torch.ops.aten._reshape_copy.default)
+            return func(*args, **(kwargs or {}))
+
+    memory = torch.channels_last if last else torch.contiguous_format
+    net, x = Net(kind).eval().to(memory_format=memory), torch.rand(2, 4, 6, 6).contiguous(memory_format=memory)
+    with torch.no_grad(), Copies() as copies:
+        y = net(x)
+    placing = _Placing(last, {"x": channels_last(x.shape)} if last else {})
+    graph = optimise(load(proto(net, x)), torch_calls.RULES, 0)
+    for o in graph.operators:
+        placing.add(o)
+    (out,) = graph.outputs
+    assert seen(y.shape, placing.of(out)) == seen(y.shape, y.stride())
+    inside = kind == "rows" and not last  # layer_norm makes that copy where no dispatch shows it
+    assert sum(o.type == "Contiguous" for o in placing.placed) == copies.count + inside
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (1, 3, 4, 5), (1, 1, 1, 1)])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_channels_last_is_what_torch_suggests(shape: tuple[int, ...], memory: Any) -> None:
+    """A pooling writes what it takes its input for; an elementwise operator keeps the order of axes."""
+    x = torch.empty(shape).contiguous(memory_format=memory)
+    for t in (x, x[:, :1], x[:, :, ::2], x.transpose(2, 3)):
+        pooled = torch.nn.functional.avg_pool2d(t, 1)
+        lies_last = seen(t.shape, channels_last(tuple(t.shape)))
+        if suggests_last(tuple(t.shape), t.stride()):
+            assert seen(t.shape, pooled.stride()) == lies_last
+        else:
+            assert pooled.is_contiguous()
+        assert seen(t.shape, dense(tuple(t.shape), t.stride())) == seen(t.shape, (t * 2).stride())
+
+
+def test_a_batch_norm_that_was_folded_runs_apart() -> None:
+    graph = run_graph(load(SAMPLES / "resnet50.onnx"), RUNTIMES["torch-eager"])
+    types = Counter(o.type for o in graph.operators)
+    assert types["Conv"] == types["BatchNormalization"] == 53
+    assert not any(len(o.present) > 2 for o in graph.operators if o.type == "Conv"), "their biases are the norms'"

@@ -73,7 +73,7 @@ def _by_type(run: MeasuredRun) -> str:
 
 
 DATASET = Dataset(
-    "tensorrt", 50,
+    "tensorrt", 60,
     models=(
         Models(
             FILE, COLUMNS, "TensorRT", "TensorRT until 7: convolutional networks", models, drawn=drawn, apart=_by_type,

@@ -1,0 +1,65 @@
+"""Export the models of timm that were measured: `python -m onnxperf.export.from_timm DATA --to FOLDER` (extra `timm`).
+
+DATA holds `timm/infer_amp.csv.gz`. FOLDER gets that table and the graphs of its models, without weights, in about 15
+seconds each; graphs that are there already stay. `onnxperf validate --data FOLDER` then scores them all.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import click
+
+from onnxperf.errors import ModelError
+
+TABLE = Path("timm") / "infer_amp.csv.gz"
+
+
+APART = 0.03  # of the parameters: a model with others than were measured is another one
+
+
+def graph(name: str, side: int, millions: float) -> bytes:
+    """The weightless graph of a model of timm on square images, with an open batch.
+
+    Raises ModelError where the model has not as many million parameters, and what timm and `proto` do.
+    """
+    import timm
+    import torch
+
+    from onnxperf.export.from_torch import proto
+
+    module = timm.create_model(name)
+    own = sum(p.numel() for p in module.parameters()) / 1e6
+    if abs(own / millions - 1) > APART:
+        raise ModelError(
+            f"timm {timm.__version__} has a model of that name with {own:.2f} M parameters, not {millions} M"
+        )
+    data: bytes = proto(module, torch.zeros(2, 3, side, side), open_batch=True).SerializeToString()
+    return data
+
+
+@click.command(help=__doc__)
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="Folder that table and graphs go to.")
+@click.option("--only", default="", help="Export only models with this in their name.")
+def main(data: Path, to: Path, only: str) -> None:
+    """Export what is not there yet, and say which models can't be."""
+    table = (data / TABLE).read_bytes()
+    (to / TABLE).parent.mkdir(parents=True, exist_ok=True)
+    (to / TABLE).write_bytes(table)
+    rows = csv.DictReader(gzip.decompress(table).decode("utf-8").splitlines())
+    wanted = {(r["model"], int(r["img"])): float(r["mparams"]) for r in rows if only in r["model"]}
+    for (name, side), millions in sorted(wanted.items()):
+        file = to / TABLE.parent / f"{name}@{side}.onnx.gz"
+        if file.is_file():
+            continue
+        try:
+            file.write_bytes(gzip.compress(graph(name, side, millions), 9, mtime=0))
+        except Exception as e:  # a model's own code raises anything
+            click.echo(f"{name} at {side}: {type(e).__name__}: {str(e)[:200]}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The calls of PyTorch that its exporters write as several nodes, or that they have folded away.
+
+Each is a kernel, or a few, of its own; what autocast does with it depends on the call as well.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from onnxperf.fusions import common
+from onnxperf.fusions.engine import DISABLED, Fused, Miss, Rewriter, Rules, fusion
+from onnxperf.fusions.pattern import Match, Variable, X, op, pattern, scaled
+from onnxperf.passes.autocast import MARK
+from op_models import Operator, Tensor
+
+#: What the exporters call the bias that folding a batch norm into a convolution gives: torch.onnx.export(dynamo=True)
+#: and TorchScript's. A convolution that had a bias before is told by its result, which has a batch norm's name.
+FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
+BATCH_NORM = re.compile(r"^getitem(_\d+)?$")
+
+
+#: What exporters call stored tensors that are no parameters, but were computed from some, each time a model runs.
+COMPUTED = re.compile(r"^(view|val|reshape|getitem|transpose|permute|mul|div|sub|add|tmp)(_\d+)?$")
+
+
+def is_parameter(t: Tensor) -> bool:
+    """Whether a stored tensor is a parameter of a module, which lies in memory as the module was told."""
+    return t.kind == "weight" and not COMPUTED.match(t.name)
+
+
+@fusion("batch norm", anchor=("Conv", "ConvTranspose"))
+def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
+    """A convolution with a batch norm folded in: PyTorch runs both, each by itself."""
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    folded = bias is not None and bias.stored and FOLDED_BIAS.search(bias.name)
+    if bias is None or not (folded or BATCH_NORM.match(conv.out.name)):
+        return None
+    before = replace(conv.out, name=f"{conv.out.name}#conv")
+    own = () if folded else (bias,)
+    alone = replace(conv, name=f"{conv.name}#conv", inputs=(*conv.inputs[:2], *own), outputs=(before,))
+    params = (replace(bias, name=f"{bias.name}#{part}", value=None) for part in ("scale", "shift", "mean", "variance"))
+    norm = replace(conv, type="BatchNormalization", version=0, inputs=(before, *params), attrs={})
+    return Fused((conv,), norm, (alone,))
+
+
+@pattern("silu", X * op.Sigmoid(X), start="Sigmoid")
+def silu(m: Match) -> Fused:
+    """x sigmoid(x)."""
+    return m.fused("Swish", (m[X],))
+
+
+SCALE, SHIFT, GROUPED = Variable("scale", stored=True), Variable("shift", stored=True), op.Reshape(X, ...)
+NORM = op.InstanceNormalization(GROUPED, ...)
+ROWS = op.Reshape(NORM, ...)
+
+
+@pattern("group_norm", ROWS * SCALE + SHIFT, start="InstanceNormalization")
+def group_norm(m: Match) -> Fused | Miss:
+    """Images whose groups of channels are laid out as rows, normalised, scaled and shifted by channel."""
+    x, groups = m[X], m[GROUPED].out
+    if m.root.out.shape != x.shape or groups.rank != 3 or x.rank < 3:
+        return Miss("the rows are not groups of channels of one image", m.root.nodes)
+    attrs = {"num_groups": groups.shape[1], MARK: m[NORM].attrs.get(MARK, "")}
+    return m.fused("GroupNormalization", (x, m[SCALE], m[SHIFT]), attrs)
+
+
+Q, K, V, MASK = (Variable(name) for name in ("q", "k", "v", "mask"))
+SCORES = op.MatMul(Q, K)
+ATTENTION = op.MatMul(op.Softmax(SCORES | SCORES + MASK), V)
+
+
+@pattern("scaled_dot_product_attention", ATTENTION, start="Softmax")
+def attention(m: Match) -> Fused | None:
+    """softmax(a q (a k)^T + mask) v: both operands scaled by the same number, as no one writes it by hand."""
+    q_scaled, k_scaled = m.g.made_by(m[Q], "Mul"), m.g.made_by(m[K], "Mul")
+    q, k = scaled(q_scaled), scaled(k_scaled)
+    if q_scaled is None or k_scaled is None or q is None or k is None or q[1] != k[1] or m[V].rank != 4:
+        return None
+    keys, views = _untransposed(m.g, k[0], (*m[V].shape[:-1], q[0].shape[-1]))
+    if keys is None:
+        return None
+    mask = (m[MASK],) if MASK in m else ()
+    whole = m.fused("Attention", (q[0], keys, m[V], *mask))
+    inside = [o for o in (*views, q_scaled, k_scaled) if m.g.only_user(o.out)]
+    return replace(whole, replaced=(*inside, *whole.replaced))
+
+
+def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tensor | None, tuple[Operator, ...]]:
+    """The keys of such a shape behind a Transpose, which exporters put between two Reshapes, and these views."""
+    views: list[Operator] = []
+    while (o := g.made_by(t, "Reshape", "Transpose")) is not None:
+        views.insert(0, o)
+        t = o.present[0]
+        if o.type == "Transpose" and t.shape == shape:
+            return t, tuple(views)
+        if len(views) > 1 and views[1].type == "Transpose" and t.shape == shape:
+            return t, tuple(views)
+    return None, ()
+
+
+@fusion("layer's matrix", anchor=("MatMul", "Gemm"))
+def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
+    """A product with a layer's matrix, which torch.nn.Linear keeps as outputs x inputs and cuBLAS reads transposed.
+
+    Exporters turn the matrix round and write a MatMul. A Gemm on two axes is written as it was called, addmm or linear.
+    """
+    x, w = o.inputs[:2]
+    if x is None or w is None or not w.stored or w.rank != 2 or o.attrs.get("transB"):
+        return None
+    if o.type == "Gemm" and x.rank == 2:
+        return None
+    turned = replace(w, shape=w.shape[::-1])
+    return Fused((o,), replace(o, inputs=(x, turned, *o.inputs[2:]), attrs={**o.attrs, "transB": 1}))
+
+
+RULES: Rules = {
+    DISABLED: (
+        common.layer_norm, common.gelu, common.softmax, common.linear, batch_norm, silu, group_norm, attention,
+        stored_transposed,
+    )
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""Strides, in elements: what PyTorch sees as a view, and how what it computes lies in memory.
+
+The rules are those of torch.Tensor.view, c10/core/MemoryFormat.h, TensorIterator and torch.matmul.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from op_models import Operator, Tensor
+
+#: An attribute of a copy: how many elements lie together both where it reads and where it writes.
+RUN = "run"
+Shape = tuple[int, ...]
+Strides = tuple[int, ...]
+
+
+def contiguous(shape: Shape) -> Strides:
+    """Row-major strides."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def channels_last(shape: Shape) -> Strides:
+    """The strides of images [N, C, H, W] that lie as [N, H, W, C]."""
+    _, channels, height, width = shape
+    return height * width * channels, 1, width * channels, channels
+
+
+def lies(shape: Shape, strides: Strides, wanted: Strides) -> bool:
+    """Whether memory is as `wanted` along all axes longer than one: the strides of others mean nothing."""
+    return all(a == b for d, a, b in zip(shape, strides, wanted, strict=True) if d != 1)
+
+
+def suggests_last(shape: Shape, strides: Strides) -> bool:
+    """Whether torch takes images as channels_last, with gaps or without; where both orders fit they are not."""
+    if len(shape) != 4 or not strides[1]:
+        return False
+    least = 0
+    for axis in (1, 3, 2, 0):
+        if not shape[axis] or strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * shape[axis]
+    return True
+
+
+def dense(shape: Shape, strides: Strides) -> Strides:
+    """The strides of what an elementwise kernel makes: its operand's order of axes, without gaps."""
+    if _is_dense(shape, strides):
+        return strides
+    if not all(s or d == 1 for d, s in zip(shape, strides, strict=True)):
+        return contiguous(shape)  # broadcast
+    found, step = dict[int, int](), 1
+    for axis in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
+        found[axis], step = step, step * shape[axis]
+    return tuple(found[axis] for axis in range(len(shape)))
+
+
+def _is_dense(shape: Shape, strides: Strides) -> bool:
+    """Whether elements fill their memory, in whatever order of axes."""
+    step = 1
+    for stride, size in sorted((s, d) for d, s in zip(shape, strides, strict=True) if d != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def run(shape: Shape, strides: Strides, wanted: Strides) -> int:
+    """How many elements lie together both as they are and as `wanted`, a dense order."""
+    length = 1
+    for step, stride, size in sorted((w, s, d) for d, s, w in zip(shape, strides, wanted, strict=True) if d != 1):
+        if stride != step:
+            break
+        length *= size
+    return length
+
+
+def view(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
+    """The strides with which memory can be seen under a new shape; None where only a copy can.
+
+    Axes that follow each other without gaps merge into chunks; every chunk must split evenly into new axes
+    (the rule behind torch.Tensor.view).
+    """
+    if prod(shape) == 0:
+        return contiguous(new)
+    chunks: list[tuple[int, int]] = []  # size, stride of its innermost axis
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and chunks[-1][1] == size * stride:
+            chunks[-1] = (chunks[-1][0] * size, stride)
+        else:
+            chunks.append((size, stride))
+    found: list[int] = []
+    for size in reversed(new):
+        if size == 1:
+            found.append(1)
+            continue
+        if not chunks or chunks[-1][0] % size:
+            return None
+        rest, stride = chunks.pop()
+        found.append(stride)
+        if rest > size:
+            chunks.append((rest // size, stride * size))
+    return tuple(reversed(found))
+
+
+def of_view(o: Operator, x: Tensor, strides: Strides, out: Tensor) -> Strides:
+    """The strides of an output of a Transpose, Expand, Slice, Split or Identity."""
+    if o.type == "Transpose":
+        perm = o.attrs.get("perm", range(x.rank - 1, -1, -1))
+        return tuple(strides[p] for p in perm) if len(perm) == x.rank == out.rank else contiguous(out.shape)
+    if o.type == "Expand":
+        old = (0,) * (out.rank - x.rank) + tuple(0 if d == 1 else s for d, s in zip(x.shape, strides, strict=True))
+        return tuple(1 if d == 1 else s for d, s in zip(out.shape, old, strict=True))
+    if o.type == "Slice":
+        steps = dict.fromkeys(range(x.rank), 1)
+        axes = value(o, 3) or tuple(range(x.rank))
+        steps.update((int(a) % x.rank, int(b)) for a, b in zip(axes, value(o, 4), strict=False))
+        return tuple(s * steps[i] for i, s in enumerate(strides))
+    return strides
+
+
+def value(o: Operator, index: int) -> tuple[float, ...]:
+    """The known content of an input; empty where it is absent or unknown."""
+    t = o.inputs[index] if index < len(o.inputs) else None
+    return t.value or () if t is not None else ()
+
+
+def multipliable(t: Tensor, strides: Strides) -> bool:
+    """True where torch.matmul hands a tensor to cuBLAS without a copy."""
+    if t.rank < 2:
+        return True
+    (rows, columns), (down, right) = t.shape[-2:], strides[-2:]
+    by_rows = (right == 1 or columns == 1) and (down >= columns or rows == 1)
+    by_columns = (down == 1 or rows == 1) and (right >= rows or columns == 1)
+    return (by_rows or by_columns) and view(t.shape[:-2], strides[:-2], (prod(t.shape[:-2]),)) is not None
