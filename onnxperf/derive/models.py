@@ -1,14 +1,15 @@
 """Constants that no kernel was measured for: least squares over all kernels of whole models that others measured.
 
-A run is predicted whole, with the constants of all other kernels as given. Each source and family of models counts
-alike, however many rows it has.
+What other kernels take, the host and the power limit stays as it is with the constants given; only the kernels of the
+family that declares the set change in the fit. Each source and family of models counts alike, however many rows it has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,47 +18,72 @@ import gpu_specs
 from onnxperf.datasets import model_runs
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.fitting import Array, map_fit
-from onnxperf.latency import Constants
+from onnxperf.latency import Constants, estimate
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.families import constant_sets, family_of
+from onnxperf.lower import Kernels
 from onnxperf.run import Run
 
 SETS = {name: wanted for name, wanted in constant_sets().items() if wanted.of_runs}
 TELLING = 0.25  # of the time of a run's kernels: at least that much has to be of the family that reads the constants
 STEP = 1e-3  # of differences, in standard deviations: a run's length has steps where a kernel's tile changes
 
-Told = tuple[MeasuredRun, Run]
+
+@dataclass(frozen=True)
+class Told:
+    """A measured run, its prediction with the constants given, and which of its kernels read the set [n]."""
+
+    measured: MeasuredRun
+    run: Run
+    own: Array
+
+    @property
+    def share(self) -> float:
+        """The share of the time of all kernels that these take."""
+        seconds = self.run.estimates.seconds[:, 0]
+        return float(seconds[self.own].sum() / seconds.sum())
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """These kernels alone."""
+        rows = tuple(k for k, own in zip(self.run.kernels.rows, self.own, strict=True) if own)
+        return replace(self.run.kernels, rows=rows)
+
+    @cached_property
+    def others_s(self) -> float:
+        """The length of the run without them."""
+        return float(self.run.timeline.total_s[0]) - self.own_s(self.run.constants)
+
+    def own_s(self, constants: Constants) -> float:
+        """Seconds of these kernels."""
+        return float(estimate(self.kernels, self.run.devices, self.run.method, constants).seconds.sum())
 
 
 def runs(data: Path, wanted: ConstantSet, constants: Constants) -> list[Told]:
     """The measured runs in `data` that tell of a set, each on its card."""
-    rows = [r for of, measured, _ in model_runs(data) if of.constants == wanted.name for r in measured]
-    made = [(r, Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)) for r in rows]
-    return [(r, run) for r, run in made if _share(wanted, run) >= TELLING]
+    found = []
+    for of, measured, _ in model_runs(data):
+        for r in (r for r in measured if of.constants == wanted.name and of.fitted(r)):
+            run = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)
+            own = [wanted in family_of(kernel.work).constants for kernel in run.kernels.rows]
+            found.append(Told(r, run, np.array(own, dtype=bool)))
+    return [one for one in found if one.share >= TELLING]
 
 
-def _share(wanted: ConstantSet, run: Run) -> float:
-    """The share of a run's kernels, by time, whose family declares the set."""
-    own = [wanted in family_of(kernel.work).constants for kernel in run.kernels.rows]
-    seconds = run.estimates.seconds[:, 0]
-    return float(seconds[own].sum() / seconds.sum())
-
-
-def fit(wanted: ConstantSet, told: Sequence[Told], start: Constants, without: str = "") -> dict[str, float]:
+def fit(wanted: ConstantSet, told: Sequence[Told], without: str = "") -> dict[str, float]:
     """The constants of a set by dotted path, from all runs but those of the group `without`."""
-    told = [(r, run) for r, run in told if r.group != without]
+    told = [one for one in told if one.measured.group != without]
     if not told:
         return {p.path: p.start for p in wanted.parameters}
-    count = Counter(r.group for r, _ in told)
-    weights = np.array([np.sqrt(wanted.weight / len(count) / count[r.group]) for r, _ in told])
-    measured = np.array([[r.seconds] for r, _ in told])
+    count = Counter(one.measured.group for one in told)
+    weights = np.array([np.sqrt(wanted.weight / len(count) / count[one.measured.group]) for one in told])
+    measured = np.array([[one.measured.seconds] for one in told])
 
     def named(point: Array) -> dict[str, float]:
         return {p.path: float(v) for p, v in zip(wanted.parameters, point, strict=True)}
 
     def misfits(points: Array) -> Array:
-        constants = [start.having(named(point)) for point in points]
-        seconds = [[float(replace(run, constants=c).timeline.total_s[0]) for c in constants] for _, run in told]
+        seconds = [[x.others_s + x.own_s(x.run.constants.having(named(p))) for p in points] for x in told]
         return np.asarray(np.log(np.array(seconds) / measured))
 
     return named(map_fit([p.prior for p in wanted.parameters], misfits, weights, step=STEP))
@@ -70,6 +96,6 @@ def derive(data: Path, constants: Constants) -> dict[str, Mapping[str, Mapping[s
     found: dict[str, Mapping[str, Mapping[str, float]]] = {}
     for name, wanted in SETS.items():
         if told := runs(data, wanted, constants):
-            groups = ("", *sorted({r.group for r, _ in told}))
-            found[name] = {group: fit(wanted, told, constants, group) for group in groups}
+            groups = ("", *sorted({one.measured.group for one in told}))
+            found[name] = {group: fit(wanted, told, group) for group in groups}
     return found

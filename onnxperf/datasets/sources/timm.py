@@ -1,6 +1,7 @@
 """Whole models of timm under eager PyTorch with FP16 autocast, from `timm/infer_amp.csv.gz`: timm's own benchmark.
 
-These rows score; nothing is fitted to them. A row is a batch, after warm-up, the host waiting for each; the largest
+Constants of convolutions that no kernel tells are derived from the rows of convolutional networks whose graphs ship;
+families of models are left out in four parts for scores. A row is a batch, after warm-up, the host waiting for each; the largest
 batch that fits, up to 1024. Graphs are exported from timm, by `python -m onnxperf.export.from_timm`; those of the
 sample ship. derive/amp.md says what the rows tell of how the benchmark was run.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from zlib import crc32
 
 from onnxperf.datasets.dataset import Dataset, Models
 from onnxperf.datasets.reading import Record, card, number, read, refusal, sizes
@@ -27,6 +29,9 @@ SAMPLED = (
 )  # fmt: skip
 
 
+PARTS = 4  # that families are left out in
+
+
 def named(record: Record) -> str:
     """What a graph is called: the model and the side of its images."""
     return f"{record['model']}@{record['img']}"
@@ -36,6 +41,11 @@ def family(model: str) -> str:
     """The letters that a model's name begins with, without who trained it."""
     found = re.match(r"[a-z]+", re.sub(r"^(tf|legacy|test)_", "", model))
     return found[0] if found else model
+
+
+def part(model: str) -> str:
+    """The part of all families that a model's family is of, by a hash of its name."""
+    return f"part {crc32(family(model).encode()) % PARTS + 1} of {PARTS}"
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
@@ -53,8 +63,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             why[reason] += 1
         elif gpu and size:
             run = MeasuredRun(
-                gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source=f"timm {r['layout']}",
-                version=r["torch"], file=graph, layout=r["layout"], fast_norms=True,
+                gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", version=r["torch"],
+                file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]),
             )  # fmt: skip
             found.append(run)
     return found, dict(why)
@@ -65,7 +75,7 @@ DATASET = Dataset(
     models=(
         Models(
             FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by card", models,
-            drawn=lambda r: named(r) in SAMPLED,
+            apart=lambda run: f"{run.layout}", constants="convolution_in_models", drawn=lambda r: named(r) in SAMPLED,
         ),
     ),
 )  # fmt: skip
