@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Table
+from onnxperf.datasets import Table, kernels
 from onnxperf.derive import fit as fits
 from onnxperf.derive.fit import fit, thinned
 from onnxperf.derive.intervals import Misses, intervals, quantile, widened
@@ -116,3 +116,22 @@ def test_a_range_leaves_out_the_die_it_is_asked_to() -> None:
     rows = [row("linear", "a", np.full(10, 0.1)), row("linear", "b", np.full(10, 0.9))]
     assert intervals(rows, {"linear": {}}, without="b")["linear"]["known"] == pytest.approx([0.1] * 3)
     assert intervals(rows, {"linear": {}})["linear"]["new"] == pytest.approx([0.9] * 3)
+
+
+def test_distances_whose_widths_come_out_the_wrong_way_round_are_pooled() -> None:
+    def widths(near: float, far: float) -> list[float]:
+        rows = [replace(row("linear", d, np.full(10, x)), distance=at) for d, x, at in
+                (("a", near, "measured"), ("b", far, "known"))]  # fmt: skip
+        found = intervals(rows, {"linear": {}})["linear"]
+        return [found[at][0] for at in ("measured", "known", "new")]
+
+    assert widths(0.1, 0.3) == pytest.approx([0.1, 0.3, 0.3])
+    pooled = widths(0.3, 0.1)
+    assert pooled == [pooled[0]] * 3
+
+
+def test_a_card_all_of_whose_rows_are_kept_back_takes_no_weight_in_a_fit() -> None:
+    seconds = np.array([[1e-3, np.nan], [np.nan, 1e-3]])
+    works = tuple(Work(Pointwise(n), "float32", "fp32", 4 * n, 4 * n, 0, 0, n) for n in (2**24, 2**25))
+    t = Table("add", "torch", works, ("t4", "l4"), seconds, np.array([False, True]), np.full((2, 2), ""), {})
+    assert kernels()["add"].open_rows(t).gpus == ("t4",)

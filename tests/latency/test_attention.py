@@ -100,3 +100,16 @@ def test_newer_cards_are_faster_at_any_head_size(dim: int) -> None:
     ids = ("a100-sxm4-80gb", "h100-sxm", "b200-sxm") if dim != 192 else ("a100-sxm4-80gb", "h100-sxm")
     found = alone([attend(8, 16, 16, 8192, 8192, dim)], [gpu_specs.load(i) for i in ids], shipped(), budget=False)
     assert (np.diff(found.seconds[0]) < 0).all()
+
+
+def test_a_slower_kernel_stands_in_where_libraries_have_none() -> None:
+    """Prompts of 8 bits on mma.sync have a kernel for heads of 128; what stands in for others takes longer a FLOP."""
+    cards = [gpu_specs.load(g) for g in ("l40s", "h100-sxm")]
+    eight = ("float8e4m3fn", "float8e4m3fn")
+    works = [attend(8, 32, 32, 4096, 4096, dim, causal=True, types=eight) for dim in (64, 128, 256)]
+    small, usual, large = alone(works, cards, shipped(), budget=False).seconds
+    own = shipped().having({"attention.stand_in": []})
+    plain_small, plain_usual, plain_large = alone(works, cards, own, budget=False).seconds
+    assert usual[0] == plain_usual[0]
+    assert small[0] > 1.5 * plain_small[0] and large[0] > 2 * plain_large[0]
+    assert large[1] < 1.5 * plain_large[1]
