@@ -31,15 +31,18 @@ def is_parameter(t: Tensor) -> bool:
 
 @fusion("batch norm", anchor=("Conv", "ConvTranspose"))
 def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
-    """A convolution with a batch norm folded in: PyTorch runs both, each by itself."""
+    """A convolution with a batch norm folded in: PyTorch runs both, each by itself. Of one that was not trained the
+    exporter leaves out the bias, which is zero.
+    """
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
-    folded = bias is not None and bias.stored and FOLDED_BIAS.search(bias.name)
-    if bias is None or not (folded or BATCH_NORM.match(conv.out.name)):
+    folded = bias is None or (bias.stored and FOLDED_BIAS.search(bias.name))
+    if not (BATCH_NORM.match(conv.out.name) or (bias is not None and folded)):
         return None
     before = replace(conv.out, name=f"{conv.out.name}#conv")
-    own = () if folded else (bias,)
+    own = (bias,) if bias is not None and not folded else ()
     alone = replace(conv, name=f"{conv.name}#conv", inputs=(*conv.inputs[:2], *own), outputs=(before,))
-    params = (replace(bias, name=f"{bias.name}#{part}", value=None) for part in ("scale", "shift", "mean", "variance"))
+    like = replace(conv.out, kind="weight", shape=conv.out.shape[1:2], value=None)
+    params = (replace(like, name=f"{conv.out.name}#{part}") for part in ("scale", "shift", "mean", "variance"))
     norm = replace(conv, type="BatchNormalization", version=0, inputs=(before, *params), attrs={})
     return Fused((conv,), norm, (alone,))
 
