@@ -24,11 +24,8 @@ def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
 ) -> Work:  # fmt: skip
-    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output.
-
-    Channels are the last axis in ONNX Runtime's NHWC operators; under PyTorch's `memory_format` "channels_last" they
-    are the last in memory alone.
-    """
+    """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output."""
+    # channels are the last axis of ONNX Runtime's NHWC operators; under PyTorch's memory_format, of memory alone
     last = bool(channels_last) or "::Nhwc" in op.type or op.type.startswith(NHWC)
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     cin, stride = x.shape[-1 if last else 1], prod(strides or (1,))

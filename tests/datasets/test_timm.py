@@ -37,7 +37,7 @@ def test_a_row_is_a_run_under_autocast(folder: Path) -> None:
     s = run.scenario
     assert not why and run.seconds == pytest.approx(1.9708)
     assert (s.runtime, s.precision, s.layout, s.batch) == ("torch-eager", "amp", "nhwc", 1024)
-    assert (run.gpu, run.die, run.group) == ("rtx-3090", "GA102", "timm-nhwc-mixer-l16-224-224")
+    assert (run.gpu, run.die, run.group) == ("rtx-3090", "GA102", "timm-part-3-of-4")
     assert {o.attrs.get("autocast") for o in run.graph.operators if o.type == "LayerNormalization"} == {"float16"}
 
 

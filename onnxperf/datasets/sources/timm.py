@@ -1,9 +1,9 @@
 """Whole models of timm under eager PyTorch with FP16 autocast, from `timm/infer_amp.csv.gz`: timm's own benchmark.
 
 Constants of convolutions that no kernel tells are derived from the rows of convolutional networks whose graphs ship;
-families of models are left out in four parts for scores. A row is a batch, after warm-up, the host waiting for each; the largest
-batch that fits, up to 1024. Graphs are exported from timm, by `python -m onnxperf.export.from_timm`; those of the
-sample ship. derive/amp.md says what the rows tell of how the benchmark was run.
+families of models are left out in four parts for scores. A row is a batch, after warm-up, the host waiting for each;
+the largest batch that fits, up to 1024. Graphs are exported from timm, by `python -m onnxperf.export.from_timm`; those
+of the sample ship, and some more that the constants are derived from. derive/amp.md says what the rows tell of how the benchmark was run.
 """
 
 from __future__ import annotations
