@@ -3,7 +3,8 @@
 Constants of convolutions that no kernel tells are derived from the rows of convolutional networks whose graphs ship;
 families of models are left out in four parts for scores. A row is a batch, after warm-up, the host waiting for each;
 the largest batch that fits, up to 1024. Graphs are exported from timm, by `python -m onnxperf.export.from_timm`; those
-of the sample ship, and some more that the constants are derived from. derive/amp.md says what the rows tell of how the benchmark was run.
+of the sample ship, and some more that the constants are derived from. derive/amp.md says what the rows tell of how the
+benchmark was run.
 """
 
 from __future__ import annotations
