@@ -17,7 +17,7 @@ from onnxperf.datasets.draw import draw
 from onnxperf.datasets.reading import located
 from onnxperf.datasets.reading import read as records
 from onnxperf.datasets.runs import MeasuredRun
-from onnxperf.datasets.sources import fp32_torch, ort_cuda, tensorrt
+from onnxperf.datasets.sources import fp32_torch, ort_cuda, tensorrt, timm
 from onnxperf.latency import shipped
 from onnxperf.validate import Report, Score, kernels, models, show, sources, validate
 from op_models import Gemm, Work
@@ -25,12 +25,12 @@ from tests.test_cli import ROOT, golden
 
 #: Of one card, which has no order.
 ALONE = {
-    "FP8 GEMM, known scales", "FP16 GEMM", "DeepBench FP16 recurrent", "batched GEMM, other library",
+    "FP8 GEMM, known scales", "DeepBench FP16 recurrent", "batched GEMM, other library",
     "GEMM with bias, other library",
 }  # fmt: skip
 FULL = Path(__file__).parents[3] / "shared" / "data"
 (EAGER,), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
-(TENSORRT,) = tensorrt.DATASET.models
+(TENSORRT,), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
 
@@ -123,7 +123,7 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(kernels.classes())
-    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 17
+    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 22
     assert {s.method for s in only(report, kind="kernels")} == set(scores.OF_KERNELS)
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}
@@ -137,10 +137,11 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         ("convolutional networks with their graph, deepinsight/insightface", 2),
         ("convolutional networks with their graph, roatienza/benchmark", 5),
         ("TensorRT, FP32", 22), ("TensorRT, FP16", 18), ("TensorRT, graphs in parts", 36),
+        ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
     }  # fmt: skip
     assert {s.method for s in whole if not EAGER.heads(s.name)} == set(scores.SCORED)
-    assert len({s.name for s in only(report, kind="model")}) == 5 + 7 + 3 + 7 + 12
-    with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported}
+    assert len({s.name for s in only(report, kind="model")}) == 5 + 7 + 3 + 7 + 12 + 14
+    with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported, AUTOCAST.reported}
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
@@ -166,7 +167,7 @@ def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 7  # and every line has all cells of the heading above it
+    assert len(headings) == 8  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
