@@ -41,7 +41,7 @@ def product(r: Record, dtype: str) -> Work | None:
 def conv(r: Record, dtype: str) -> Work | None:
     """A forward convolution, K filters of S x R over images of W x H.
 
-    Channels are taken to lie last: rows on tensor cores leave no time for turning them round.
+    In FP16 channels are taken to lie last: rows on tensor cores leave no time for turning them round.
     """
     size = sizes(r, "W", "H", "C", "N", "K", "S", "R", "stride_w", "stride_h")
     if size is None:
@@ -51,9 +51,11 @@ def conv(r: Record, dtype: str) -> Work | None:
     out_w, out_h = (w + 2 * pad_w - s) // stride_w + 1, (h + 2 * pad_h - taps) // stride_h + 1
     if min(out_w, out_h) < 1:
         return None
-    inputs = Tensor("x", dtype, (n, h, w, c)), Tensor("w", dtype, (k, c, taps, s), "weight")
+    last = dtype == "float16"
+    image, result = ((n, h, w, c), (n, out_h, out_w, k)) if last else ((n, c, h, w), (n, k, out_h, out_w))
+    inputs = Tensor("x", dtype, image), Tensor("w", dtype, (k, c, taps, s), "weight")
     attrs = {"pads": [pad_h, pad_w, pad_h, pad_w], "strides": [stride_h, stride_w], "kernel_shape": [taps, s]}
-    return work_of("com.microsoft::NhwcConv", inputs, Tensor("y", dtype, (n, out_h, out_w, k)), attrs)
+    return work_of("com.microsoft::NhwcConv" if last else "Conv", inputs, Tensor("y", dtype, result), attrs)
 
 
 def recurrent(r: Record, dtype: str) -> Work | None:
