@@ -85,6 +85,8 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
     early, product = cards.major < 8, _padded_product(works, s, cards, coef)
     changed = {"tensor_gemm.tiles": _tiles(cards), "tensor_gemm.extra_k": coef["extra_k"]}
+    turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
+    changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
     changed["tensor_gemm.splits"] = np.array([[nearest(coef["splits"], x.capability)[0][0] for x in cards.devices]])
     changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], coef["late"]["rate"])
     bare = tensor_cores(works, product, cards.having(changed), dram_share)

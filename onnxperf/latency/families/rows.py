@@ -112,13 +112,16 @@ def _slots(width: Array, threads: Array, kind: Kind, coef: Mapping[str, Any]) ->
 
     A thread takes `vector` elements in a step. Normalisation costs three steps more where only some threads make a
     fourth (eighth, ...) step: every card shows that cliff from 1540 to 2044 and from 3588 to 4092 elements, as of a
-    loop that is unrolled four times, whose warps run both it and the remainder.
+    loop that is unrolled four times, whose warps run both it and the remainder. Warps for which a narrow row has no
+    elements take no step.
     """
     slots_of = coef["slots"]
     reach = threads * coef["vector"]
     steps = np.ceil(width / reach)
     divided = (steps % 4 == 0) & (width % reach != 0)
-    normalisation = slots_of["normalise_row"] + slots_of["normalise_step"] * (steps + 3 * divided)
+    share = np.minimum(np.ceil(width / coef["vector"] / 32) * 32 / threads, 1)  # of the block's warps, in one step
+    stepping = np.where(steps == 1, share, steps + 3 * divided)
+    normalisation = slots_of["normalise_row"] + slots_of["normalise_step"] * stepping
     long_softmax, softmax_steps = _long_softmax(width, threads, reach, slots_of)
     padded = 2 ** np.ceil(np.log2(np.maximum(width, 32)))
     in_registers = slots_of["warp_row"] + slots_of["warp_element"] * padded / 32
