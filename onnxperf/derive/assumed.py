@@ -1,0 +1,83 @@
+"""Which assumed constants decide how much of the time: `python -m onnxperf.derive.assumed`, some minutes.
+
+The share of a constant is the mean of |d log(seconds) / d log(constant)| over one measured run of each model, runtime
+and precision that ship, seconds being those of all kernels: 10% means that a constant which is 20% too large makes runs
+2% too long or too short. Constants that a file of derived ones overrules are not assumed, nor are tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import numpy as np
+
+import gpu_specs
+from onnxperf.datasets import model_runs
+from onnxperf.datasets.reading import SAMPLE
+from onnxperf.latency import Constants, estimate, shipped
+from onnxperf.latency.constant_files import ASSUMED, derived_paths, file_of
+from onnxperf.run import Run
+
+CHANGE = 1.05
+LEAST = 0.001  # of the time: constants that decide less are only counted
+ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks' clocks, and of processors
+
+
+def paths(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of nested tables by dotted path."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from paths(value, f"{above}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield above + name, float(value)
+
+
+def assumed_numbers() -> dict[str, float]:
+    """The assumed constants of kernels on cards that no derived file overrules, by dotted path."""
+    tables = file_of(ASSUMED.removesuffix(".toml"))["constants"]
+    known = derived_paths()
+    return {p: v for p, v in paths(tables) if p not in known and p.partition(".")[0] not in ELSEWHERE}
+
+
+def runs() -> list[Run]:
+    """One measured run of each model, runtime and precision of the sample."""
+    found: dict[tuple[str, ...], Run] = {}
+    for _, measured, _ in model_runs(SAMPLE):
+        for r in measured:
+            key = (r.model, r.runtime, r.precision)
+            if key not in found:
+                found[key] = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario)
+    return list(found.values())
+
+
+def share(run: Run, constants: Constants) -> float:
+    """The share of a run's kernel time that a constant decides; `constants`: with that one CHANGE times as large."""
+    after = estimate(run.kernels, run.devices, run.method, constants).seconds.sum()
+    return float(abs(np.log(after / run.estimates.seconds.sum())) / np.log(CHANGE))
+
+
+@click.command(help=__doc__)
+def main() -> None:
+    """Print the constants and their shares, largest first."""
+    from rich.console import Console
+    from rich.progress import track
+
+    err, every, numbers = Console(stderr=True), runs(), assumed_numbers()
+    changed = {path: shipped().having({path: value * CHANGE}) for path, value in numbers.items()}
+    shares: dict[str, list[float]] = {path: [] for path in numbers}
+    for run in track(every, "runs", console=err, disable=not err.is_terminal):
+        for path, constants in changed.items():
+            shares[path].append(share(run, constants))
+    mean = {path: float(np.mean(found)) for path, found in shares.items()}
+    click.echo(f"Means over {len(every)} runs.\n\n| assumed | value | share of the time |\n| --- | --: | --: |")
+    for path, value in sorted(mean.items(), key=lambda item: -item[1]):
+        if value >= LEAST:
+            click.echo(f"| {path} | {numbers[path]:g} | {value:.1%} |")
+    rest = [value for value in mean.values() if value < LEAST]
+    click.echo(f"\n{len(rest)} others decide less than {LEAST:.1%} each, {sum(rest):.1%} together.")
+
+
+if __name__ == "__main__":
+    main()
