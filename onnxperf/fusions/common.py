@@ -5,6 +5,7 @@ The modules of the runtimes list them, in order and by level.
 
 from __future__ import annotations
 
+import re
 from math import pi, sqrt
 
 from onnxperf.fusions.engine import Fused, Miss
@@ -13,6 +14,8 @@ from op_models import Operator
 
 HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know
 GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "bias"))
+#: The name that PyTorch's exporter gives the result of a batch norm, which it folds into the convolution before.
+BATCH_NORM = re.compile(r"getitem(_\d+)?(#nhwc)?")
 EPSILON = Variable("epsilon")
 PRODUCT = op.MatMul(A, B)
 

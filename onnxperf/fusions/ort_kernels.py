@@ -10,18 +10,16 @@ half precision: TensorRT's from Turing on, memory-efficient or flash ones since 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from onnxperf.fusions import common
 from onnxperf.graph import Graph
 from op_models import NHWC, Operator, Tensor
 
 #: Attribute of a kernel that belongs to the node before it: the host launches it without walking a node of its own.
 WITHIN = "within"
 CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose")
-#: The name that PyTorch's exporter gives the result of a batch norm, which it folds into the convolution before.
-BATCH_NORM = re.compile(r"getitem(_\d+)?(#nhwc)?")
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
@@ -43,7 +41,7 @@ def _bias(o: Operator) -> Tensor | None:
     give: the trained model has it.
     """
     x, weight = o.present[:2]
-    if len(o.present) == 2 and weight.stored and BATCH_NORM.fullmatch(o.out.name):
+    if len(o.present) == 2 and weight.stored and common.BATCH_NORM.fullmatch(o.out.name):
         channels = o.out.shape[-1:] if o.type.startswith(NHWC) else o.out.shape[1:2]
         return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=channels)
     return o.present[2] if len(o.present) > 2 else None

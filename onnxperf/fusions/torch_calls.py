@@ -15,9 +15,8 @@ from onnxperf.passes.autocast import MARK
 from op_models import Operator, Tensor
 
 #: What the exporters call the bias that folding a batch norm into a convolution gives: torch.onnx.export(dynamo=True)
-#: and TorchScript's. A convolution that had a bias before is told by its result, which has a batch norm's name.
+#: and TorchScript's. A convolution that had a bias before is told by its result (`common.BATCH_NORM`).
 FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
-BATCH_NORM = re.compile(r"^getitem(_\d+)?$")
 
 
 #: What exporters call stored tensors that are no parameters, but were computed from some, each time a model runs.
@@ -29,6 +28,20 @@ def is_parameter(t: Tensor) -> bool:
     return t.kind == "weight" and not COMPUTED.match(t.name)
 
 
+@fusion("pad", anchor="Conv")
+def pad(g: Rewriter, conv: Operator) -> Fused | None:
+    """A convolution that pads one side more than the other: torch.nn.Conv2d can't, so the exporter folded a pad in."""
+    pads, x = conv.attrs.get("pads", ()), conv.inputs[0]
+    first, last = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+    if x is None or tuple(first) == tuple(last) or len(first) != x.rank - 2:
+        return None
+    sides = (d + a + b for d, a, b in zip(x.shape[2:], first, last, strict=True))
+    padded = replace(x, name=f"{conv.name}#padded", kind="activation", shape=(*x.shape[:2], *sides), value=None)
+    before = replace(conv, name=padded.name, type="Pad", version=0, inputs=(x,), outputs=(padded,), attrs={})
+    even = {**conv.attrs, "pads": (0,) * len(pads)}
+    return Fused((conv,), replace(conv, inputs=(padded, *conv.inputs[1:]), attrs=even), (before,))
+
+
 @fusion("batch norm", anchor=("Conv", "ConvTranspose"))
 def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
     """A convolution with a batch norm folded in: PyTorch runs both, each by itself. Of one that was not trained the
@@ -36,7 +49,7 @@ def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
     """
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     folded = bias is None or (bias.stored and FOLDED_BIAS.search(bias.name))
-    if not (BATCH_NORM.match(conv.out.name) or (bias is not None and folded)):
+    if not (common.BATCH_NORM.fullmatch(conv.out.name) or (bias is not None and folded)):
         return None
     before = replace(conv.out, name=f"{conv.out.name}#conv")
     own = (bias,) if bias is not None and not folded else ()
@@ -119,7 +132,7 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
 
 RULES: Rules = {
     DISABLED: (
-        common.layer_norm, common.gelu, common.softmax, common.linear, batch_norm, silu, group_norm, attention,
-        stored_transposed,
+        common.layer_norm, common.gelu, common.softmax, common.linear, pad, batch_norm, silu, group_norm,
+        attention, stored_transposed,
     )
 }  # fmt: skip

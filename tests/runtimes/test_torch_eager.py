@@ -299,3 +299,12 @@ def test_a_batch_norm_that_was_folded_runs_apart() -> None:
     types = Counter(o.type for o in graph.operators)
     assert types["Conv"] == types["BatchNormalization"] == 53
     assert not any(len(o.present) > 2 for o in graph.operators if o.type == "Conv"), "their biases are the norms'"
+
+
+def test_a_pad_that_was_folded_into_a_convolution_runs_apart(run: Any) -> None:
+    text = "(float[2,3,8,8] x) => (float[2,4,4,4] y) {{ y = Conv <strides=[2,2], pads={}> (x, w) }}"
+    uneven = run(text.format("[0,0,1,1]"), runtime="torch-eager", w=(4, 3, 3, 3)).operators
+    even = run(text.format("[1,1,1,1]"), runtime="torch-eager", w=(4, 3, 3, 3)).operators
+    assert [o.type for o in uneven] == ["Pad", "Conv"] and [o.type for o in even] == ["Conv"]
+    assert uneven[0].out.shape == uneven[1].present[0].shape == (2, 3, 9, 9)
+    assert uneven[1].attrs["pads"] == (0, 0, 0, 0) and uneven[1].out.shape == even[0].out.shape
