@@ -281,7 +281,7 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     """
     half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
-        beside = known["run"].get(run.runtime.name, known["run"]["other"])
+        beside = known["run"].get(run.scenario.kind, known["run"]["other"])
         idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
         half_width = float(np.hypot(np.hypot(busy * half_width, idle) / total, beside))
     return total * float(np.exp(-half_width)), total * float(np.exp(half_width))

@@ -1,4 +1,5 @@
-"""What errs in a whole run beside its kernels and the host, of runtimes whose runs only score: `interval.run.NAME`.
+"""What errs in a whole run beside its kernels and the host: `interval.run.KIND`, of each kind of `Scenario.kind` whose
+runs only score, or tell constants of kernels.
 
 Each (source, model) counts alike, however many rows it has: rows of one model err together.
 """
@@ -13,6 +14,7 @@ import numpy as np
 
 from onnxperf.datasets import model_runs
 from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.derive import models
 from onnxperf.derive.host import runs
 from onnxperf.derive.intervals import quantile_of
 from onnxperf.latency import Constants
@@ -28,10 +30,10 @@ def derive(data: Path, constants: Constants) -> dict[str, dict[str, float]]:
     """
     found: dict[str, dict[str, float]] = {}
     for of, measured, _ in model_runs(data):
-        if of.constants == "range":
-            for runtime in sorted({run.runtime for run in measured}):
-                some = [run for run in measured if run.runtime == runtime and of.fitted(run)]
-                path = f"interval.run.{runtime}"
+        if of.constants in ("range", *models.SETS):
+            for kind in sorted({run.scenario.kind for run in measured}):
+                some = [run for run in measured if run.scenario.kind == kind and of.fitted(run)]
+                path = f"interval.run.{kind}"
                 beyond = _beyond(some, constants.having({path: 0.0}))
                 for group in ("", *sorted({run.group for run in measured})):
                     found.setdefault(group, {})[path] = half_width(beyond, group)

@@ -67,7 +67,7 @@ def test_a_large_3x3_layer_goes_through_a_transform_and_beats_the_direct_peak(de
 def test_what_no_transform_is_open_to_stays_above_the_direct_peak(w: Work) -> None:
     for device in (V100, P100, A100, T4):
         b = timed(w, device)
-        assert b.variant[0, 0].startswith("128x")
+        assert b.variant[0, 0].startswith(("128x", "product "))  # the second for 1x1 filters
         assert b.seconds[0, 0] >= w.matrix_flops / device.dense_flops["fp32"]
         assert b.workspace[0, 0] == 0
 
@@ -100,7 +100,8 @@ def half(*args: Any, **more: Any) -> Work:
 
 @pytest.mark.parametrize("device", [V100, T4], ids=lambda d: d.id)
 def test_before_ampere_tensor_cores_walk_a_tap_in_steps_of_32_channels(device: gpu_specs.Device) -> None:
-    one, full, more = (seconds(half(16, cin, 64, (224, 224), (5, 5), last=True), device) for cin in (1, 32, 33))
+    terms = (timed(half(16, cin, 64, (224, 224), (5, 5), last=True), device) for cin in (1, 32, 33))
+    one, full, more = (float((b.compute + b.latency)[0, 0]) for b in terms)  # traffic differs
     assert one == pytest.approx(full, rel=0.05)
     assert more > 1.5 * full
 
