@@ -75,7 +75,7 @@ DATASET = Dataset(
     "timm", 50,
     models=(
         Models(
-            FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by card", models,
+            FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by layout", models,
             apart=lambda run: f"{run.layout}", constants="convolution_in_models", drawn=lambda r: named(r) in SAMPLED,
         ),
     ),
