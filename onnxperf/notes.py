@@ -62,7 +62,8 @@ def _full_caches(graph: Graph) -> Iterator[Note]:
     for o in graph.operators:
         known = any(t.size == 1 and t.value for t in o.present)
         for output in () if known else shared_caches(o):
-            nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
+            if o.outputs[output].rank > 1:
+                nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
     for length, names in nodes.items():
         says = f"caches of {length:,} positions are taken as full, for only a run knows how many are filled"
         yield Note(

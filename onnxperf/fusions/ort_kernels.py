@@ -40,11 +40,13 @@ def _bias(o: Operator) -> Tensor | None:
     """The bias of a convolution, also one that a file lacks because a batch norm without training had only zeros to
     give: the trained model has it.
     """
-    x, weight = o.present[:2]
-    if len(o.present) == 2 and weight.stored and common.BATCH_NORM.fullmatch(o.out.name):
+    if len(o.present) > 2:
+        return o.present[2]
+    if len(o.present) == 2 and o.present[1].stored and common.BATCH_NORM.fullmatch(o.out.name):
+        x, weight = o.present
         channels = o.out.shape[-1:] if o.type.startswith(NHWC) else o.out.shape[1:2]
         return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=channels)
-    return o.present[2] if len(o.present) > 2 else None
+    return None
 
 
 def _with_bias(o: Operator, bias: Tensor) -> Iterator[Operator]:

@@ -33,7 +33,7 @@ def pad(g: Rewriter, conv: Operator) -> Fused | None:
     """A convolution that pads one side more than the other: torch.nn.Conv2d can't, so the exporter folded a pad in."""
     pads, x = conv.attrs.get("pads", ()), conv.inputs[0]
     first, last = pads[: len(pads) // 2], pads[len(pads) // 2 :]
-    if x is None or tuple(first) == tuple(last) or len(first) != x.rank - 2:
+    if x is None or tuple(first) == tuple(last) or len(pads) != 2 * (x.rank - 2) or min(pads) < 0:
         return None
     sides = (d + a + b for d, a, b in zip(x.shape[2:], first, last, strict=True))
     padded = replace(x, name=f"{conv.name}#padded", kind="activation", shape=(*x.shape[:2], *sides), value=None)

@@ -62,7 +62,8 @@ def test_every_constant_has_a_start_and_every_table_its_constants() -> None:
 
 
 def test_quantising_is_beside_the_product() -> None:
-    c = assumed().having({"tensor_gemm.types.fp8.start_cycles": 15e3, "tensor_gemm.types.fp8.sweeps": 1.5})
+    starts = {f"tensor_gemm.types.fp8{kind}.start_cycles": 15e3 for kind in ("", ".mma_128", ".wgmma", ".tcgen05")}
+    c = assumed().having({**starts, "tensor_gemm.types.fp8.sweeps": 1.5})
     devices = [gpu_specs.load(g) for g in CARDS[1:]]
     small, large = (product(m, 4096, 4096, "float8e4m3fn", "tensor_fp8") for m in (1, 16384))
     beside = in_fewer_bits("fp8", [small, large], devices, c) - in_turn([small, large], devices, c)
