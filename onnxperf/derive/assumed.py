@@ -7,9 +7,6 @@ and precision that ship, seconds being those of all kernels: 10% means that a co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import click
 import numpy as np
 
@@ -17,7 +14,7 @@ import gpu_specs
 from onnxperf.datasets import model_runs
 from onnxperf.datasets.reading import SAMPLE
 from onnxperf.latency import Constants, estimate, shipped
-from onnxperf.latency.constant_files import ASSUMED, derived_paths, file_of
+from onnxperf.latency.constant_files import ASSUMED, derived_paths, file_of, flat
 from onnxperf.run import Run
 
 CHANGE = 1.05
@@ -25,20 +22,11 @@ LEAST = 0.001  # of the time: constants that decide less are only counted
 ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks' clocks, and of processors
 
 
-def paths(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of nested tables by dotted path."""
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from paths(value, f"{above}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield above + name, float(value)
-
-
 def assumed_numbers() -> dict[str, float]:
     """The assumed constants of kernels on cards that no derived file overrules, by dotted path."""
-    tables = file_of(ASSUMED.removesuffix(".toml"))["constants"]
-    known = derived_paths()
-    return {p: v for p, v in paths(tables) if p not in known and p.partition(".")[0] not in ELSEWHERE}
+    found, known = flat(file_of(ASSUMED.removesuffix(".toml"))["constants"]), derived_paths()
+    numbers = {path: float(v) for path, v in found.items() if isinstance(v, int | float)}
+    return {p: v for p, v in numbers.items() if p not in known and p.partition(".")[0] not in ELSEWHERE}
 
 
 def runs() -> list[Run]:

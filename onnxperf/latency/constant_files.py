@@ -59,21 +59,21 @@ def values_of(wanted: ConstantSet, without: str = "") -> dict[str, Any]:
     """
     made = file_of(wanted.name)
     found = {p.path: p.start for p in wanted.parameters}
-    return found | _flat(made.get("constants", {})) | _flat(made.get("without", {}).get(without, {}))
+    return found | flat(made.get("constants", {})) | flat(made.get("without", {}).get(without, {}))
 
 
 def derived_paths() -> frozenset[str]:
     """The dotted paths of all constants that files beside the assumed ones hold."""
     folder = files("onnxperf.latency").joinpath("constants")
     names = (f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml") and f.name != ASSUMED)
-    return frozenset(path for name in names for path in _flat(file_of(name).get("constants", {})))
+    return frozenset(path for name in names for path in flat(file_of(name).get("constants", {})))
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """The values of nested tables by dotted path."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
     return found
 
 

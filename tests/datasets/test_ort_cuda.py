@@ -18,7 +18,7 @@ HEADER = ",".join((*COLUMNS, "gpu_norm"))
 GPT2 = "gpt2 decode step (GPT2LMHeadModel),ORT-CUDA,1.4.0,V100,{dtype},8,32,1.9,{optimized},{bound},here,V100-PCIE-16GB"
 
 
-def table(folder: Path, *rows: str) -> tuple[list, dict[str, int]]:  # type: ignore[type-arg]
+def table(folder: Path, *rows: str) -> tuple[list[MeasuredRun], dict[str, int]]:
     (folder / "published.csv").write_text("\n".join((HEADER, *rows)) + "\n")
     return models(folder)
 

@@ -169,3 +169,13 @@ def test_few_blocks_share_k_among_their_warps_where_channels_lie_last() -> None:
     assert (plain.variant[0, 0], sliced.variant[0, 0]) == ("128x32", "128x32 sliced 4")
     assert sliced.seconds[0, 0] < 0.7 * plain.seconds[0, 0]
     assert seconds(layer(**many, last=True)) == pytest.approx(seconds(layer(**many)), rel=0.05)
+
+
+def test_single_precision_takes_tensor_cores_where_they_are_faster_and_double_its_own_unit() -> None:
+    sizes = (32, 256, 256, (56, 56), (1, 1))
+    plain, tf32 = (timed(layer(*sizes, pipe=pipe), A100).seconds[0, 0] for pipe in ("fp32", "tensor_tf32"))
+    assert tf32 < plain, "many positions"
+    few = (1, 64, 64, (7, 7), (1, 1))
+    assert timed(layer(*few, pipe="tensor_tf32"), A100).seconds <= timed(layer(*few), A100).seconds, "never slower"
+    double = timed(layer(*sizes, dtype="float64", pipe="fp64"), A100)
+    assert double.compute[0, 0] >= layer(*sizes).matrix_flops / A100.dense_flops["fp64"]

@@ -25,17 +25,18 @@ from op_models import Conv, Work
 def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """A product with m = images x positions, n = channels out, k = what an output sums up; one for each group.
 
-    Tensor cores run that product, CUDA cores the fastest of the algorithms that are open to the shape. A depthwise
-    convolution has no product to speak of: its taps run on the vector units beside its traffic.
+    Tensor cores run that product, CUDA cores the fastest of the algorithms that are open to the shape; single precision
+    takes tensor cores (in TF32) where they are faster, as libraries search. A depthwise convolution has no product to
+    speak of: its taps run on the vector units beside its traffic.
     """
     s = shape_of(works)
     found = depthwise(works, cards)
     on_tensor = cards.tensor(works.pipes)
     product = np.broadcast_to(~((s.cin <= 4) & (s.groups > 1)), on_tensor.shape)
-    single = np.array([[w.dtype == "float32"] for w in works.each])  # TF32 where it is faster
+    single = np.array([[w.dtype == "float32"] for w in works.each])
     if (product & (single | ~on_tensor)).any():
-        on_fp32 = works.on(["fp32"] * len(works.each), cards)
-        found = choose(product, best_of(list(cuda_core_algorithms(on_fp32, s, cards))), found)
+        pipes = np.where(single[:, 0], "fp32", works.pipes).tolist()
+        found = choose(product, best_of(list(cuda_core_algorithms(works.on(pipes, cards), s, cards))), found)
     if (product & on_tensor).any():
         tensor = on_tensor_cores(works, s, cards, dram_share)
         faster = ~single | (tensor.seconds < found.seconds)
