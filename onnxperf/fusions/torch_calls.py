@@ -108,9 +108,7 @@ def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tenso
     while (o := g.made_by(t, "Reshape", "Transpose")) is not None:
         views.insert(0, o)
         t = o.present[0]
-        if o.type == "Transpose" and t.shape == shape:
-            return t, tuple(views)
-        if len(views) > 1 and views[1].type == "Transpose" and t.shape == shape:
+        if t.shape == shape and "Transpose" in {before.type for before in views[:2]}:
             return t, tuple(views)
     return None, ()
 

@@ -15,19 +15,8 @@ from onnxperf.fusions import torch_calls
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import FLOW
 from onnxperf.fusions.torch_strides import (
-    RUN,
-    Strides,
-    channels_last,
-    contiguous,
-    dense,
-    lies,
-    multipliable,
-    of_view,
-    run,
-    suggests_last,
-    value,
-    view,
-)
+    RUN, Strides, channels_last, contiguous, dense, lies, multipliable, of_view, run, suggests_last, value, view,
+)  # fmt: skip
 from onnxperf.graph import Graph
 from onnxperf.passes import autocast
 from onnxperf.runtime import HostCosts, Policy, Runtime
@@ -135,7 +124,7 @@ class _Placing:
 
     def convolution(self, o: Operator, x: Tensor) -> None:
         """A convolution: of four axes channels_last where its image or its weights are."""
-        w, bias = o.inputs[1], o.inputs[2] if len(o.inputs) > 2 else None
+        w, bias = (*o.inputs, None, None)[1:3]
         if w is None or x.rank != 4:
             self.placed.append(replace(o, inputs=(self.lying(x, o, contiguous(x.shape)), *o.inputs[1:])))
             return
