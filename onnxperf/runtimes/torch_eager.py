@@ -15,7 +15,18 @@ from onnxperf.fusions import torch_calls
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import FLOW
 from onnxperf.fusions.torch_strides import (
-    RUN, Strides, channels_last, contiguous, dense, lies, multipliable, of_view, run, suggests_last, value, view,
+    RUN,
+    Strides,
+    channels_last,
+    contiguous,
+    dense,
+    lies,
+    multipliable,
+    of_view,
+    run,
+    suggests_last,
+    value,
+    view,
 )  # fmt: skip
 from onnxperf.graph import Graph
 from onnxperf.passes import autocast
