@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gpu_specs import Host
 from onnxperf.fusions.placement import fed_on_host
 from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, fresh
 from onnxperf.rules import work_or_bytes
-from onnxperf.runtimes import WITHIN, Host, HostCosts, Runtime
+from onnxperf.runtimes import WITHIN, HostCosts, Runtime
 from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"

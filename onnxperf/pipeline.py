@@ -56,7 +56,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     opt_level: str = "all",
     ort_version: str | None = None,
     ort_transformers: bool = False,
-    host: str | None = None,
+    host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
     fit: bool = False,
@@ -76,8 +76,9 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
-    does. host: the processor that launches kernels, such as server-2023 or desktop. power_limit_W, clock_Hz: what
-    the card is set to. fit: take the largest batch that the card's memory holds.
+    does. host: the processor that launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate
+    --host-only` writes it. power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the
+    card's memory holds.
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
@@ -89,7 +90,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
         terms={
             "precision": precision, "layout": layout, "runtime": runtime, "method": method, "streams": streams,
             "cuda_graph": cuda_graph, "include_transfers": include_transfers, "pageable": pageable,
-            "opt_level": opt_level, "ort_version": ort_version, "ort_transformers": ort_transformers, "host": host,
+            "opt_level": opt_level, "ort_version": ort_version, "ort_transformers": ort_transformers,
+            "host": os.fspath(host) if isinstance(host, os.PathLike) else host,
             "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
         },
     )  # fmt: skip

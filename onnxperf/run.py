@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
-from gpu_specs import Device
+from gpu_specs import Device, Host
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import Constants, Estimates, Method, estimate, shipped
@@ -21,8 +21,8 @@ from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.passes import AMP, lacks_unit, precision
-from onnxperf.runtimes import FLOW, HOSTS, LEVELS, Host, HostCosts, Runtime, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, usual_host
+from onnxperf.runtimes import FLOW, LEVELS, HostCosts, Runtime, run_graph
+from onnxperf.scenario import PLATFORMS, Scenario, check, host_of, runtime_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 
 P = ParamSpec("P")
@@ -112,10 +112,10 @@ class Run:
         """The method of prediction."""
         return METHODS[self.scenario.method]
 
-    @property
+    @cached_property
     def cpu(self) -> Host:
         """The processor that launches kernels."""
-        return HOSTS[self.scenario.host or usual_host(self.devices[0])]
+        return host_of(self.scenario, self.devices[0])
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:

@@ -1,4 +1,4 @@
-"""What a runtime is: its fusion rules, its placement, its policy, what it costs the host; and which hosts there are."""
+"""What a runtime is: its fusion rules, its placement, its policy, what it costs the host."""
 
 from __future__ import annotations
 
@@ -86,41 +86,6 @@ class HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
         names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A processor: `pace` multiplies a runtime's host costs, within `half_width` of its logarithm in 80% of cases;
-    bandwidth and FLOP/s are what all its cores reach together, for operators that run on it.
-    """
-
-    name: str
-    describe: str
-    pace: float
-    half_width: float
-    bandwidth_Bps: float
-    flops: float
-
-
-#: The processors that launch kernels. No row of the open measurements names its processor: those on V100 and T4 are
-#: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
-#: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
-#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz.
-#: Older desktops' (whose clocks are a third above those of servers of their years), a Jetson's, half-widths, bandwidths
-#: and FLOP/s are assumed; derive/host.md says which rows were in sight.
-HOSTS = {
-    h.name: h
-    for h in (
-        Host("server-2018", "a server processor of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
-        Host("server-2020", "a server processor of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
-        Host("server-2023", "a server processor of 2023 or later", 0.45, 0.25, 60e9, 600e9),
-        Host("desktop-2018", "a desktop processor of 2017 to 2019", 0.72, 0.25, 30e9, 200e9),
-        Host("desktop-2020", "a desktop processor of 2020 to 2022", 0.52, 0.25, 35e9, 250e9),
-        Host("desktop", "a desktop processor at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
-        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
-        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_specs import Device
+from gpu_specs import Device, Host, SpecError, load_host
 from onnxperf.errors import UsageError
 from onnxperf.methods import METHODS
 from onnxperf.passes import AMP, PRECISIONS
-from onnxperf.runtimes import HOSTS, LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
+from onnxperf.runtimes import LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
 
 MAX_STREAMS = 64
 
@@ -17,10 +17,11 @@ MAX_STREAMS = 64
 class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
 
-    host: the processor that launches kernels, of HOSTS, "" for the one that is usual for the device; power_limit_W,
-    clock_Hz: None leaves the card's own; pageable: inputs and outputs lie in memory that is not pinned;
-    ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release of ONNX Runtime, None for
-    today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime.
+    host: the processor that launches kernels, a name of `gpu_specs.HOSTS` or the path of a host's file, "" for the one
+    that is usual for the device; power_limit_W, clock_Hz: None leaves the card's own; pageable: inputs and outputs lie
+    in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
+    of ONNX Runtime, None for today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the
+    runtime.
     """
 
     model: str
@@ -80,6 +81,16 @@ def usual_host(device: Device) -> str:
     return (DESKTOPS if device.desktop else SERVERS)[years]
 
 
+def host_of(s: Scenario, device: Device) -> Host:
+    """The host of a scenario, or the usual one of the device. Raises UsageError where it is not known."""
+    if not isinstance(s.host, str):
+        raise UsageError(f"host can't be a {type(s.host).__name__}: give a name, or the path of a host's file")
+    try:
+        return load_host(s.host or usual_host(device))
+    except SpecError as e:
+        raise UsageError(str(e)) from e
+
+
 def runtime_of(s: Scenario) -> Runtime:
     """The runtime of a scenario, of the version and with the layout that it asks for, if it does."""
     runtime = RUNTIMES[s.runtime]
@@ -95,13 +106,13 @@ def check(s: Scenario, device: Device) -> None:
         ("precision", s.precision, PRECISIONS),
         ("method", s.method, tuple(METHODS)),
         ("optimisation level", s.opt_level, tuple(LEVELS)),
-        ("host", s.host or usual_host(device), tuple(HOSTS)),
         ("layout", LAYOUTS[0] if s.layout is None else s.layout, LAYOUTS),
     ):
         if not isinstance(value, str):
             raise UsageError(f"{what} can't be a {type(value).__name__}: give a name, one of {', '.join(allowed)}")
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
+    host_of(s, device)
     for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpu_specs import Host
 from onnxperf.latency import Estimates
 from onnxperf.latency.terms import Array
 from onnxperf.lower import TO_DEVICE, TO_HOST, Kernels
-from onnxperf.runtimes import Host, HostCosts
+from onnxperf.runtimes import HostCosts
 
 COMPUTE, COPY = "compute", "copy"  # names of streams
 #: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,

@@ -179,7 +179,6 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(sorted(runtimes.RUNTIMES)) == arguments.RUNTIMES
-    assert tuple(runtimes.HOSTS) == arguments.HOSTS
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
     assert arguments.LAYOUTS == runtimes.LAYOUTS

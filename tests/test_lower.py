@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_specs import HOSTS
 from onnxperf.fusions import placement
 from onnxperf.graph import Graph
 from onnxperf.lower import lower
-from onnxperf.runtimes import HOSTS, RUNTIMES, of_version
+from onnxperf.runtimes import RUNTIMES, of_version
 from op_models import Operator, Tensor
 
 ORT = RUNTIMES["ort-cuda"]

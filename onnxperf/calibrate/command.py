@@ -1,8 +1,8 @@
-"""`onnxperf calibrate`: fit a device's corrections to what was measured on it, and write its device file."""
+"""`onnxperf calibrate`: fit a device's corrections to what was measured on it, or a host's pace, and write its file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +16,14 @@ from onnxperf.calibrate.device_file import file_of
 from onnxperf.calibrate.kinds import CATALOGUE, KINDS
 from onnxperf.calibrate.measurements import host_link, measured, recorded
 from onnxperf.calibrate.rows import Dropped
-from onnxperf.calibrate.show import FIGURES, as_json, show
+from onnxperf.calibrate.show import FIGURES, as_json, host_as_json, show, show_host
+from onnxperf.calibrate.this_host import file_of as host_file_of
+from onnxperf.calibrate.this_host import this_host
 from onnxperf.calibrate.this_processor import elsewhere
 from onnxperf.errors import UsageError, printable
 from onnxperf.fitting import require_scipy
 from onnxperf.measure.devices import DEVICES
-from onnxperf.measure.environment import usable_provider
+from onnxperf.measure.environment import onnx_runtime, processor, usable_provider
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.output import check_target, deliver, write_file
 from onnxperf.tables import console
@@ -42,9 +44,7 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     measurements = recorded(folder, unused) if folder is not None else ()
     base = base_of(measurements[0].place if measurements else DEVICES[provider or usable_provider()].found())
     target = out or KINDS[base.kind].file.format(id=base.id)
-    refuse(target)
-    if json_to is not None and Path(json_to).absolute() == Path(target).absolute():
-        raise UsageError(f"--json {json_to} would overwrite the device file: name another")
+    refuse(target, json_to)
     if folder is None:
         measurements = measured(base, keep, unused)
     found = fit(measurements, base)
@@ -59,6 +59,22 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     deliver(json_to, lambda: as_json(found, link), screen)
 
 
+def run_host(out: str | None, json_to: str | None) -> None:
+    """Measure the pace of this machine's processor as a host, write its file, say what it holds; as `run` otherwise."""
+    check_target(json_to)
+    target = out or "this-host.toml"
+    refuse(target, json_to, gpu_specs.load_host)
+    version = str(onnx_runtime().__version__)
+    found = this_host(processor().name or "this processor", version)
+    write_file(target, host_file_of(found.host))
+
+    def screen() -> None:
+        show_host(console(), found)
+        console().print(Text(f"written to {target}: --host {target} takes it", style="bold"))
+
+    deliver(json_to, lambda: host_as_json(found), screen)
+
+
 def base_of(place: Place) -> Device:
     """The device to start from: the catalogue's card, or a processor with nominal figures."""
     kind = KINDS[place.kind]
@@ -69,8 +85,10 @@ def base_of(place: Place) -> Device:
     return elsewhere(place)
 
 
-def refuse(target: str) -> None:
-    """Raise UsageError where a device file can't go: not by that name, or over something that is none."""
+def refuse(target: str, json_to: str | None, load: Callable[[str], object] = gpu_specs.load) -> None:
+    """Raise UsageError where a file that `load` reads can't go: not by that name, over the one that `json_to` names, or
+    over something that is no such file.
+    """
     path = Path(target)
     if path.suffix.lower() != ".toml":
         raise UsageError(f"-o {target}: the name of a device file ends in .toml")
@@ -78,9 +96,11 @@ def refuse(target: str) -> None:
         raise UsageError(f"-o {target}: there is no folder {path.parent}")
     if path.exists():
         try:
-            gpu_specs.read(path)
+            load(str(path.absolute()))
         except SpecError:
-            raise UsageError(f"-o {target} is there and is no device file: name another") from None
+            raise UsageError(f"-o {target} is there and is no file of that kind: name another") from None
+    if json_to is not None and Path(json_to).absolute() == path.absolute():
+        raise UsageError(f"--json {json_to} would overwrite the file that is written: name another")
 
 
 def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:

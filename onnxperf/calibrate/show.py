@@ -15,6 +15,7 @@ from rich.text import Text
 from onnxperf.calibrate.corrections import Calibration
 from onnxperf.calibrate.device_file import CORRECTIONS
 from onnxperf.calibrate.kinds import KINDS
+from onnxperf.calibrate.this_host import REFERENCE, REFERENCE_S, Paced
 from onnxperf.errors import printable
 from onnxperf.tables import tabulate
 
@@ -60,6 +61,27 @@ def show(out: Console, found: Calibration, link: float | None) -> None:
         out.print(Text(f"{within}, each against its type's factor without it", style="dim"))
     for reason, count in Counter(x.reason for x in found.dropped).most_common():
         out.print(Text(f"left out: {count}: {printable(reason)}", style="dim"))
+
+
+def host_as_json(found: Paced) -> str:
+    """A host's pace as JSON text."""
+    h = found.host
+    data = {
+        "host": h.describe, "pace": h.pace, "half_width": h.half_width, "bandwidth_Bps": h.bandwidth_Bps,
+        "flops": h.flops, "source": h.source, "node_seconds": dict(found.node_s), "rounds": found.rounds,
+    }  # fmt: skip
+    return json.dumps(data, indent=2, allow_nan=False)
+
+
+def show_host(out: Console, found: Paced) -> None:
+    """Print what a node takes on a host, beside the reference, and the pace that follows."""
+    h = found.host
+    out.print(Text(f"{printable(h.describe)}: {found.rounds} rounds", style="bold"))
+    lines = [(op, f"{s * 1e6:.2f} us", f"{REFERENCE_S[op] * 1e6:.2f} us") for op, s in found.node_s.items()]
+    out.print(tabulate(out, ("a node of", "#here", f"#{REFERENCE.name}"), lines))
+    within = f"within a factor of {exp(h.half_width):.2f} in four cases of five"
+    out.print(Text(f"pace {h.pace:.2f}, {within}: 1 is a server of 2017 to 2019, {REFERENCE.name} is {REFERENCE.pace}"))
+    out.print(Text("that launching kernels is as much faster as passing nodes is assumed", style="dim"))
 
 
 def _found(found: Calibration, link: float | None) -> Iterator[tuple[str, str, str]]:

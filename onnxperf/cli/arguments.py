@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from gpu_specs import HOSTS
 from onnxperf.errors import UsageError
 from onnxperf.modules import modules_of
 
@@ -22,9 +23,6 @@ def _named_in(room: str) -> tuple[str, ...]:
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 # Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
-HOSTS = (
-    "server-2018", "server-2020", "server-2023", "desktop-2018", "desktop-2020", "desktop", "cloud", "jetson",
-)  # fmt: skip
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
 LAYOUTS = ("nchw", "nhwc")
 PROVIDERS = ("cuda", "cpu")
@@ -168,7 +166,8 @@ SCENARIO = (
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
     click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
     click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
-    _chosen("--host", HOSTS, "Processor that launches kernels.  [default: of the card's years]"),
+    click.option("--host", metavar="NAME|FILE", help="Processor that launches kernels: " + ", ".join(HOSTS)
+                 + ", or the file of one (calibrate --host-only).  [default: of the card's years]"),
     click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
     read_option("--clock", "clock_Hz", read=lambda mhz: mhz * 1e6, type=float, metavar="MHZ",
                 help="Clock the card is locked to."),

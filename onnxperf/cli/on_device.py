@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from onnxperf.cli.arguments import PROVIDERS, counted_here, debug, given, scored_here
+from onnxperf.errors import UsageError
 
 
 @click.command()
@@ -56,21 +57,35 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
 @click.command()
 @click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda where it can be used]")
 @click.option("--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` instead.")
-@click.option("-o", "out", type=click.Path(), help="The device file.  [default: this-cpu.toml or CARD-here.toml]")
+@click.option("--host-only", is_flag=True, help="Measure how fast this processor launches kernels; needs no GPU.")
+@click.option(
+    "-o", "out", type=click.Path(), help="The file.  [default: this-cpu.toml, CARD-here.toml, this-host.toml]"
+)
 @click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements there.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write what was found as JSON; - prints JSON only.")
 @debug
-def calibrate(provider: str | None, folder: str | None, out: str | None, keep: str | None, json_to: str | None) -> None:
+def calibrate(
+    provider: str | None, folder: str | None, host_only: bool, out: str | None, keep: str | None, json_to: str | None
+) -> None:
     """Fit the device that is here to a suite of small measurements, and write a device file for --gpu.
 
-    With --from: the device that the files in DIR were measured on, which need not be here.
+    With --from: the device that the files in DIR were measured on, which need not be here. With --host-only: a file for
+    --host, with the pace at which this processor would launch the kernels of any card.
 
     \b
     Examples:
       onnxperf calibrate
       onnxperf calibrate --provider cpu -o my-cpu.toml --keep measured
       onnxperf calibrate --from measured -o their-t4.toml
+      onnxperf calibrate --host-only
     """
     from onnxperf.calibrate import command
 
+    if host_only:
+        if provider or folder or keep:
+            raise UsageError(
+                "--host-only measures this processor alone: --provider, --from and --keep don't go with it"
+            )
+        command.run_host(out, json_to)
+        return
     command.run(provider, folder, out, json_to, keep)

@@ -9,12 +9,12 @@ from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import FLOW
 from onnxperf.modules import Offered
-from onnxperf.runtime import HOSTS, LAYOUTS, Host, HostCosts, Policy, Runtime, of_layout, of_version, run_graph
+from onnxperf.runtime import LAYOUTS, HostCosts, Policy, Runtime, of_layout, of_version, run_graph
 
 #: By name; a module is loaded when its runtime is asked for.
 RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)
 
 __all__ = [
-    "FLOW", "HOSTS", "LAYOUTS", "LEVELS", "RUNTIMES", "WITHIN", "Host", "HostCosts", "Policy", "Runtime", "of_layout",
-    "of_version", "run_graph",
+    "FLOW", "LAYOUTS", "LEVELS", "RUNTIMES", "WITHIN", "HostCosts", "Policy", "Runtime", "of_layout", "of_version",
+    "run_graph",
 ]  # fmt: skip

@@ -86,7 +86,7 @@ def swap(old, new):
         ("a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2"),
         ("a = " + "[" * 5000, "is nested too deeply"),
         ("a = " + "9" * 5000, "is not valid TOML"),
-        ("#" * 1_000_001, "has 1,000,001 bytes; a card file has at most 1,000,000"),
+        ("#" * 1_000_001, "has 1,000,001 bytes; such a file has at most 1,000,000"),
         ("", "name is missing; it is needed"),
         (swap('name = "My Card"', ""), "name is missing; it is needed"),
         (swap('"My Card"', "7"), "name is 7; it needs a line of printable text"),

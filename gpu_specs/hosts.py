@@ -1,0 +1,86 @@
+"""The processors that launch a card's kernels: some by name, and any other by a file of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpu_specs import toml_file as toml
+from gpu_specs.device import SpecError
+
+WIDEST: Final = 3.0  # half-width of a logarithm: a factor of 20
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A processor: `pace` multiplies a runtime's host costs, within `half_width` of its logarithm in 80% of cases;
+    bandwidth and FLOP/s are what all its cores reach together, for operators that run on it. source: how the pace is
+    known.
+    """
+
+    name: str
+    describe: str
+    pace: float
+    half_width: float
+    bandwidth_Bps: float
+    flops: float
+    source: str = "assumed"
+
+
+#: The processors that launch kernels. No row of the open measurements names its processor: those on V100 and T4 are
+#: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
+#: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
+#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz.
+#: Older desktops' (whose clocks are a third above those of servers of their years), a Jetson's, half-widths, bandwidths
+#: and FLOP/s are assumed; onnxperf/derive/host.md says which rows were in sight.
+HOSTS: Final = {
+    h.name: h
+    for h in (
+        Host("server-2018", "a server processor of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
+        Host("server-2020", "a server processor of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
+        Host("server-2023", "a server processor of 2023 or later", 0.45, 0.25, 60e9, 600e9),
+        Host("desktop-2018", "a desktop processor of 2017 to 2019", 0.72, 0.25, 30e9, 200e9),
+        Host("desktop-2020", "a desktop processor of 2020 to 2022", 0.52, 0.25, 35e9, 250e9),
+        Host("desktop", "a desktop processor at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9),
+    )
+}
+
+
+def _half_width(value: Any) -> float:
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    if not isinstance(value, int | float) or not 0 < toml.number(value) <= WIDEST:
+        raise toml.Unusable(f"a number from 0 to {WIDEST:g}")
+    return float(value)
+
+
+_FILE: Final = {
+    "kind": toml.Key("kind", toml.one_of("host")),
+    "name": toml.Key("describe", toml.text),
+    "pace": toml.Key("pace", toml.factor),
+    "half_width": toml.Key("half_width", _half_width),
+    "bandwidth_GBps": toml.Key("bandwidth_Bps", toml.times(1e9)),
+    "GFLOPS": toml.Key("flops", toml.times(1e9)),
+    "source": toml.Key("source", toml.text),
+}
+
+
+def load_host(name: str) -> Host:
+    """The host of that name, or of that file where the name ends in .toml or holds a path separator.
+
+    Raises SpecError for a name that is not known, and for a file that can't be used.
+    """
+    if not name.lower().endswith(".toml") and "/" not in name and "\\" not in name:
+        if name not in HOSTS:
+            shown = name if len(name) <= 64 else name[:64] + "..."
+            raise SpecError(
+                f"unknown host {shown!r}: it is one of {', '.join(HOSTS)}, or the path of a host's .toml file"
+            )
+        return HOSTS[name]
+    try:
+        fields = toml.take(_FILE, toml.tables(Path(name)), "", _FILE)
+    except toml.Unusable as error:
+        raise SpecError(f"host file {name!r}: {error}") from None
+    del fields["kind"]
+    return Host(Path(name).stem, **fields)

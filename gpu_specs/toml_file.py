@@ -1,0 +1,147 @@
+"""TOML files that describe hardware, read with care: they may come from anybody. One table of known keys at a time."""
+
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+MAX_BYTES: Final = 1_000_000
+LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
+MIN_NUMBER: Final = 1e-6  # wide limits around every figure in a file's units, safe to scale to SI units
+MAX_NUMBER: Final = 1e12
+
+
+class Unusable(Exception):
+    """A value that can't be used; the message says what is needed instead."""
+
+
+def text(value: Any) -> str:
+    """One printable line."""
+    # reports print these strings, so control characters, which could steer a terminal, are refused
+    if isinstance(value, str) and value.strip() and value.isprintable():
+        return value
+    raise Unusable("a line of printable text")
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Printable lines."""
+    if not isinstance(value, list):
+        raise Unusable("a list of texts")
+    return tuple(text(item) for item in value)
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise Unusable("true or false")
+    return value
+
+
+def number(value: Any) -> float:
+    """A positive number within MIN_NUMBER and MAX_NUMBER."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_NUMBER <= value <= MAX_NUMBER:
+        raise Unusable(f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
+    return float(value)
+
+
+def factor(value: Any) -> float:
+    """A factor from LEAST_FACTOR to its inverse."""
+    if not LEAST_FACTOR <= (factor := number(value)) <= 1 / LEAST_FACTOR:
+        raise Unusable(f"a factor from {LEAST_FACTOR:g} to {1 / LEAST_FACTOR:g}")
+    return factor
+
+
+def count(value: Any) -> int:
+    """A positive whole number."""
+    if isinstance(value, float):
+        raise Unusable("a whole number above 0")
+    return int(number(value))
+
+
+def times(unit: float) -> Callable[[Any], float]:
+    """A positive number in a unit, as a number in SI units."""
+    return lambda value: number(value) * unit
+
+
+def nbytes(unit: int) -> Callable[[Any], int]:
+    """A positive number of units of so many bytes, in whole bytes."""
+    return lambda value: max(1, round(number(value) * unit))
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """One of some words."""
+
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise Unusable(f"one of {', '.join(choices)}")
+        return str(value)
+
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a file: the field that it fills, and how its value is converted to that field's unit."""
+
+    field: str
+    convert: Callable[[Any], Any]
+    required: bool = True
+    fact: bool = True  # a figure, which needs a source, and not a name or a remark
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. Raises Unusable."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device might never end
+            raise Unusable("is no regular file; a TOML file is needed")
+        if found.st_size > MAX_BYTES:
+            raise Unusable(f"has {found.st_size:,} bytes; such a file has at most {MAX_BYTES:,}")
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise Unusable("does not exist; the path of a TOML file is needed") from None
+    except OSError as error:
+        raise Unusable(f"cannot be read ({error.strerror}); a readable TOML file is needed") from None
+    except UnicodeDecodeError as error:
+        raise Unusable(f"is not UTF-8 text (byte {error.start}); TOML is always UTF-8") from None
+    except RecursionError:
+        raise Unusable("is nested too deeply; such a file has tables of plain values") from None
+    except ValueError as error:  # bad TOML, a number of thousands of digits, or a NUL in the path
+        raise Unusable(f"is not valid TOML: {error}") from None
+
+
+def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
+    """The converted values of one table, in the order of `keys`, by field. Raises Unusable."""
+    if not isinstance(data, dict):
+        raise Unusable(f"{where.removeprefix(' in ')} needs to be a table")
+    for key in data:
+        if key not in known:
+            raise Unusable(f"unknown key {key!r}{where}{nearest(key, known)}")
+    taken = {}
+    for key, at in keys.items():
+        if key in data:
+            try:
+                taken[at.field] = at.convert(data[key])
+            except Unusable as needed:
+                raise Unusable(f"{key}{where} is {_shown(data[key])}; it needs {needed}") from None
+        elif at.required:
+            raise Unusable(f"{key}{where} is missing; it is needed")
+    return taken
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like a wrong one, as a question."""
+    close = get_close_matches(name[:64], list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and not -MAX_NUMBER < value < MAX_NUMBER:
+        return "a huge number"  # Python refuses to print integers of thousands of digits
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
