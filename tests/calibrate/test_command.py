@@ -144,7 +144,7 @@ def test_a_measurement_names_a_card_but_no_file(calibrate, on_a_card: tuple[Meas
         (("--from", "runs", "--keep", "kept"), "don't go with it"),
         (("--from", "nowhere"), "nowhere"),
         (("-o", "out.txt"), "ends in .toml"),
-        (("-o", "mine.toml"), "is no device file"),
+        (("-o", "mine.toml"), "is no file of that kind"),
         (("-o", "no/such/folder.toml"), "there is no folder"),
         (("--json", ""), "name of a file"),
         (("--keep", "mine.toml"), "mine.toml"),

@@ -71,7 +71,8 @@ def test_the_same_pace_gives_the_same_answer(calibrate, tmp_path: Path) -> None:
     for name, h in HOSTS.items():
         (tmp_path / f"{name}.toml").write_text(this_host.file_of(h), encoding="utf-8")
         by_file, by_name = (
-            onnxperf.predict(str(SAMPLES / "mobilenetv2.onnx"), gpu="t4", host=x) for x in (tmp_path / f"{name}.toml", name)
+            onnxperf.predict(str(SAMPLES / "mobilenetv2.onnx"), gpu="t4", host=x)
+            for x in (tmp_path / f"{name}.toml", name)
         )
         assert by_file.seconds == pytest.approx(by_name.seconds, rel=1e-3)
         assert by_file.high_seconds == pytest.approx(by_name.high_seconds, rel=1e-3)
