@@ -134,7 +134,7 @@ def test_only_constants_that_were_read_matter() -> None:
     named = {line.name: line.formula for line in read}
     assert "kernel_s" in named["launch"]
     assert not {"transfer", "attention", "rows", "convolution"} & named.keys()
-    spoiled = {"transfer.start_s": 1.0, "attention.efficiency": 1e-9, "rows.floor_s": 1.0}
+    spoiled = {"transfer.start_s": 1.0, "attention.efficiency": 1e-9, "rows.row_s": 1.0}
     other = shipped().having(spoiled)
     after = explain.explain(replace(run, constants=other))
     assert (after.seconds, after.steps) == (before.seconds, before.steps)

@@ -52,7 +52,8 @@ class Kernels:
     of these constants, of those that are not kept back; None where they only score. kept_back: whether a fit leaves out
     the rows that the source kept back (`Table.test`); where the source has no such split, cards are scored by leaving
     their die out. timed: how the rig runs a kernel, such as those in `rigs`. tiles: which tiles the names of its
-    kernels tell, as `latency.constants.Tiles.told_by` has it. drawn: how many shapes the shipped sample holds.
+    kernels tell, as `latency.constants.Tiles.told_by` has it. drawn: how many shapes the shipped sample holds. scored:
+    False where rows only tell constants.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Kernels:
     beside: str = ""
     tiles: str = ""
     drawn: int = 0
+    scored: bool = True
 
     def open_rows(self, t: Table) -> Table:
         """The rows of their table that are not kept back for scores, of the cards that have some: a fit shares its

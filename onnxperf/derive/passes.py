@@ -75,7 +75,7 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
             values[name], rows[name] = whole.values[name], whole.rows[name]
         constants = having(assumed(), (wanted,), values)
         names, fitted = {t.name for t in chosen}, {g for t in chosen for g in t.gpus}
-        for t in (thinned(t, SCORED) for t in tables if t.name in names):
+        for t in (thinned(t, SCORED) for t in tables if t.name in names and kernels()[t.name].scored):
             for key, miss, amounts in _misses(wanted, t if without else t.on(fitted), constants, without):
                 misses.setdefault(key, []).append((miss, amounts))
     by_die = not without.startswith("cc")

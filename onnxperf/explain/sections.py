@@ -163,7 +163,7 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
                 "launches": f"{scalar(b.launches):.0f}",
             }
             yield Line(name, text.format(**numbers), seconds, "s", where)
-    says = "the terms overlap in part; the launch is added, or a floor"
+    says = "the terms overlap in part; the launch is added"
     yield Line("combined", says, scalar(b.seconds), "s", where)
     if not isinstance(w.size, Transfer):
         peak = x.device.dense_flops[x.pipe]
@@ -172,7 +172,7 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
         yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")
         says = f"{amount(float(w.bytes), 'B')} from DRAM, or from L2 where all of them fit"
         yield Line("floor: bytes", says, scalar(least.memory), "s", "physics")
-        origin = origins().get("launch.floor_s", "")
+        origin = origins().get("pointwise.start.late", "")
         yield Line("floor: launch", "no kernel is shorter", scalar(least.launch), "s", origin)
     wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.bound_by
     yield Line("wins", "the longest term: the kernel is bound by it", wins)

@@ -75,7 +75,7 @@ class Cards:
     one partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: `bandwidth`, more for a kind of
     memory that is read at a larger share of it than others. l2_Bps: what L2 can give all SMs; l2_share:
     the share of it that kernels which stream through it reach. schedulers: of a warp a clock, in each SM; issue:
-    instructions of threads a second. major: of the compute capability.
+    instructions of threads a second. major: of the compute capability. start_s: the start and drain of a kernel.
 
     Raises ValueError where cards and processors are mixed: their models differ.
     """
@@ -109,6 +109,8 @@ class Cards:
         self.power = column([d.corrections.power for d in devices])
         self.schedulers = column([2 if d.capability == (6, 0) else 4 for d in devices])
         self.issue = self.sms * self.schedulers * 32 * self.hz
+        start = constants.pointwise["start"]
+        self.start_s = column([start["early" if d.capability < (8, 0) else "late"] for d in devices])
         self.dram = column([streaming(d, constants.dram) for d in devices])
         read = constants.dram["read"]
         self.read_Bps = column([d.bandwidth_Bps * read.get(d.memory_kind, 1.0) for d in devices])

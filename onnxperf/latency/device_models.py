@@ -37,7 +37,8 @@ def dram_share(stored: Array, cards: Cards) -> Array:
 
     Weights can fill `hot` of L2's near partition.
     """
-    return 1 - held_share(stored, cards.constants.tensor_gemm["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
+    coef = cards.constants.tensor_gemm
+    return 1 - held_share(stored, coef["hot"] * cards.l2_near, coef["hot_sharpness"])
 
 
 def card_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
@@ -51,7 +52,7 @@ def card_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
     compute = np.maximum(works.executed * fewest / works.rate, works.vector / works.vector_rate)
     fastest = np.where(works.bytes <= cards.l2, np.maximum(cards.l2_Bps, cards.bandwidth), cards.bandwidth)
     memory = np.maximum(works.bytes / fastest, from_dram * works.weights / cards.bandwidth)
-    launch = np.full_like(compute, cards.constants.launch["floor_s"])
+    launch = np.broadcast_to(cards.start_s, compute.shape)
     return plain_terms(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))
 
 

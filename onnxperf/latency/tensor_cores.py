@@ -246,7 +246,7 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
     """
     coef = cards.constants.tensor_gemm
     moving = works.bytes - works.weights
-    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, cards.constants.l2["sharpness"])
+    evicted = 1 - held_share(moving, coef["hot"] * cards.l2_near, coef["hot_sharpness"])
     dram_bytes = dram_share * works.weights + evicted * (moving + (coef["written"] - 1) * works.written)
     partial_bytes = np.where(t.splits > 1, 2 * t.splits * p.batch * p.m * p.n * SUM_BYTES, 0.0)
     dram_s = dram_bytes / (coef["dram"] * cards.read_Bps)

@@ -1,4 +1,4 @@
-"""Memory traffic, and kernels that stream it: one thread an element, a floor on their time instead of a launch.
+"""Memory traffic, and kernels that stream it: one thread an element.
 
 Shapes: n works on g cards are [n, g].
 """
@@ -17,10 +17,10 @@ def traffic(
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
 
     nbytes [n, 1]: touched once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: how the times
-    of DRAM and L2 join (`pnorm`). What the near partition of L2 still holds is not read from DRAM; tensors
-    can fill `resident` of it. Source: fitted on the FP32 vector kernels of NeuSight's data.
+    of DRAM and L2 join (`pnorm`). What L2 still holds is not read from DRAM; tensors can fill `resident` of it, in all
+    partitions together. Source: fitted on the FP32 vector kernels of NeuSight's data and on gpu-benches' copies.
     """
-    in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2_near, cards.constants.l2["sharpness"])
+    in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes + reread_bytes * miss)
     l2_bytes = nbytes + reread_bytes
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / cards.l2_stream_Bps
@@ -43,21 +43,22 @@ def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float,
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory
     detail = {"DRAM bytes": dram_bytes}
-    return with_floor(compute, memory, coef["floor_s"], works["elements"], coef["norm"], cards, detail, latency)
+    return started(compute, memory, 0.0, works["elements"], coef["norm"], cards, detail, latency)
 
 
-def with_floor(
-    compute: Array, memory: Array, floor_s: Array | float, threads: Array, norm: float, cards: Cards,
+def started(
+    compute: Array, memory: Array, more_s: Array | float, threads: Array, norm: float, cards: Cards,
     detail: dict[str, Array], latency: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
-    """pnorm(floor, pnorm(busy, memory)): a floor shows where nothing else does, and is not added elsewhere.
+    """start + pnorm(busy, memory): a kernel starts and drains before and after it moves anything.
 
-    busy = pnorm(compute, latency; 4), for the same warps issue and wait. floor_s: what the shortest kernel takes;
-    threads: of all blocks, which tell the occupancy; norm: how busy and memory join. All arrays broadcast to [n, g].
+    start = `Cards.start_s`, the time of a kernel with next to no work, and more_s. busy = pnorm(compute, latency;
+    4), for the same warps issue and wait. threads: of all blocks, which tell the occupancy; norm: how busy and memory
+    join. All arrays broadcast to [n, g]. Source: copies of 64 kB to 70 MB take their bytes' time and 0.9 to 1.3 us.
     """
-    compute, memory, latency, floor = np.broadcast_arrays(compute, memory, latency, floor_s * cards.launch)
-    busy = pnorm(compute, latency, p=4.0)
-    seconds = pnorm(floor, pnorm(busy, memory, p=norm), p=cards.constants.pointwise["floor_norm"])
+    start_s = (cards.start_s + more_s) * cards.launch
+    compute, memory, latency, start = np.broadcast_arrays(compute, memory, latency, start_s)
+    seconds = start + pnorm(pnorm(compute, latency, p=4.0), memory, p=norm)
     occupancy = np.minimum(threads / (cards.sms * cards.threads), 1)
     shown = {name: np.broadcast_to(v, seconds.shape) for name, v in detail.items()}
-    return plain_terms(compute, memory, latency, floor, seconds, occupancy)._replace(detail=shown)
+    return plain_terms(compute, memory, latency, start, seconds, occupancy)._replace(detail=shown)

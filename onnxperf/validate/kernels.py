@@ -19,7 +19,7 @@ from onnxperf.lower import Kernel, Kernels
 
 def classes() -> tuple[str, ...]:
     """What measured kernels are reported as, in the order of the tables."""
-    return tuple(dict.fromkeys(k.reported for k in kernels().values()))
+    return tuple(dict.fromkeys(k.reported for k in kernels().values() if k.scored))
 
 
 def reported(t: Table) -> str:

@@ -145,13 +145,14 @@ def read(
     if not data.is_dir():
         raise UsageError(f"{data} is no folder of measurements")
     tables = kernel_tables(data)
-    known = [t for t in tables if t.name in known_kernels()]
+    known = [t for t in tables if t.name in known_kernels() and known_kernels()[t.name].scored]
     runs: list[tuple[Models, MeasuredRun]] = []
     dropped: dict[str, Counter[str]] = {}
     for t in tables:
         short, every = int((t.seconds <= t.least_s).sum()), int((t.seconds > 0).sum())
         why = {SHORT: short} if t.name in known_kernels() else {UNKNOWN: every}
-        dropped.setdefault(kernels.reported(t), Counter()).update({**t.dropped, **why})
+        if (k := known_kernels().get(t.name)) is None or k.scored:
+            dropped.setdefault(kernels.reported(t), Counter()).update({**t.dropped, **why})
     for of, some, others in model_runs(data):
         runs += ((of, run) for run in some)
         dropped[of.reported] = Counter(others)

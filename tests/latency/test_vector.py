@@ -100,8 +100,22 @@ def test_special_functions_are_bound_by_issue_where_an_sm_has_two_schedulers() -
 @pytest.mark.parametrize("card", CARDS, ids=lambda d: d.id)
 def test_little_work_takes_a_launch_and_not_much_more(card: gpu_specs.Device) -> None:
     for w in (elementwise(1), rows(1, 16, SOFTMAX), rows(1, 768, LAYER_NORM), rows(1, 64, 0)):
-        assert 1e-6 < seconds(w, card) < 4e-6
+        assert Cards([card], shipped()).start_s[0, 0] < seconds(w, card) < 4.5e-6
     assert seconds(rows(1, 50_000, SOFTMAX), card) > 2 * seconds(rows(1, 1000, SOFTMAX), card)
+
+
+@pytest.mark.parametrize("gpu", ["a40", "l40", "h200-sxm", "rtx-4090", "a100-sxm4-40gb"])
+def test_tensors_that_l2_holds_are_not_read_from_dram(gpu: str) -> None:
+    """Half of L2 streams faster than DRAM can, twice L2 at DRAM's pace; a copy takes its bytes' time beside a start."""
+    card = gpu_specs.load(gpu)
+    start_s = float(Cards([card], shipped()).start_s[0, 0])
+
+    def rate(nbytes: float) -> float:
+        return nbytes / (seconds(elementwise(round(nbytes / 8)), card) - start_s)
+
+    within, beyond = rate(card.l2_bytes / 2), rate(2 * card.l2_bytes)
+    assert within > 1.1 * card.bandwidth_Bps > card.bandwidth_Bps > beyond
+    assert rate(card.l2_bytes / 8) == pytest.approx(within, rel=0.1)
 
 
 @pytest.mark.parametrize("passes", [0, LAYER_NORM, SOFTMAX])

@@ -8,7 +8,9 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import elementwise
-from op_models import Pointwise
+from op_models import Pointwise, Work
+
+SHORT = 8e6  # bytes that are read and written: of so few only rows from CUDA graphs tell, others tell of their clock
 
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -19,6 +21,16 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"
+#: Fitted to copies that L2 can hold. How fast a card's own L2 is stays its own: rates come from operators of PyTorch.
+COPIES = ConstantSet(
+    "copies",
+    parameters=(
+        Parameter("l2.resident", "share of L2 that tensors can fill and still be found there", 1.0, 0.1),
+        Parameter("l2.sharpness", "how sharply L2 fails beyond it", 6.0, 0.4),
+        Parameter("pointwise.start.late", "seconds: start and drain of a kernel from Ampere on", 0.5e-6, 0.3),
+    ),
+    sample=300, weight=100.0, corrections=(0.02, 0.2, 0.2), overhead_sd=0.05,
+)  # fmt: skip
 #: Fitted to elementwise operators, softmax and LayerNorm together.
 VECTOR = ConstantSet(
     "vector",
@@ -26,7 +38,6 @@ VECTOR = ConstantSet(
         Parameter("dram.early", "share of DRAM's bandwidth, Pascal, Turing's GDDR, ECC in it", 0.78, 0.1, 1.0),
         Parameter("dram.late", "share of DRAM's bandwidth, HBM from Volta and all from Ampere on", 0.88, 0.1, 1.0),
         Parameter("l2.achieved", "share of 64 bytes a clock and SM", 0.48, 0.2, 1.0),
-        Parameter("l2.resident", "share of L2 that a tensor can fill and still be found there", 0.9, 0.1, 1.0),
         Parameter("pointwise.norm", "how DRAM, L2 and issue add up: pnorm", 2.6, 0.2),
         Parameter("pointwise.slots_per_flop", "issue slots of what counts as a FLOP", 4.0, 0.5),
         Parameter("rows.norm", "how DRAM and L2 add up: pnorm", 2.6, 0.2),
@@ -42,6 +53,12 @@ VECTOR = ConstantSet(
         Parameter("rig.beside.softmax", BESIDE, 1.7e-5, 0.3),
         Parameter("rig.beside.normalisation", BESIDE, 3e-5, 0.3),
     ),
-    sample=300, weight=900.0, corrections=(0.02, 0.01, 0.1), overhead_sd=0.3,
+    after=(COPIES,), sample=300, weight=900.0, corrections=(0.02, 0.01, 0.1), overhead_sd=0.3,
 )  # fmt: skip
-FAMILY = KernelFamily(Pointwise, pointwise, streamed, lambda w, on_tensor: "elementwise", constants=(VECTOR,))
+
+
+def _error_class(w: Work, on_tensor: bool) -> str:
+    return "short elementwise" if w.bytes < SHORT else "elementwise"
+
+
+FAMILY = KernelFamily(Pointwise, pointwise, streamed, _error_class, constants=(COPIES, VECTOR))

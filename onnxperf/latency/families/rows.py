@@ -17,7 +17,7 @@ from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.traffic import traffic, with_floor
+from onnxperf.latency.traffic import started, traffic
 from op_models import Rows, Work
 
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
@@ -72,10 +72,7 @@ def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     joined_s = np.where(grid.parts > 1, cards.constants.launch["kernel_s"] / cards.launch, 0.0)
     detail = {"threads of a row": grid.threads, "rows in flight": open_rows}
     detail |= {"miss share": miss, "DRAM bytes": dram_bytes}
-    return with_floor(
-        compute, memory, coef["floor_s"] + joined_s, all_parts * grid.threads, coef["overlap"], cards,
-        detail, latency,
-    )  # fmt: skip
+    return started(compute, memory, joined_s, all_parts * grid.threads, coef["overlap"], cards, detail, latency)
 
 
 def _kind(works: Works) -> Kind:
