@@ -6,11 +6,12 @@ The modules of the runtimes list them, in order and by level.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import pi, sqrt
 
 from onnxperf.fusions.engine import Fused, Miss
 from onnxperf.fusions.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
-from op_models import Operator
+from op_models import NHWC, Operator, Tensor
 
 HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know
 GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "bias"))
@@ -18,6 +19,18 @@ GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "
 BATCH_NORM = re.compile(r"getitem(_\d+)?(#nhwc)?")
 EPSILON = Variable("epsilon")
 PRODUCT = op.MatMul(A, B)
+
+
+def bias_of(conv: Operator) -> Tensor | None:
+    """The bias of a convolution, also one that a file lacks because a batch norm without training had only zeros to
+    give: the trained model has it.
+    """
+    x, weight, bias = (*conv.inputs, None, None, None)[:3]
+    if bias is None and x and weight and weight.stored and BATCH_NORM.fullmatch(conv.out.name):
+        channels = conv.out.shape[-1:] if conv.type.startswith(NHWC) else conv.out.shape[1:2]
+        return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=channels)
+    return bias
+
 
 BY_ERF = 1.0 + op.Erf(X / sqrt(2))  # a Div: where x is multiplied instead, ONNX Runtime does not recognise it
 

@@ -31,12 +31,14 @@ def since(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
-def _eliminated(graph: Graph) -> Graph:
-    """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input."""
+def _eliminated(graph: Graph, numbers: bool = True) -> Graph:
+    """Without a Slice of everything and an Expand to the same shape, unless x is an input; with `numbers` also without
+    x + 0, x - 0, x * 1 and x / 1.
+    """
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
-        if o.type in NEUTRAL:
+        if o.type in NEUTRAL and numbers:
             for a, b in (o.inputs, o.inputs[::-1]) if o.type in ("Add", "Mul") else (o.inputs,):
                 if a and b and b.rank <= 1 and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
                     x = a if graph.made_by(a) else None
@@ -70,6 +72,8 @@ def _shared(graph: Graph) -> Graph:
 
 
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
+#: Until 1.12, x + 0 stays; a LayerNormalization in half precision has it, whose epsilon is 0 there.
+ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, numbers=False))
 COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
 
 
@@ -266,4 +270,5 @@ RULES: tuple[Fusion | Pass, ...] = (
     since(17, common.layer_norm), ort_layout.PUSH,
 )  # fmt: skip
 CPU = (inlined, *RULES)
-RULES_112 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)
+UNTIL_112: dict[Fusion | Pass, Fusion | Pass] = {matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_112}
+RULES_112 = tuple(UNTIL_112.get(f, f) for f in RULES)

@@ -13,7 +13,7 @@ from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
-from op_models import FLOATS, Operator
+from op_models import FLOATS, Operator, Tensor
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
 AFTER_GEMM = (
@@ -49,6 +49,23 @@ def conv_activation(m: Match) -> Fused | Miss | None:
     if not all(t.stored for t in m.root.present[1:]):
         return Miss("the bounds of the Clip are no constants", m.root.nodes)
     return _activated(m, "FusedConv", conv)
+
+
+RELU_CONV = alone(ort_basic.CONV)
+BEFORE_RELU = alone(RELU_CONV + Y)
+
+
+@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv")
+def conv_relu(m: Match) -> Fused | Miss | None:
+    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN until 1.16."""
+    conv, out = m[RELU_CONV], m[RELU_CONV].out
+    if out.dtype != "float32":
+        return None
+    summand = m[Y] if BEFORE_RELU in m else None
+    if summand is not None and summand.shape != out.shape:
+        return Miss(f"the summands differ in shape: {list(out.shape)}, {list(summand.shape)}", m[BEFORE_RELU].nodes)
+    inputs = (*conv.inputs[:2], common.bias_of(conv), summand)
+    return m.fused("com.microsoft::FusedConv", inputs, {**conv.attrs, "activation": "Relu"})
 
 
 def _piece(o: Operator) -> tuple[int, int, int] | None:
@@ -89,8 +106,7 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
 RESIDUAL = op.Add(X, Y)
 
 
-@pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))
-def skip_layer_norm(m: Match) -> Fused | Miss:
+def _skip_layer_norm(m: Match) -> Fused | Miss:
     """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
     x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
     if x.dtype not in HALF_OR_SINGLE:
@@ -101,6 +117,30 @@ def skip_layer_norm(m: Match) -> Fused | Miss:
         return Miss("the normalisation is not over the last axis alone", norm.nodes)
     return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
+
+def _reshaped_by_what_runs(g: Rewriter, t: Tensor) -> bool:
+    """Whether what makes a tensor begins at a Reshape to a shape that is computed in the run."""
+    reached, waiting = set[str](), [t]
+    while waiting:
+        made = g.made_by(waiting.pop())
+        if made is None or made.name in reached:
+            continue
+        if made.type == "Reshape" and not made.present[1].stored:
+            return True
+        reached.add(made.name)
+        waiting += made.present
+    return False
+
+
+def _skip_layer_norm_112(m: Match) -> Fused | Miss:
+    if any(_reshaped_by_what_runs(m.g, t) for t in (m[X], m[Y])):
+        return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
+    return _skip_layer_norm(m)
+
+
+#: Until 1.12, shapes that the model computes are not known before it runs.
+skip_layer_norm = pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm)
+skip_layer_norm_112 = pattern(skip_layer_norm.name, op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm_112)
 
 BIASED = alone(X + common.BIAS)
 
@@ -162,8 +202,7 @@ def matmul_scale(m: Match) -> Fused | None:
     return m.fused(FUSED_MATMUL, (m[A], m[B]), {**product.attrs, "alpha": alpha})
 
 
-@pattern("BiasSoftmax", op.Softmax(SUM))
-def bias_softmax(m: Match) -> Fused | Miss:
+def _bias_softmax(m: Match) -> Fused | Miss:
     """A sum and the Softmax behind it, if the bias is broadcast along outer axes or along those next to the row."""
     x, bias, add, softmax = m[X], m[Y], m[SUM].out, m.root
     rank = add.rank
@@ -183,6 +222,10 @@ def bias_softmax(m: Match) -> Fused | Miss:
     return Miss("the bias repeats along axes in the middle, or inside the row", m[SUM].nodes)
 
 
+#: Until 1.11 not for the Softmax of opset 13.
+bias_softmax = pattern("BiasSoftmax", op.Softmax(SUM))(_bias_softmax)
+bias_softmax_12 = pattern("BiasSoftmax", op.Softmax(SUM))(lambda m: _bias_softmax(m) if m.root.version < 13 else None)
+
 RULES: tuple[Fusion | Pass, ...] = (
     common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
     skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
@@ -190,4 +233,10 @@ RULES: tuple[Fusion | Pass, ...] = (
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
-CUDA_112 = tuple(f for f in CUDA if f is not ort_basic.matmul_add_left)
+CUDA_116 = (*CUDA, conv_relu)
+CUDA_112 = tuple(
+    skip_layer_norm_112 if f is skip_layer_norm else f
+    for f in CUDA_116 if f not in (ort_basic.matmul_add_left, common.quick_gelu)
+)  # fmt: skip
+CUDA_111 = tuple(bias_softmax_12 if f is bias_softmax else f for f in CUDA_112)
+CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)
