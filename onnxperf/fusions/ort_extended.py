@@ -132,15 +132,15 @@ def _reshaped_by_what_runs(g: Rewriter, t: Tensor) -> bool:
     return False
 
 
-def _skip_layer_norm_112(m: Match) -> Fused | Miss:
+def _skip_layer_norm_116(m: Match) -> Fused | Miss:
     if any(_reshaped_by_what_runs(m.g, t) for t in (m[X], m[Y])):
         return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
     return _skip_layer_norm(m)
 
 
-#: Until 1.12, shapes that the model computes are not known before it runs.
+#: Until 1.16, shapes that the model computes are not known before it runs.
 skip_layer_norm = pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm)
-skip_layer_norm_112 = pattern(skip_layer_norm.name, op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm_112)
+skip_layer_norm_116 = pattern(skip_layer_norm.name, op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm_116)
 
 BIASED = alone(X + common.BIAS)
 
@@ -233,10 +233,7 @@ RULES: tuple[Fusion | Pass, ...] = (
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
-CUDA_116 = (*CUDA, conv_relu)
-CUDA_112 = tuple(
-    skip_layer_norm_112 if f is skip_layer_norm else f
-    for f in CUDA_116 if f not in (ort_basic.matmul_add_left, common.quick_gelu)
-)  # fmt: skip
+CUDA_116 = (*(skip_layer_norm_116 if f is skip_layer_norm else f for f in CUDA), conv_relu)
+CUDA_112 = tuple(f for f in CUDA_116 if f not in (ort_basic.matmul_add_left, common.quick_gelu))
 CUDA_111 = tuple(bias_softmax_12 if f is bias_softmax else f for f in CUDA_112)
 CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)

@@ -1,7 +1,8 @@
 """Whole models under ONNX Runtime's CUDA provider, in three tables whose column `source` names who measured.
 
-`published.csv` names models, of which the samples have graphs like those that ran: these rows score, and the host's
-costs are derived from them. The rows of the other two come with the graph that ran, and only score.
+`published.csv` names models, of which the samples have graphs like those that ran. The rows of the other two come with
+the graph that ran. The host's costs are derived from all but those of convolutional networks, whose hosts' pace is
+assumed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ FILE = "published.csv"
 COLUMNS = (
     "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
 )  # fmt: skip
-GRAPHS = {"with_graphs.csv": "transformers", "cnn_with_graphs.csv": "convolutional networks"}
+#: What the tables with graphs hold, and the constants that they tell.
+GRAPHS = {"with_graphs.csv": ("transformers", "host"), "cnn_with_graphs.csv": ("convolutional networks", "")}
 GRAPHS_COLUMNS = (
     "model", "graph", "dims", "gpu", "precision", "io_binding", "include_transfers", "ort_version", "measured_ms",
     "source",
@@ -136,9 +138,9 @@ DATASET = Dataset(
         *(
             Models(
                 file, GRAPHS_COLUMNS, f"{what} with their graph", f"ONNX Runtime, CUDA provider: {what}, by source",
-                partial(with_graphs, file), graph="graph", apart=_by_source,
+                partial(with_graphs, file), graph="graph", apart=_by_source, constants=constants,
             )
-            for file, what in GRAPHS.items()
+            for file, (what, constants) in GRAPHS.items()
         ),
     ),
 )  # fmt: skip
