@@ -259,7 +259,7 @@ def _gemm(m: Match) -> Fused | Miss | None:
 
 
 GEMM_RULE = "MatMul + Add -> Gemm"
-#: The products around an attention are left for the next level; until 1.12, stacks of matrices were left alone.
+#: The products around an attention are left for the next level; until 1.16, stacks of matrices were left alone.
 matmul_add = pattern(GEMM_RULE, BIASED)(lambda m: None if _left_to_attention(m) else _gemm(m))
 matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
 matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m) if m.root.out.rank == 2 else None)
@@ -270,5 +270,5 @@ RULES: tuple[Fusion | Pass, ...] = (
     since(17, common.layer_norm), ort_layout.PUSH,
 )  # fmt: skip
 CPU = (inlined, *RULES)
-UNTIL_112: dict[Fusion | Pass, Fusion | Pass] = {matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_112}
-RULES_112 = tuple(UNTIL_112.get(f, f) for f in RULES)
+RULES_116 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)
+RULES_112 = tuple(ELIMINATION_112 if f is ELIMINATION else f for f in RULES_116)

@@ -42,7 +42,7 @@ def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], 
 
 
 #: Compared by hand with the graphs that 1.11, 1.12 and 1.16 write.
-CUDA_116 = _until("1.16", CUDA, ort_extended.CUDA_116)
+CUDA_116 = _until("1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116)
 CUDA_112 = _until(
     "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
     offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: apart(place(graph), fused=False),
