@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_layout, ort_quantised
@@ -31,17 +32,18 @@ def since(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
-def _eliminated(graph: Graph, numbers: bool = True) -> Graph:
-    """Without a Slice of everything and an Expand to the same shape, unless x is an input; with `numbers` also without
-    x + 0, x - 0, x * 1 and x / 1.
+def _eliminated(graph: Graph, of_shapes: Container[str] = common.OF_SHAPES) -> Graph:
+    """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input. A
+    number stays where the shape of x is known only in runs, and with it a LayerNormalization in half precision, whose
+    epsilon is 0.
     """
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
-        if o.type in NEUTRAL and numbers:
+        if o.type in NEUTRAL:
             for a, b in (o.inputs, o.inputs[::-1]) if o.type in ("Add", "Mul") else (o.inputs,):
                 if a and b and b.rank <= 1 and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
-                    x = a if graph.made_by(a) else None
+                    x = a if graph.made_by(a) and not common.known_only_in_runs(graph, a, of_shapes) else None
         elif o.type in ("Slice", "Expand") and graph.made_by(o.present[0]):
             ends = (o.present[2].value or ()) if len(o.present) > 2 else ()
             everything = o.type == "Expand" or (ends and all(e >= 2**63 - 1 for e in ends))
@@ -72,8 +74,8 @@ def _shared(graph: Graph) -> Graph:
 
 
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
-#: Until 1.12, x + 0 stays; a LayerNormalization in half precision has it, whose epsilon is 0 there.
-ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, numbers=False))
+#: Until 1.12, no shape was computed before the model ran.
+ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, ()))
 COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
 
 
@@ -247,7 +249,7 @@ def _gemm(m: Match) -> Fused | Miss | None:
     to the product of two matrices. Free Reshapes fold the leading axes of a stack of matrices.
     """
     x, matrix, summand, out = m[A], m[B], m[C], m[common.PRODUCT].out
-    if matrix.rank != 2 or out.dtype not in FLOATS:
+    if matrix.rank != 2 or out.dtype not in FLOATS or (x.rank > 2 and common.known_only_in_runs(m.g, x)):
         return None
     fits = summand.shape == matrix.shape[1:]
     if x.rank == 2 and summand.rank == 2:

@@ -5,6 +5,7 @@ Each provider has those for which it has kernels, in the types that these know.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from itertools import dropwhile
 
@@ -13,7 +14,7 @@ from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
-from op_models import FLOATS, Operator, Tensor
+from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
 AFTER_GEMM = (
@@ -118,29 +119,18 @@ def _skip_layer_norm(m: Match) -> Fused | Miss:
     return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
 
-def _reshaped_by_what_runs(g: Rewriter, t: Tensor) -> bool:
-    """Whether what makes a tensor begins at a Reshape to a shape that is computed in the run."""
-    reached, waiting = set[str](), [t]
-    while waiting:
-        made = g.made_by(waiting.pop())
-        if made is None or made.name in reached:
-            continue
-        if made.type == "Reshape" and not made.present[1].stored:
-            return True
-        reached.add(made.name)
-        waiting += made.present
-    return False
+def skips(of_shapes: Container[str] = common.OF_SHAPES) -> Fusion:
+    """The rule of a runtime that computes shapes with operators `of_shapes` before the model runs."""
+
+    def rule(m: Match) -> Fused | Miss:
+        if any(common.known_only_in_runs(m.g, t, of_shapes) for t in (m[X], m[Y])):
+            return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
+        return _skip_layer_norm(m)
+
+    return pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(rule)
 
 
-def _skip_layer_norm_116(m: Match) -> Fused | Miss:
-    if any(_reshaped_by_what_runs(m.g, t) for t in (m[X], m[Y])):
-        return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
-    return _skip_layer_norm(m)
-
-
-#: Until 1.16, shapes that the model computes are not known before it runs.
-skip_layer_norm = pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm)
-skip_layer_norm_116 = pattern(skip_layer_norm.name, op.LayerNormalization(RESIDUAL, ...))(_skip_layer_norm_116)
+skip_layer_norm, skip_layer_norm_112 = skips(), skips(())
 
 BIASED = alone(X + common.BIAS)
 
@@ -208,6 +198,8 @@ def _bias_softmax(m: Match) -> Fused | Miss:
     rank = add.rank
     if not rank or add.dtype not in ("float32", "float16", "float64"):
         return Miss(f"there is no kernel for {add.dtype}", m[SUM].nodes)
+    if common.known_only_in_runs(m.g, x):
+        return Miss("the shape of the scores is known only when it runs", m[SUM].nodes)
     axis = softmax.attrs.get("axis", -1 if softmax.version >= 13 else 1) % rank
     if softmax.version >= 13 and axis != rank - 1:
         return Miss("the row is not the last axis", softmax.nodes)
@@ -233,8 +225,7 @@ RULES: tuple[Fusion | Pass, ...] = (
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
-CUDA_116 = tuple(skip_layer_norm_116 if f is skip_layer_norm else f for f in CUDA if f is not ort_basic.matmul_add_left)
-CUDA_116 = (*CUDA_116, conv_relu)
-CUDA_112 = tuple(f for f in CUDA_116 if f is not common.quick_gelu)
+CUDA_116 = (*(f for f in CUDA if f is not ort_basic.matmul_add_left), conv_relu)
+CUDA_112 = tuple(skip_layer_norm_112 if f is skip_layer_norm else f for f in CUDA_116 if f is not common.quick_gelu)
 CUDA_111 = tuple(bias_softmax_12 if f is bias_softmax else f for f in CUDA_112)
 CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)

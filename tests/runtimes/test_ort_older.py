@@ -84,17 +84,24 @@ def test_a_rule_came_with_a_release(text: str, release: str, opset: int, expecte
     assert types(text, release, opset) == expected
 
 
-def test_an_epsilon_that_half_precision_rounds_to_nothing_hides_the_norm_since_1_13() -> None:
-    weights: dict[str, Any] = {"two": 2.0, "eps": 0.0, "g": (4,), "b": (4,)}
-    assert types(STACK + NORM, "1.12", 14, **weights) == ["Relu", "LayerNormalization"]
-    assert "LayerNormalization" not in types(STACK + NORM, None, 14, **weights)
-    assert types(STACK + NORM, None, 14, **weights | {"eps": 1e-5}) == ["Relu", "LayerNormalization"]
+RUN = "(float[2,3,4] x, float[2,3,4] z, int64[3] l, int64[1] i, int64[2] k) => (float[2,3,4] y) "
+STORED, JOINED, ADDED = "r=Relu(x)", "n=Concat<axis=0>(i,k) r=Reshape(x,n)", "n=Add(l,l) r=Reshape(x,n)"
+RELEASES = ("1.11", "1.12", "1.16", None)
 
 
-@pytest.mark.parametrize("release", ["1.11", "1.16"])
-def test_a_sum_of_a_shape_that_runs_tell_stays_apart_until_1_16(release: str) -> None:
-    computed = SUM + "{t=Add(s,s) r=Reshape(x,t) q=Relu(r) a=Add(q,z) y=LayerNormalization(a,g)}"
-    stored = SUM + "{r=Relu(x) q=Relu(r) a=Add(q,z) y=LayerNormalization(a,g)}"
-    assert types(stored, release, g=(4,)) == ["Relu", "Relu", "SkipLayerNormalization"]
-    assert "SkipLayerNormalization" not in types(computed, release, g=(4,))
-    assert "SkipLayerNormalization" in types(computed, None, g=(4,))
+@pytest.mark.parametrize(
+    ("before", "apart"),
+    [(STORED, ()), (JOINED, ("1.11", "1.12")), (ADDED, RELEASES)],
+    ids=["stored", "joined", "added"],
+)
+def test_a_rule_that_asks_for_a_shape_wants_it_before_the_run(before: str, apart: tuple[str | None, ...]) -> None:
+    weights: dict[str, Any] = {"two": 2.0, "eps": 0.0, "g": (4,), "b": (4,), "w": (4, 4), "h": (4,)}
+    norm = NORM.replace("r=Relu(x)", before)
+    residual = f"{{{before} v=Relu(r) a=Add(v,z) y=LayerNormalization(a,g)}}"
+    for release in RELEASES:
+        found = types(RUN + norm, release, 14, **weights)
+        assert ("LayerNormalization" in found) == (release in apart), "the epsilon of 0 leaves where a shape is known"
+        assert ("SkipLayerNormalization" in types(RUN + residual, release, g=(4,))) == (release not in apart)
+    softmax, linear = f"{{{before} a=Add(r,h) y=Softmax(a)}}", f"{{{before} m=MatMul(r,w) y=Add(m,h)}}"
+    assert ("BiasSoftmax" in types(RUN + softmax, None, **weights)) == (None not in apart)
+    assert ("Gemm" in types(RUN + linear, None, **weights)) == (None not in apart)
