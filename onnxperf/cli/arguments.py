@@ -152,7 +152,7 @@ SCENARIO = (
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", metavar="1.12",
-                 help="ort-cuda as it was until 1.6 or 1.12, tensorrt as until 7.  [default: today's]"),
+                 help="ort-cuda as it was until 1.6, 1.11, 1.12 or 1.16, tensorrt as until 7.  [default: today's]"),
     click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
     _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
     _chosen("--layout", LAYOUTS, "How images lie in memory: nhwc is channels_last.  [default: the runtime's]"),

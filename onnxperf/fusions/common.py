@@ -6,11 +6,14 @@ The modules of the runtimes list them, in order and by level.
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from math import pi, sqrt
 
-from onnxperf.fusions.engine import Fused, Miss
+from onnxperf.fusions.engine import Fused, Miss, Rewriter
 from onnxperf.fusions.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
-from op_models import Operator
+from onnxperf.graph import Graph
+from op_models import NHWC, Operator, Tensor
 
 HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know
 GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "bias"))
@@ -18,6 +21,41 @@ GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "
 BATCH_NORM = re.compile(r"getitem(_\d+)?(#nhwc)?")
 EPSILON = Variable("epsilon")
 PRODUCT = op.MatMul(A, B)
+
+
+#: What ONNX Runtime computes a shape with before the model runs, dimensions that are open included.
+OF_SHAPES = frozenset({"Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Cast", "Identity", "Constant"})
+
+
+def _above(g: Graph | Rewriter, t: Tensor) -> Iterator[Operator]:
+    """The operators that a tensor is made by, directly or not."""
+    reached, waiting = set[str](), [t]
+    while waiting:
+        made = g.made_by(waiting.pop())
+        if made is not None and made.name not in reached:
+            reached.add(made.name)
+            waiting += made.present
+            yield made
+
+
+def known_only_in_runs(g: Graph | Rewriter, t: Tensor, of_shapes: Container[str] = OF_SHAPES) -> bool:
+    """Whether a tensor comes from a Reshape to a shape that is computed in the run, by operators beside `of_shapes`:
+    rules that ask for a shape then don't apply to it.
+    """
+    reshapes = (o for o in _above(g, t) if o.type == "Reshape" and len(o.present) > 1)
+    return any(o.type not in of_shapes for r in reshapes for o in _above(g, r.present[1]))
+
+
+def bias_of(conv: Operator) -> Tensor | None:
+    """The bias of a convolution, also one that a file lacks because a batch norm without training had only zeros to
+    give: the trained model has it.
+    """
+    x, weight, bias = (*conv.inputs, None, None, None)[:3]
+    if bias is None and x and weight and weight.stored and BATCH_NORM.fullmatch(conv.out.name):
+        channels = conv.out.shape[-1:] if conv.type.startswith(NHWC) else conv.out.shape[1:2]
+        return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=channels)
+    return bias
+
 
 BY_ERF = 1.0 + op.Erf(X / sqrt(2))  # a Div: where x is multiplied instead, ONNX Runtime does not recognise it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_layout, ort_quantised
@@ -31,15 +32,18 @@ def since(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
-def _eliminated(graph: Graph) -> Graph:
-    """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input."""
+def _eliminated(graph: Graph, of_shapes: Container[str] = common.OF_SHAPES) -> Graph:
+    """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input. A
+    number stays where the shape of x is known only in runs, and with it a LayerNormalization in half precision, whose
+    epsilon is 0.
+    """
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
         if o.type in NEUTRAL:
             for a, b in (o.inputs, o.inputs[::-1]) if o.type in ("Add", "Mul") else (o.inputs,):
                 if a and b and b.rank <= 1 and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
-                    x = a if graph.made_by(a) else None
+                    x = a if graph.made_by(a) and not common.known_only_in_runs(graph, a, of_shapes) else None
         elif o.type in ("Slice", "Expand") and graph.made_by(o.present[0]):
             ends = (o.present[2].value or ()) if len(o.present) > 2 else ()
             everything = o.type == "Expand" or (ends and all(e >= 2**63 - 1 for e in ends))
@@ -70,6 +74,8 @@ def _shared(graph: Graph) -> Graph:
 
 
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
+#: Until 1.12, no shape was computed before the model ran.
+ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, ()))
 COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
 
 
@@ -243,7 +249,7 @@ def _gemm(m: Match) -> Fused | Miss | None:
     to the product of two matrices. Free Reshapes fold the leading axes of a stack of matrices.
     """
     x, matrix, summand, out = m[A], m[B], m[C], m[common.PRODUCT].out
-    if matrix.rank != 2 or out.dtype not in FLOATS:
+    if matrix.rank != 2 or out.dtype not in FLOATS or (x.rank > 2 and common.known_only_in_runs(m.g, x)):
         return None
     fits = summand.shape == matrix.shape[1:]
     if x.rank == 2 and summand.rank == 2:
@@ -255,7 +261,7 @@ def _gemm(m: Match) -> Fused | Miss | None:
 
 
 GEMM_RULE = "MatMul + Add -> Gemm"
-#: The products around an attention are left for the next level; until 1.12, stacks of matrices were left alone.
+#: The products around an attention are left for the next level; until 1.16, stacks of matrices were left alone.
 matmul_add = pattern(GEMM_RULE, BIASED)(lambda m: None if _left_to_attention(m) else _gemm(m))
 matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
 matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m) if m.root.out.rank == 2 else None)
@@ -266,4 +272,5 @@ RULES: tuple[Fusion | Pass, ...] = (
     since(17, common.layer_norm), ort_layout.PUSH,
 )  # fmt: skip
 CPU = (inlined, *RULES)
-RULES_112 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)
+RULES_116 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)
+RULES_112 = tuple(ELIMINATION_112 if f is ELIMINATION else f for f in RULES_116)

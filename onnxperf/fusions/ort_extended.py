@@ -5,6 +5,7 @@ Each provider has those for which it has kernels, in the types that these know.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from itertools import dropwhile
 
@@ -51,6 +52,23 @@ def conv_activation(m: Match) -> Fused | Miss | None:
     return _activated(m, "FusedConv", conv)
 
 
+RELU_CONV = alone(ort_basic.CONV)
+BEFORE_RELU = alone(RELU_CONV + Y)
+
+
+@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv")
+def conv_relu(m: Match) -> Fused | Miss | None:
+    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN until 1.16."""
+    conv, out = m[RELU_CONV], m[RELU_CONV].out
+    if out.dtype != "float32":
+        return None
+    summand = m[Y] if BEFORE_RELU in m else None
+    if summand is not None and summand.shape != out.shape:
+        return Miss(f"the summands differ in shape: {list(out.shape)}, {list(summand.shape)}", m[BEFORE_RELU].nodes)
+    inputs = (*conv.inputs[:2], common.bias_of(conv), summand)
+    return m.fused("com.microsoft::FusedConv", inputs, {**conv.attrs, "activation": "Relu"})
+
+
 def _piece(o: Operator) -> tuple[int, int, int] | None:
     """Axis, start and end of what a Slice or Gather takes; None unless it is one run of neighbours."""
     x, *rest = o.present
@@ -89,8 +107,7 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
 RESIDUAL = op.Add(X, Y)
 
 
-@pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))
-def skip_layer_norm(m: Match) -> Fused | Miss:
+def _skip_layer_norm(m: Match) -> Fused | Miss:
     """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
     x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
     if x.dtype not in HALF_OR_SINGLE:
@@ -101,6 +118,19 @@ def skip_layer_norm(m: Match) -> Fused | Miss:
         return Miss("the normalisation is not over the last axis alone", norm.nodes)
     return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
+
+def skips(of_shapes: Container[str] = common.OF_SHAPES) -> Fusion:
+    """The rule of a runtime that computes shapes with operators `of_shapes` before the model runs."""
+
+    def rule(m: Match) -> Fused | Miss:
+        if any(common.known_only_in_runs(m.g, t, of_shapes) for t in (m[X], m[Y])):
+            return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
+        return _skip_layer_norm(m)
+
+    return pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(rule)
+
+
+skip_layer_norm, skip_layer_norm_112 = skips(), skips(())
 
 BIASED = alone(X + common.BIAS)
 
@@ -162,13 +192,14 @@ def matmul_scale(m: Match) -> Fused | None:
     return m.fused(FUSED_MATMUL, (m[A], m[B]), {**product.attrs, "alpha": alpha})
 
 
-@pattern("BiasSoftmax", op.Softmax(SUM))
-def bias_softmax(m: Match) -> Fused | Miss:
+def _bias_softmax(m: Match) -> Fused | Miss:
     """A sum and the Softmax behind it, if the bias is broadcast along outer axes or along those next to the row."""
     x, bias, add, softmax = m[X], m[Y], m[SUM].out, m.root
     rank = add.rank
     if not rank or add.dtype not in ("float32", "float16", "float64"):
         return Miss(f"there is no kernel for {add.dtype}", m[SUM].nodes)
+    if common.known_only_in_runs(m.g, x):
+        return Miss("the shape of the scores is known only when it runs", m[SUM].nodes)
     axis = softmax.attrs.get("axis", -1 if softmax.version >= 13 else 1) % rank
     if softmax.version >= 13 and axis != rank - 1:
         return Miss("the row is not the last axis", softmax.nodes)
@@ -183,6 +214,10 @@ def bias_softmax(m: Match) -> Fused | Miss:
     return Miss("the bias repeats along axes in the middle, or inside the row", m[SUM].nodes)
 
 
+#: Until 1.11 not for the Softmax of opset 13.
+bias_softmax = pattern("BiasSoftmax", op.Softmax(SUM))(_bias_softmax)
+bias_softmax_12 = pattern("BiasSoftmax", op.Softmax(SUM))(lambda m: _bias_softmax(m) if m.root.version < 13 else None)
+
 RULES: tuple[Fusion | Pass, ...] = (
     common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
     skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
@@ -190,4 +225,7 @@ RULES: tuple[Fusion | Pass, ...] = (
 FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
 CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
 CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
-CUDA_112 = tuple(f for f in CUDA if f is not ort_basic.matmul_add_left)
+CUDA_116 = (*(f for f in CUDA if f is not ort_basic.matmul_add_left), conv_relu)
+CUDA_112 = tuple(skip_layer_norm_112 if f is skip_layer_norm else f for f in CUDA_116 if f is not common.quick_gelu)
+CUDA_111 = tuple(bias_softmax_12 if f is bias_softmax else f for f in CUDA_112)
+CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)

@@ -1,8 +1,10 @@
 """Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions with a bias, com.microsoft::Attention.
 
 A convolution's bias is added by a kernel of its own (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
-`fuse_conv_bias` is off), unless an activation is fused into the node. Until 1.12 no attention was fused
-(contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows before the product, a
+`fuse_conv_bias` is off). A FusedConv, which there is until 1.16, asks cuDNN for one kernel, and where that declines
+runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc): whole models
+take as long with it as without (derive/conv.md), so these kernels are what is taken to run. Until 1.12 no attention was
+fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows before the product, a
 transposition separates the heads, a past state is put before keys and values, a product makes scores, a kernel their
 Softmax, a product weighs the values, and a transposition joins the heads again. Since 1.13 there are fused kernels for
 half precision: TensorRT's from Turing on, memory-efficient or flash ones since 1.14.
@@ -19,7 +21,8 @@ from op_models import NHWC, Operator, Tensor
 
 #: Attribute of a kernel that belongs to the node before it: the host launches it without walking a node of its own.
 WITHIN = "within"
-CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose")
+FUSED_CONV = "com.microsoft::FusedConv"
+CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose", FUSED_CONV)
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
@@ -28,33 +31,30 @@ def apart(graph: Graph, fused: bool = True) -> Graph:
 
 
 def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
-    if o.type in CONVOLUTIONS and o.place == "gpu" and (bias := _bias(o)) is not None:
-        yield from _with_bias(o, bias)
+    if o.type in CONVOLUTIONS and o.place == "gpu":
+        yield from _convolution(o)
     elif _usual(o):
         yield from _attention(o, fused)
     else:
         yield o
 
 
-def _bias(o: Operator) -> Tensor | None:
-    """The bias of a convolution, also one that a file lacks because a batch norm without training had only zeros to
-    give: the trained model has it.
-    """
-    if len(o.present) > 2:
-        return o.present[2]
-    if len(o.present) == 2 and o.present[1].stored and common.BATCH_NORM.fullmatch(o.out.name):
-        x, weight = o.present
-        channels = o.out.shape[-1:] if o.type.startswith(NHWC) else o.out.shape[1:2]
-        return replace(weight, name=f"{weight.name}#bias", dtype=x.dtype, shape=channels)
-    return None
-
-
-def _with_bias(o: Operator, bias: Tensor) -> Iterator[Operator]:
-    x, weight = o.present[:2]
-    before = replace(o.out, name=f"{o.name}#product")
-    yield replace(o, inputs=(x, weight), outputs=(before,))
-    added = (before, bias)
-    yield replace(o, name=f"{o.name}#bias", type="Add", inputs=added, attrs={WITHIN: 1}, version=0)
+def _convolution(o: Operator) -> Iterator[Operator]:
+    """The product, then what is added to it and the activation, each as a kernel of its own."""
+    x, weight, _, summand = (*o.inputs, None, None, None, None)[:4]
+    activation = o.attrs.get("activation")
+    after = [(n, "Add", (t,)) for n, t in (("bias", common.bias_of(o)), ("sum", summand)) if t is not None]
+    steps = [*after, *([("activation", str(activation), ())] if activation else [])]
+    if x is None or weight is None or not steps:
+        yield o
+        return
+    made = replace(o.out, name=f"{o.name}#product")
+    yield replace(o, type="Conv" if o.type == FUSED_CONV else o.type, inputs=(x, weight), outputs=(made,))
+    for name, type, others in steps:
+        out = o.out if name == steps[-1][0] else replace(made, name=f"{o.name}#{name}ed")
+        one = replace(o, name=f"{o.name}#{name}", type=type, inputs=(made, *others), outputs=(out,), version=0)
+        yield replace(one, attrs={WITHIN: 1})
+        made = out
 
 
 def _usual(o: Operator) -> bool:

@@ -11,9 +11,10 @@ without a GPU. Quantised models keep QuantizeLinear and DequantizeLinear as kern
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
-from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
+from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED, Fusion, Pass
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.placement import place
@@ -32,17 +33,23 @@ CUDA = Runtime(
     ),
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip
-CUDA_112 = replace(
-    CUDA,
-    rules={BASIC: ort_basic.RULES_112, EXTENDED: ort_extended.CUDA_112},
-    offline={DISABLED: ort_transformers.RULES_112},
-    place=lambda graph: apart(place(graph), fused=False),
-    describe="ONNX Runtime until 1.12, CUDA provider, inputs and outputs bound on the device",
-)
-#: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
-CUDA_16 = replace(
-    CUDA_112, policy=replace(CUDA.policy, tensor_multiple=8),
-    describe="ONNX Runtime until 1.6, CUDA provider, inputs and outputs bound on the device",
+
+
+def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], **changed: Any) -> Runtime:
+    """The provider as it was until a release, with these rules of level `extended`."""
+    describe = f"ONNX Runtime until {release}, CUDA provider, inputs and outputs bound on the device"
+    return replace(runtime, rules={**runtime.rules, EXTENDED: extended}, describe=describe, **changed)
+
+
+#: Compared by hand with the graphs that 1.11, 1.12 and 1.16 write.
+CUDA_116 = _until("1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116)
+CUDA_112 = _until(
+    "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
+    offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: apart(place(graph), fused=False),
 )  # fmt: skip
+CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
+#: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
+CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
 LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
-RUNTIME = replace(CUDA, versions={"1.6": CUDA_16, "1.12": CUDA_112}, layouts={"nchw": CUDA, "nhwc": LAST})
+OLDER = {"1.6": CUDA_16, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
+RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST})

@@ -158,7 +158,7 @@ def notes(report: Report) -> list[str]:
     if any(of.heads(name) for _, of in datasets.models() if of.graph for name in names):
         found.append(
             "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
-            "Nothing is fitted to them; left out is the card, as for kernels."
+            "Nothing is fitted to convolutional networks; left out is the card, as for kernels."
         )
     if any(of.heads(name) for _, of in datasets.models() if of.constants == "range" for name in names):
         found.append(

@@ -56,11 +56,12 @@ def test_other_rows_are_counted_by_reason(tmp_path: Path) -> None:
     [
         ("1.4.0", "1.6"),
         ("1.6", "1.6"),
-        ("1.8.1", "1.12"),
-        ("Triton 21.10 (ORT 1.9.0)", "1.12"),
+        ("1.8.1", "1.11"),
+        ("Triton 21.10 (ORT 1.9.0)", "1.11"),
         ("1.13-dev (2022-08)", "1.12"),
-        ("ORT 1.10-1.12 / TRT 8.2-8.4", "1.12"),
-        ("1.13.1", None),
+        ("ORT 1.10-1.12 / TRT 8.2-8.4", "1.11"),
+        ("1.13.1", "1.16"),
+        ("1.17.0", None),
         ("default", None),
     ],
 )
@@ -68,7 +69,11 @@ def test_a_release_is_that_of_a_runtime(version: str, name: str | None) -> None:
     assert ort_version(version) == name
 
 
-GRAPH_ROW = "net,graphs/net.onnx.gz,{dims},t4,{precision},{copies},{version},{ms},whoever@1:page\n"
+GRAPH_ROW = "net,graphs/net.onnx.gz,{dims},t4,{precision},{binding},{copies},{version},{ms},whoever@1:page\n"
+PLAIN = {
+    "dims": "rows=3 columns=5", "precision": "fp16", "binding": "False", "copies": "pageable", "version": "1.9.0",
+    "ms": "2.5",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -84,13 +89,26 @@ def with_graph(tmp_path: Path) -> Path:
 
 
 def test_rows_with_a_graph_are_runs_of_it(with_graph: Path) -> None:
-    row = GRAPH_ROW.format(dims="rows=3 columns=5", precision="fp16", copies="pageable", version="1.9.0", ms="2.5")
+    row = GRAPH_ROW.format(**PLAIN)
     (with_graph / "with_graphs.csv").write_text(",".join(GRAPHS_COLUMNS) + "\n" + row)
     (run,), why = read_with_graphs("with_graphs.csv", with_graph)
     assert not why and run.seconds == pytest.approx(2.5e-3)
     assert run.graph.inputs[0].shape == (3, 5) and run.group == "whoever-1-page-net"
     s = run.scenario
-    assert (s.precision, s.ort_version, s.include_transfers, s.pageable) == ("keep", "1.12", True, True)
+    assert (s.precision, s.ort_version, s.include_transfers, s.pageable) == ("keep", "1.11", True, True)
+
+
+@pytest.mark.parametrize(
+    ("binding", "copies", "pageable"),
+    [("unknown", "0", True), ("unknown", "1", True), ("True", "0", None), ("False", "1", False)],
+)
+def test_a_run_of_unknown_scope_is_a_plain_one(
+    with_graph: Path, binding: str, copies: str, pageable: bool | None
+) -> None:
+    row = GRAPH_ROW.format(**PLAIN | {"binding": binding, "copies": copies})
+    (with_graph / "with_graphs.csv").write_text(",".join(GRAPHS_COLUMNS) + "\n" + row)
+    ((run,), _) = read_with_graphs("with_graphs.csv", with_graph)
+    assert (run.scenario.include_transfers, run.scenario.pageable) == (pageable is not None, bool(pageable))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,7 @@ def test_rows_with_a_graph_are_runs_of_it(with_graph: Path) -> None:
     ],
 )
 def test_rows_with_a_graph_that_are_not_taken(with_graph: Path, changed: dict[str, str], reason: str) -> None:
-    row = GRAPH_ROW.format(dims="rows=3 columns=5", precision="fp16", copies="pageable", version="1.9.0", ms="2.5")
+    row = GRAPH_ROW.format(**PLAIN)
     for old, new in changed.items():
         row = row.replace(old, new)
     (with_graph / "with_graphs.csv").write_text(",".join(GRAPHS_COLUMNS) + "\n" + row)

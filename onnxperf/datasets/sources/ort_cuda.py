@@ -1,7 +1,8 @@
 """Whole models under ONNX Runtime's CUDA provider, in three tables whose column `source` names who measured.
 
-`published.csv` names models, of which the samples have graphs like those that ran: these rows score, and the host's
-costs are derived from them. The rows of the other two come with the graph that ran, and only score.
+`published.csv` names models, of which the samples have graphs like those that ran. The rows of the other two come with
+the graph that ran. The host's costs are derived from all but those of convolutional networks, whose hosts' pace is
+assumed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ FILE = "published.csv"
 COLUMNS = (
     "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
 )  # fmt: skip
-GRAPHS = {"with_graphs.csv": "transformers", "cnn_with_graphs.csv": "convolutional networks"}
+#: What the tables with graphs hold, and the constants that they tell.
+GRAPHS = {"with_graphs.csv": ("transformers", "host"), "cnn_with_graphs.csv": ("convolutional networks", "")}
 GRAPHS_COLUMNS = (
-    "model", "graph", "dims", "gpu", "precision", "include_transfers", "ort_version", "measured_ms", "source",
+    "model", "graph", "dims", "gpu", "precision", "io_binding", "include_transfers", "ort_version", "measured_ms",
+    "source",
 )  # fmt: skip
-#: By `include_transfers`, which copies a time includes.
+#: By `include_transfers`, which copies a time includes. Where `io_binding` says that nothing is known, a plain
+#: `session.run` is assumed: it takes arrays in pageable memory and gives such back, and whoever binds says so.
 COPIES = {"": "", "0": "", "1": "pinned", "pageable": "pageable"}
+UNSTATED = "unknown"
 SHORT_S = 5e-3  # up to here the host's costs are most of a run
 #: The sample that has the graph of a model whose name begins like this, or goes on like this after a slash.
 SAMPLES = {
@@ -37,8 +42,9 @@ UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offl
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
 #: Of graphs that ran, which have their types.
 GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
-#: The last releases of what the runtime was: CUDA 11 came with 1.7, attention in FP16 as one kernel with 1.13.
-UNTIL = {(1, 6): "1.6", (1, 12): "1.12"}
+#: The last releases of what the runtime was: CUDA 11 came with 1.7, BiasSoftmax for opset 13 with 1.12, attention in
+#: FP16 as one kernel with 1.13; 1.16 still had FusedConv.
+UNTIL = {(1, 6): "1.6", (1, 11): "1.11", (1, 12): "1.12", (1, 16): "1.16"}
 
 
 def ort_version(version: str) -> str | None:
@@ -94,18 +100,19 @@ def with_graphs(file: str, folder: Path) -> tuple[list[MeasuredRun], dict[str, i
     for r in read(folder / file, GRAPHS_COLUMNS):
         gpu, dims, seconds = card(r["gpu"]), dimensions(r["dims"]), number(r, "measured_ms") / 1e3
         graph = graph_file(folder, r["graph"])
+        copies = "pageable" if r["io_binding"] == UNSTATED else r["include_transfers"]
         if graph is None:
             why["its graph is not there"] += 1
         elif r["precision"] not in GRAPHS_PRECISIONS:
             why["another precision"] += 1
-        elif r["include_transfers"] not in COPIES:
+        elif copies not in COPIES:
             why["no word for copies that is known"] += 1
         elif reason := refusal(gpu, dims, seconds):
             why[reason] += 1
         elif gpu and dims is not None:
             run = MeasuredRun(
                 gpu, r["model"], dims, seconds, runtime="ort-cuda", precision=GRAPHS_PRECISIONS[r["precision"]],
-                copies=COPIES[r["include_transfers"]], source=r["source"], version=r["ort_version"],
+                copies=COPIES[copies], source=r["source"], version=r["ort_version"],
                 ort_version=ort_version(r["ort_version"]), file=graph,
             )  # fmt: skip
             found.append(run)
@@ -131,9 +138,9 @@ DATASET = Dataset(
         *(
             Models(
                 file, GRAPHS_COLUMNS, f"{what} with their graph", f"ONNX Runtime, CUDA provider: {what}, by source",
-                partial(with_graphs, file), graph="graph", apart=_by_source,
+                partial(with_graphs, file), graph="graph", apart=_by_source, constants=constants,
             )
-            for file, what in GRAPHS.items()
+            for file, (what, constants) in GRAPHS.items()
         ),
     ),
 )  # fmt: skip
