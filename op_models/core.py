@@ -154,10 +154,14 @@ class Pointwise(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces."""
+    """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces.
+
+    `threads` is how many threads move all of them, each one element after another, 0 where every element has a thread.
+    """
 
     elements: int
     run: int
+    threads: int = 0
 
 
 class Attention(NamedTuple):

@@ -98,7 +98,7 @@ def costing(op: Operator, flops: int) -> Work:
 
 
 def spread(op: Operator) -> bool:
-    """Whether an operand of an operator of ONNX or PyTorch is spread over axes of the result; a number needs no place."""
+    """Whether ONNX's or PyTorch's operator spreads an operand over axes of the result; a number needs no place."""
     iterated = "::" not in op.type or op.type.startswith("torch::")
     return iterated and any(t.size > 1 and t.shape != op.out.shape for t in op.present)
 

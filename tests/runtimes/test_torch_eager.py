@@ -318,3 +318,16 @@ def test_addcmul_is_one_kernel_where_the_exporter_names_it(run: Any, result: str
     text = f"(float[2,3] x) => (float[2,3] {result}) {{m=Mul(w,x) {result}=Add(b,m)}}"
     graph = run(text, runtime="torch-eager", w=(3,), b=(3,))
     assert [o.type for o in graph.operators] == kernels
+
+
+@pytest.mark.parametrize(
+    ("mode", "layout", "threads"),
+    [("linear", "nchw", 64), ("linear", "nhwc", 0), ("cubic", "nhwc", 64), ("nearest", "nchw", 0)],
+)
+def test_interpolation_has_a_thread_for_each_position(mode: str, layout: str, threads: int) -> None:
+    """Which walks over all images and channels; not where channels lie last, nor nearest neighbours."""
+    roi, x = Tensor("roi", "float32", (0,), "constant"), Tensor("x", "float32", (2, 16, 4, 4))
+    resize = Operator("r", "Resize", (x, roi), (Tensor("y", "float32", (2, 16, 8, 8)),), {"mode": mode})
+    placed = place(Graph("g", (resize,), (x,), resize.outputs), last=layout == "nhwc")
+    size = work_of(placed.operators[-1]).size
+    assert (size.elements, size.threads) == (2048, threads)
