@@ -116,7 +116,8 @@ class Conv(NamedTuple):
     """A convolution of `images` with `cin` input and `cout` output channels in `groups`.
 
     `out` is the number of output positions per image and channel, `taps` that of kernel elements, `stride` the product
-    of the strides; `last` says that channels are the last axis of image and result.
+    of the strides; `last` says that channels are the last axis of image and result, `planned` that all a kernel needs
+    beside its operands was made before the run.
     """
 
     images: int
@@ -128,6 +129,7 @@ class Conv(NamedTuple):
     stride: int
     direction: str = "forward"
     last: bool = False
+    planned: bool = False
 
 
 class Rows(NamedTuple):

@@ -12,10 +12,10 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 
 Published times of networks with grouped convolutions (ResNeXt, DPN) are of 2020 and tell that a group was a kernel of
-its own then: at batch 1 they grow with the number of groups, some 10 us each. An engine built with the flag for FP16 takes
-and gives float32, as tensors are set unless their formats are (`trtexec --inputIOFormats`). That is the version 7, for it and
-those before; that later ones have one kernel for all groups is assumed, and that their networks are strongly typed, with the
-types of the file outside.
+its own then: at batch 1 they grow with the number of groups, some 10 us each. An engine built with the flag for FP16
+takes and gives float32, as its tensors do unless their formats are set (trtexec --inputIOFormats). That is the version
+7, for it and those before. Assumed of later ones: one kernel for all groups, and strongly typed networks, whose inputs
+and outputs have the types of the file.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ TODAY = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,
-    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True),
+    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True),
     host=HostCosts(
         run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=2.2e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
         replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed",
