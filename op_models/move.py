@@ -250,10 +250,7 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 @op("Resize", "Upsample", "com.microsoft.nchwc::Upsample")
 def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0, threads: int = 0) -> Work:
-    """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking.
-
-    threads: how many share the work where a runtime says so, 0 for one an element.
-    """
+    """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)
     for before, after in zip(x.shape, op.out.shape, strict=False):
         if before != after:
