@@ -190,6 +190,7 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     multiple = runtime.policy.tensor_multiple
     if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16" and (w.size.n % multiple or w.size.k % multiple):
         w = replace(w, pipe="fp32")
-    if runtime.policy.channels_last and isinstance(w.size, Conv):
-        w = replace(w, size=w.size._replace(last=True))
+    if isinstance(w.size, Conv):
+        last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
+        w = replace(w, size=w.size._replace(last=last, planned=planned))
     return w, assumed

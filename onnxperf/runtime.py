@@ -36,6 +36,7 @@ def _are_rules(given: Any) -> bool:
 class Policy:
     """Choices a runtime makes: `tf32` names the families of products that may use TF32, `arena` is how its allocator
     takes memory (see onnxperf.memory), `channels_last`: all convolutions read and write NHWC, as tensor cores want it,
+    `planned`: what their kernels need beside the operands, such as tables of indices, is made when an engine is built,
     `tensor_multiple`: of what the columns and the contracted axis of products in FP16 have to be multiples, to run on
     tensor cores.
     """
@@ -43,13 +44,15 @@ class Policy:
     tf32: frozenset[str] = frozenset()
     arena: str = "powers of two"
     channels_last: bool = False
+    planned: bool = False
     tensor_multiple: int = 1
 
     def __post_init__(self) -> None:
         known = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
         _need(known and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
         _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
-        _need(isinstance(self.channels_last, bool), "channels_last", "True or False", self.channels_last)
+        for name in ("channels_last", "planned"):
+            _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         whole = isinstance(self.tensor_multiple, int) and self.tensor_multiple > 0
         _need(whole, "tensor_multiple", "a whole number above 0", self.tensor_multiple)
 

@@ -20,7 +20,7 @@ class Scenario:
     host: the processor that launches kernels, a name of `gpu_specs.HOSTS` or the path of a host's file, "" for the one
     that is usual for the device; power_limit_W, clock_Hz: None leaves the card's own; pageable: inputs and outputs lie
     in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
-    of ONNX Runtime, None for today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the
+    of the runtime, None for today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the
     runtime.
     """
 

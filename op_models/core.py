@@ -116,7 +116,8 @@ class Conv(NamedTuple):
     """A convolution of `images` with `cin` input and `cout` output channels in `groups`.
 
     `out` is the number of output positions per image and channel, `taps` that of kernel elements, `stride` the product
-    of the strides; `last` says that channels are the last axis of image and result.
+    of the strides; `last` says that channels are the last axis of image and result, `planned` that all a kernel needs
+    beside its operands was made before the run.
     """
 
     images: int
@@ -128,6 +129,7 @@ class Conv(NamedTuple):
     stride: int
     direction: str = "forward"
     last: bool = False
+    planned: bool = False
 
 
 class Rows(NamedTuple):
@@ -154,10 +156,14 @@ class Pointwise(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces."""
+    """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces.
+
+    `threads` is how many threads move all of them, each one element after another, 0 where every element has a thread.
+    """
 
     elements: int
     run: int
+    threads: int = 0
 
 
 class Attention(NamedTuple):

@@ -249,11 +249,12 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
 @op("Resize", "Upsample", "com.microsoft.nchwc::Upsample")
-def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0) -> Work:
+def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0, threads: int = 0) -> Work:
     """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)
     for before, after in zip(x.shape, op.out.shape, strict=False):
         if before != after:
             taps *= -(-along * max(before, after) // max(after, 1)) if antialias else along
     vector = 2 * taps * op.out.size if along > 1 else 0
-    return moved(op, shared(x.shape, op.out.shape), vector=vector, read={0: taps * op.out.size})
+    size = Move(op.out.size, max(shared(x.shape, op.out.shape), 1), threads)
+    return work(op, size, vector=vector, read={0: taps * op.out.size})

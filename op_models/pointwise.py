@@ -79,6 +79,7 @@ FLOPS: dict[str, int] = {
     "com.microsoft::QuantizeWithOrder": QUANTISE - 1,  # without a zero point
     "com.microsoft::RelativePositionBias": BUCKET,
     "com.microsoft::ScaledSiLU": 2 + SIGMOID,
+    "torch::addcmul": 2,  # x + y z
 }
 
 
@@ -97,8 +98,9 @@ def costing(op: Operator, flops: int) -> Work:
 
 
 def spread(op: Operator) -> bool:
-    """Whether an operand of an ONNX operator is spread over axes of the result; a single number needs no place."""
-    return "::" not in op.type and any(t.size > 1 and t.shape != op.out.shape for t in op.present)
+    """Whether ONNX's or PyTorch's operator spreads an operand over axes of the result; a number needs no place."""
+    iterated = "::" not in op.type or op.type.startswith("torch::")
+    return iterated and any(t.size > 1 and t.shape != op.out.shape for t in op.present)
 
 
 def half(x: Tensor) -> Outputs:

@@ -17,8 +17,8 @@ from op_models import Operator, Tensor
 #: What the exporters call the bias that folding a batch norm into a convolution gives: torch.onnx.export(dynamo=True)
 #: and TorchScript's. A convolution that had a bias before is told by its result (`common.BATCH_NORM`).
 FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
-
-
+#: torch.addcmul, and what torch.onnx.export(dynamo=True) calls its result.
+ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
 #: What exporters call stored tensors that are no parameters, but were computed from some, each time a model runs.
 COMPUTED = re.compile(r"^(view|val|reshape|getitem|transpose|permute|mul|div|sub|add|tmp)(_\d+)?$")
 
@@ -64,6 +64,15 @@ def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
 def silu(m: Match) -> Fused:
     """x sigmoid(x)."""
     return m.fused("Swish", (m[X],))
+
+
+SUMMAND, FACTOR = Variable("summand"), Variable("factor")
+
+
+@pattern("addcmul", SUMMAND + FACTOR * X, start="Mul")
+def addcmul(m: Match) -> Fused | None:
+    """summand + factor x in one kernel, which exporters name after the call; a user's own sum has another name."""
+    return m.fused(ADDCMUL, (m[SUMMAND], m[FACTOR], m[X])) if ADDCMUL_NAME.match(m.root.out.name) else None
 
 
 SCALE, SHIFT, GROUPED = Variable("scale", stored=True), Variable("shift", stored=True), op.Reshape(X, ...)
@@ -130,7 +139,7 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
 
 RULES: Rules = {
     DISABLED: (
-        common.layer_norm, common.gelu, common.softmax, common.linear, pad, batch_norm, silu, group_norm,
-        attention, stored_transposed,
+        common.layer_norm, common.gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
+        group_norm, attention, stored_transposed,
     )
 }  # fmt: skip

@@ -27,7 +27,9 @@ def traffic(
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
 
-def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float) -> KernelTerms:
+def elementwise(
+    works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float, waits_s: Array | float = 0.0
+) -> KernelTerms:
     """Kernels whose threads take `each` elements at once, move `nbytes`, and issue `slots` beside their FLOPs.
 
     FLOPs here are those of `op_models.pointwise`, where a division or an exponential counts 4; each takes several
@@ -35,13 +37,13 @@ def elementwise(works: Works, cards: Cards, nbytes: Array, slots: Array | float,
     four). Source: pow, tanh and gelu on NeuSight's cards.
 
     latency: threads that fill the card wait for a trip to memory, `trip_s`, then the next take their place. It shows
-    where they ask for few bytes: elements of 2 bytes, or one element a thread.
+    where they ask for few bytes: elements of 2 bytes, or one element a thread. waits_s: what threads wait beyond that.
     """
     coef = cards.constants.pointwise
     memory, dram_bytes = traffic(nbytes, cards, coef["norm"])
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
-    latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory
+    latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory + waits_s
     detail = {"DRAM bytes": dram_bytes}
     return started(compute, memory, 0.0, works["elements"], coef["norm"], cards, detail, latency)
 

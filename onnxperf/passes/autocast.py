@@ -34,7 +34,7 @@ GIVE_SINGLE = frozenset({"LogSoftmax", "ReduceL1", "ReduceL2", "ReduceProd", "Re
 #: Where types of several operands meet; others have the type of their first one, and read the rest as it is stored.
 JOIN = frozenset({
     "Add", "Concat", "Div", "GridSample", "Max", "Mean", "Min", "Mod", "Mul", "ScatterElements", "ScatterND", "Sub",
-    "Sum", "Where",
+    "Sum", "Where", "torch::addcmul",
 })  # fmt: skip
 #: Write the types that the file says, whatever they read.
 DECLARED = LOOPS | {"Cast", "ConstantOfShape", "DequantizeLinear", "If", "SequenceMap"}

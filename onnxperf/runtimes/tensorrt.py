@@ -12,8 +12,10 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 
 Published times of networks with grouped convolutions (ResNeXt, DPN) are of 2020 and tell that a group was a kernel of
-its own then: at batch 1 they grow with the number of groups, some 10 us each. That is the version 7, for it and those
-before; that later ones have one kernel for all groups is assumed.
+its own then: at batch 1 they grow with the number of groups, some 10 us each. An engine built with the flag for FP16
+takes and gives float32, as its tensors do unless their formats are set (trtexec --inputIOFormats). That is the version
+7, for it and those before. Assumed of later ones: one kernel for all groups, and strongly typed networks, whose inputs
+and outputs have the types of the file.
 """
 
 from __future__ import annotations
@@ -279,6 +281,21 @@ def _group_by_group(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(map(apart, graph.operators)))
 
 
+def _single_outside(graph: Graph) -> Graph:
+    """An engine in FP16 takes and gives float32: kernels of their own convert inputs and outputs."""
+
+    def outside(t: Tensor) -> Tensor:
+        return replace(t, name=f"{t.name}#float32", dtype="float32") if t.dtype == "float16" else t
+
+    def reformat(t: Tensor, read: Tensor, written: Tensor) -> Operator:
+        return Operator(f"{t.name}#reformat", "Cast", (read,), (written,))
+
+    first = (reformat(t, outside(t), t) for t in graph.inputs if t.dtype == "float16")
+    last = (reformat(t, t, outside(t)) for t in graph.outputs if t.dtype == "float16")
+    inputs, outputs = (tuple(map(outside, ts)) for ts in (graph.inputs, graph.outputs))
+    return replace(graph, operators=(*first, *graph.operators, *last), inputs=inputs, outputs=outputs)
+
+
 def place(graph: Graph) -> Graph:
     """Free are views, shape arithmetic, which is done when the engine is built, and a Concat or Split of tensors that
     kernels write.
@@ -306,7 +323,7 @@ TODAY = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,
-    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True),
+    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True),
     host=HostCosts(
         run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=2.2e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
         replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed",
@@ -314,7 +331,7 @@ TODAY = Runtime(
     describe="TensorRT, an engine built for this card and these shapes",
 )  # fmt: skip
 UNTIL_7 = replace(
-    TODAY, place=lambda graph: _group_by_group(place(graph)),
+    TODAY, place=lambda graph: _single_outside(_group_by_group(place(graph))),
     describe="TensorRT until 7, an engine built for this card and these shapes",
 )  # fmt: skip
 RUNTIME = replace(TODAY, versions={"7": UNTIL_7})

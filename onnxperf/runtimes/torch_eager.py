@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.ort_kernels import WITHIN
@@ -111,8 +112,11 @@ class _Placing:
             o = replace(o, inputs=(self.lying(x, o, contiguous(x.shape)), *o.inputs[1:]))
         elif o.type in IMAGES:
             operands = o.present if o.type == "Concat" else (x,)
-            if o.out.rank == 4 and all(suggests_last(t.shape, self.of(t)) for t in operands):
+            last = o.out.rank == 4 and all(suggests_last(t.shape, self.of(t)) for t in operands)
+            if last:
                 self.strides[o.out.name] = channels_last(o.out.shape)
+            if _by_position(o, last):
+                o = replace(o, attrs={**o.attrs, "threads": prod(o.out.shape[2:])})
         elif like := next((t for t in o.present if t.shape == o.out.shape), None):
             self.strides[o.out.name] = dense(like.shape, self.of(like))
         self.placed.append(o)
@@ -151,6 +155,20 @@ class _Placing:
         if bias is not None:
             o = self.apart(replace(o, inputs=o.inputs[:2]), bias)
         self.placed.append(o)
+
+
+def _by_position(o: Operator, last: bool) -> bool:
+    """Whether each thread interpolates one position of all images and channels, one after another.
+
+    upsample_linear1d, bilinear2d, bicubic2d and trilinear3d do (ATen/native/cuda/UpSample*.cu, torch 2.4); bilinear2d
+    has another kernel for channels that lie last, nearest ones and those with antialiasing spread channels too.
+    """
+    mode = o.attrs.get("mode", "nearest")
+    return (
+        o.type in ("Resize", "Upsample")
+        and not o.attrs.get("antialias")
+        and (mode == "cubic" or (mode == "linear" and not last))
+    )
 
 
 EAGER = Runtime(

@@ -1,5 +1,6 @@
 """Convolutions: which algorithm is open to a shape, what it executes, and what is plausible where no row is open."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -179,3 +180,12 @@ def test_single_precision_takes_tensor_cores_where_they_are_faster_and_double_it
     assert timed(layer(*few, pipe="tensor_tf32"), A100).seconds <= timed(layer(*few), A100).seconds, "never slower"
     double = timed(layer(*sizes, dtype="float64", pipe="fp64"), A100)
     assert double.compute[0, 0] >= layer(*sizes).matrix_flops / A100.dense_flops["fp64"]
+
+
+def test_an_engine_has_its_tables_before_a_run() -> None:
+    """TensorRT's engines are built for one shape: what a library prepares in each run costs them nothing."""
+    work = half(1, 32, 32, (7, 7), (3, 3), last=True)
+    planned = replace(work, size=work.size._replace(planned=True))
+    start_s = shipped().tensor_convolution["start_s"]
+    assert seconds(work, T4) - seconds(planned, T4) == pytest.approx(start_s)
+    assert seconds(work, A100) == seconds(planned, A100), "from Ampere on no tables are made"

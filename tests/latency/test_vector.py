@@ -56,6 +56,15 @@ def test_one_short_element_a_thread_leaves_bandwidth_idle_where_an_sm_has_much()
     assert seconds(one_by_one, A100) > n / (A100.threads_per_sm * A100.sms) * shipped().pointwise["trip_s"]
 
 
+def test_few_threads_wait_for_memory_at_each_element() -> None:
+    """A thread for each of 196 positions takes a million trips; with a thread for every one, none shows."""
+    n = 196 << 20
+    few, many = (Work(Move(n, 14, t), "float32", "fp32", 4 * n, 4 * n, 0) for t in (196, n))
+    for card in CARDS:
+        assert seconds(few, card) >= (1 << 20) * shipped().pointwise["load_s"]
+        assert seconds(many, card) < 0.1 * seconds(few, card)
+
+
 def test_an_operand_that_is_spread_costs_the_places_of_all_elements() -> None:
     """Three divisions an element: as long as the bytes on A100, little beside them on T4."""
     n = 10**9

@@ -385,6 +385,7 @@ TABLE = [
     Row(MS + "QLinearAdd", [u8("a", 2, 3), (), (), u8("b", 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=60),
     Row(MS + "QLinearSigmoid", [u8("a", 2, 3), (), (), ()], u8("y", 2, 3), Pointwise(6), vector=6 * 17),
     Row("tensorrt::Pointwise", [(2, 3), (3,)], (2, 3), Pointwise(6), vector=42, attrs={"flops_per_element": 7}),
+    Row("torch::addcmul", [(3,), (3,), (2, 3)], (2, 3), Pointwise(6, True), vector=12),
     # normalisations
     Row("LayerNormalization", [(2, 5, 8), (8,), (8,)], None, Rows(10, 8, 1), vector=80 * 7 + 10 * 7),
     Row("LayerNormalization", [(2, 5, 8), (8,)], None, Rows(10, 8, 1), vector=80 * 6 + 10 * 7),

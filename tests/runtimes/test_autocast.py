@@ -112,6 +112,11 @@ def test_the_wider_type_wins_but_numbers_do_not_count(amp: Amp) -> None:
     assert steps(amp(text, w=(4, 4), g=(4,), half=0.5))[3:] == ["Mul hs>h", "Mul hs>s", "Add hs>s"]
 
 
+def test_addcmul_gives_the_widest_type(amp: Amp) -> None:
+    text = "(float[3,4] x) => (float[3,4] addcmul) {a=MatMul(x,w) m=Mul(g,a) addcmul=Add(b,m)}"
+    assert steps(amp(text, w=(4, 4), g=(4,), b=(4,)))[-1] == "addcmul ssh>s"
+
+
 def test_what_the_model_casts_itself_stays(amp: Amp) -> None:
     text = "(float[3,4] x) => (double[3,4] y) {a=MatMul(x,w) y=Cast<to=11>(a)}"
     graph = amp(text, w=(4, 4))

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxperf.graph import Graph, load
+from onnxperf.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from op_models import Operator, work_of
@@ -248,3 +249,14 @@ def test_a_grouped_convolution_ran_group_by_group_until_7(
     a, b = work_of(whole), work_of(part)
     assert a.matrix_flops == repeat * b.matrix_flops and a.vector_flops == repeat * b.vector_flops
     assert a.bytes == repeat * b.bytes and a.weight_bytes == repeat * b.weight_bytes
+
+
+def test_an_engine_in_fp16_takes_and_gives_float32_until_7(make: Callable[..., onnx.ModelProto]) -> None:
+    graph = precision(load(make(CONV + "{y=Conv(x,w)}", W)), "fp16")
+    today, then = (run_graph(graph, r) for r in (TENSORRT, of_version(TENSORRT, "7")))
+    assert [o.type for o in today.operators] == ["Conv"] and [t.dtype for t in today.inputs] == ["float16"]
+    assert [o.type for o in then.operators] == ["Cast", "Conv", "Cast"]
+    assert [t.dtype for t in (*then.inputs, *then.outputs)] == ["float32", "float32"]
+    assert lower(then, of_version(TENSORRT, "7")).rows[1].work.size.planned  # type: ignore[union-attr]
+    single = run_graph(load(make(CONV + "{y=Conv(x,w)}", W)), of_version(TENSORRT, "7"))
+    assert [o.type for o in single.operators] == ["Conv"]

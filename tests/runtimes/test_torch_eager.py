@@ -308,3 +308,26 @@ def test_a_pad_that_was_folded_into_a_convolution_runs_apart(run: Any) -> None:
     assert [o.type for o in uneven] == ["Pad", "Conv"] and [o.type for o in even] == ["Conv"]
     assert uneven[0].out.shape == uneven[1].present[0].shape == (2, 3, 9, 9)
     assert uneven[1].attrs["pads"] == (0, 0, 0, 0) and uneven[1].out.shape == even[0].out.shape
+
+
+@pytest.mark.parametrize(
+    ("result", "kernels"), [("addcmul", ["torch::addcmul"]), ("addcmul_7", ["torch::addcmul"]), ("sum", ["Mul", "Add"])]
+)
+def test_addcmul_is_one_kernel_where_the_exporter_names_it(run: Any, result: str, kernels: list[str]) -> None:
+    """b + w x, as torch.addcmul and written out."""
+    text = f"(float[2,3] x) => (float[2,3] {result}) {{m=Mul(w,x) {result}=Add(b,m)}}"
+    graph = run(text, runtime="torch-eager", w=(3,), b=(3,))
+    assert [o.type for o in graph.operators] == kernels
+
+
+@pytest.mark.parametrize(
+    ("mode", "layout", "threads"),
+    [("linear", "nchw", 64), ("linear", "nhwc", 0), ("cubic", "nhwc", 64), ("nearest", "nchw", 0)],
+)
+def test_interpolation_has_a_thread_for_each_position(mode: str, layout: str, threads: int) -> None:
+    """Which walks over all images and channels; not where channels lie last, nor nearest neighbours."""
+    roi, x = Tensor("roi", "float32", (0,), "constant"), Tensor("x", "float32", (2, 16, 4, 4))
+    resize = Operator("r", "Resize", (x, roi), (Tensor("y", "float32", (2, 16, 8, 8)),), {"mode": mode})
+    placed = place(Graph("g", (resize,), (x,), resize.outputs), last=layout == "nhwc")
+    size = work_of(placed.operators[-1]).size
+    assert (size.elements, size.threads) == (2048, threads)

@@ -78,9 +78,9 @@ def depthwise(works: Works, cards: Cards) -> KernelTerms:
 def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
     """The implicit product on tensor cores, on tiles of its own.
 
-    Gathering the operand leaves the share `gather` of the arithmetic's rate. The product starts after `start_s`, which
-    is less from Ampere on. Where channels do not lie last, a kernel transposes the image; products write results in
-    either order.
+    Gathering the operand leaves the share `gather` of the arithmetic's rate. The product starts after `start_s`, in
+    which tables of indices are made; where they are `planned` they are there, and from Ampere on the start is shorter.
+    Where channels do not lie last, a kernel transposes the image; products write results in either order.
     Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
@@ -96,7 +96,7 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     transposed, result = 1 - works["last"], np.where(s.groups > 1, coef["grouped_result"], coef["result"])
     turned = (2 * s.x_bytes, 2 * s.w_bytes, result * 2 * works.written)
     transpose_s = transposed * np.asarray(sum(stream_s(x, cards) for x in turned))
-    start_s = np.where(early, coef["start_s"], coef["late"]["start_s"])
+    start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), coef["late"]["start_s"])
     launch = (start_s + 2 * transposed * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
     padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)

@@ -25,7 +25,16 @@ def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     nbytes = works.bytes * (1 + waste) / 2
     strided = works["run"] < works["elements"]
     slots = coef["address_slots"] * strided * works["elements"]
-    return elementwise(works, cards, nbytes, slots, np.where(strided, 1, coef["each"]))
+    return elementwise(works, cards, nbytes, slots, np.where(strided, 1, coef["each"]), _one_by_one_s(works, cards))
+
+
+def _one_by_one_s(works: Works, cards: Cards) -> Array:
+    """Seconds in which few threads move all elements, [n, g]: a load waits for the store before it, as the compiler
+    can't know that they are of different memory. 0 where every element has a thread.
+    """
+    threads = np.minimum(works["threads"], cards.sms * cards.threads)
+    steps = np.where(threads > 0, works["elements"] / np.maximum(threads, 1), 0.0)
+    return np.asarray(steps * cards.constants.pointwise["load_s"] * cards.memory)
 
 
 def processor_move(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
