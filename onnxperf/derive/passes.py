@@ -12,6 +12,7 @@ import gpu_specs
 from onnxperf.datasets import DIES, Table, kernels
 from onnxperf.derive.fit import Fit, fit, fitted_rows, learned, overheads, seconds, thinned, unfitted
 from onnxperf.derive.intervals import Misses
+from onnxperf.derive.residuals import residuals
 from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants
@@ -106,8 +107,9 @@ def _fitted(
     kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
     start = start.having(tiles)
     found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
-    values = {path: rounded(v) for path, v in found.values.items()}
-    return {**tiles, **values, **_overheads(wanted.name, found)}, found.rows
+    values: dict[str, Any] = {path: rounded(v) for path, v in found.values.items()}
+    values = {**tiles, **values, **_overheads(wanted.name, found)}
+    return {**values, **residuals(wanted, kept, start.having(values), each_card=not without)}, found.rows
 
 
 def _overheads(name: str, found: Fit) -> dict[str, float]:
