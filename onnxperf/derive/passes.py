@@ -77,7 +77,9 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
         constants = having(assumed(), (wanted,), values)
         names, fitted = {t.name for t in chosen}, {g for t in chosen for g in t.gpus}
         for t in (thinned(t, SCORED) for t in tables if t.name in names):
-            for key, miss, amounts in _misses(wanted, t if without else t.on(fitted), constants, without):
+            for key, miss, amounts in _misses(
+                wanted, t if without else _unseen(wanted, t).on(fitted), constants, without
+            ):
                 misses.setdefault(key, []).append((miss, amounts))
     by_die = not without.startswith("cc")
     missed_by = tuple(
@@ -125,6 +127,11 @@ def _overheads(name: str, found: Fit) -> dict[str, float]:
 def _others(t: Table, without: str) -> Table:
     """The rows of a table that are not of the die or generation left out."""
     return t.on(g for g in t.gpus if without not in (DIES.get(g, g), generation(g)))
+
+
+def _unseen(wanted: ConstantSet, t: Table) -> Table:
+    """The rows that tell a range on the very card: where residuals were learned, those that were kept back."""
+    return t.take(t.test) if wanted.residuals and t.test.any() and not t.test.all() else t
 
 
 def _misses(

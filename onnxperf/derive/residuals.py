@@ -8,6 +8,7 @@ a row that the model makes counts: beside it a rig may have kernels of its own i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,9 +26,22 @@ TIMES = 4  # that rows are weighted anew: rows that are far off count less
 PROBE = 0.1  # a logarithm: what a row's share is told by
 
 
-def residuals(
-    wanted: ConstantSet, tables: Sequence[Table], c: Constants, each_card: bool = True
-) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one card or of all: their hats [r, w], each times the model's share of the row; log(measured /
+    predicted) [r]; and how much each counts [r].
+    """
+
+    hats: Array
+    miss: Array
+    count: Array
+
+    def counting_for(self, most: float) -> Rows:
+        """The same rows, which count for their number together, or for `most`."""
+        return replace(self, count=self.count / self.count.sum() * min(len(self.count), most))
+
+
+def residuals(wanted: ConstantSet, tables: Sequence[Table], c: Constants, each_card: bool = True) -> dict[str, str]:
     """The weights of all residuals of a set by dotted path: of other cards, and of each if so asked.
 
     tables: the rows that the set was fitted to; c: with the constants that came out, and no weights.
@@ -38,7 +52,7 @@ def residuals(
 def _weights(
     wanted: ConstantSet, of: Residuals, tables: Sequence[Table], c: Constants, each_card: bool
 ) -> dict[str, str]:
-    rows: dict[str, list[tuple[Array, Array, Array]]] = {}
+    rows: dict[str, list[Rows]] = {}
     for t in tables:
         mine = t.take(np.array([of.holds(w) for w in t.works], dtype=bool))
         if not len(mine.works):
@@ -48,18 +62,18 @@ def _weights(
         behind = len(mine.works) / len(drawn.works)  # of each row that was drawn
         for j, gpu in enumerate(drawn.gpus):
             at = np.isfinite(miss[:, j])
-            found = hats[at] * share[at, j, None], miss[at, j], np.full(int(at.sum()), behind)
+            found = Rows(hats[at] * share[at, j, None], miss[at, j], np.full(int(at.sum()), behind))
             rows.setdefault(gpu, []).append(found)
     if not rows:
         return {}
-    cards = {gpu: tuple(np.concatenate(part) for part in zip(*found, strict=True)) for gpu, found in rows.items()}
-    everything = [(x, y, _of_all(w, OTHERS[0])) for x, y, w in cards.values()]
-    common = _ridge(*(np.concatenate(part) for part in zip(*everything, strict=True)), OTHERS[1])
-    found = {OTHER: common}
+    cards = {gpu: _joined(found) for gpu, found in rows.items()}
+    common = _ridge(_joined([r.counting_for(OTHERS[0]) for r in cards.values()]), OTHERS[1])
+    learned = {OTHER: common}
     if each_card:
-        for gpu, (x, y, w) in sorted(cards.items()):
-            found[gpu] = common + _ridge(x, y - x @ common, _of_all(w, OWN[0]), OWN[1])
-    return {f"{of.path}.{name}": as_text(w) for name, w in found.items()}
+        for gpu, r in sorted(cards.items()):
+            beside = replace(r, miss=r.miss - r.hats @ common).counting_for(OWN[0])
+            learned[gpu] = common + _ridge(beside, OWN[1])
+    return {f"{of.path}.{name}": as_text(w) for name, w in learned.items()}
 
 
 def _missed(wanted: ConstantSet, of: Residuals, t: Table, c: Constants) -> tuple[Array, Array]:
@@ -70,20 +84,20 @@ def _missed(wanted: ConstantSet, of: Residuals, t: Table, c: Constants) -> tuple
     read = seconds(wanted, t, devices, c) + inside
     longer = seconds(wanted, t, devices, c.having(probe)) + inside
     miss = np.where(t.seconds > t.least_s, np.log(t.seconds / read), np.nan)
-    return miss, np.log(longer / read) / PROBE
+    return miss, np.asarray(np.log(longer / read) / PROBE)
 
 
-def _of_all(weights: Array, most: float) -> Array:
-    """Weights of a card's rows that add up to their number, or to `most`."""
-    return weights / weights.sum() * min(len(weights), most)
+def _joined(parts: Sequence[Rows]) -> Rows:
+    hats, miss, count = ([getattr(p, f) for p in parts] for f in ("hats", "miss", "count"))
+    return Rows(np.concatenate(hats), np.concatenate(miss), np.concatenate(count))
 
 
-def _ridge(hats: Array, miss: Array, weights: Array, spread: float) -> Array:
-    """The weights [w] of hats [r, w] by ridge regression to misses [r], rows weighted anew by the soft loss."""
-    prior = np.eye(hats.shape[1]) * (SOFT / spread) ** 2
-    counted, found = weights, np.zeros(hats.shape[1])
+def _ridge(rows: Rows, spread: float) -> Array:
+    """The weights [w] of hats by ridge regression, rows weighted anew by the soft loss."""
+    prior = np.eye(rows.hats.shape[1]) * (SOFT / spread) ** 2
+    counted, found = rows.count, np.zeros(rows.hats.shape[1])
     for _ in range(TIMES):
-        by_row = hats * counted[:, None]
-        found = np.linalg.solve(by_row.T @ hats + prior, by_row.T @ miss)
-        counted = weights / np.sqrt(1 + ((miss - hats @ found) / SOFT) ** 2)
+        by_row = rows.hats * counted[:, None]
+        found = np.linalg.solve(by_row.T @ rows.hats + prior, by_row.T @ rows.miss)
+        counted = rows.count / np.sqrt(1 + ((rows.miss - rows.hats @ found) / SOFT) ** 2)
     return np.asarray(found)

@@ -96,8 +96,8 @@ class ConstantSet:
     logarithms of a card's own corrections on compute, memory and launch; overhead_sd: of what a rig's clock includes on
     a card, beside its usual. model: works, devices and constants to seconds [n, g], where that is not how the datasets'
     rigs run the kernels. residuals: what the model misses by the sizes of kernels (`latency.residuals.Residuals`),
-    learned after the constants. of: the set whose kernels are measured for it, where none are for it alone; rows: from their
-    tables to those that it is fitted to. of_runs: no kernels tell the set, but runs of whole models, whose
+    learned after the constants. of: the set whose kernels are measured for it, where none are for it alone; rows: from
+    their tables to those that it is fitted to. of_runs: no kernels tell the set, but runs of whole models, whose
     `datasets.Models.constants` has its name.
     """
 

@@ -31,9 +31,9 @@ OTHER = "other"  # the name of the weights for cards without rows
 class Residuals:
     """Kernels whose residuals one table holds.
 
-    path: of the constants that hold the weights: a text (`as_text`) for each card with rows, and one for others. knots: of each
-    size, as the binary logarithm; holds: whether a work is one of these kernels; sizes: the place of works [n] on each
-    axis, [n, axes].
+    path: of the constants that hold the weights: a text (`as_text`) for each card with rows, and one for others. knots:
+    of each size, as the binary logarithm; holds: whether a work is one of these kernels; sizes: the place of works [n]
+    on each axis, [n, axes].
     """
 
     path: str
@@ -74,8 +74,8 @@ def weights_for(device: Device, table: Mapping[str, str]) -> Array:
 
 
 def _same_sms(one: Device, other: Device) -> bool:
-    """Whether cards have one compute capability, by which libraries choose kernels, and tensor cores of one width, which
-    those of GeForce cards and of slowed-down ones are not.
+    """Whether cards have one compute capability, by which libraries choose kernels, and tensor cores of one width:
+    those of GeForce cards and of slowed-down ones are narrower.
     """
     widths = [d.dense_flops.get("tensor_fp16", 0.0) / (d.sms * d.tensor_hz) for d in (one, other)]
     return one.capability == other.capability and max(widths) <= SAME_WIDTH * min(widths)
@@ -87,7 +87,7 @@ def _numbers(weights: str) -> Array:
 
 
 def as_text(weights: Array) -> str:
-    """Weights as constants hold them: whole numbers of a thousandth, in one text, which loads much faster than a list."""
+    """Weights as constants hold them: whole thousandths in one text, which loads much faster than a list."""
     return " ".join(str(int(w)) for w in np.round(weights / PER_MILLE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,13 @@ def _phase(w: Work) -> str:
     s: Any = w.size
     if BITS[w.dtype] > 16 or s.queries not in (1, s.keys) or s.dim != s.dim_v:
         return ""
-    return "decode" if s.queries == 1 else "prefill" if s.causal else "encoder"
+    if s.queries == 1 or s.causal:
+        return "decode" if s.queries == 1 else "prefill"
+    return "encoder" if s.dim <= ENCODER_DIM else ""
+
+
+def _is_of(phase: str, w: Work) -> bool:
+    return _phase(w) == phase
 
 
 def _places(works: Sequence[Work]) -> Array:
@@ -64,11 +71,12 @@ def _places(works: Sequence[Work]) -> Array:
 
 
 HEADS, GROUP, KEYS = (0, 3, 6, 9, 12, 15), (0, 3, 6), (2, 5, 8, 11, 14, 17)  # a knot for each factor of 8
-DIMS = {"encoder": (6, np.log2(72), np.log2(80), 7)}  # of heads, as measured
+ENCODER_DIM = 96  # of a head, at most: rows have 64, 72 and 80
+DIMS = {"encoder": (6, np.log2(72), np.log2(80))}
 OF_SIZES = {
     phase: Residuals(
         f"attention.residual.{phase}", (HEADS, GROUP, KEYS, DIMS.get(phase, (6, 7, np.log2(192), 8, 9)), (0, 1, 2)),
-        holds=lambda w, phase=phase: _phase(w) == phase, sizes=_places,
+        holds=partial(_is_of, phase), sizes=_places,
     )
     for phase in ("decode", "prefill", "encoder")
 }  # fmt: skip

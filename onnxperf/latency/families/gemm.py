@@ -6,7 +6,7 @@ libraries multiply in fewer bits. Forms that were tried: derive/gemm.md and deri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,13 +145,22 @@ CUDA_CORES = ConstantSet(
     after=(VECTOR, POWER), sample=700, corrections=(0.12, 0.08, 0.1),
 )  # fmt: skip
 
+
+def _is_single(w: Work) -> bool:
+    """Whether a work is one product, in the precision asked for: no batch and no TF32 has a row."""
+    return isinstance(w.size, Gemm) and w.size.batch == 1 and w.pipe != "tensor_tf32"
+
+
+def _places(works: Sequence[Work]) -> Array:
+    """The binary logarithms of rows, columns and k."""
+    sizes: list[Any] = [w.size for w in works]
+    return np.asarray(np.log2(np.maximum([(s.m, s.n, s.k) for s in sizes], 1)))
+
+
 def of_sizes(name: str) -> Residuals:
-    """The residuals of products of a type: by rows, columns and k, a knot for each factor of 8."""
-    return Residuals(
-        f"tensor_gemm.types.{name}.residual", ((0, 3, 6, 9, 12, 15), (5, 8, 11, 13.5, 16), (5, 8, 11, 13.5, 16)),
-        holds=lambda w: getattr(w.size, "batch", 0) == 1 and w.pipe != "tensor_tf32",  # no other has a row
-        sizes=lambda works: np.log2(np.maximum([(w.size.m, w.size.n, w.size.k) for w in works], 1)),
-    )  # fmt: skip
+    """The residuals of products of a type, with a knot for each factor of 8 or less."""
+    sides = (5, 8, 11, 13.5, 16)
+    return Residuals(f"tensor_gemm.types.{name}.residual", ((0, 3, 6, 9, 12, 15), sides, sides), _is_single, _places)
 
 
 FACTORS = (("start", "start_cycles", 0.15), ("rate", "rate", 0.1), ("extra_k", "extra_k", 0.3))  # with priors' widths
