@@ -96,8 +96,9 @@ def scaled(terms: KernelTerms, factors: Array) -> KernelTerms:
     factors on what they take there. A detail names them where somebody asks.
     """
     times = {f: getattr(terms, f) * factors for f in (*BOUNDS, "seconds", "executed_share")}
-    detail = {**terms.detail, "measured efficiency": 1 / factors} if terms.detail else {}
-    return terms._replace(**times, detail=detail)
+    if terms.detail and (factors != 1).any():
+        return terms._replace(**times, detail={**terms.detail, "measured efficiency": 1 / factors})
+    return terms._replace(**times)
 
 
 def _tents(places: Array, knots: Array) -> Array:
