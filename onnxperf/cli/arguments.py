@@ -152,7 +152,7 @@ SCENARIO = (
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", "--runtime-version", "ort_version", metavar="1.12",
-                 help="The runtime's own version: ort-cuda until 1.6, 1.11, 1.12 or 1.16, tensorrt until 7.  [default: today's]"),
+                 help="The runtime's own version: ort-cuda until 1.6, 1.11, 1.12, 1.16; tensorrt until 7."),
     click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
     _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
     _chosen("--layout", LAYOUTS, "How images lie in memory: nhwc is channels_last.  [default: the runtime's]"),

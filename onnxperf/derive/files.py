@@ -86,8 +86,8 @@ def _of_set(
     lines = _plain("made", note) + _table("constants", values, _meaning(wanted.parameters))
     for die in dies:
         own = passes[die].values[wanted.name]
-        unknown = sorted(path for path, v in values.items() if isinstance(v, list) and path not in own)
-        lines += _table(f"without.{die}", {**own, **{path: [] for path in unknown}}, {})
+        unknown = {path: type(v)() for path, v in values.items() if isinstance(v, (list, str)) and path not in own}
+        lines += _table(f"without.{die}", {**own, **unknown}, {})
     return HEAD + "\n".join(lines) + "\n"
 
 

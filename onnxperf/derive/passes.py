@@ -12,6 +12,7 @@ import gpu_specs
 from onnxperf.datasets import DIES, Table, kernels
 from onnxperf.derive.fit import Fit, fit, fitted_rows, learned, overheads, seconds, thinned, unfitted
 from onnxperf.derive.intervals import Misses
+from onnxperf.derive.residuals import residuals
 from onnxperf.errors import Error
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants
@@ -76,7 +77,8 @@ def derive(tables: Sequence[Table], without: str = "", whole: Derived | None = N
         constants = having(assumed(), (wanted,), values)
         names, fitted = {t.name for t in chosen}, {g for t in chosen for g in t.gpus}
         for t in (thinned(t, SCORED) for t in tables if t.name in names and kernels()[t.name].scored):
-            for key, miss, amounts in _misses(wanted, t if without else t.on(fitted), constants, without):
+            told = t if without else _unseen(wanted, t).on(fitted)
+            for key, miss, amounts in _misses(wanted, told, constants, without):
                 misses.setdefault(key, []).append((miss, amounts))
     by_die = not without.startswith("cc")
     missed_by = tuple(
@@ -106,8 +108,9 @@ def _fitted(
     kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
     start = start.having(tiles)
     found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
-    values = {path: rounded(v) for path, v in found.values.items()}
-    return {**tiles, **values, **_overheads(wanted.name, found)}, found.rows
+    values: dict[str, Any] = {path: rounded(v) for path, v in found.values.items()}
+    values = {**tiles, **values, **_overheads(wanted.name, found)}
+    return {**values, **residuals(wanted, kept, start.having(values), each_card=not without)}, found.rows
 
 
 def _overheads(name: str, found: Fit) -> dict[str, float]:
@@ -123,6 +126,11 @@ def _overheads(name: str, found: Fit) -> dict[str, float]:
 def _others(t: Table, without: str) -> Table:
     """The rows of a table that are not of the die or generation left out."""
     return t.on(g for g in t.gpus if without not in (DIES.get(g, g), generation(g)))
+
+
+def _unseen(wanted: ConstantSet, t: Table) -> Table:
+    """The rows that tell a range on the very card: where residuals were learned, those that were kept back."""
+    return t.take(t.test) if wanted.residuals and t.test.any() and not t.test.all() else t
 
 
 def _misses(

@@ -230,7 +230,7 @@ def constants(x: KernelFacts) -> Iterator[Line]:
     for path, value in x.read.items():
         table, _, rest = path.partition(".")
         shown = f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
-        shown = shown if len(shown) <= SHORT else f"{len(value)} of them"
+        shown = shown if len(shown) <= SHORT else f"{len(value.split() if isinstance(value, str) else value)} of them"
         groups.setdefault((table, origins().get(path, "")), []).append(f"{rest} {shown}")
     for (table, where), values in groups.items():
         yield Line(table, ", ".join(values), "", "", where)

@@ -23,6 +23,7 @@ WHY = {
     "product": "partial tiles, loads beside arithmetic, prologues",
     "gather": "computing where the operand lies, padding, borders",
     "warps": "too few warps to hide latency",
+    "measured": "what kernels of about this size took beside the model, on this card or others",
 }
 EFFICIENCY = " efficiency"
 SAME = 1e-9

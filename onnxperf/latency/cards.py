@@ -19,6 +19,10 @@ from op_models.core import VECTOR_PIPES
 
 Sizes = list[list[int]]
 
+#: FLOPs of 8 bits that the tensor cores of an SM do in a clock, by compute capability, where some cards may do only
+#: a part of it: H20's are H100's, held to a quarter (NVIDIA, H100 architecture white paper).
+BUILT = {(9, 0): 8192}
+
 #: Where a card lacks a pipe, its work runs on this one. Products of FP16 sum up in FP32: without tensor cores they run
 #: at FP32's rate, also where the vector units have twice that for FP16 (P100: DeepBench's products with FP16 inputs).
 FALLBACK = {
@@ -132,13 +136,16 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
 
     def whole_rate(self, pipes: Sequence[str]) -> Array:
-        """FLOP/s [n, g] of each kernel's pipe as the unit is built: GeForce cards run it at half where it sums in FP32.
+        """FLOP/s [n, g] of each kernel's pipe as the unit is built: GeForce cards run it at half where it sums in FP32,
+        and cards made for export do a part of what their SM has (`BUILT`).
 
-        INT8 is not held back: units of 16 bits do half of its rate, TF32 a quarter.
+        GeForce's INT8 is not held back: units of 16 bits do half of its rate, TF32 a quarter.
         """
         share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
-        return np.asarray(np.maximum(self.rate(pipes), integers * np.array([[share.get(p, 0.0)] for p in pipes])))
+        built = np.array([[BUILT.get(d.capability, 0) * d.sms * d.tensor_hz for d in self.devices]])
+        whole = np.where(integers < built / 2, built, integers) * np.array([[share.get(p, 0.0)] for p in pipes])
+        return np.asarray(np.maximum(self.rate(pipes), whole))
 
     def tensor(self, pipes: Sequence[str]) -> Array:
         """Whether a kernel's pipe is a tensor core on each card, [n, g]."""

@@ -4,7 +4,7 @@ A half-width h is a logarithm: the range is from t / exp(h) to t exp(h). Works a
 with measured rows has split-conformal half-widths: the quantile of |log(measured / predicted)| over rows that had no
 part in the constants that predict them (Vovk et al., 2005). There is one for each third of the rows by their work, and
 for each distance of the card from those with rows: `measured`, the very card has some; `known`, a card of its
-generation has; `new`, none has. Only `measured` is no such quantile, for some of its rows were fitted to. Half-widths
+generation has; `new`, none has. Only `measured` is no such quantile where its rows were fitted to. Half-widths
 of classes without rows are assumed. All are constants, in the tables `interval.<class>`.
 """
 

@@ -164,17 +164,24 @@ def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -
 
     Weights stored in fewer bits than the pipe multiplies are unpacked by the kernel: its vector FLOPs show that.
     """
+    bits, types = types_of(works, p, cards)
+    by_threads = np.isin(types, BY_THREADS)
+    few_rows = by_threads & (p.m <= coef["few"]["rows"])
+    rate, extra_k, step_cycles, splits = _type_factors(types, few_rows, cards, coef)
+    return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
+
+
+def types_of(works: Works, p: Product, cards: Cards) -> tuple[Array, Array]:
+    """The bits of a stored weight [n, 1], and whose factors each product takes on each card [n, g], among
+    `tensor_gemm.types`.
+    """
     product = "tb" in works.fields  # a plain one, no convolution
     unpacked = product & (works.weights > 0) & (works.vector >= 2 * p.n * p.k)
     bits = np.where(unpacked, 8 * works.weights / (p.n * p.k), 8 * works.width)
     packed = np.where(unpacked & (bits < 12), np.where(bits > 6, 8, 4), 0)[:, 0].tolist()
     pairs = list(zip(works.pipes, packed, strict=True))
-    types_of = {(x, y): [_type(pipe_on(device, x), y) for device in cards.devices] for x, y in set(pairs)}
-    types = np.array([types_of[x] for x in pairs])
-    by_threads = np.isin(types, BY_THREADS)
-    few_rows = by_threads & (p.m <= coef["few"]["rows"])
-    rate, extra_k, step_cycles, splits = _type_factors(types, few_rows, cards, coef)
-    return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
+    of_pair = {(x, y): [_type(pipe_on(device, x), y) for device in cards.devices] for x, y in set(pairs)}
+    return bits, np.array([of_pair[x] for x in pairs])
 
 
 def _type(pipe: str, packed: int) -> str:

@@ -40,11 +40,15 @@ def test_more_keys_batch_or_heads_never_take_less_time_by_much() -> None:
 
 
 def test_heads_that_share_their_keys_are_read_once() -> None:
-    """A cache beyond L2 takes as long as its bytes: multi-query attention reads a 32nd of them."""
+    """A cache beyond L2 takes as long as its bytes: multi-query attention reads a 32nd of them.
+
+    The model says so; A100's library was measured to take up to 1.7 times as long as its bytes.
+    """
     shared, own = seconds(attend(64, 32, 1, 1, 16384), attend(64, 32, 32, 1, 16384))
     assert (own > 5 * shared).all()
     least = floors((attend(64, 32, 32, 1, 16384),), TENSOR)[0]
-    found = alone([attend(64, 32, 32, 1, 16384)], TENSOR, shipped(), budget=False).seconds[0]
+    model = shipped().having({"attention.residual": {}})
+    found = alone([attend(64, 32, 32, 1, 16384)], TENSOR, model, budget=False).seconds[0]
     assert (found < 1.5 * least).all()
 
 

@@ -86,6 +86,16 @@ def test_large_products_reach_most_of_what_power_leaves() -> None:
     assert l4[0] > 2.5 * l40s[0]  # 72 W against 350
 
 
+def test_tensor_cores_that_are_held_back_lose_less_of_what_is_left() -> None:
+    """H20's are H100's at a quarter of the rate: what they wait for is there by the time."""
+    w = product(8192, 8192, 8192)
+    cards = [gpu_specs.load(g) for g in ("h20", "h100-sxm")]
+    reached = [
+        w.matrix_flops / alone([w], [d], shipped(), False).seconds[0, 0] / d.dense_flops["tensor_fp16"] for d in cards
+    ]
+    assert 0.9 < reached[0] < 1 and reached[0] > reached[1] + 0.05
+
+
 def test_short_kernels_are_over_before_the_limit_acts() -> None:
     device, short, long = gpu_specs.load("l40s"), product(1024, 2048, 4096), product(32768, 8192, 8192)
     for w, part in ((short, 0.2), (long, 0.9)):

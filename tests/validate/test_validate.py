@@ -123,7 +123,7 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(kernels.classes())
-    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 22
+    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 24
     assert {s.method for s in only(report, kind="kernels")} == set(scores.OF_KERNELS)
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}

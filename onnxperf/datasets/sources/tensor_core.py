@@ -2,8 +2,9 @@
 
 Most are ai-dynamo's aiconfigurator's (Apache-2.0): kernels replayed from a CUDA graph, with several copies of the
 weights in turn: no host is inside, and small weights are found in L2. Where activations are quantised on the
-way, that kernel is inside. Those of INT8 and of packed weights come in whole steps of 1.024 us on A100 and L40S: events
-timed them, and a start is inside. FP16 products of an A100 are microsoft/vidur's (MIT).
+way, that kernel is inside, but for `fp8_kernel`, another project's products alone. Those of INT8 and of packed weights
+come in whole steps of 1.024 us on A100 and L40S: events timed them, and a start is inside. FP16 products of an A100 are
+microsoft/vidur's (MIT).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BF16, FP8 = "bfloat16", "float8e4m3fn"
 #: Of products: the types of the activations and of the weights. The result has 16 bits.
 TYPES = {
     "bfloat16": (BF16, BF16), "float16": ("float16", "float16"), "fp8": (FP8, FP8), "fp8_block": (FP8, FP8),
-    "fp8_static": (FP8, FP8), "nvfp4": ("float4e2m1", "float4e2m1"), "sq": ("int8", "int8"),
+    "fp8_static": (FP8, FP8), "fp8_kernel": (FP8, FP8), "nvfp4": ("float4e2m1", "float4e2m1"), "sq": ("int8", "int8"),
 }  # fmt: skip
 WEIGHT_ONLY = {"int8_wo": 8, "int4_wo": 4}  # bits
 PHASES = {"context": "attention prefill", "generation": "attention decode", "encoder": "attention encoder"}
@@ -94,6 +95,7 @@ DATASET = Dataset(
         _in_fewer_bits("fp8", "FP8 GEMM", 600),
         _in_fewer_bits("fp8_block", "FP8 GEMM, scaled by block", 600),
         _in_fewer_bits("fp8_static", "FP8 GEMM, known scales", 200),
+        Kernels("gemm fp8_kernel", "FP8 GEMM, the product alone", "tensor_fp8", fitted=None, timed=in_turn, drawn=200),
         _in_fewer_bits("sq", "INT8 GEMM", 400),
         _in_fewer_bits("int8_wo", "GEMM, INT8 weights", 400),
         _in_fewer_bits("int4_wo", "GEMM, INT4 weights", 400),

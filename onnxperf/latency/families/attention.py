@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import ConstantSet, Parameter
@@ -10,8 +14,9 @@ from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.fused_attention import attention
 from onnxperf.latency.processor import joined, moving
+from onnxperf.latency.residuals import Residuals, scaled
 from onnxperf.latency.terms import Array, KernelTerms
-from op_models import Attention, Work
+from op_models import BITS, Attention, Work
 
 
 def processor_attention(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
@@ -29,6 +34,52 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return f"attention_{'decode' if s.queries == 1 else 'prefill' if s.causal else 'encoder'}"
 
 
+def card_attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
+    """Fused attention, with what kernels of the same phase were measured to take beside the model."""
+    factors, tables = np.ones(works.rate.shape), cards.constants.attention.get("residual", {})
+    for phase, of_phase in OF_SIZES.items():
+        factors = factors * of_phase.factors(works.each, cards, tables.get(phase, {}))
+    return scaled(attention(works, cards, dram_share), np.where(cards.tensor(works.pipes), factors, 1.0))
+
+
+def _phase(w: Work) -> str:
+    """Which of the measured phases a work is: a decode, a causal prompt, an encoder; "" for others and other types."""
+    s: Any = w.size
+    if BITS[w.dtype] > 16 or s.queries not in (1, s.keys) or s.dim != s.dim_v:
+        return ""
+    if s.queries == 1 or s.causal:
+        return "decode" if s.queries == 1 else "prefill"
+    return "encoder" if s.dim <= ENCODER_DIM else ""
+
+
+def _is_of(phase: str, w: Work) -> bool:
+    return _phase(w) == phase
+
+
+def _places(works: Sequence[Work]) -> Array:
+    """The binary logarithms of heads of keys, of query heads of each, of keys and of a head's size; and whether the
+    cache, or queries as well, have 8 bits.
+    """
+    found = []
+    for w in works:
+        s: Any = w.size
+        heads, group = s.batch * max(s.kv_heads, 1), s.heads / max(s.kv_heads, 1)
+        of_keys = w.bytes_read - w.weight_bytes - s.batch * s.heads * s.queries * s.dim * BITS[w.dtype] / 8
+        eight = of_keys < 1.5 * heads * s.keys * (s.dim + s.dim_v)
+        found.append((*np.log2(np.maximum((heads, group, s.keys, s.dim), 1)), float(eight) + (BITS[w.dtype] <= 8)))
+    return np.array(found)
+
+
+HEADS, GROUP, KEYS = (0, 3, 6, 9, 12, 15), (0, 3, 6), (2, 5, 8, 11, 14, 17)  # a knot for each factor of 8
+ENCODER_DIM = 96  # of a head, at most: rows have 64, 72 and 80
+DIMS = {"encoder": (6, np.log2(72), np.log2(80))}
+OF_SIZES = {
+    phase: Residuals(
+        f"attention.residual.{phase}", (HEADS, GROUP, KEYS, DIMS.get(phase, (6, 7, np.log2(192), 8, 9)), (0, 1, 2)),
+        holds=partial(_is_of, phase), sizes=_places,
+    )
+    for phase in ("decode", "prefill", "encoder")
+}  # fmt: skip
 ATTENTION = ConstantSet(
     "attention",
     parameters=(
@@ -55,7 +106,8 @@ ATTENTION = ConstantSet(
         Parameter("attention.class.tcgen05.softmax", "softmax's clocks, for mma.sync's", 0.72, 0.15),
     ),
     after=(TENSOR_CORES,), sample=400, rare=0.5, weight=150.0, corrections=(0.08, 0.06, 0.12),
+    residuals=tuple(OF_SIZES.values()),
 )  # fmt: skip
 FAMILY = KernelFamily(
-    Attention, attention, processor_attention, _error_class, layer=("heads", "dim"), constants=(ATTENTION,)
+    Attention, card_attention, processor_attention, _error_class, layer=("heads", "dim"), constants=(ATTENTION,)
 )

@@ -6,7 +6,7 @@ libraries multiply in fewer bits. Forms that were tried: derive/gemm.md and deri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving
-from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores
+from onnxperf.latency.residuals import Residuals, scaled
+from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores, types_of
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
 from op_models import Gemm, Work
 
@@ -36,13 +37,22 @@ def gemm(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     p = Product(*_sizes(works), works["tb"])
     on_tensor = cards.tensor(works.pipes)
     if on_tensor.any():
-        tiled = tensor_cores(works, p, cards, dram_share)
+        tiled = scaled(tensor_cores(works, p, cards, dram_share), _measured(works, p, cards))
         if not on_tensor.all():
             tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards))
     else:
         tiled = cuda_cores(works, p, cards)
     open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels do TF32, too
     return choose(open_to, few_rows(works, p, cards, dram_share, tiled), tiled) if open_to.any() else tiled
+
+
+def _measured(works: Works, p: Product, cards: Cards) -> Array:
+    """What products of each type were measured to take on each card beside the model, [n, g]."""
+    types, factors = types_of(works, p, cards)[1], np.ones(works.rate.shape)
+    for name in np.unique(types).tolist():
+        table = cards.constants.tensor_gemm["types"][name].get("residual", {})
+        factors = np.where(types == name, of_sizes(name).factors(works.each, cards, table), factors)
+    return factors
 
 
 def _sizes(works: Works) -> tuple[Array, Array, Array, Array]:
@@ -135,6 +145,24 @@ CUDA_CORES = ConstantSet(
     after=(VECTOR, POWER), sample=700, corrections=(0.12, 0.08, 0.1),
 )  # fmt: skip
 
+
+def _is_single(w: Work) -> bool:
+    """Whether a work is one product, in the precision asked for: no batch and no TF32 has a row."""
+    return isinstance(w.size, Gemm) and w.size.batch == 1 and w.pipe != "tensor_tf32"
+
+
+def _places(works: Sequence[Work]) -> Array:
+    """The binary logarithms of rows, columns and k."""
+    sizes: list[Any] = [w.size for w in works]
+    return np.asarray(np.log2(np.maximum([(s.m, s.n, s.k) for s in sizes], 1)))
+
+
+def of_sizes(name: str) -> Residuals:
+    """The residuals of products of a type, with a knot for each factor of 8 or less."""
+    sides = (5, 8, 11, 13.5, 16)
+    return Residuals(f"tensor_gemm.types.{name}.residual", ((0, 3, 6, 9, 12, 15), sides, sides), _is_single, _places)
+
+
 FACTORS = (("start", "start_cycles", 0.15), ("rate", "rate", 0.1), ("extra_k", "extra_k", 0.3))  # with priors' widths
 TENSOR_CORES = ConstantSet(
     "tensor_gemm",
@@ -175,9 +203,8 @@ TENSOR_CORES = ConstantSet(
         Parameter("rig.uniform", "energy of DeepBench's operands, for that of others", 0.6, 0.3, most=1.0),
         Parameter("power.burst_s", "a kernel repeated alone meets the limit by half", 1.5e-3, 0.4),
     ),
-    after=(VECTOR, POWER),
-    sample=900,
-)
+    after=(VECTOR, POWER), sample=900, residuals=(of_sizes("half"),),
+)  # fmt: skip
 
 
 def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0) -> ConstantSet:
@@ -200,8 +227,9 @@ def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float
     if sweeps:
         parameters.append(Parameter(f"{root}.sweeps", "of quantising over the activations", sweeps, 0.4))
     return ConstantSet(
-        f"tensor_{name}", tuple(parameters), after=(TENSOR_CORES,), sample=500, corrections=(0.08, 0.06, 0.12)
-    )
+        f"tensor_{name}", tuple(parameters), after=(TENSOR_CORES,), sample=500, corrections=(0.08, 0.06, 0.12),
+        residuals=(of_sizes(name),),
+    )  # fmt: skip
 
 
 #: Workstations' Blackwell waits for each step of 128 elements of k, as where threads load the operands: few stages.
