@@ -22,8 +22,7 @@ class Misses:
     """log(measured / predicted) [k] of one operator class on one die.
 
     distance: of DISTANCES, how near the rows are that the constants were fitted to; amount [k]: how much work each row
-    is; by_die: only this die was left out of the constants, not its whole generation; out_of: how many rows of the die
-    these were taken from, 0 where they are all.
+    is; by_die: only this die was left out of the constants, not its whole generation.
     """
 
     operator_class: str
@@ -32,29 +31,21 @@ class Misses:
     miss: Array
     amount: Array
     by_die: bool = True
-    out_of: int = 0
 
     def take(self, rows: Array) -> Misses:
         """Some of the rows: a mask [k]."""
-        return replace(self, miss=self.miss[rows], amount=self.amount[rows], out_of=self.out_of or len(self.miss))
+        return replace(self, miss=self.miss[rows], amount=self.amount[rows])
 
 
 def quantile(misses: Sequence[Misses]) -> float:
-    """The half-width that COVERAGE of the rows stay within, every die with the same weight over all its rows.
-
-    A die that has few rows of some amount of work counts little there: the same share of each die's rows is promised.
-    """
-    return quantile_of([np.abs(m.miss) for m in misses], [m.out_of for m in misses])
+    """The half-width that COVERAGE of the rows stay within, every entry with the same weight."""
+    return quantile_of([np.abs(m.miss) for m in misses])
 
 
-def quantile_of(entries: Sequence[Array], out_of: Sequence[int] = ()) -> float:
-    """What COVERAGE of the numbers do not exceed, every entry [k] with the same weight, however many it has.
-
-    Where an entry is a part `out_of` so many, its weight is that part.
-    """
+def quantile_of(entries: Sequence[Array]) -> float:
+    """What COVERAGE of the numbers do not exceed, every entry [k] with the same weight, however many it has."""
     off = np.concatenate(entries)
-    whole = [n or len(entry) for n, entry in zip(out_of or [0] * len(entries), entries, strict=True)]
-    weight = np.concatenate([np.full(len(entry), 1 / n) for n, entry in zip(whole, entries, strict=True)])
+    weight = np.concatenate([np.full(len(entry), 1 / len(entry)) for entry in entries])
     order = np.argsort(off, kind="stable")
     reached = np.cumsum(weight[order]) / weight.sum()
     return float(off[order][min(int(np.searchsorted(reached, COVERAGE)), len(off) - 1)])

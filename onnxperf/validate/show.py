@@ -50,7 +50,8 @@ def sheets(report: Report) -> list[Sheet]:
     if not report.scores:
         return first
     return [
-        *first, classes(report), cards(report), *of_models(report), by_source(report), by_model(report), ordering(report),
+        *first, classes(report), cards(report), *of_models(report), by_source(report), by_model(report),
+        ordering(report),
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
