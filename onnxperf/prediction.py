@@ -276,14 +276,16 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     """The range of a run.
 
     The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own, as its pace does where
-    that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Of methods with an error
-    class of their own the last two are not known: their ranges are the kernels'.
+    that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Where measured runs err
+    less than their kernels' ranges say, these are scaled by `share`. Of methods with an error class of their own none
+    of this is known: their ranges are the kernels'.
     """
     half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
-        beside = known["run"].get(run.scenario.kind, known["run"]["other"])
+        kind = next(k for k in (run.kind(j), run.scenario.runtime, "other") if k in known["run"])
         idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
-        half_width = float(np.hypot(np.hypot(busy * half_width, idle) / total, beside))
+        inside = known["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
+        half_width = float(np.hypot(inside, known["run"][kind]))
     return total * float(np.exp(-half_width)), total * float(np.exp(half_width))
 
 

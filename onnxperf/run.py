@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from gpu_specs import Device, Host
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note
-from onnxperf.latency import Constants, Estimates, Method, estimate, shipped
+from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
@@ -116,6 +116,15 @@ class Run:
     def cpu(self) -> Host:
         """The processor that launches kernels."""
         return host_of(self.scenario, self.devices[0])
+
+    def kind(self, j: int) -> str:
+        """Runs that err alike beside their kernels: of one runtime, those most of whose products run on tensor cores
+        apart. These are other kernels, that other rows tell of, and the runtime chooses among them by layer.
+        """
+        flops = {False: 0, True: 0}
+        for k in self.kernels.rows:
+            flops[pipe_on(self.devices[j], k.work.pipe).startswith("tensor_")] += k.repeat * k.work.matrix_flops
+        return f"{self.scenario.runtime} tensor" if flops[True] > flops[False] else self.scenario.runtime
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:

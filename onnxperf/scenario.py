@@ -44,11 +44,6 @@ class Scenario:
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     trip_counts: tuple[tuple[str, int], ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """Runs that err alike beside their kernels: of one runtime, those under autocast apart."""
-        return f"{self.runtime} amp" if self.precision == AMP else self.runtime
-
 
 @dataclass(frozen=True, slots=True)
 class Platform:

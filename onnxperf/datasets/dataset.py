@@ -112,9 +112,9 @@ class Models:
     graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
     same count alike; None: scores are of each card, then their mean. constants: the set that these very runs tell,
     "host" where it is the host's costs, "range" where only how wide ranges of whole runs are comes from them; else
-    nothing does; fitted: the runs that tell of these constants. published: predictions that were published beside the
-    measurements, by the name of the method, with the heading of their column; spare: headings that go first where
-    lines are short.
+    nothing does; fitted: the runs that tell of these constants; ranged: those that tell how wide ranges are.
+    published: predictions that were published beside the measurements, by the name of the method, with the heading of
+    their column; spare: headings that go first where lines are short.
     """
 
     file: str
@@ -127,6 +127,7 @@ class Models:
     apart: Callable[[MeasuredRun], str] | None = None
     constants: str = ""
     fitted: Callable[[MeasuredRun], bool] = lambda run: True
+    ranged: Callable[[MeasuredRun], bool] = lambda run: True
     published: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 

@@ -96,19 +96,31 @@ def derive(data: Path, constants: Constants) -> dict[str, dict[str, float]]:
     """The costs from all runs in `data`, under "", and without each group in turn, under its name; nothing where no run
     tells of them.
 
-    Under "" too two half-widths, from runs with their group left out: `host`, of runs that tell of the host's time, and
-    `run`, what errs in a whole run beside its kernels and the host (clocks, versions, other labs): as much as it takes,
-    beside theirs, that COVERAGE of all runs are in range.
+    With them the half-widths of runs, see `half_widths`.
     """
     made = runs([run for of, measured, _ in model_runs(data) if of.constants == "host" for run in measured], constants)
     if not any(r.waits for r in made):
         return {}
     found = {group: fit(made, group) for group in ("", *sorted({r.measured.group for r in made}))}
-    whole = np.array([r.seconds(found[r.measured.group]) for r in made])
-    off = np.abs(np.log([r.measured.seconds for r in made] / whole))
-    host = float(np.quantile(off[[r.waits for r in made]], COVERAGE))
-    busy = np.minimum([r.kernels_s for r in made], whole) / whole
-    known = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in made], (1 - busy) * host)
-    run = float(np.quantile(np.sqrt(np.maximum(off**2 - known**2, 0)), COVERAGE))
-    found[""] |= {"interval.host": host, "interval.run.other": run}
-    return found
+    return {group: values | half_widths(made, found, group) for group, values in found.items()}
+
+
+def half_widths(
+    runs: Sequence[HostRun], costs: Mapping[str, Mapping[str, float]], without: str = ""
+) -> dict[str, float]:
+    """Two half-widths from all runs but those of a group, each predicted with the `costs` without its own group:
+    `host`, of runs that tell of the host's time, and `run`, what errs in a whole run beside its kernels and the host
+    (clocks, versions, other labs): as much as it takes, beside theirs, that COVERAGE of the runs are in range. Nothing
+    where no run is left that tells of the host.
+    """
+    kept = [r for r in runs if r.measured.group != without]
+    waits = np.array([r.waits for r in kept], dtype=bool)
+    if not waits.any():
+        return {}
+    whole = np.array([r.seconds(costs[r.measured.group]) for r in kept])
+    off = np.abs(np.log([r.measured.seconds for r in kept] / whole))
+    host = float(np.quantile(off[waits], COVERAGE))
+    busy = np.minimum([r.kernels_s for r in kept], whole) / whole
+    known = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in kept], (1 - busy) * host)
+    beside = float(np.quantile(np.sqrt(np.maximum(off**2 - known**2, 0)), COVERAGE))
+    return {"interval.host": host, "interval.run.other": beside}

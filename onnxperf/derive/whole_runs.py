@@ -1,13 +1,17 @@
-"""What errs in a whole run beside its kernels and the host: `interval.run.KIND`, of each kind of `Scenario.kind` whose
-runs only score, or tell constants of kernels.
+"""What errs in a whole run beside its kernels and the host: `interval.run.KIND`, of each kind of run (`Run.kind`) whose
+measurements only score, or tell constants of kernels.
 
-Each (source, model) counts alike, however many rows it has: rows of one model err together.
+Where these err less than the ranges of their kernels and the host say, it is 0, and `interval.share.KIND` below 1 is
+what these are scaled by: kernels of one run err less alike than the sweeps that their ranges were derived from.
+
+Runs are predicted with constants without their own group. Each (source, model) counts alike, however many rows it has:
+rows of one model err together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,36 +24,56 @@ from onnxperf.derive.intervals import quantile_of
 from onnxperf.latency import Constants
 from onnxperf.prediction import summarise
 
-Squares = Mapping[str, list[float]]  # by group, of each run: how much its squared error exceeds its squared half-width
+Values = Mapping[str, float]  # by dotted path
 
 
-def derive(data: Path, constants: Constants) -> dict[str, dict[str, float]]:
-    """The half-widths by dotted path from all runs in `data`, under "", and without each group in turn, under its name.
+@dataclass(frozen=True, slots=True)
+class RunMiss:
+    """How far a run's prediction is off, and the half-width of its kernels and the host, as logarithms."""
 
-    A half-width is what it takes, beside those of the kernels and the host, that COVERAGE of the runs are in range.
+    kind: str
+    model: str
+    group: str
+    off: float
+    known: float
+
+
+def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dict[str, dict[str, float]]:
+    """The widths by dotted path from all runs in `data`, under "", and without each group in turn, under its name.
+
+    apart: the constants without each group, where they are others than those given.
     """
     found: dict[str, dict[str, float]] = {}
     for of, measured, _ in model_runs(data):
         if of.constants in ("range", *models.SETS):
-            for kind in sorted({run.scenario.kind for run in measured}):
-                some = [run for run in measured if run.scenario.kind == kind and of.fitted(run)]
-                path = f"interval.run.{kind}"
-                beyond = _beyond(some, constants.having({path: 0.0}))
+            missed = [_missed(run, constants.having(apart.get(run.group, {}))) for run in measured if of.ranged(run)]
+            for kind in sorted({m.kind for m in missed}):
+                alike = [m for m in missed if m.kind == kind]
                 for group in ("", *sorted({run.group for run in measured})):
-                    found.setdefault(group, {})[path] = half_width(beyond, group)
-    return {group: values for group, values in found.items() if values}
+                    share, beside = widths([m for m in alike if m.group != group])
+                    found.setdefault(group, {})[f"interval.run.{kind}"] = beside
+                    found[group][f"interval.share.{kind}"] = share
+    return found
 
 
-def _beyond(measured: Iterable[MeasuredRun], constants: Constants) -> Squares:
-    squares: dict[str, list[float]] = {}
-    for made in runs(list(measured), constants):
-        p = summarise(replace(made.run, constants=constants))
-        off, known = np.log(made.measured.seconds / p.seconds), np.log(p.high_seconds / p.seconds)
-        squares.setdefault(made.measured.group, []).append(float(off**2 - known**2))
-    return squares
+def _missed(measured: MeasuredRun, constants: Constants) -> RunMiss:
+    (made,) = runs([measured], constants)
+    kind = made.run.kind(0)
+    alone = constants.having({f"interval.run.{kind}": 0.0, f"interval.share.{kind}": 1.0})
+    p = summarise(replace(made.run, constants=alone))
+    off, known = np.log(measured.seconds / p.seconds), np.log(p.high_seconds / p.seconds)
+    return RunMiss(kind, f"{measured.source} {measured.model}", measured.group, float(off), float(known))
 
 
-def half_width(beyond: Squares, without: str = "") -> float:
-    """The half-width from the runs of all groups but one, 0 where no other is left."""
-    kept = [np.maximum(values, 0.0) ** 0.5 for group, values in beyond.items() if group != without]
-    return quantile_of(kept) if kept else 0.0
+def widths(misses: Sequence[RunMiss]) -> tuple[float, float]:
+    """The factor on the half-widths of kernels and host, and the half-width beside, that hold COVERAGE of runs; 1 and 0
+    where there are none.
+    """
+    if not misses:
+        return 1.0, 0.0
+    by_model = [[m for m in misses if m.model == model] for model in dict.fromkeys(m.model for m in misses)]
+    share = quantile_of([np.array([abs(m.off) / m.known for m in some]) for some in by_model])
+    if share < 1:
+        return share, 0.0
+    beyond = [np.array([max(m.off**2 - m.known**2, 0.0) ** 0.5 for m in some]) for some in by_model]
+    return 1.0, quantile_of(beyond)

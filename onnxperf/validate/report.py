@@ -49,8 +49,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data.
 
-        scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model) or "models"
-        (all of a dataset; where it scores some apart, these, without cards); order: the fields of `Order`. Shares are
+        scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model), "models"
+        (all of a dataset; where it scores some apart, these, without cards) or "source" (name: of models, and who
+        measured them); order: the fields of `Order`. Shares are
         fractions, not percent; null where a method states no range. measurements: `files` with the fields of `Row`;
         `devices` with those of `Score`, name being the device's; `rejected`, files that can't be used, and why; `mape`
         of all files, null where there are none.
@@ -92,16 +93,19 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     found, ordered = score("kernels", parts), order("kernels", parts)
     one_by_one: list[Pairs] = []
     together: list[tuple[Models, Pairs]] = []
+    by_source: list[Pairs] = []
     for i, (of, run) in enumerate(runs):
         tell(run.model, len(tables) + i, total)
         try:
             one_by_one += (some := list(models.pairs(run, of)))
             together += ((of, replace(p, name=of.heading(run))) for p in some)
+            by_source += (replace(p, name=f"{of.reported}, {run.source}") for p in some if of.ranged(run))
         except Error as e:
             dropped[of.reported][printable(str(e))[:200]] += 1
     found += score("model", one_by_one)
     for by_card in (True, False):
         found += score("models", (p for of, p in together if (of.apart is None) == by_card), by_card=by_card)
+    found += score("source", by_source, by_card=False)
     ordered += order("models", (replace(p, name=of.reported) for of, p in together))
     tell("done", total, total)
     return Report(

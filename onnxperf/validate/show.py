@@ -33,7 +33,7 @@ def show(out: Console, report: Report) -> None:
 def markdown(report: Report) -> str:
     """A page in Markdown: the command that prints it, the tables by operator class and of whole models, the notes."""
     command = f"onnxperf validate --markdown{'' if report.data == 'sample' else ' --data DIR'}"
-    short = (classes(report), *of_models(report), ordering(report))
+    short = (classes(report), *of_models(report), by_source(report), ordering(report))
     tables = in_markdown((*own.files(report.measurements), *short), notes(report))
     return f"# How far predictions are from measurements\n\nPrinted by `{command}`.\n\n{tables}"
 
@@ -50,7 +50,8 @@ def sheets(report: Report) -> list[Sheet]:
     if not report.scores:
         return first
     return [
-        *first, classes(report), cards(report), *of_models(report), by_model(report), ordering(report),
+        *first, classes(report), cards(report), *of_models(report), by_source(report), by_model(report),
+        ordering(report),
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
@@ -90,6 +91,13 @@ def _of_file(report: Report, of: Models) -> Sheet:
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
     keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
     return _sheet(of.title, ("!card",), by, _scored(report), keys, _spare())
+
+
+def by_source(report: Report) -> Sheet:
+    """Whole models by who measured them, every run alike."""
+    by = _index(s for s in report.scores if s.kind == "source")
+    keys = [((printable(name),), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
+    return _sheet("Whole models by source", ("!source",), by, tuple(SCORED), keys, _spare())
 
 
 def by_model(report: Report) -> Sheet:

@@ -66,17 +66,10 @@ def test_the_sample_has_every_graph_of_its_rows() -> None:
     assert kinds.keys() == {"TensorRT, FP32", "TensorRT, FP16", "TensorRT, graphs in parts"}
 
 
-def test_a_half_width_holds_most_of_the_other_models() -> None:
-    beyond = {"a": [0.01, -0.2], "b": [0.04, 0.04, 0.04], "c": [0.25]}
-    assert whole_runs.half_width(beyond) == pytest.approx(0.5)
-    assert whole_runs.half_width(beyond, "c") == pytest.approx(0.2)
-    assert whole_runs.half_width({"a": [1.0]}, "a") == 0.0
-
-
 def test_a_half_width_is_what_kernels_and_host_leave(tmp_path: Path) -> None:
     """Four rows that err by known factors, and one of a graph in parts, which tells nothing."""
     batches, factors = ("1", "2", "4", "8"), (1.01, 1.02, 9.0, 1.03)
-    constants = shipped().having({"interval.run.tensorrt": 0.0})
+    constants = shipped().having({"interval.run.tensorrt tensor": 0.0})
     parts = {"model": "GhostNet_x0_5", "latency_ms": "900"}
 
     def predicted(values: dict[str, float]) -> list[Prediction]:
@@ -87,8 +80,9 @@ def test_a_half_width_is_what_kernels_and_host_leave(tmp_path: Path) -> None:
     table(tmp_path, *({"batch": b} for b in batches))
     times = [1e3 * p.seconds * f for p, f in zip(predicted({}), factors, strict=True)]
     table(tmp_path, *({"batch": b, "latency_ms": repr(t)} for b, t in zip(batches, times, strict=True)), parts)
-    found = whole_runs.derive(tmp_path, constants)
-    assert found["here-SqueezeNet1-0"] == {"interval.run.tensorrt": 0.0}, "no other model tells"
+    found = whole_runs.derive(tmp_path, constants, {})
+    paths = ("interval.run.tensorrt tensor", "interval.share.tensorrt tensor")
+    assert found["here-SqueezeNet1-0"] == dict(zip(paths, (0.0, 1.0), strict=True)), "no other model tells"
     assert found["here-GhostNet-x0-5"] == found[""]
     p = predicted(found[""])[2]
     assert p.high_seconds == pytest.approx(9 * p.seconds, rel=1e-6)

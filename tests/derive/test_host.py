@@ -10,7 +10,7 @@ import pytest
 import gpu_specs
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.sources.ort_cuda import COLUMNS, FILE
-from onnxperf.derive.host import PARAMETERS, HostRun, derive, fit, runs
+from onnxperf.derive.host import PARAMETERS, HostRun, derive, fit, half_widths, runs
 from onnxperf.latency import shipped
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
@@ -56,6 +56,21 @@ def test_costs_are_found_again_without_the_rows_left_out(made: list[HostRun]) ->
     assert fit(spoilt, group) == rest
     alone = [r for r in exact if r.measured.group == group]
     assert fit(alone, group) == {p.path: p.start for p in PARAMETERS}
+
+
+def test_half_widths_are_those_of_the_other_runs(made: list[HostRun]) -> None:
+    groups = {r.measured.group: COSTS for r in made}
+    exact = [replace(r, measured=replace(r.measured, seconds=r.seconds(COSTS))) for r in made]
+    nothing = {"interval.host": 0.0, "interval.run.other": 0.0}
+    assert half_widths(exact, groups) == pytest.approx(nothing, abs=1e-9)
+    mini = next(r.measured.group for r in exact if "minilm" in r.measured.model)
+    slow = [
+        replace(r, measured=replace(r.measured, seconds=2 * r.measured.seconds)) if r.measured.group == mini else r
+        for r in exact
+    ]
+    assert half_widths(slow, groups, mini) == half_widths(exact, groups, mini) == pytest.approx(nothing, abs=1e-9)
+    assert half_widths(slow, groups)["interval.host"] > 0.1
+    assert half_widths([r for r in slow if r.measured.group == mini], groups, mini) == {}, "no other run tells"
 
 
 def test_a_table_without_runs_tells_nothing(tmp_path: Path) -> None:

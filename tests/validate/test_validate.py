@@ -140,6 +140,10 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
     }  # fmt: skip
     assert {s.method for s in whole if not EAGER.heads(s.name)} == set(scores.SCORED)
+    sources = {s.name: s.count for s in only(report, kind="source", method=scores.LEFT_OUT)}
+    assert sources["TensorRT, PaddlePaddle/PaddleClas@d178931f"] == 22 + 18, "without graphs in parts"
+    assert sources["eager PyTorch, FP16 autocast, timm"] == 28 + 28
+    assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == 29 + 67
     assert len({s.name for s in only(report, kind="model")}) == 5 + 7 + 3 + 7 + 12 + 14
     with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported, AUTOCAST.reported}
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE

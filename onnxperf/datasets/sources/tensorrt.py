@@ -77,7 +77,7 @@ DATASET = Dataset(
     models=(
         Models(
             FILE, COLUMNS, "TensorRT", "TensorRT until 7: convolutional networks", models, drawn=drawn, apart=_by_type,
-            constants="range", fitted=one_engine,
+            constants="range", ranged=one_engine,
         ),
     ),
 )  # fmt: skip

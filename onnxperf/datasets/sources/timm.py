@@ -15,7 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from onnxperf.datasets.dataset import Dataset, Models
-from onnxperf.datasets.reading import Record, card, number, read, refusal, sizes
+from onnxperf.datasets.reading import SAMPLE, Record, card, number, read, refusal, sizes
 from onnxperf.datasets.runs import MeasuredRun, graph_file
 
 FILE = "infer_amp.csv.gz"
@@ -71,12 +71,18 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     return found, dict(why)
 
 
+def ships(run: MeasuredRun) -> bool:
+    """Whether the graph of a run ships: constants are derived from those alone, ranges from all that are there."""
+    return run.file is not None and (SAMPLE / "timm" / run.file.name).is_file()
+
+
 DATASET = Dataset(
     "timm", 50,
     models=(
         Models(
             FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by layout", models,
-            apart=lambda run: f"{run.layout}", constants="convolution_in_models", drawn=lambda r: named(r) in SAMPLED,
+            apart=lambda run: f"{run.layout}", constants="convolution_in_models", fitted=ships,
+            drawn=lambda r: named(r) in SAMPLED,
         ),
     ),
 )  # fmt: skip
