@@ -48,12 +48,12 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
     made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
+    known |= {f"interval.{name}": table for name, table in ranges[""].items()}
     apart: dict[str, dict[str, float]] = {}
     for name, groups in models.derive(data, assumed().having(known)).items():
         made[f"{name}.toml"] = _by_group(groups, _meaning(models.SETS[name].parameters))
         known |= groups[""]
         apart |= {group: apart.get(group, {}) | dict(values) for group, values in groups.items()}
-    known |= {f"interval.{name}": table for name, table in ranges[""].items()}
     if costs := host.derive(data, assumed().having(known)):
         made["host.toml"] = _by_group(costs, _meaning(host.PARAMETERS))
     if widths := whole_runs.derive(data, assumed().having(known | costs.get("", {})), apart):
