@@ -90,9 +90,10 @@ _CPU: Final = {  # what a processor's file has in place of a card's tables
 _NOT_OF_A_CPU: Final = {
     "capability": (0, 0), "node_nm": 0.0, "smem_bytes": 0, "threads_per_sm": 1, "tdp_W": math.inf, "pcie_Bps": 0.0,
 }  # fmt: skip
-_FACTORS: Final = ("compute", "memory", "launch", "host", "power", "half_width")
+_FACTORS: Final = ("compute", "memory", "launch", "host", "power")
 _CORRECTIONS: Final = {
     **{name: toml.Key(name, toml.factor, required=False) for name in _FACTORS},
+    "half_width": toml.Key("half_width", toml.half_width, required=False),
     "operators": toml.Key("operators", _factors, required=False),
     "source": toml.Key("source", toml.text, required=False),
 }

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpu_specs import toml_file as toml
 from gpu_specs.device import SpecError
-
-WIDEST: Final = 3.0  # half-width of a logarithm: a factor of 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +45,11 @@ HOSTS: Final = {
 }
 
 
-def _half_width(value: Any) -> float:
-    if value == 0 and not isinstance(value, bool):
-        return 0.0
-    if not isinstance(value, int | float) or not 0 < toml.number(value) <= WIDEST:
-        raise toml.Unusable(f"a number from 0 to {WIDEST:g}")
-    return float(value)
-
-
 _FILE: Final = {
     "kind": toml.Key("kind", toml.one_of("host")),
     "name": toml.Key("describe", toml.text),
     "pace": toml.Key("pace", toml.factor),
-    "half_width": toml.Key("half_width", _half_width),
+    "half_width": toml.Key("half_width", toml.half_width),
     "bandwidth_GBps": toml.Key("bandwidth_Bps", toml.times(1e9)),
     "GFLOPS": toml.Key("flops", toml.times(1e9)),
     "source": toml.Key("source", toml.text),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 MAX_BYTES: Final = 1_000_000
 LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
+WIDEST: Final = 4.0  # half-width of a range, as a logarithm: a factor of 55 up and down
 MIN_NUMBER: Final = 1e-6  # wide limits around every figure in a file's units, safe to scale to SI units
 MAX_NUMBER: Final = 1e12
 
@@ -52,6 +53,13 @@ def factor(value: Any) -> float:
     if not LEAST_FACTOR <= (factor := number(value)) <= 1 / LEAST_FACTOR:
         raise Unusable(f"a factor from {LEAST_FACTOR:g} to {1 / LEAST_FACTOR:g}")
     return factor
+
+
+def half_width(value: Any) -> float:
+    """The half-width of a range, as a logarithm: from 0 to WIDEST."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WIDEST:
+        raise Unusable(f"a number from 0 to {WIDEST:g}")
+    return float(value)
 
 
 def count(value: Any) -> int:

@@ -129,6 +129,10 @@ def swap(old, new):
         ('aliases = "x"' + CARD, "aliases is 'x'; it needs a list of texts"),
         ("notes = [1]" + CARD, "notes is a list; it needs a line of printable text"),
         (CARD + "[corrections]\ncompute = 0\n", "compute in [corrections] is 0; it needs a number"),
+        (
+            CARD + "[corrections]\nhalf_width = 900\n",
+            "half_width in [corrections] is 900; it needs a number from 0 to 4",
+        ),
         (CARD + "[corrections]\nspeed = 2\n", "unknown key 'speed' in [corrections]"),
         ("corrections = 2" + CARD, "[corrections] needs to be a table"),
         ("source = 2" + CARD, "source needs to be written as [[source]] blocks"),

@@ -39,7 +39,7 @@ def test_a_file_is_read_in_si_units(tmp_path: Path) -> None:
         ("pace = 0.5", "pace = nan", "pace is nan; it needs a number"),
         ("pace = 0.5", "pace = true", "pace is True; it needs"),
         ("pace = 0.5", "pase = 0.5", "unknown key 'pase'; did you mean 'pace'?"),
-        ("0.3", "1000", "half_width is 1000; it needs a number from 0 to 3"),
+        ("0.3", "1000", "half_width is 1000; it needs a number from 0 to 4"),
         ("0.3", "-1", "half_width is -1; it needs a number from"),
         ("0.3", "false", "half_width is False; it needs"),
         ("A processor", "\\u001b[31m", "it needs a line of printable text"),
