@@ -131,7 +131,7 @@ def swap(old, new):
         (CARD + "[corrections]\ncompute = 0\n", "compute in [corrections] is 0; it needs a number"),
         (
             CARD + "[corrections]\nhalf_width = 900\n",
-            "half_width in [corrections] is 900; it needs a number from 0 to 4",
+            "half_width in [corrections] is 900; it needs a number from 0",
         ),
         (CARD + "[corrections]\nspeed = 2\n", "unknown key 'speed' in [corrections]"),
         ("corrections = 2" + CARD, "[corrections] needs to be a table"),
