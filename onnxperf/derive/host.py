@@ -17,10 +17,10 @@ import numpy as np
 import gpu_specs
 from onnxperf.datasets import model_runs
 from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.derive.intervals import quantile_of
 from onnxperf.fitting import Array, map_fit
 from onnxperf.latency import Constants
 from onnxperf.latency.constants import Parameter
-from onnxperf.latency.intervals import COVERAGE
 from onnxperf.run import Run
 from onnxperf.runtimes import HostCosts
 from onnxperf.schedule import schedule
@@ -110,8 +110,8 @@ def half_widths(
 ) -> dict[str, float]:
     """Two half-widths from all runs but those of a group, each predicted with the `costs` without its own group:
     `host`, of runs that tell of the host's time, and `run`, what errs in a whole run beside its kernels and the host
-    (clocks, versions, other labs): as much as it takes, beside theirs, that COVERAGE of the runs are in range. Nothing
-    where no run is left that tells of the host.
+    (clocks, versions, other labs): as much as it takes, beside theirs, that COVERAGE of the runs are in range, each
+    group alike. Nothing where no run is left that tells of the host.
     """
     kept = [r for r in runs if r.measured.group != without]
     waits = np.array([r.waits for r in kept], dtype=bool)
@@ -119,8 +119,12 @@ def half_widths(
         return {}
     whole = np.array([r.seconds(costs[r.measured.group]) for r in kept])
     off = np.abs(np.log([r.measured.seconds for r in kept] / whole))
-    host = float(np.quantile(off[waits], COVERAGE))
+    groups = np.array([r.measured.group for r in kept])
+    host = quantile_of([off[waits & (groups == g)] for g in sorted(set(groups[waits]))])
     busy = np.minimum([r.kernels_s for r in kept], whole) / whole
     known = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in kept], (1 - busy) * host)
-    beside = float(np.quantile(np.sqrt(np.maximum(off**2 - known**2, 0)), COVERAGE))
-    return {"interval.host": host, "interval.run.other": beside}
+    beyond = np.sqrt(np.maximum(off**2 - known**2, 0))
+    return {
+        "interval.host": host,
+        "interval.run.other": quantile_of([beyond[groups == g] for g in sorted(set(groups))]),
+    }
