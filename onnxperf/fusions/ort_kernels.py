@@ -27,7 +27,7 @@ CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose", 
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
-    """The graph with such nodes replaced by their kernels. fused: whether half-precision Attention has a fused kernel."""
+    """The graph with such nodes replaced by their kernels. fused: half-precision Attention has a fused kernel."""
     return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
 
 

@@ -99,7 +99,7 @@ ATTENTION = op.MatMul(op.Softmax(SCORES | SCORES + MASK), V)
 
 @pattern("scaled_dot_product_attention", ATTENTION, start="Softmax")
 def attention(m: Match) -> Fused | None:
-    """softmax(a q (a k)^T + mask) v. That q and k are both scaled by a is the exporter's form, which users don't write."""
+    """softmax(a q (a k)^T + mask) v. The exporter scales both q and k by a; hand-written code does not."""
     q_scaled, k_scaled = m.g.made_by(m[Q], "Mul"), m.g.made_by(m[K], "Mul")
     q, k = scaled(q_scaled), scaled(k_scaled)
     if q_scaled is None or k_scaled is None or q is None or k is None or q[1] != k[1] or m[V].rank != 4:
