@@ -1,4 +1,4 @@
-"""The processors that launch a card's kernels: some by name, and any other by a file of its own."""
+"""The processors that launch a card's kernels: some ship under a name, any other is read from a TOML file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,11 @@ from gpu_specs.device import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A processor: `pace` multiplies a runtime's host costs, within `half_width` of its logarithm in 80% of cases;
-    bandwidth and FLOP/s are what all its cores reach together, for operators that run on it. source: how the pace is
-    known.
+    """A processor that launches kernels.
+
+    pace: factor on a runtime's host costs, larger for a slower processor; half_width: of the 80% range of its natural
+    logarithm. bandwidth_Bps and flops: bytes/s and FLOP/s of all cores together, for operators that run on the host.
+    source: how the pace is known.
     """
 
     name: str
@@ -24,12 +26,12 @@ class Host:
     source: str = "assumed"
 
 
-#: The processors that launch kernels. No row of the open measurements names its processor: those on V100 and T4 are
-#: taken to be servers' of 2017 to 2019, whose pace is 1 (10 us for a node and its kernel), those on A30 one of 2020 to
-#: 2022. The other paces are set by what is published of launch-bound runs under ONNX Runtime's CUDA provider: 7 us a
-#: kernel on servers of 2020 to 2022, 4.5 us on later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz.
-#: Older desktops' (whose clocks are a third above those of servers of their years), a Jetson's, half-widths, bandwidths
-#: and FLOP/s are assumed; onnxperf/derive/host.md says which rows were in sight.
+#: The open measurements don't name their processors. Assumed: rows on V100 and T4 ran on servers of 2017 to 2019, whose
+#: pace is 1 (10 us for a node and its kernel), rows on A30 on a server of 2020 to 2022. The other paces are set from
+#: published launch-bound runs under ONNX Runtime's CUDA provider: 7 us a kernel on servers of 2020 to 2022, 4.5 us on
+#: later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. Assumed: the paces of older desktops (clocked a
+#: third higher than servers of their years) and of a Jetson, and all half-widths, bandwidths and FLOP/s. host.md in
+#: onnxperf/derive says which rows had been looked at.
 HOSTS: Final = {
     h.name: h
     for h in (

@@ -1,4 +1,4 @@
-"""TOML files that describe hardware, read with care: they may come from anybody. One table of known keys at a time."""
+"""Read TOML files that describe hardware. They may come from anybody, so every key, type and limit is checked."""
 
 import stat
 import tomllib
@@ -11,7 +11,7 @@ from typing import Any, Final
 MAX_BYTES: Final = 1_000_000
 LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
 WIDEST: Final = 4.0  # half-width of a range, as a logarithm: a factor of 55 up and down
-MIN_NUMBER: Final = 1e-6  # wide limits around every figure in a file's units, safe to scale to SI units
+MIN_NUMBER: Final = 1e-6  # limits for every figure, in the file's units; wide, and safe to scale to SI units
 MAX_NUMBER: Final = 1e12
 
 
@@ -56,7 +56,7 @@ def factor(value: Any) -> float:
 
 
 def half_width(value: Any) -> float:
-    """The half-width of a range, as a logarithm: from 0 to WIDEST."""
+    """The half-width of a range, as a natural logarithm: from 0 to WIDEST."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WIDEST:
         raise Unusable(f"a number from 0 to {WIDEST:g}")
     return float(value)
@@ -70,17 +70,17 @@ def count(value: Any) -> int:
 
 
 def times(unit: float) -> Callable[[Any], float]:
-    """A positive number in a unit, as a number in SI units."""
+    """A converter of a positive number: times `unit`, to SI units."""
     return lambda value: number(value) * unit
 
 
 def nbytes(unit: int) -> Callable[[Any], int]:
-    """A positive number of units of so many bytes, in whole bytes."""
+    """A converter of a positive number: times `unit` bytes, rounded to whole bytes."""
     return lambda value: max(1, round(number(value) * unit))
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
-    """One of some words."""
+    """A converter that takes only these words."""
 
     def check(value: Any) -> str:
         if value not in choices:
@@ -97,7 +97,7 @@ class Key:
     field: str
     convert: Callable[[Any], Any]
     required: bool = True
-    fact: bool = True  # a figure, which needs a source, and not a name or a remark
+    fact: bool = True  # whether it is a figure, which needs a source, rather than a name or a remark
 
 
 def tables(path: Path) -> dict[str, Any]:
@@ -122,7 +122,11 @@ def tables(path: Path) -> dict[str, Any]:
 
 
 def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
-    """The converted values of one table, in the order of `keys`, by field. Raises Unusable."""
+    """The converted values of one table by field, in the order of `keys`.
+
+    where: the table's place for messages, such as " in [memory]"; known: all keys that are allowed in it. Raises
+    Unusable.
+    """
     if not isinstance(data, dict):
         raise Unusable(f"{where.removeprefix(' in ')} needs to be a table")
     for key in data:
@@ -141,7 +145,7 @@ def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like a wrong one, as a question."""
+    """The question "did you mean ...?" with the known name that is nearest to an unknown one; "" where none is near."""
     close = get_close_matches(name[:64], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -1,8 +1,8 @@
-"""This machine's processor as the host of a card: its pace, measured with ONNX Runtime's CPU provider.
+"""How fast this machine's processor launches kernels for a GPU, estimated with ONNX Runtime's CPU provider.
 
-Between two nodes ONNX Runtime's executor runs the same code whichever provider computes them. A processor that is so
-many times as fast in it as a reference is taken to prepare and launch kernels as many times as fast, which no
-measurement here confirms: it would take a GPU. So the range of a host is no narrower than that of the reference.
+Between two nodes ONNX Runtime's executor runs the same code for every provider. The time of a node on this processor
+over that on a reference processor is taken as the ratio of their times to prepare and launch a kernel. That is an
+assumption, which only a GPU could confirm, so the range of a measured host is at least as wide as the reference's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.run import measure
 from onnxperf.measure.show import telling
 
-#: What each node of a chain computes, on four elements, and the seconds that one takes on the reference, by ten rounds
-#: on a virtual core of an AMD EPYC 9004 (Zen 4, 2.6 GHz nominal), ONNX Runtime 1.31, Linux; see device.md.
+#: The operator of a chain's nodes, each on four elements, and the seconds of one node on the reference processor: from
+#: ten rounds on a virtual core of an AMD EPYC 9004 (Zen 4, 2.6 GHz nominal), ONNX Runtime 1.31, Linux; see device.md.
 REFERENCE_S = {"Reshape": 0.25e-6, "Neg": 0.18e-6, "Relu": 0.18e-6}
 REFERENCE = HOSTS["server-2023"]
-SHORT, LONG = 200, 1200  # nodes of two chains, whose difference is free of what a run costs
-RUNS = 1000  # of each chain in a round, the fastest of which counts
-ROUNDS, MOST_ROUNDS = 3, 10  # each in processes of its own, as their memory lies elsewhere
-AGREE = 0.1  # how much slower the pace may be without the fastest round: more, and the machine is busy
+SHORT, LONG = 200, 1200  # nodes in two chains; the difference of their times leaves out the fixed cost of a run
+RUNS = 1000  # of each chain in a round; the fastest counts
+ROUNDS, MOST_ROUNDS = 3, 10  # each in new processes, whose memory lies at other addresses
+AGREE = 0.1  # most by which the pace may be slower without the fastest round; beyond that the machine is busy
 
-Round = Mapping[tuple[str, int], float]  # by operator and number of nodes: seconds of the fastest run of the chain
+Round = Mapping[tuple[str, int], float]  # seconds of the fastest run of a chain, by operator and number of nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """A host that was measured: seconds of a node by operator, and how many rounds it took."""
+    """A measured host, the seconds of one node by operator, and the number of rounds it took."""
 
     host: Host
     node_s: Mapping[str, float]
@@ -44,9 +44,10 @@ class Paced:
 
 
 def this_host(name: str, version: str) -> Paced:
-    """Measure rounds until the fastest is confirmed by another. name: the processor's; version: ONNX Runtime's.
+    """Measure rounds until a second one is nearly as fast as the fastest.
 
-    Raises EnvironmentFailure where MOST_ROUNDS differ by more than AGREE.
+    name: of the processor; version: of ONNX Runtime. Raises EnvironmentFailure where after MOST_ROUNDS the fastest
+    round is still faster than all others by more than AGREE.
     """
     rounds = list[Round]()
     with telling() as told:
@@ -62,7 +63,9 @@ def this_host(name: str, version: str) -> Paced:
 
 
 def paced(name: str, version: str, rounds: Sequence[Round]) -> Paced:
-    """The host that some rounds tell of; bandwidth and FLOP/s are those of the named host with the nearest pace."""
+    """The host with the pace that the rounds measured, and the bandwidth and FLOP/s of the host in HOSTS whose pace is
+    nearest.
+    """
     node_s, pace = node_seconds(rounds), pace_of(rounds)
     like = min(HOSTS.values(), key=lambda h: abs(log(h.pace / pace)))
     spread = float(np.std([log(node_s[op] / s) for op, s in REFERENCE_S.items()]))
@@ -77,19 +80,19 @@ def paced(name: str, version: str, rounds: Sequence[Round]) -> Paced:
 
 
 def node_seconds(rounds: Sequence[Round]) -> dict[str, float]:
-    """What one more node takes, by operator, from the fastest runs of both chains in any round."""
+    """Seconds of one node by operator: the fastest long chain less the fastest short one, over all rounds."""
     least = {chain: min(r[chain] for r in rounds) for chain in rounds[0]}
     return {op: max(least[op, LONG] - least[op, SHORT], 1e-9) / (LONG - SHORT) for op in REFERENCE_S}
 
 
 def pace_of(rounds: Sequence[Round]) -> float:
-    """The reference's pace, times the mean ratio of nodes here to its own (as logarithms)."""
+    """The reference's pace times the geometric mean of (seconds of a node here / on the reference)."""
     node_s = node_seconds(rounds)
     return REFERENCE.pace * exp(float(np.mean([log(node_s[op] / s) for op, s in REFERENCE_S.items()])))
 
 
 def disagreement(rounds: Sequence[Round]) -> float:
-    """How much slower the pace would be without the round that is fastest in all."""
+    """By what share the pace would be slower without the round that is fastest in total."""
     ordered = sorted(rounds, key=lambda r: sum(r.values()))
     return pace_of(ordered[1:]) / pace_of(rounds) - 1
 
@@ -100,8 +103,8 @@ def file_of(host: Host) -> str:
         "# Made by `onnxperf calibrate --host-only`: run it again rather than edit it.",
         'kind = "host"',
         f"name = {text(host.describe)}",
-        f"pace = {host.pace:.4g}  # factor on what the host spends; 1 is a server of 2017 to 2019",
-        f"half_width = {host.half_width:.4g}  # of its logarithm, in four cases of five",
+        f"pace = {host.pace:.4g}  # factor on the host's time; 1 is a server of 2017 to 2019",
+        f"half_width = {host.half_width:.4g}  # of the 80% range of its logarithm",
         f"bandwidth_GBps = {host.bandwidth_Bps / 1e9:.4g}  # of all cores, for operators that run on the host",
         f"GFLOPS = {host.flops / 1e9:.4g}",
         f"source = {text(host.source)}",
@@ -114,7 +117,7 @@ def _round() -> dict[tuple[str, int], float]:
 
 
 def _fastest(op: str, nodes: int) -> float:
-    """Seconds of the fastest run of a chain, as written: no optimisation may take nodes out."""
+    """Seconds of the fastest run of a chain, without graph optimisations, which could remove nodes."""
     constants = ((1, 4),) if op == "Reshape" else ()
     chain = [SingleOperator(f"{op} {i}", op, ((1, 4),), constants=constants) for i in range(nodes)]
     job = Job(chain_model(f"chain of {op}", chain), "cpu", iterations=RUNS, opt_level="disabled", profile=False)

@@ -17,12 +17,12 @@ from onnxperf.modules import modules_of
 
 
 def _named_in(room: str) -> tuple[str, ...]:
-    """The names of what stands in a room as one module each, without loading it."""
+    """The names of a package's modules, without importing them."""
     return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).parents[1] / room)]))
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
-# Written out here so that --help loads nothing; a test holds them equal to the rooms' own.
+# Written out here so that --help imports nothing; a test holds them equal to the packages' own.
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
 LAYOUTS = ("nchw", "nhwc")
 PROVIDERS = ("cuda", "cpu")
@@ -108,7 +108,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
 
 
 def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
-    """All of a repeatable option by name; naming one twice is refused unless both say the same."""
+    """The values of a repeatable option by name; UsageError where one name has two different values."""
     found: dict[str, Any] = {}
     for name, value in map(parse, texts):
         if found.setdefault(name, value) != value:
@@ -117,7 +117,7 @@ def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> di
 
 
 def read_option(flag: str, *name: str, read: Callable[[Any], Any], **more: Any) -> Callable[[Command], Command]:
-    """An option whose text, or tuple of texts where it is repeatable, is read; a UsageError is told with its flag."""
+    """An option whose text (a tuple of texts if it is repeatable) is parsed by `read`; a UsageError names the flag."""
 
     def callback(_: click.Context, option: click.Parameter, given: Any) -> Any:
         try:
@@ -145,41 +145,41 @@ DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
 BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs.")
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
-#: What a run is: the card, the runtime, the precision, the model's open dimensions, how it is launched.
+#: A scenario: the card, the runtime, the precision, sizes of open dimensions, and how kernels are launched.
 SCENARIO = (
     click.option("--gpu", required=True,
                  help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."),
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", "--runtime-version", "ort_version", metavar="1.12",
-                 help="The runtime's own version: ort-cuda until 1.6, 1.11, 1.12, 1.16; tensorrt until 7."),
-    click.option("--ort-transformers", is_flag=True, help="First fuse what onnxruntime.transformers' optimizer does."),
+                 help="An older release: ort-cuda up to 1.6, 1.11, 1.12, 1.16; tensorrt up to 7."),
+    click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
     _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
-    _chosen("--layout", LAYOUTS, "How images lie in memory: nhwc is channels_last.  [default: the runtime's]"),
+    _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]"),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
     SHAPES, DIM, BATCH,
     click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
-                help="How often a Loop runs; repeatable."),
+                help="Iterations of a Loop; repeatable."),
     click.option("--streams", type=Count(1, 64), default=1, show_default=True,
-                 help="Kernels that may run side by side."),
+                 help="CUDA streams, on which kernels may overlap."),
     click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
     click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
-    click.option("--pageable", is_flag=True, help="These copies are from and to memory that is not pinned."),
+    click.option("--pageable", is_flag=True, help="With --include-transfers: memory is pageable, not pinned."),
     click.option("--host", metavar="NAME|FILE", help="Processor that launches kernels: " + ", ".join(HOSTS)
-                 + ", or the file of one (calibrate --host-only).  [default: of the card's years]"),
+                 + ", or the file of one (calibrate --host-only).  [default: one of the card's years]"),
     click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
     read_option("--clock", "clock_Hz", read=lambda mhz: mhz * 1e6, type=float, metavar="MHZ",
                 help="Clock the card is locked to."),
 )  # fmt: skip
 
-#: What a prediction may cost.
+#: Limits on a prediction.
 LIMITS = (
     read_option("--max-latency", read=DURATION, metavar="8ms", help="Exit 1 when slower."),
     read_option("--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when larger."),
 )
 
-#: How a model is run here: those that are not given are left to `Job`.
+#: How a model is run here; `Job` has the defaults.
 HERE = (
     _chosen("--provider", PROVIDERS, "Where MODEL runs.  [default: cuda where usable]"),
     SHAPES, DIM, BATCH,
@@ -188,19 +188,19 @@ HERE = (
     click.option("--iterations", type=Count(1, 1_000_000), help="Runs that count.  [default: 300]"),
 )  # fmt: skip
 
-#: What of such a run is told, and for how long it goes on.
+#: What such a run measures and prints, and how long it takes.
 COUNTED = (
     click.option("--inputs", type=click.Path(), metavar="FILE.npz",
                  help="Arrays by input name, instead of random ones."),
-    read_option("--duration", "duration_s", read=DURATION, metavar="10s", help="Stop after that."),
+    read_option("--duration", "duration_s", read=DURATION, metavar="10s", help="Stop after this time."),
     click.option("--include-transfers", is_flag=True, help="Time copies of inputs and outputs as well."),
-    click.option("--throughput", "search", is_flag=True, help="Look for the batch with the most samples per second."),
-    read_option("--batches", read=parse_batches, metavar="1,2,4", help="The same, of these batches."),
-    click.option("--allow-host", is_flag=True, help="Go on where nodes run on the CPU that belong on the GPU."),
+    click.option("--throughput", "search", is_flag=True, help="Find the batch size with the most samples per second."),
+    read_option("--batches", read=parse_batches, metavar="1,2,4", help="The same, among these batch sizes."),
+    click.option("--allow-host", is_flag=True, help="Go on where nodes meant for the GPU run on the CPU."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
 )  # fmt: skip
 
-#: What predictions are compared with, and how far off they may be.
+#: What predictions are compared with, and the error that is allowed.
 SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
     click.option("--gpu",
@@ -211,17 +211,17 @@ SCORED = (
     click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
 )  # fmt: skip
 
-#: What a framework's model is exported with.
+#: Options of exports from a framework.
 EXPORTED = (
     read_option("--input", "inputs", read=lambda texts: [parse_input(text) for text in texts], multiple=True,
                 metavar="[NAME:]1x3x224x224[:int64]", help="An example input; repeatable."),
     OUT,
-    click.option("--weightless", is_flag=True, help="Leave the weights out: the file predicts the same."),
+    click.option("--weightless", is_flag=True, help="Leave the weights out; predictions stay the same."),
 )  # fmt: skip
 
 
 def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """What gives a command these options."""
+    """A decorator that adds these options to a command."""
 
     def give(command: Command) -> Command:
         for option in reversed(given):
@@ -236,5 +236,5 @@ counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 
 def given(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given; what is not is left to `Job`."""
+    """The options that were given; `Job` has the defaults of the others."""
     return {name: value for name, value in terms.items() if value}

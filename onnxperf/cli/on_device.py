@@ -1,4 +1,4 @@
-"""Commands that run models on the device that is here."""
+"""Commands that run models on this machine's GPU or processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxperf.errors import UsageError
 @counted_here
 @debug
 def measure(model: str, json_to: str | None, **terms: Any) -> None:
-    """Run MODEL under ONNX Runtime on the device that is here, and time it.
+    """Run MODEL under ONNX Runtime on this machine's device, and time it.
 
     Weights that the file does not hold are random. Ctrl-C keeps what was measured.
 
@@ -37,10 +37,10 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
 def validate(model: str | None, gpu: str | None, data: str | None, json_to: str | None, **terms: Any) -> None:
     """Say how far predictions are from measurements.
 
-    With MODEL: run it here under ONNX Runtime, predict it for this very device, and compare the two operator by
-    operator. MODEL may also be a file that `onnxperf measure` wrote on another machine (*.json). Without: score every
-    method on open measurements, each card left out in turn (how far off, how biased, how honest its range), and on
-    your own in DIR; a device file (*.toml) there stands for the device of that name.
+    With MODEL: run it here under ONNX Runtime, predict it for this device, and compare the two operator by operator.
+    MODEL may also be a file that `onnxperf measure` wrote on another machine (*.json). Without MODEL: score every
+    method (error, bias, coverage of its ranges) on open measurements, each card left out in turn, and on your own in
+    DIR; a device file (*.toml) there replaces the device of that name.
 
     \b
     Examples:
@@ -56,7 +56,9 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
 
 @click.command()
 @click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda where it can be used]")
-@click.option("--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` instead.")
+@click.option(
+    "--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` in DIR instead."
+)
 @click.option("--host-only", is_flag=True, help="Measure how fast this processor launches kernels; needs no GPU.")
 @click.option(
     "-o", "out", type=click.Path(), help="The file.  [default: this-cpu.toml, CARD-here.toml, this-host.toml]"
@@ -67,10 +69,10 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
 def calibrate(
     provider: str | None, folder: str | None, host_only: bool, out: str | None, keep: str | None, json_to: str | None
 ) -> None:
-    """Fit the device that is here to a suite of small measurements, and write a device file for --gpu.
+    """Run a suite of small measurements on this machine's device, and write a device file fitted to them, for --gpu.
 
-    With --from: the device that the files in DIR were measured on, which need not be here. With --host-only: a file for
-    --host, with the pace at which this processor would launch the kernels of any card.
+    With --from: fit the device of another machine to the files in DIR that were measured there. With --host-only: write
+    a file for --host, which says how fast this processor would launch the kernels of any card.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
-@click.option("--detail", is_flag=True, help="Print all there is: shares, phases, every kernel, every note.")
+@click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @limited
 @debug
@@ -66,8 +66,8 @@ def predict(
 def check(models: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any) -> None:
     """Predict one run of every MODEL and hold it to a limit; print a line for each.
 
-    A line is ok, over or error; the time; the memory; the file; and why, where it is not ok. Exits with 1 where a
-    model is over a limit, with 2 or 3 where one can't be used, after telling of all.
+    A line has ok, over or error, the time, the memory, the file, and the reason where it is not ok. The exit code is 1
+    where a model is over a limit, 2 or 3 where one can't be used; all models are checked first.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
 
     if max_latency is None and max_memory is None:
         raise UsageError("check takes --max-latency, --max-memory or both")
-    find(terms["gpu"])  # an unknown card is told of once, not for every model
+    find(terms["gpu"])  # an unknown card is reported once, not for every model
     over = 0
     unusable: list[Error] = []
     for model in models:
@@ -95,7 +95,7 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
         except Error as e:
             says, why = "error", f": {e}".removesuffix(f": {model}")  # the line has the name of the file
             unusable.append(e)
-        with suppress(BrokenPipeError):  # whoever reads has enough: the limits hold all the same
+        with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
             click.echo(printable(f"{says:5}  {time:>8}  {memory:>8}  {model}{why}"))
     if unusable:
         raise type(unusable[0])(f"{len(unusable)} of {len(models)} models can't be used, {over} over the limit")
@@ -112,10 +112,10 @@ def check(models: tuple[str, ...], max_latency: float | None, max_memory: float 
 @read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
-    """Predict models A and B under the same terms, and say what differs and what that costs.
+    """Predict models A and B with the same options, and say what differs and what that costs.
 
-    Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A dimension or
-    shape that only one model has a name for is given to that one.
+    Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A --dim or
+    --shapes whose name only one model has applies to that model alone.
 
     \b
     Examples:
@@ -196,8 +196,8 @@ def explain(
     deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 
-#: Terms of a run that say nothing about: the size of a product, the time of any kernel, of a product, of what copies
-#: no input or output.
+#: Options that have no effect on: the sizes of --gemm (SIZES), the time of any kernel (OF_A_RUN), of a single product
+#: (OF_A_MODEL), of a kernel that copies no input or output (OF_COPIES).
 SIZES = ("shapes", "dims", "batch", "fit", "trip_counts")
 OF_A_RUN = ("streams", "cuda_graph", "host")
 OF_COPIES = ("include_transfers", "pageable")
@@ -205,7 +205,7 @@ OF_A_MODEL = ("opt_level", "ort_version", "ort_transformers", *OF_COPIES)
 
 
 def _given(names: Iterable[str], terms: Mapping[str, Any]) -> str:
-    """The options among these that ask for something else than their defaults."""
+    """The options among these that were set to something else than their defaults."""
     context = click.get_current_context()
     asked = (p for p in context.command.params if p.name in names and terms[p.name] != p.get_default(context))
     return ", ".join(p.opts[0] for p in asked if terms[p.name or ""])

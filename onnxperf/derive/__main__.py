@@ -1,9 +1,9 @@
 """Derive every shipped constant from measurements: `python -m onnxperf.derive DATA`.
 
 DATA is a folder with tables like those in `onnxperf/datasets/sample`, of all datasets or of some. The sets of constants
-are fitted one after the other, on all dies together, and again without each die and without each generation; the rows
-left out then say how wide ranges have to be. A set without a single row in DATA stays as it ships, and serves those
-that are derived after it. The same data make the same files.
+are fitted one after the other, on all dies together, then again without each die and without each generation. The
+errors on the rows left out give the widths of ranges. A set without rows in DATA keeps its shipped constants, which the
+sets after it then use. The same data give the same files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
         raise UsageError(f"{data} holds no rows to derive from: {unused(tables)}")
     if left:
         click.echo(f"{data} has no rows for {', '.join(left)}: their constants are left as they ship", err=True)
-    sets, of_kernels = used.keys() - left, kernels()  # a die all of whose rows are kept back is scored like the others
+    sets, of_kernels = (
+        used.keys() - left,
+        kernels(),
+    )  # dies whose rows are all kept back are scored, too
     scored = [t for t in tables if t.name in of_kernels and of_kernels[t.name].constants in sets]
     everything = {(g, die) for t in scored for g, die in zip(t.gpus, t.dies, strict=True)}
     left_out = [*sorted({die for _, die in everything}), *sorted({generation(g) for g, _ in everything})]

@@ -1,8 +1,8 @@
 """Which assumed constants decide how much of the time: `python -m onnxperf.derive.assumed`, some minutes.
 
 The share of a constant is the mean of |d log(seconds) / d log(constant)| over one measured run of each model, runtime
-and precision that ship, seconds being those of all kernels: 10% means that a constant which is 20% too large makes runs
-2% too long or too short. Constants that a file of derived ones overrules are not assumed, nor are tiles.
+and precision of the shipped sample, with the seconds of all kernels: at 10%, a constant that is 20% too large makes
+runs 2% too long or too short. Left out are constants that a file of derived ones overrides, and lists of tiles.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from onnxperf.latency.constant_files import ASSUMED, derived_paths, file_of, fla
 from onnxperf.run import Run
 
 CHANGE = 1.05
-LEAST = 0.001  # of the time: constants that decide less are only counted
-ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks' clocks, and of processors
+LEAST = 0.001  # share of the time below which constants are counted, not listed
+ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks' timer overheads, and of processors
 
 
 def assumed_numbers() -> dict[str, float]:
@@ -41,7 +41,7 @@ def runs() -> list[Run]:
 
 
 def share(run: Run, constants: Constants) -> float:
-    """The share of a run's kernel time that a constant decides; `constants`: with that one CHANGE times as large."""
+    """The share of a run's kernel time that one constant decides; in `constants` it is CHANGE times its value."""
     after = estimate(run.kernels, run.devices, run.method, constants).seconds.sum()
     return float(abs(np.log(after / run.estimates.seconds.sum())) / np.log(CHANGE))
 

@@ -1,4 +1,4 @@
-"""The TOML files of constants: what was derived, from what, how sure it is, and the same without each die."""
+"""Write the TOML files of constants: derived values, their data, widths of ranges, and the same without each die."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HEAD = "# Made by `python -m onnxperf.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
-    """The files to ship, by name: one for each set that has rows, the intervals', and the host's and that of whole runs
-    where `data` holds runs that tell.
+    """The text of each file by name: one for each set with rows, one of intervals, and those of constants and widths
+    from whole runs where `data` has such runs.
 
-    Where a set has no rows, the shipped intervals stay, but for those of the error classes that have rows.
+    Where a set has no rows, the shipped intervals of error classes without rows stay.
     """
     dies = sorted({die for t in tables for die in t.dies} & passes.keys())
     names = (data / d.folder / d.names for d in datasets() if d.names)
@@ -62,10 +62,10 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
 
 
 def _ranges(misses: Sequence[Misses], reach: Mapping[str, Any], die: str, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of intervals without a die: those of the classes that have rows over those there were before."""
+    """The table of intervals without a die: new ones for the classes with rows, and the earlier ones of all others."""
     found = {**before, **intervals(misses, reach, die)}
     known = {g for r in reach.values() for g in r["generations"]} | {*before.get("generations", ())}
-    between = before.get("between", found["between"])  # few classes tell little of what all have in common
+    between = before.get("between", found["between"])  # too few classes to derive what all have in common
     classes = {name: found[name] for name in sorted(found) if isinstance(found[name], Mapping)}
     return {"generations": sorted(known), "between": between, **classes}
 
@@ -94,7 +94,7 @@ def _of_set(
 
 
 def _by_group(found: Mapping[str, Mapping[str, float]], meaning: Mapping[str, str]) -> str:
-    """A file of constants that whole runs tell, and the same without each group of runs."""
+    """A file of constants derived from whole runs, and the same without each group of runs."""
     lines: list[str] = []
     for group, values in found.items():
         exact = {path: rounded(v) for path, v in values.items()}

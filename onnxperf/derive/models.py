@@ -1,7 +1,8 @@
-"""Constants that no kernel was measured for: least squares over all kernels of whole models that others measured.
+"""Fit constants of kernels that nobody measured alone, to times of whole models that others measured.
 
-What other kernels take, the host and the power limit stays as it is with the constants given; only the kernels of the
-family that declares the set change in the fit. Each source and family of models counts alike, however many rows it has.
+In the fit only the kernels of the family that declares the set change; the rest of a run (other kernels, host, power
+limit) keeps the time that it has with the given constants. Each group of runs (source or family of models) counts
+alike, however many rows it has.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from onnxperf.lower import Kernels
 from onnxperf.run import Run
 
 SETS = {name: wanted for name, wanted in constant_sets().items() if wanted.of_runs}
-TELLING = 0.25  # of the time of a run's kernels: at least that much has to be of the family that reads the constants
-STEP = 1e-3  # of differences, in standard deviations: a run's length has steps where a kernel's tile changes
+TELLING = 0.25  # least share of a run's kernel time that the family's kernels must have for the run to be used
+STEP = 1e-3  # of finite differences, in standard deviations of the priors: times jump where a kernel's tile changes
 
 
 @dataclass(frozen=True)
 class Told:
-    """A measured run, its prediction with the constants given, and which of its kernels read the set [n]."""
+    """A measured run, its prediction with the given constants, and which kernels depend on the set (`own`, [n])."""
 
     measured: MeasuredRun
     run: Run
@@ -39,7 +40,7 @@ class Told:
 
     @property
     def share(self) -> float:
-        """The share of the time of all kernels that these take."""
+        """The share of these kernels in the time of all kernels."""
         seconds = self.run.estimates.seconds[:, 0]
         return float(seconds[self.own].sum() / seconds.sum())
 
@@ -60,7 +61,7 @@ class Told:
 
 
 def runs(data: Path, wanted: ConstantSet, constants: Constants) -> list[Told]:
-    """The measured runs in `data` that tell of a set, each on its card."""
+    """The measured runs in `data` that a set is fitted to, each on its card."""
     found = []
     for of, measured, _ in model_runs(data):
         for r in (r for r in measured if of.constants == wanted.name and of.fitted(r)):
@@ -90,8 +91,8 @@ def fit(wanted: ConstantSet, told: Sequence[Told], without: str = "") -> dict[st
 
 
 def derive(data: Path, constants: Constants) -> dict[str, Mapping[str, Mapping[str, float]]]:
-    """The constants of each set that runs in `data` tell of: from all of them under "", and without each group in turn
-    under its name.
+    """The constants of each set that `data` has runs for: fitted to all runs under "", and without each group of runs
+    under that group's name.
     """
     found: dict[str, Mapping[str, Mapping[str, float]]] = {}
     for name, wanted in SETS.items():

@@ -1,8 +1,10 @@
-"""The weights of residuals: what measured kernels took beside the model, learned once its constants are fitted.
+"""Fit the weights of residuals (`onnxperf.latency.residuals`) by ridge regression, after a model's constants are
+fitted.
 
-Ridge regression by hats of sizes: first what all cards have in common, each counting alike, then what each card has
-beside that. Weights have normal priors around 0; the loss is the one of every fit (`onnxperf.fitting`). The share of
-a row that the model makes counts: beside it a rig may have kernels of its own inside, which take what they take.
+First the weights that all cards have in common, each card counting alike, then each card's deviations from these. The
+ridge penalty is a normal prior around 0; the loss is that of every fit (`onnxperf.fitting`), by iteratively reweighted
+least squares. A measured time may include more than the modelled kernel, such as other kernels of the benchmark, which
+residuals don't scale: so basis functions are multiplied by the modelled kernel's share of the time.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ from onnxperf.latency import Constants
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.residuals import OTHER, Residuals, as_text
 
-DRAWN = 3000  # works of a table at most
-OTHERS, OWN = (500, 0.018), (1500, 0.058)  # rows that a card counts for at most, and the prior's standard deviation
-TIMES = 4  # that rows are weighted anew: rows that are far off count less
-PROBE = 0.1  # a logarithm: what a row's share is told by
+DRAWN = 3000  # most works of a table
+OTHERS, OWN = (500, 0.018), (1500, 0.058)  # most rows that a card counts for, and the prior's standard deviation
+TIMES = 4  # iterations of reweighting, by which outliers count less
+PROBE = 0.1  # change of log(time) of the modelled kernel, to measure its share of a row by differences
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one card or of all: their hats [r, w], each times the model's share of the row; log(measured /
-    predicted) [r]; and how much each counts [r].
+    """Rows of one card or of all.
+
+    hats [r, w]: the basis functions, times the modelled kernel's share of the row; miss [r]: log(measured / predicted);
+    count [r]: the weight of each row.
     """
 
     hats: Array
@@ -37,14 +41,14 @@ class Rows:
     count: Array
 
     def counting_for(self, most: float) -> Rows:
-        """The same rows, which count for their number together, or for `most`."""
+        """The same rows with weights that sum up to their number, or to `most` if that is less."""
         return replace(self, count=self.count / self.count.sum() * min(len(self.count), most))
 
 
 def residuals(wanted: ConstantSet, tables: Sequence[Table], c: Constants, each_card: bool = True) -> dict[str, str]:
-    """The weights of all residuals of a set by dotted path: of other cards, and of each if so asked.
+    """The weights of all residuals of a set by dotted path: those for other cards and, with `each_card`, each card's.
 
-    tables: the rows that the set was fitted to; c: with the constants that came out, and no weights.
+    tables: the rows that the set was fitted to; c: the fitted constants, without weights of residuals.
     """
     return {path: w for of in wanted.residuals for path, w in _weights(wanted, of, tables, c, each_card).items()}
 
@@ -59,7 +63,7 @@ def _weights(
             continue
         drawn = thinned(mine, DRAWN)
         hats, miss, share = of.hats(drawn.works), *_missed(wanted, of, drawn, c)
-        behind = len(mine.works) / len(drawn.works)  # of each row that was drawn
+        behind = len(mine.works) / len(drawn.works)  # rows that each drawn row stands for
         for j, gpu in enumerate(drawn.gpus):
             at = np.isfinite(miss[:, j])
             found = Rows(hats[at] * share[at, j, None], miss[at, j], np.full(int(at.sum()), behind))
@@ -77,7 +81,7 @@ def _weights(
 
 
 def _missed(wanted: ConstantSet, of: Residuals, t: Table, c: Constants) -> tuple[Array, Array]:
-    """log(measured / predicted) of a table's rows, and the share of them that the model makes, both [n, g]."""
+    """log(measured / predicted) of a table's rows, and the share of the time that residuals scale, both [n, g]."""
     known, devices = kernels()[t.name], [gpu_specs.load(g) for g in t.gpus]
     inside = np.array([[known.overhead(t.rig, g, c) for g in t.gpus]])
     probe = {f"{of.path}.{OTHER}": as_text(PROBE * (np.arange(of.hats(t.works[:1]).shape[1]) == 0))}
@@ -93,7 +97,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 
 def _ridge(rows: Rows, spread: float) -> Array:
-    """The weights [w] of hats by ridge regression, rows weighted anew by the soft loss."""
+    """The weights [w] of basis functions by ridge regression, with rows reweighted for the soft loss."""
     prior = np.eye(rows.hats.shape[1]) * (SOFT / spread) ** 2
     counted, found = rows.count, np.zeros(rows.hats.shape[1])
     for _ in range(TIMES):

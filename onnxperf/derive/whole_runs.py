@@ -1,11 +1,11 @@
-"""What errs in a whole run beside its kernels and the host: `interval.run.KIND`, of each kind of run (`Run.kind`) whose
-measurements only score, or tell constants of kernels.
+"""The widths of whole runs' ranges, for each kind of run (`Run.kind`) that no host costs are fitted to.
 
-Where these err less than the ranges of their kernels and the host say, it is 0, and `interval.share.KIND` below 1 is
-what these are scaled by: kernels of one run err less alike than the sweeps that their ranges were derived from.
+`interval.run.KIND` is a half-width for errors beside those of kernels and host. It is 0 where runs err less than the
+ranges of their kernels and host say. Then `interval.share.KIND`, below 1, scales these ranges: errors of one run's
+kernels are less correlated than those of the sweeps that the kernels' ranges were derived from.
 
-Runs are predicted with constants without their own group. Each (source, model) counts alike, however many rows it has:
-rows of one model err together.
+Each run is predicted with constants derived without its group. Each (source, model) counts alike, however many rows it
+has, because errors of one model are correlated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = Mapping[str, float]  # by dotted path
 
 @dataclass(frozen=True, slots=True)
 class RunMiss:
-    """How far a run's prediction is off, and the half-width of its kernels and the host, as logarithms."""
+    """A run's log(measured / predicted), and the half-width of its kernels' and host's range, as a logarithm."""
 
     kind: str
     model: str
@@ -41,7 +41,7 @@ class RunMiss:
 def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dict[str, dict[str, float]]:
     """The widths by dotted path from all runs in `data`, under "", and without each group in turn, under its name.
 
-    apart: the constants without each group, where they are others than those given.
+    apart: by group, the constants that differ from the given ones when derived without it.
     """
     found: dict[str, dict[str, float]] = {}
     for of, measured, _ in model_runs(data):
@@ -66,8 +66,8 @@ def _missed(measured: MeasuredRun, constants: Constants) -> RunMiss:
 
 
 def widths(misses: Sequence[RunMiss]) -> tuple[float, float]:
-    """The factor on the half-widths of kernels and host, and the half-width beside, that hold COVERAGE of runs; 1 and 0
-    where there are none.
+    """The factor on the half-widths of kernels and host, and the further half-width, with which COVERAGE of the runs
+    are in range; 1 and 0 without runs.
     """
     if not misses:
         return 1.0, 0.0

@@ -1,7 +1,7 @@
 """Export the models of timm that were measured: `python -m onnxperf.export.from_timm DATA --to FOLDER` (extra `timm`).
 
-DATA holds `timm/infer_amp.csv.gz`. FOLDER gets that table and the graphs of its models, without weights, in about 15
-seconds each; graphs that are there already stay. `onnxperf validate --data FOLDER` then scores them all.
+DATA holds `timm/infer_amp.csv.gz`. That table and its models' graphs, without weights, are written to FOLDER, in about
+15 seconds a graph; existing graphs are kept. `onnxperf validate --data FOLDER` then scores all runs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from onnxperf.errors import ModelError
 TABLE = Path("timm") / "infer_amp.csv.gz"
 
 
-APART = 0.03  # of the parameters: a model with others than were measured is another one
+APART = 0.03  # largest relative difference in the number of parameters: beyond it, timm's model is not the measured one
 
 
 def graph(name: str, side: int, millions: float) -> bytes:
     """The weightless graph of a model of timm on square images, with an open batch.
 
-    Raises ModelError where the model has not as many million parameters, and what timm and `proto` do.
+    Raises ModelError where the number of parameters differs from `millions`, and whatever timm and `proto` raise.
     """
     import timm
     import torch
@@ -45,7 +45,7 @@ def graph(name: str, side: int, millions: float) -> bytes:
 @click.option("--to", type=click.Path(path_type=Path), required=True, help="Folder that table and graphs go to.")
 @click.option("--only", default="", help="Export only models with this in their name.")
 def main(data: Path, to: Path, only: str) -> None:
-    """Export what is not there yet, and say which models can't be."""
+    """Export the graphs that are not there yet, and name the models that can't be exported."""
     table = (data / TABLE).read_bytes()
     (to / TABLE).parent.mkdir(parents=True, exist_ok=True)
     (to / TABLE).write_bytes(table)

@@ -1,13 +1,14 @@
 """Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions with a bias, com.microsoft::Attention.
 
-A convolution's bias is added by a kernel of its own (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
-`fuse_conv_bias` is off). A FusedConv, which there is until 1.16, asks cuDNN for one kernel, and where that declines
-runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc): whole models
-take as long with it as without (derive/conv.md), so these kernels are what is taken to run. Until 1.12 no attention was
-fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu): the bias is broadcast to all rows before the product, a
-transposition separates the heads, a past state is put before keys and values, a product makes scores, a kernel their
-Softmax, a product weighs the values, and a transposition joins the heads again. Since 1.13 there are fused kernels for
-half precision: TensorRT's from Turing on, memory-efficient or flash ones since 1.14.
+A convolution's bias is added by a separate kernel (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
+`fuse_conv_bias` is off). A FusedConv, in releases until 1.16, asks cuDNN for one fused kernel; where cuDNN has none, it
+runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc). Assumed: these
+separate kernels run, since whole models take as long with FusedConv as without (derive/conv.md).
+
+Until 1.12 attention was not fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu). Its kernels: broadcast the
+bias to all rows; the product to queries, keys and values, on top of that; transpose to separate the heads; concatenate
+past and new keys and values; scores; softmax; the product with the values; transpose to join the heads. Since 1.13
+there are fused kernels for half precision: TensorRT's from Turing on, memory-efficient or flash attention since 1.14.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from onnxperf.fusions import common
 from onnxperf.graph import Graph
 from op_models import NHWC, Operator, Tensor
 
-#: Attribute of a kernel that belongs to the node before it: the host launches it without walking a node of its own.
+#: Attribute of a kernel that belongs to the node before it: the host launches it without the cost of another node.
 WITHIN = "within"
 FUSED_CONV = "com.microsoft::FusedConv"
 CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose", FUSED_CONV)
 
 
 def apart(graph: Graph, fused: bool = True) -> Graph:
-    """The graph with such nodes replaced by their kernels; `fused`: an Attention in half precision by the fused one."""
+    """The graph with such nodes replaced by their kernels. fused: half-precision Attention has a fused kernel."""
     return replace(graph, operators=tuple(k for o in graph.operators for k in _kernels(o, fused)))
 
 
@@ -81,7 +82,7 @@ def _attention(o: Operator, fused: bool) -> Iterator[Operator]:
         return replace(o, name=out.name, type=type, inputs=inputs, outputs=(out,), attrs=own, version=0)
 
     packed = made("qkv", batch, length, 3 * width)
-    if bias is not None and not fused:  # broadcast first: the product then adds a matrix
+    if bias is not None and not fused:  # broadcast first, since the product adds a whole matrix
         rows = made("bias", batch, length, 3 * width)
         yield kernel("Expand", rows, bias)
         bias = rows

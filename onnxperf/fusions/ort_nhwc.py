@@ -1,8 +1,8 @@
 """The layout NHWC of ONNX Runtime's CUDA provider, under its option `prefer_nhwc` (layout_transformation.cc).
 
-Operators that have an NHWC kernel get a Transpose before and one behind them. Those behind are then moved on wherever
-the TransposeOptimizer can, whether or not that saves anything by itself, so that most cancel. Stored weights are turned
-once, when a session starts.
+Operators with an NHWC kernel get a Transpose before and one after them. The TransposeOptimizer then moves those after
+them further down wherever it can, even if that saves nothing by itself, so that most cancel. Stored weights are
+transposed once, when a session starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def in_nhwc(graph: Graph) -> Graph:
 
 
 def _image(o: Operator) -> bool:
-    """Whether an operator makes one image of one."""
+    """Whether an operator reads a 4-D tensor and writes one 4-D tensor."""
     return len(o.outputs) == 1 and o.out.rank == 4 and o.present[0].rank == 4
 
 

@@ -1,6 +1,6 @@
-"""The calls of PyTorch that its exporters write as several nodes, or that they have folded away.
+"""Recover the calls of PyTorch that its exporters write as several nodes, or have folded into others.
 
-Each is a kernel, or a few, of its own; what autocast does with it depends on the call as well.
+Eager PyTorch runs each call as one kernel or a few, and autocast chooses types by the call.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from onnxperf.fusions.pattern import Match, Variable, X, op, pattern, scaled
 from onnxperf.passes.autocast import MARK
 from op_models import Operator, Tensor
 
-#: What the exporters call the bias that folding a batch norm into a convolution gives: torch.onnx.export(dynamo=True)
-#: and TorchScript's. A convolution that had a bias before is told by its result (`common.BATCH_NORM`).
+#: The name that exporters (torch.onnx.export(dynamo=True) and TorchScript's) give the bias of a convolution with a
+#: batch norm folded in. A convolution that had a bias before is recognised by its output's name (`common.BATCH_NORM`).
 FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
-#: torch.addcmul, and what torch.onnx.export(dynamo=True) calls its result.
+#: torch.addcmul, and the name that torch.onnx.export(dynamo=True) gives its result.
 ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
-#: What exporters call stored tensors that are no parameters, but were computed from some, each time a model runs.
+#: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.
 COMPUTED = re.compile(r"^(view|val|reshape|getitem|transpose|permute|mul|div|sub|add|tmp)(_\d+)?$")
 
 
 def is_parameter(t: Tensor) -> bool:
-    """Whether a stored tensor is a parameter of a module, which lies in memory as the module was told."""
+    """Whether a tensor is a parameter of a module, and so has the memory format that the module was converted to."""
     return t.kind == "weight" and not COMPUTED.match(t.name)
 
 
 @fusion("pad", anchor="Conv")
 def pad(g: Rewriter, conv: Operator) -> Fused | None:
-    """A convolution that pads one side more than the other: torch.nn.Conv2d can't, so the exporter folded a pad in."""
+    """A convolution with uneven padding: torch.nn.Conv2d can't do that, so the exporter folded a Pad into it."""
     pads, x = conv.attrs.get("pads", ()), conv.inputs[0]
     first, last = pads[: len(pads) // 2], pads[len(pads) // 2 :]
     if x is None or tuple(first) == tuple(last) or len(pads) != 2 * (x.rank - 2) or min(pads) < 0:
@@ -44,8 +44,8 @@ def pad(g: Rewriter, conv: Operator) -> Fused | None:
 
 @fusion("batch norm", anchor=("Conv", "ConvTranspose"))
 def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
-    """A convolution with a batch norm folded in: PyTorch runs both, each by itself. Of one that was not trained the
-    exporter leaves out the bias, which is zero.
+    """A convolution with a batch norm folded in: PyTorch runs the two one after the other. For an untrained batch norm
+    the exporter leaves out the bias, which is zero.
     """
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     folded = bias is None or (bias.stored and FOLDED_BIAS.search(bias.name))
@@ -71,7 +71,9 @@ SUMMAND, FACTOR = Variable("summand"), Variable("factor")
 
 @pattern("addcmul", SUMMAND + FACTOR * X, start="Mul")
 def addcmul(m: Match) -> Fused | None:
-    """summand + factor x in one kernel, which exporters name after the call; a user's own sum has another name."""
+    """summand + factor x in one kernel. The exporter names the result after the call; a user's own sum has another
+    name.
+    """
     return m.fused(ADDCMUL, (m[SUMMAND], m[FACTOR], m[X])) if ADDCMUL_NAME.match(m.root.out.name) else None
 
 
@@ -82,7 +84,7 @@ ROWS = op.Reshape(NORM, ...)
 
 @pattern("group_norm", ROWS * SCALE + SHIFT, start="InstanceNormalization")
 def group_norm(m: Match) -> Fused | Miss:
-    """Images whose groups of channels are laid out as rows, normalised, scaled and shifted by channel."""
+    """Group normalisation: an InstanceNormalization over groups of channels, then scale and shift by channel."""
     x, groups = m[X], m[GROUPED].out
     if m.root.out.shape != x.shape or groups.rank != 3 or x.rank < 3:
         return Miss("the rows are not groups of channels of one image", m.root.nodes)
@@ -97,7 +99,7 @@ ATTENTION = op.MatMul(op.Softmax(SCORES | SCORES + MASK), V)
 
 @pattern("scaled_dot_product_attention", ATTENTION, start="Softmax")
 def attention(m: Match) -> Fused | None:
-    """softmax(a q (a k)^T + mask) v: both operands scaled by the same number, as no one writes it by hand."""
+    """softmax(a q (a k)^T + mask) v. The exporter scales both q and k by a; hand-written code does not."""
     q_scaled, k_scaled = m.g.made_by(m[Q], "Mul"), m.g.made_by(m[K], "Mul")
     q, k = scaled(q_scaled), scaled(k_scaled)
     if q_scaled is None or k_scaled is None or q is None or k is None or q[1] != k[1] or m[V].rank != 4:
@@ -112,7 +114,7 @@ def attention(m: Match) -> Fused | None:
 
 
 def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tensor | None, tuple[Operator, ...]]:
-    """The keys of such a shape behind a Transpose, which exporters put between two Reshapes, and these views."""
+    """The keys of this shape before the Transpose (exporters put it between two Reshapes), and the views in between."""
     views: list[Operator] = []
     while (o := g.made_by(t, "Reshape", "Transpose")) is not None:
         views.insert(0, o)
@@ -124,9 +126,9 @@ def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tenso
 
 @fusion("layer's matrix", anchor=("MatMul", "Gemm"))
 def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
-    """A product with a layer's matrix, which torch.nn.Linear keeps as outputs x inputs and cuBLAS reads transposed.
+    """A product with a linear layer's weight, stored as outputs x inputs by torch.nn.Linear and transposed by cuBLAS.
 
-    Exporters turn the matrix round and write a MatMul. A Gemm on two axes is written as it was called, addmm or linear.
+    Exporters transpose the weight and write a MatMul. A Gemm of a 2-D input stays as exported: addmm or linear.
     """
     x, w = o.inputs[:2]
     if x is None or w is None or not w.stored or w.rank != 2 or o.attrs.get("transB"):

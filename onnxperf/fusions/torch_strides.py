@@ -1,4 +1,4 @@
-"""Strides, in elements: what PyTorch sees as a view, and how what it computes lies in memory.
+"""Strides in elements: which reshapes PyTorch does as views, and the memory layout of what it computes.
 
 The rules are those of torch.Tensor.view, c10/core/MemoryFormat.h, TensorIterator and torch.matmul.
 """
@@ -9,7 +9,7 @@ from math import prod
 
 from op_models import Operator, Tensor
 
-#: An attribute of a copy: how many elements lie together both where it reads and where it writes.
+#: An attribute of a copy: how many elements are contiguous both where it reads and where it writes.
 RUN = "run"
 Shape = tuple[int, ...]
 Strides = tuple[int, ...]
@@ -21,18 +21,18 @@ def contiguous(shape: Shape) -> Strides:
 
 
 def channels_last(shape: Shape) -> Strides:
-    """The strides of images [N, C, H, W] that lie as [N, H, W, C]."""
+    """The strides of an [N, C, H, W] tensor stored in the order [N, H, W, C]."""
     _, channels, height, width = shape
     return height * width * channels, 1, width * channels, channels
 
 
 def lies(shape: Shape, strides: Strides, wanted: Strides) -> bool:
-    """Whether memory is as `wanted` along all axes longer than one: the strides of others mean nothing."""
+    """Whether strides equal `wanted` on all axes longer than one; on others they have no meaning."""
     return all(a == b for d, a, b in zip(shape, strides, wanted, strict=True) if d != 1)
 
 
 def suggests_last(shape: Shape, strides: Strides) -> bool:
-    """Whether torch takes images as channels_last, with gaps or without; where both orders fit they are not."""
+    """Whether torch takes a tensor as channels_last, with gaps or without; not if it is contiguous in NCHW as well."""
     if len(shape) != 4 or not strides[1]:
         return False
     least = 0
@@ -44,7 +44,7 @@ def suggests_last(shape: Shape, strides: Strides) -> bool:
 
 
 def dense(shape: Shape, strides: Strides) -> Strides:
-    """The strides of what an elementwise kernel makes: its operand's order of axes, without gaps."""
+    """The strides of an elementwise kernel's output: its operand's order of axes, without gaps."""
     if _is_dense(shape, strides):
         return strides
     if not all(s or d == 1 for d, s in zip(shape, strides, strict=True)):
@@ -56,7 +56,7 @@ def dense(shape: Shape, strides: Strides) -> Strides:
 
 
 def _is_dense(shape: Shape, strides: Strides) -> bool:
-    """Whether elements fill their memory, in whatever order of axes."""
+    """Whether elements fill their memory without gaps, in any order of axes."""
     step = 1
     for stride, size in sorted((s, d) for d, s in zip(shape, strides, strict=True) if d != 1):
         if stride != step:
@@ -66,7 +66,7 @@ def _is_dense(shape: Shape, strides: Strides) -> bool:
 
 
 def run(shape: Shape, strides: Strides, wanted: Strides) -> int:
-    """How many elements lie together both as they are and as `wanted`, a dense order."""
+    """How many elements in a row are contiguous both with `strides` and with the dense strides `wanted`."""
     length = 1
     for step, stride, size in sorted((w, s, d) for d, s, w in zip(shape, strides, wanted, strict=True) if d != 1):
         if stride != step:
@@ -76,7 +76,7 @@ def run(shape: Shape, strides: Strides, wanted: Strides) -> int:
 
 
 def view(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
-    """The strides with which memory can be seen under a new shape; None where only a copy can.
+    """The strides of a view with a new shape; None where that needs a copy.
 
     Axes that follow each other without gaps merge into chunks; every chunk must split evenly into new axes
     (the rule behind torch.Tensor.view).

@@ -19,12 +19,12 @@ from op_models.core import VECTOR_PIPES
 
 Sizes = list[list[int]]
 
-#: FLOPs of 8 bits that the tensor cores of an SM do in a clock, by compute capability, where some cards may do only
-#: a part of it: H20's are H100's, held to a quarter (NVIDIA, H100 architecture white paper).
+#: 8-bit FLOPs that the tensor cores of an SM can do in a clock, by compute capability, where some cards are held to a
+#: part of that: H20 has H100's tensor cores at a quarter of their rate (NVIDIA, H100 architecture white paper).
 BUILT = {(9, 0): 8192}
 
-#: Where a card lacks a pipe, its work runs on this one. Products of FP16 sum up in FP32: without tensor cores they run
-#: at FP32's rate, also where the vector units have twice that for FP16 (P100: DeepBench's products with FP16 inputs).
+#: Where a card lacks a pipe, its work runs on this one. FP16 products accumulate in FP32: without tensor cores they run
+#: at FP32's rate, even where vector FP16 is twice as fast (P100: DeepBench's products with FP16 inputs).
 FALLBACK = {
     "fp64": "fp32", "fp16": "fp32", "tensor_tf32": "fp32",
     "tensor_bf16": "fp32", "tensor_fp16": "fp32", "tensor_fp8": "tensor_fp16",
@@ -44,9 +44,9 @@ def pipe_on(device: Device, pipe: str) -> str:
 def streaming(device: Device, dram: Mapping[str, Any]) -> float:
     """The share of the datasheet's DRAM bandwidth that plain copies reach.
 
-    dram: the constants of that name. `early` holds up to Pascal, for Turing's GDDR, and where ECC takes part of the
-    bandwidth; `late` for HBM from Volta on and everything else from Ampere on. Kinds of memory whose measured copies
-    differ from that have a factor of their own (`own`).
+    dram: the constants of that name. `early` is for cards up to Pascal, for GDDR on Turing, and where ECC takes part of
+    the bandwidth; `late` for HBM from Volta on and all other memory from Ampere on; `shared` for LPDDR. Kinds of memory
+    whose measured copies differ from these have a factor of their own (`own`).
     """
     major, kind = device.capability[0], device.memory_kind
     late = (major >= 8 or (major == 7 and kind.startswith("HBM"))) and not device.inline_ecc
@@ -55,9 +55,10 @@ def streaming(device: Device, dram: Mapping[str, Any]) -> float:
 
 
 def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
-    """What a library has for a compute capability, from a table by capability ("cc75").
+    """The entry for a compute capability of a table by capability ("cc75"), such as the tiles that a library has there.
 
-    That of the very capability, else of the nearest one of its generation, else of the nearest one before it.
+    Without one: that of the nearest capability of the same generation, else of the nearest earlier one, else of the
+    nearest.
     """
     wanted = 10 * capability[0] + capability[1]
     known = sorted(int(name[2:]) for name, sizes in table.items() if sizes)
@@ -67,7 +68,7 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
 
 
 def at_own_clock(device: Device, constants: Constants) -> Device:
-    """The card at the clock that it holds where neither power nor heat limits it: desktop boards exceed their boost."""
+    """The card at its clock without power and heat limits, which on desktop boards is above the published boost."""
     factor = constants.clock["beyond_boost"] if device.exceeds_boost else 1.0
     return clocked(device, factor, factor) if factor != 1 else device
 
@@ -75,11 +76,11 @@ def at_own_clock(device: Device, constants: Constants) -> Device:
 class Cards:
     """The figures of g devices of one kind as arrays [1, g] in SI units, with the constants of estimates on them.
 
-    compute, memory, launch, power: factors on these terms that calibration found on the very device. l2_near: bytes of
-    one partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: `bandwidth`, more for a kind of
-    memory that is read at a larger share of it than others. l2_Bps: what L2 can give all SMs; l2_share:
-    the share of it that kernels which stream through it reach. schedulers: of a warp a clock, in each SM; issue:
-    instructions of threads a second. major: of the compute capability. start_s: the start and drain of a kernel.
+    compute, memory, launch, power: factors on these terms, from calibration on this device. l2_near: bytes of one
+    partition of L2. dram: the share of `bandwidth` that copies reach; read_Bps: `bandwidth`, times a factor for kinds
+    of memory that are read at a larger share of it. l2_Bps: L2's peak rate to all SMs together; l2_share: the share of
+    it that streaming kernels reach. schedulers: warp schedulers an SM; issue: thread instructions a second. major: of
+    the compute capability. start_s: the start and drain of a kernel.
 
     Raises ValueError where cards and processors are mixed: their models differ.
     """
@@ -125,7 +126,7 @@ class Cards:
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
 
     def having(self, values: Mapping[str, Any]) -> Cards:
-        """The devices with other constants of kernels' models at dotted paths; their own figures stay."""
+        """The same devices with other constants at dotted paths; arrays made from the old ones stay as they are."""
         changed = copy(self)
         changed.constants = self.constants.having(values)
         return changed
@@ -136,10 +137,10 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
 
     def whole_rate(self, pipes: Sequence[str]) -> Array:
-        """FLOP/s [n, g] of each kernel's pipe as the unit is built: GeForce cards run it at half where it sums in FP32,
-        and cards made for export do a part of what their SM has (`BUILT`).
+        """FLOP/s [n, g] of each kernel's pipe at the full rate of the hardware.
 
-        GeForce's INT8 is not held back: units of 16 bits do half of its rate, TF32 a quarter.
+        GeForce cards are held to half of it where they accumulate in FP32, cards for export to a part of it (`BUILT`).
+        It follows from INT8, which GeForce cards run at the full rate: FP16 and BF16 do half of that, TF32 a quarter.
         """
         share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
@@ -153,8 +154,8 @@ class Cards:
         return np.array([rows[p] for p in pipes], dtype=bool).reshape(len(pipes), len(self.devices))
 
     def tensor_class(self) -> list[str]:
-        """How each card's tensor cores are driven: by mma.sync, on SMs of 64 lanes, of 128 or of workstations'
-        Blackwell, by wgmma, or by tcgen05.
+        """The instructions that drive each card's tensor cores: wgmma, tcgen05, or mma.sync, which has a class each for
+        SMs of 64 lanes, of 128 lanes, and of Blackwell workstation cards (compute capability 12).
         """
         kinds = {(9, 0): "wgmma", (10, 0): "tcgen05", (10, 3): "tcgen05", (11, 0): "tcgen05"}
         kinds |= {(12, 0): "mma_120", (12, 1): "mma_120"}
@@ -164,9 +165,9 @@ class Cards:
 class Works:
     """n works of one size type: every quantity is a column [n, 1], and the rates of their pipes on g devices [n, g].
 
-    each: the works themselves; read, written, weights, bytes: bytes; width: bytes of an element, half a one at least;
-    matrix, vector: FLOPs; executed: matrix FLOPs without the tiles that a causal mask hides; rate, vector_rate: FLOP/s
-    of the pipes for these. The numbers of the size type are columns under their names: `works["rows"]`.
+    each: the works themselves; read, written, weights, bytes: bytes; width: bytes of an element, at least 0.5; matrix,
+    vector: FLOPs; executed: matrix FLOPs without those that a causal mask skips; rate, vector_rate: FLOP/s of the pipes
+    for these. The numbers of the size type are columns under their names: `works["rows"]`.
     """
 
     def __init__(self, works: Sequence[Work], cards: Cards):

@@ -27,8 +27,9 @@ MOST_WARPS = 8  # of a block of these kernels
 class Shape(NamedTuple):
     """A convolution as columns [n, 1].
 
-    cin, cout: channels of one group; out: positions out of an image; taps: elements of the filter; k: products that an
-    output sums up; x_bytes, w_bytes: of the image and the filter. transformable: stride 1, one group, sums in FP32.
+    cin, cout: channels of one group; out: output positions of an image; taps: positions of the filter; k: products
+    summed into an output; x_bytes, w_bytes: of the image and the filter. transformable: whether a transform can do it:
+    forward, stride 1, one group, accumulation in FP32.
     """
 
     images: Array
@@ -49,10 +50,10 @@ class Shape(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """An algorithm that multiplies in another basis.
+    """A Winograd or Fourier algorithm: elementwise products in a transformed basis.
 
-    points: products of a tile; flops: of one product; width: bytes of a number (complex: 8); outputs [n, 1]: the side
-    of a tile of the result; open_to [n, 1] or [n, g]: the works that it can do.
+    points: products of a tile for each pair of channels; flops: of one multiply-add; width: bytes of a number (complex:
+    8); outputs [n, 1]: the side of an output tile; open_to [n, 1] or [n, g]: whether it can do the work.
     """
 
     name: str
@@ -83,10 +84,10 @@ def cuda_core_algorithms(works: Works, s: Shape, cards: Cards) -> Iterator[Kerne
 
 
 def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
-    """1x1 filters with stride 1 by the library of products, which has smaller tiles and splits k.
+    """1x1 filters with stride 1 as a cuBLAS product, which has smaller tiles and split-K.
 
-    For each image and group channels out x positions, the image as it lies being the second operand: so not where
-    channels lie last, where TensorRT's times show its own kernels.
+    For each image and group: output channels x positions, with the NCHW image as the second operand. Not in NHWC, where
+    TensorRT's times show kernels of its own.
     """
     found = cuda_cores(works, Product(s.images * s.groups, s.cout, s.out, s.k), cards)
     open_to = (s.taps == 1) & (works["stride"] == 1) & (works["last"] == 0)
@@ -105,11 +106,12 @@ def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
 
 
 def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
-    """The product without a matrix of its operand: the image is gathered tap by tap, mostly from caches.
+    """Implicit GEMM: the image is gathered tap by tap, mostly from caches, without an im2col matrix in memory.
 
-    A block has 128 positions by 32, 64 or 128 channels. Each column of blocks sweeps the image again, from DRAM where
-    L2 does not hold it. Where channels lie last, kernels of several slices have as many times the warps: each slice
-    walks a part of k, so that few blocks hide their latency (`volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_nhwc`).
+    A block computes 128 positions by 32, 64 or 128 channels. Each column of blocks reads the image again, from DRAM
+    where L2 does not hold it. In NHWC there are also sliced-K kernels
+    (`volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_nhwc`): a block has several times the warps, each slice of which sums
+    a part of k, so that few blocks hide their latency.
     """
     coef, rows = cards.constants.convolution, 128
     for columns in coef["columns"]:
@@ -128,9 +130,10 @@ def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
 
 
 def fused_winograd(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
-    """Winograd's F(2x2, 3x3) in one kernel: 16 products for 36, 32 tiles of 2x2 outputs by 32 channels a block.
+    """Winograd's F(2x2, 3x3) in one kernel: 16 products instead of 36. A block does 32 tiles of 2x2 by 32 channels.
 
-    The 32 tiles lie in images x rows x columns as the library has kernels for; what does not fit at borders is wasted.
+    The library has kernels for some arrangements of the 32 tiles as images x rows x columns; tiles beyond the border
+    are wasted.
     """
     open_to = s.transformable & (s.taps == 9)
     if not open_to.any():
@@ -155,10 +158,10 @@ def fused_winograd(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms
 
 
 def transformed(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
-    """Products in another basis, on every tile that the library has for them.
+    """Winograd and Fourier algorithms in four kernels, with every tile that the library has for their products.
 
-    Three kernels transform the image, the filter and the result, through DRAM where L2 does not hold them; between
-    them runs one product for each point of a tile: tiles x channels in x channels out.
+    Three kernels transform the image, the filter and the result, through DRAM where L2 does not hold them. The fourth
+    is a batched product: for each point of a tile, tiles x input channels by input channels x output channels.
     """
     if not (s.transformable & (s.taps >= 9)).any():
         return
@@ -188,7 +191,9 @@ def transformed(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
 
 
 def _transforms(s: Shape, cards: Cards) -> tuple[Transform, ...]:
-    """Winograd's F(4x4, 3x3) and F(5x5, 5x5), Fourier transforms of 16x16 and 32x32 tiles: half of them by symmetry."""
+    """Winograd's F(4x4, 3x3) and F(5x5, 5x5), and Fourier transforms of 16x16 and 32x32 tiles, of whose points only
+    half are computed: transforms of real numbers are symmetric.
+    """
     reach = np.sqrt(s.taps)
     square = s.transformable & (reach == np.floor(reach))
     return (
@@ -207,10 +212,10 @@ def _product_tiles(cards: Cards) -> list[tuple[int, int, Array]]:
 
 
 def blocks(number: Array, flops: Array, warps: float, works: Works, cards: Cards) -> tuple[Array, Array]:
-    """Seconds of `number` blocks of so many FLOPs and warps each, in waves over the SMs; and waves: blocks / SMs.
+    """Seconds of `number` blocks with so many FLOPs and warps each, and waves = blocks / SMs.
 
-    counted waves x (FLOPs / (rate of an SM x share of latency that its warps hide) + prologue / resident blocks), 16
-    warps being resident on an SM. A partial last wave is counted as part of a full one by the factor alpha.
+    seconds = counted waves x (FLOPs / (rate of an SM x share of latency that its warps hide) + prologue / resident
+    blocks), with 16 warps resident on an SM. `alpha` says how much a partial last wave counts as a full one.
     """
     coef = cards.constants.convolution
     waves = number / cards.sms
@@ -223,25 +228,25 @@ def blocks(number: Array, flops: Array, warps: float, works: Works, cards: Cards
 
 
 def _small_tile_loss(rows: int, columns: int, cycles: float, cards: Cards) -> float:
-    """Cycles for each that the lanes would need: those of the algorithm, and `kappa` more for small tiles' loads."""
+    """Cycles over those at peak FLOP/s: the algorithm's `cycles`, times a loss by `kappa` for loads of small tiles."""
     return float(cycles * (1 + 32 * cards.constants.convolution["kappa"] * (1 / rows + 1 / columns)))
 
 
 def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards) -> Array:
-    """Seconds in which L2 feeds `number` blocks with their operands, `width` bytes an element."""
+    """Seconds that L2 takes to feed the operands of `number` blocks, `width` bytes an element."""
     nbytes = width * number * (rows + columns) * k
     return np.asarray(nbytes / (cards.l2_Bps * cards.constants.l2["achieved"]) * cards.memory)
 
 
 def stream_s(nbytes: Array, cards: Cards) -> Array:
-    """Seconds of so many bytes through DRAM, or L2 where it holds them."""
+    """Seconds to move so many bytes through DRAM, or through L2 where it holds them."""
     return traffic(nbytes, cards, cards.constants.pointwise["norm"])[0]
 
 
 def _swept_s(works: Works, s: Shape, cards: Cards, sweeps: Array) -> Array:
     """Seconds of DRAM traffic where each column of blocks reads the image again.
 
-    Of every sweep behind the first, the share image / (image + L2) comes from DRAM, by the factor `restream`.
+    Of every read after the first, the share `restream` x image / (image + L2) comes from DRAM.
     """
     miss = s.x_bytes / (s.x_bytes + cards.l2)
     nbytes = works.bytes + cards.constants.convolution["restream"] * miss * (sweeps - 1) * s.x_bytes
@@ -253,7 +258,7 @@ def _terms(
     memory: Array, waves: Array, open_to: Array, transform_s: Array | float = 0.0, kernels: int = 1,
     workspace: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
-    """The terms of one algorithm: pnorm(compute, memory) of its product, transforms before and behind it, launches."""
+    """The terms of one algorithm: pnorm(compute, memory) of its product, plus its transforms and kernel launches."""
     coef = cards.constants.convolution
     launch = kernels * cards.constants.launch["kernel_s"] * cards.launch
     seconds = pnorm(compute, memory, p=coef["norm"]) + transform_s + launch

@@ -1,10 +1,10 @@
-"""What a latency model misses on a card by the sizes of kernels: a table learned from measured kernels.
+"""Residual errors of a latency model as a function of a kernel's sizes, for each card, learned from measured kernels.
 
-A library picks one of its kernels by the sizes of the work and by the card. No form of ours has its lists, but measured
-kernels tell what the choice costs: log(measured / predicted) = sum of weights x hats. Hats are tents over the knots
-of one size, or of two at once, so that the sum is bilinear in the logarithms of every two sizes between knots, and
-constant beyond them. Each card with rows has weights of its own. Forms that were tried: derive/tensor.md and
-derive/attention.md; derived by derive/residuals.py.
+A library picks one of its kernels by the sizes of the work and by the card. The formulas don't know these choices, so
+their error is learned: log(measured / predicted) = sum of weights x basis functions. The basis is piecewise linear: hat
+functions of the logarithm of one size, and products of the hat functions of two sizes. The sum is thus bilinear between
+knots, and constant beyond the outermost knots. Each card with rows has its own weights, fitted by ridge regression
+(derive/residuals.py). Forms that were tried: derive/tensor.md and derive/attention.md.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from onnxperf.latency.cards import Cards
 from onnxperf.latency.terms import BOUNDS, Array, KernelTerms
 from op_models import Work
 
-SAME_WIDTH = 1.1  # datasheets round clocks
-PER_MILLE = 1e-3  # weights ship as whole numbers
+SAME_WIDTH = 1.1  # largest ratio of FLOPs a clock and SM that counts as equal: datasheets round clocks
+PER_MILLE = 1e-3  # unit of the weights, which ship as whole numbers
 OTHER = "other"  # the name of the weights for cards without rows
 
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Kernels whose residuals one table holds.
+    """The kernels that share one table of residuals, and the table's axes.
 
-    path: of the constants that hold the weights: a text (`as_text`) for each card with rows, and one for others. knots:
-    of each size, as the binary logarithm; holds: whether a work is one of these kernels; sizes: the place of works [n]
-    on each axis, [n, axes].
+    path: dotted path of the constants that hold the weights: a text (`as_text`) for each card with rows, and one for
+    other cards. knots: of each axis, mostly log2 of a size. holds: whether a work is one of these kernels. sizes: the
+    coordinates of works [n] on the axes, [n, axes].
     """
 
     path: str
@@ -42,16 +42,16 @@ class Residuals:
     sizes: Callable[[Sequence[Work]], Array]
 
     def hats(self, works: Sequence[Work]) -> Array:
-        """How much of each weight counts for works [n], [n, weights]: 1, the tents of each size, those of each pair."""
+        """The basis functions at works [n], [n, weights]: 1, the hat functions of each axis, products of two axes'."""
         places = self.sizes(works)
         tents = [_tents(places[:, i], np.array(knots)) for i, knots in enumerate(self.knots)]
         pairs = [(a[:, :, None] * b[:, None, :]).reshape(len(works), -1) for a, b in combinations(tents, 2)]
         return np.concatenate([np.ones((len(works), 1)), *tents, *pairs], axis=1)
 
     def factors(self, works: Sequence[Work], cards: Cards, table: Mapping[str, str]) -> Array:
-        """The factors [n, g] on what a model makes of works, 1 for those that are no such kernels.
+        """Measured over predicted time of works, [n, g]; 1 for works that are not such kernels.
 
-        table: the weights, as the constants have them at `path`.
+        table: the weights by card, as the constants have them at `path`.
         """
         found = np.ones((len(works), len(cards.devices)))
         members = np.flatnonzero([self.holds(w) for w in works])
@@ -64,8 +64,9 @@ class Residuals:
 
 
 def weights_for(device: Device, table: Mapping[str, str]) -> Array:
-    """A card's own weights; where it has none, the mean of those of cards with the same SMs, else those of other cards;
-    none [0] where the table is empty.
+    """A card's own weights; without them the mean over cards with the same SMs; else the weights for other cards.
+
+    An empty array where the table is empty.
     """
     if own := table.get(device.id):
         return _numbers(own)
@@ -74,8 +75,8 @@ def weights_for(device: Device, table: Mapping[str, str]) -> Array:
 
 
 def _same_sms(one: Device, other: Device) -> bool:
-    """Whether cards have one compute capability, by which libraries choose kernels, and tensor cores of one width:
-    those of GeForce cards and of slowed-down ones are narrower.
+    """Whether cards have the same compute capability, by which libraries choose kernels, and the same FLOPs a clock and
+    SM on tensor cores: GeForce cards and those held back for export have fewer.
     """
     widths = [d.dense_flops.get("tensor_fp16", 0.0) / (d.sms * d.tensor_hz) for d in (one, other)]
     return one.capability == other.capability and max(widths) <= SAME_WIDTH * min(widths)
@@ -87,13 +88,13 @@ def _numbers(weights: str) -> Array:
 
 
 def as_text(weights: Array) -> str:
-    """Weights as constants hold them: whole thousandths in one text, which loads much faster than a list."""
+    """Weights as the constants hold them: whole thousandths in one string, which loads much faster than a list."""
     return " ".join(str(int(w)) for w in np.round(weights / PER_MILLE))
 
 
 def scaled(terms: KernelTerms, factors: Array) -> KernelTerms:
-    """Every time of the terms by factors [n, g], and with it the energy of arithmetic: rows at the power limit tell
-    factors on what they take there. A detail names them where somebody asks.
+    """The terms with every time, and the energy of arithmetic, multiplied by factors [n, g]. The energy too, since rows
+    at the power limit measured the factor on their time at that limit. `detail` has the inverse where there is one.
     """
     times = {f: getattr(terms, f) * factors for f in (*BOUNDS, "seconds", "executed_share")}
     if terms.detail and (factors != 1).any():
@@ -102,7 +103,7 @@ def scaled(terms: KernelTerms, factors: Array) -> KernelTerms:
 
 
 def _tents(places: Array, knots: Array) -> Array:
-    """The share of each knot at places [n], linear between knots, [n, knots]."""
+    """The hat function of each knot at coordinates [n]: 1 at its knot, linear to 0 at the next, [n, knots]."""
     at = np.clip(places, knots[0], knots[-1])
     before = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     share = (at - knots[before]) / (knots[before + 1] - knots[before])

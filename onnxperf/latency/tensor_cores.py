@@ -15,11 +15,11 @@ import numpy as np
 from onnxperf.latency.cards import Cards, Works, pipe_on
 from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
 
-#: Whose factors a pipe's products take, where measurements tell any.
+#: The entry of `tensor_gemm.types` whose factors a pipe's products take, where any were measured.
 TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
-#: Types whose operands threads copy to shared memory on every card, also where others have an engine for that.
+#: Types whose operands are copied to shared memory by threads on every card, even on those with TMA.
 BY_THREADS = ("sq", "int8_wo", "int4_wo")
-STEP_BYTES = 128  # of k that a block walks at once
+STEP_BYTES = 128  # of k in one iteration of a block's main loop
 SUM_BYTES = 4  # of a partial sum, in FP32
 
 
@@ -37,14 +37,14 @@ class Product(NamedTuple):
 
 
 class Driving(NamedTuple):
-    """How each card drives its tensor cores, each [1, g].
+    """Constants by how each card drives and feeds its tensor cores, each [1, g].
 
     rate, extra_k, start: factors on the constants `rate`, `extra_k` and `start_cycles`, by the instructions that drive
-    them (mma.sync, wgmma, tcgen05). The other fields depend on how operands come to an SM: threads copy them or, from
-    Hopper on, its own engine loads them in bulk. feed: the rate at which they come, as a multiple of an SM's part of
-    L2's rate. step_cycles: clocks of a step of STEP_BYTES along k. partial: how much of a partial last wave counts as a
-    full one; less where blocks persist and take the next tile. l2: the share of L2's streaming rate that the whole
-    kernel reaches. split_s: seconds that adding up partial results takes.
+    the tensor cores (mma.sync, wgmma, tcgen05). The other fields depend on how operands reach an SM: threads copy them
+    or, from Hopper on, its TMA loads them in bulk. feed: the rate at which they arrive, over an SM's part of L2's
+    streaming rate. step_cycles: clocks of STEP_BYTES along k. partial: how much a partial last wave counts as a full
+    one, less where persistent blocks take the next tile. l2: the share of L2's streaming rate that the whole kernel
+    reaches. split_s: seconds to add up the partial sums of split-K.
     """
 
     rate: Array
@@ -58,11 +58,11 @@ class Driving(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What the type of the operands changes in a product.
+    """What depends on the type of a product's operands.
 
-    bits [n, 1]: of a stored weight. The others are [n, g]. rate, extra_k, step_cycles: factors; splits: parts of k at
-    most. by_threads: whether threads copy the operands on every card (BY_THREADS). few_rows: whether a kernel for few
-    rows does the product, which such types have: its parts of k need no other sum.
+    bits [n, 1]: of a stored weight. The others are [n, g]. rate, extra_k, step_cycles: factors; splits: most parts of
+    k. by_threads: whether threads copy the operands on every card (BY_THREADS). few_rows: whether a kernel for few rows
+    runs, which the types in BY_THREADS have; its split-K needs no extra summation.
     """
 
     bits: Array
@@ -92,8 +92,8 @@ class Tiling(NamedTuple):
 class Block(NamedTuple):
     """How long one block takes, [split, tile, n, g] but for `pipe` [n, g].
 
-    pipe: the share of the unit's rate that is sustained inside a tile. arithmetic_s: with start and result of the
-    tile. seconds: with what its operands take to arrive.
+    pipe: the share of the tensor cores' rate that is sustained inside a tile. arithmetic_s: arithmetic, with prologue
+    and epilogue of the tile. seconds: that joined with the loading of its operands.
     """
 
     pipe: Array
@@ -102,10 +102,10 @@ class Block(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a kernel moves, arrays that broadcast to [split, tile, n, g].
+    """The memory traffic of a kernel, arrays that broadcast to [split, tile, n, g].
 
-    dram_bytes, dram_s: what DRAM takes; l2_s: what L2 takes; seconds: both together. store_s: the part of writing the
-    result that nothing hides. partial_bytes: of partial sums, written and read.
+    dram_bytes, dram_s: of DRAM; l2_s: of L2; seconds: both joined. store_s: the part of writing the result that is not
+    hidden. partial_bytes: of the partial sums of split-K, written and read.
     """
 
     dram_bytes: Array
@@ -117,10 +117,10 @@ class Traffic(NamedTuple):
 
 
 def tensor_cores(works: Works, p: Product, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Products on tensor cores, each cut into the blocks that are fastest.
+    """Products on tensor cores, each with the tile and split-K that are fastest.
 
-    seconds = launch + pnorm(counted waves x seconds of a block, memory traffic) + store. A partial last wave is
-    counted as a full one by the factor `partial`, and the rest of it by its blocks.
+    seconds = launch + pnorm(counted waves x seconds of a block, memory traffic) + store.
+    counted waves = `partial` ceil(waves) + (1 - `partial`) max(1, waves), with waves = blocks / SMs.
 
     dram_share [n, g]: the share of the model's weights found in DRAM.
     """
@@ -151,7 +151,7 @@ def tensor_cores(works: Works, p: Product, cards: Cards, dram_share: Array) -> K
 
 
 def _driving(cards: Cards) -> Driving:
-    """The constants of each card's class and of what loads its operands, as arrays [1, g]."""
+    """The constants of each card's class of tensor cores, and of how its operands are loaded, as arrays [1, g]."""
     classes = [cards.constants.tensor_class[name] for name in cards.tensor_class()]
     loads = [cards.constants.tensor_loads[x["loads"]] for x in classes]
     fed = [np.array([[x[name] for x in loads]]) for name in ("feed", "step_cycles", "wave", "l2", "split_s")]
@@ -160,9 +160,9 @@ def _driving(cards: Cards) -> Driving:
 
 
 def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -> Operands:
-    """What the types of the operands change.
+    """The factors of each product's operand types.
 
-    Weights stored in fewer bits than the pipe multiplies are unpacked by the kernel: its vector FLOPs show that.
+    Weights stored in fewer bits than the pipe multiplies are unpacked by the kernel; its vector FLOPs reveal that.
     """
     bits, types = types_of(works, p, cards)
     by_threads = np.isin(types, BY_THREADS)
@@ -172,8 +172,8 @@ def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -
 
 
 def types_of(works: Works, p: Product, cards: Cards) -> tuple[Array, Array]:
-    """The bits of a stored weight [n, 1], and whose factors each product takes on each card [n, g], among
-    `tensor_gemm.types`.
+    """The bits of a stored weight [n, 1], and the name in `tensor_gemm.types` whose factors each product takes on each
+    card [n, g].
     """
     product = "tb" in works.fields  # a plain one, no convolution
     unpacked = product & (works.weights > 0) & (works.vector >= 2 * p.n * p.k)
@@ -185,7 +185,9 @@ def types_of(works: Works, p: Product, cards: Cards) -> tuple[Array, Array]:
 
 
 def _type(pipe: str, packed: int) -> str:
-    """Whose factors a product takes, from the pipe that runs it and the bits of a weight unpacked on the way, or 0."""
+    """The name in `tensor_gemm.types` for the pipe that runs a product. packed: bits of a weight that the kernel
+    unpacks, 0 for none.
+    """
     return f"int{packed}_wo" if packed and pipe in ("tensor_fp16", "tensor_bf16") else TYPES.get(pipe, "half")
 
 
@@ -204,11 +206,11 @@ def _type_factors(types: Array, few_rows: Array, cards: Cards, coef: Mapping[str
 
 
 def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, Any]) -> Tiling:
-    """All tiles, each with k whole and with k split.
+    """All tiles, each without and with split-K.
 
-    tiles = batch ceil(m / rows) ceil(n / columns). k is split in a power of two of parts, as many as let the blocks
-    fill `fill` waves, but no more than `splits` and than most_splits [n, g], nor into parts of fewer than `part`
-    elements. Sides of tiles are those of the constants, [tile, 2] for all cards or [tile, 2, g].
+    tiles = batch ceil(m / rows) ceil(n / columns). The number of parts of k is the largest power of two with which the
+    blocks fill no more than `fill` waves, at most `splits` and most_splits [n, g], with at least `part` elements of k
+    in each. The tiles' sides in the constants are [tile, 2] for all cards or [tile, 2, g].
     """
     sides = np.array(coef["tiles"], dtype=float)
     sides = sides.reshape(*sides.shape[:2], -1)
@@ -221,12 +223,12 @@ def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, An
 
 
 def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards: Cards) -> Block:
-    """Seconds of a block: pnorm of its arithmetic, of its operands' way to the SM, and of the steps along k.
+    """Seconds of a block: pnorm(arithmetic, feed, steps).
 
-    arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / that of its units): `extra_k` is what
-    start and result of a tile cost, as if k were longer. What arithmetic loses does not grow where a card halves its
-    peak (`Cards.whole_rate`). feed = bytes of rows and columns / what L2 feeds an SM. steps = STEP_BYTES of k after
-    each other, `step_cycles` each.
+    arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / its full rate): prologue and epilogue of
+    a tile cost as much as `extra_k` more elements of k. The seconds lost beside the peak stay the same where a card is
+    held to a part of the hardware's rate (`Cards.whole_rate`). feed = bytes of the tile's operands / the rate at which
+    L2 feeds an SM. steps = iterations over STEP_BYTES of k one after another, `step_cycles` each.
     """
     coef = cards.constants.tensor_gemm
     rate = np.minimum(coef["rate"] * driving.rate * operands.rate, 1)
@@ -247,9 +249,9 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
 def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards, dram_share: Array) -> Traffic:
     """Memory traffic: pnorm(bytes from DRAM / its rate, all bytes / L2's rate), and the store of the result.
 
-    From DRAM come weights that are not in L2, and operands and results beyond what L2 holds, `hot` of which they can
-    fill. Partial sums of a split k go through L2. The store costs
-    more where a block walks little of k before it: `store` / (1 + part_k / `store_k`) of the result's time in L2.
+    DRAM serves the weights that are not in L2, and the part of operands and results that L2 can't hold; they can fill
+    the share `hot` of it. Partial sums of split-K go through L2. The store that is not hidden takes
+    `store` / (1 + part_k / `store_k`) of the result's time in L2: more where k is short.
     """
     coef = cards.constants.tensor_gemm
     moving = works.bytes - works.weights
@@ -265,8 +267,8 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
 
 
 def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards) -> Array:
-    """Seconds of start and drain, [split, tile, n, g]: the floor of every kernel, `start_cycles` of the card's class,
-    and the sum of partial results where k is split.
+    """Seconds of launch, start and drain, [split, tile, n, g]: the least time of any kernel, `start_cycles`, and the
+    summation of partial results with split-K.
     """
     start_cycles = cards.constants.tensor_gemm["start_cycles"] * driving.start
     summed_s = np.where((t.splits > 1) & ~operands.few_rows, driving.split_s, 0.0)
@@ -276,7 +278,7 @@ def _launch(t: Tiling, operands: Operands, driving: Driving, cards: Cards) -> Ar
 def _detail(
     works: Works, p: Product, t: Tiling, block: Block, waves: Array, counted: Array, memory: Traffic, cards: Cards
 ) -> dict[str, Array]:
-    """What `explain` shows of a single product, each to be taken at the chosen tile."""
+    """What `explain` shows of a single product, as arrays over all tiles, of which the caller takes the fastest."""
     tile_flops = 2 * t.rows * t.columns * cards.sms * t.part_k
     return {
         "stack": p.batch, "m": p.m, "n": p.n, "k": p.k, "tile rows": t.rows, "tile columns": t.columns,

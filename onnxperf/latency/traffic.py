@@ -1,4 +1,4 @@
-"""Memory traffic, and kernels that stream it: one thread an element.
+"""The time of memory traffic, and of elementwise kernels, which stream it.
 
 Shapes: n works on g cards are [n, g].
 """
@@ -16,9 +16,10 @@ def traffic(
 ) -> tuple[Array, Array]:
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
 
-    nbytes [n, 1]: touched once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: how the times
-    of DRAM and L2 join (`pnorm`). What L2 still holds is not read from DRAM; tensors can fill `resident` of it, in all
-    partitions together. Source: fitted on the FP32 vector kernels of NeuSight's data and on gpu-benches' copies.
+    nbytes [n, 1]: read or written once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: the
+    exponent of `pnorm`, which joins the times of DRAM and L2. Data that are still in L2 are not read from DRAM; they
+    can fill the share `resident` of L2, all partitions together. Source: fitted to the FP32 elementwise and row kernels
+    of NeuSight's data and to gpu-benches' copies.
     """
     in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes + reread_bytes * miss)
@@ -30,14 +31,14 @@ def traffic(
 def elementwise(
     works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float, waits_s: Array | float = 0.0
 ) -> KernelTerms:
-    """Kernels whose threads take `each` elements at once, move `nbytes`, and issue `slots` beside their FLOPs.
+    """Kernels whose threads process `each` elements, move `nbytes`, and need `slots` issue slots beside their FLOPs.
 
-    FLOPs here are those of `op_models.pointwise`, where a division or an exponential counts 4; each takes several
-    instructions, and a scheduler issues one for 32 threads a clock (Pascal's GP100 has two schedulers an SM, others
+    FLOPs are those of `op_models.pointwise`, where a division or an exponential counts 4. Each FLOP takes several
+    instructions; a warp scheduler issues one warp instruction a clock (Pascal's GP100 has two schedulers an SM, others
     four). Source: pow, tanh and gelu on NeuSight's cards.
 
-    latency: threads that fill the card wait for a trip to memory, `trip_s`, then the next take their place. It shows
-    where they ask for few bytes: elements of 2 bytes, or one element a thread. waits_s: what threads wait beyond that.
+    latency: number of times that the threads fill the card, times the latency of a memory access, `trip_s`. It matters
+    where a thread moves few bytes: elements of 2 bytes, or one element a thread. waits_s: further seconds of waiting.
     """
     coef = cards.constants.pointwise
     memory, dram_bytes = traffic(nbytes, cards, coef["norm"])
@@ -52,11 +53,11 @@ def started(
     compute: Array, memory: Array, more_s: Array | float, threads: Array, norm: float, cards: Cards,
     detail: dict[str, Array], latency: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
-    """start + pnorm(busy, memory): a kernel starts and drains before and after it moves anything.
+    """start + pnorm(busy, memory; norm): the start and drain of a kernel overlap with nothing.
 
-    start = `Cards.start_s`, the time of a kernel with next to no work, and more_s. busy = pnorm(compute, latency;
-    4), for the same warps issue and wait. threads: of all blocks, which tell the occupancy; norm: how busy and memory
-    join. All arrays broadcast to [n, g]. Source: copies of 64 kB to 70 MB take their bytes' time and 0.9 to 1.3 us.
+    start = `Cards.start_s`, the time of a kernel with next to no work, plus more_s. busy = pnorm(compute, latency; 4),
+    since the same warps issue and wait. threads: of all blocks, for the occupancy. All arrays broadcast to [n, g].
+    Source: copies of 64 kB to 70 MB take 0.9 to 1.3 us more than their bytes at the rate of the memory.
     """
     start_s = (cards.start_s + more_s) * cards.launch
     compute, memory, latency, start = np.broadcast_arrays(compute, memory, latency, start_s)

@@ -1,12 +1,13 @@
 """PyTorch's CUDA autocast to float16 (`amp`): which type each operator of a graph runs in, and the casts between.
 
-The lists are those of ATen/autocast_mode.h (torch 2.4 to 2.13), under the names that ONNX has for these operators.
-Products cast what they read to float16. What sums or grows fast is cast to float32, or gives it. All else runs in the
-type of what it reads; where types meet, the wider one is the result's, and the kernel reads both as they are. Batch
-normalisation, means, pooling and activations are in no list.
+The lists are those of ATen/autocast_mode.h (torch 2.4 to 2.13), by the ONNX names of these operators. Matrix products
+and convolutions cast their inputs to float16. Operators that could overflow or lose precision, such as sums and
+exponentials, cast their inputs to float32 or write float32. All others run in the type of their inputs; where types are
+mixed, the result has the wider one, and the kernel reads both as stored. Batch normalisation, means, pooling and
+activations are in no list.
 
-A weight is cast once in a run: autocast keeps casts of parameters until the context is left, which is entered for every
-run. Every operator casts an activation for itself.
+A weight is cast once in a run: autocast caches casts of parameters until its context is left, and each run enters the
+context anew. An activation is cast for every operator that needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onnxperf.passes.precision import CASTABLE, LOOPS, Casts
 from op_models import Operator, Tensor
 
 HALF, SINGLE = "float16", "float32"
-#: An attribute that says what a library casts an operator's inputs to, whatever the lists have for it.
+#: An attribute with the type that a library casts an operator's inputs to, which takes precedence over the lists.
 MARK = "autocast"
 TO_HALF = frozenset({
     "Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "PRelu", "RNN",
@@ -31,7 +32,7 @@ TO_SINGLE = frozenset({
 })  # fmt: skip
 #: Read float16 as it is and write float32, in one kernel.
 GIVE_SINGLE = frozenset({"LogSoftmax", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceSum", "Softmax"})
-#: Where types of several operands meet; others have the type of their first one, and read the rest as it is stored.
+#: The result has the widest type of all operands; other operators have their first operand's, and read the rest as is.
 JOIN = frozenset({
     "Add", "Concat", "Div", "GridSample", "Max", "Mean", "Min", "Mod", "Mul", "ScatterElements", "ScatterND", "Sub",
     "Sum", "Where", "torch::addcmul",
@@ -68,14 +69,16 @@ def with_fast_norms(graph: Graph) -> Graph:
 
 
 def _cast(t: Tensor, dtype: str, o: Operator, casts: Casts) -> Tensor:
-    """A tensor as `o` reads it, cast before if need be; double precision, and numbers, are left alone."""
+    """A tensor as `o` reads it, after a cast where one is needed. float64 gets none; a scalar just changes its type."""
     if t.dtype == dtype or t.dtype not in CASTABLE - {"float64"}:
         return t
     return replace(t, dtype=dtype) if _number(t) else casts.convert(t, dtype, o, "Cast", again=not t.stored)
 
 
 def _joined(o: Operator) -> str:
-    """The type of an operator's result: the widest of its operands', "" where none floats. Numbers don't count."""
+    """The type of an operator's result: the widest floating type of its operands, "" without one. Scalars don't count
+    unless all operands are scalars.
+    """
     operands = o.present if o.type in JOIN else o.present[:1]
     return _widest([t for t in operands if not _number(t)]) or _widest(operands)
 
@@ -88,5 +91,5 @@ def _widest(tensors: Iterable[Tensor]) -> str:
 
 
 def _number(t: Tensor) -> bool:
-    """True for what exporters write for a number of Python, or for a tensor without axes: neither widens a result."""
+    """True for a Python number or a scalar tensor as exporters write them: neither widens a result's type."""
     return t.stored and t.size == 1

@@ -1,11 +1,11 @@
-"""ONNX Runtime's CUDA provider: which rules it has at which level, and what the host thread costs.
+"""ONNX Runtime's CUDA provider: its fusion rules at each optimisation level, and the costs of the host thread.
 
-Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31), and the optimised graphs that ONNX Runtime 1.31
-itself writes: tests compare those of the CPU provider at every level (at `all`, on a machine with AVX-512). The CUDA
-provider writes its graph too where its library loads, even without a GPU. Compared by hand at every level, it was ours
-for twelve of fourteen models, but not for a BERT exported by TorchScript and one with open dimensions: a convolution or
-Gemm and its activation stay separate kernels, a sum and its Softmax are one. What cuDNN fuses below that can't be seen
-without a GPU. Quantised models keep QuantizeLinear and DequantizeLinear as kernels of their own on CUDA.
+Rules and their levels follow graph_transformer_utils.cc (1.2x-1.31) and the optimised graphs that ONNX Runtime 1.31
+writes. Tests compare the CPU provider's graphs at every level (at `all`, on a machine with AVX-512). The CUDA provider
+writes its graph too wherever its library loads, even without a GPU. Compared by hand at every level, graphs were equal
+for twelve of fourteen models, but not for a BERT exported by TorchScript and one with open dimensions. On CUDA a
+convolution or Gemm and its activation stay separate kernels, a sum and its Softmax are one, and quantised models keep
+QuantizeLinear and DequantizeLinear as kernels. What cuDNN fuses beyond the graph can't be seen without a GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CUDA = Runtime(
 
 
 def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], **changed: Any) -> Runtime:
-    """The provider as it was until a release, with these rules of level `extended`."""
+    """The provider as it was up to a release, with that release's rules of level `extended`."""
     describe = f"ONNX Runtime until {release}, CUDA provider, inputs and outputs bound on the device"
     return replace(runtime, rules={**runtime.rules, EXTENDED: extended}, describe=describe, **changed)
 

@@ -1,4 +1,4 @@
-"""TensorRT: an engine built for one card and one shape, in which most of the graph disappears into a few kernels.
+"""TensorRT: an engine built for one card and one shape, which fuses most of the graph into a few kernels.
 
 No rule here could be compared with TensorRT itself, which needs a GPU to build an engine; they follow its developer
 guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names that trtexec publishes. Assumed:
@@ -11,11 +11,11 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 
-Published times of networks with grouped convolutions (ResNeXt, DPN) are of 2020 and tell that a group was a kernel of
-its own then: at batch 1 they grow with the number of groups, some 10 us each. An engine built with the flag for FP16
-takes and gives float32, as its tensors do unless their formats are set (trtexec --inputIOFormats). That is the version
-7, for it and those before. Assumed of later ones: one kernel for all groups, and strongly typed networks, whose inputs
-and outputs have the types of the file.
+Version 7 stands for it and earlier ones. There a grouped convolution runs one kernel for each group: published times
+of ResNeXt and DPN of 2020 grow at batch 1 with the number of groups, by some 10 us each. An engine built with the FP16
+flag has float32 inputs and outputs, which is the default unless their formats are set (trtexec --inputIOFormats).
+Assumed of later versions: one kernel for all groups, and strongly typed networks, whose inputs and outputs have the
+types in the file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
 
 @pattern("product + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
 def activation(m: Match) -> Fused | None:
-    """The activation that alone reads a product."""
+    """A product and the activation that is its only reader are one kernel."""
     product = m[ACTIVATED_PRODUCT]
     if product.attrs.get("activation") or product.out.dtype != m.root.out.dtype:
         return None
@@ -259,7 +259,7 @@ def _merged(ops: list[Operator]) -> Iterator[Operator]:
 
 
 def _group_by_group(graph: Graph) -> Graph:
-    """Grouped convolutions run a kernel for each group, unless each channel in is a group of its own."""
+    """Grouped convolutions run one kernel for each group, but for depthwise ones, which run one in all."""
 
     def part(t: Tensor | None, axis: int, groups: int) -> Tensor | None:
         if t is None or t.rank <= axis:
@@ -282,7 +282,7 @@ def _group_by_group(graph: Graph) -> Graph:
 
 
 def _single_outside(graph: Graph) -> Graph:
-    """An engine in FP16 takes and gives float32: kernels of their own convert inputs and outputs."""
+    """An FP16 engine has float32 inputs and outputs, converted by separate kernels."""
 
     def outside(t: Tensor) -> Tensor:
         return replace(t, name=f"{t.name}#float32", dtype="float32") if t.dtype == "float16" else t
@@ -297,7 +297,7 @@ def _single_outside(graph: Graph) -> Graph:
 
 
 def place(graph: Graph) -> Graph:
-    """Free are views, shape arithmetic, which is done when the engine is built, and a Concat or Split of tensors that
+    """Free are views; shape arithmetic, which is done when the engine is built; a Concat or Split of tensors that
     kernels write.
     """
     written: set[str] = set()

@@ -1,7 +1,7 @@
-"""Eager PyTorch on CUDA: no fusion, views without copies until someone needs contiguous memory.
+"""Eager PyTorch on CUDA: no fusion; views cost nothing until an operator needs contiguous memory.
 
-Its rules find again the calls that exporters write as several nodes (a gelu by erf, a linear layer) or fold away (a
-batch norm), so they apply at every optimisation level. There is no rule for a gelu by tanh: models that use it
+The rules recover the calls that exporters write as several nodes (a gelu by erf, a linear layer) or fold away (a batch
+norm), so they apply at every optimisation level. There is no rule for a gelu by tanh: models that use it
 (`gelu_new` of transformers) compute it in eight operators, and torch's own, `gelu(approximate="tanh")`, is exported as
 one node.
 """
@@ -34,12 +34,12 @@ from onnxperf.passes import autocast
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
-#: Read contiguous memory alone, and write it: group_norm on CUDA, too, whatever the memory format.
+#: Operators that need contiguous input and write contiguous output; group_norm on CUDA too, whatever the memory format.
 ROWS = frozenset({
     "DepthToSpace", "GRU", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax",
     "RMSNormalization", "RNN", "Softmax", "SpaceToDepth",
 })  # fmt: skip
-#: Write images as they read them, channels_last or not.
+#: Operators whose output has the memory format of their input, channels_last or contiguous.
 IMAGES = frozenset({
     "AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "MaxPool", "Pad", "Resize", "Upsample",
 })  # fmt: skip
@@ -48,11 +48,11 @@ IMAGES = frozenset({
 def place(graph: Graph, last: bool = False) -> Graph:
     """Views are free and keep their strides; an operator that needs contiguous memory gets a copy before it.
 
-    A Reshape copies where no view gives the new shape. A product folds its leading axes, which takes a copy where they
-    are permuted and the batch size is above one, and reads matrices with one unit stride as they are. A convolution
-    reads and writes channels_last where image or weights lie so, which images that are inputs and all weights do if
-    `last`, and adds its bias in a kernel of its own. Elementwise operators read strided memory and keep the order of
-    its axes. Shapes are Python integers and cost nothing.
+    A Reshape copies where no view has the new shape. A product merges its leading axes, which takes a copy where they
+    are permuted and the batch size is above one; matrices with one unit stride need none. A convolution runs in
+    channels_last where its image or weights are, and adds its bias in a separate kernel; if `last`, inputs with four
+    axes and all weights are channels_last. Elementwise operators read strided memory and keep the order of its axes.
+    Shapes are Python integers and cost nothing.
     """
     images = {t.name: channels_last(t.shape) for t in graph.inputs if last and t.rank == 4}
     placing = _Placing(last, images)
@@ -122,7 +122,7 @@ class _Placing:
         self.placed.append(o)
 
     def product(self, o: Operator) -> None:
-        """A product; the bias of a layer is added by itself where its input is not contiguous (torch.linear)."""
+        """A product; a linear layer's bias is added by a separate kernel where the input is not contiguous."""
         x, bias = o.inputs[0], o.inputs[2] if len(o.inputs) > 2 else None
         strided = x is not None and x.rank > 2 and not lies(x.shape, self.of(x), contiguous(x.shape))
         read = (t if t is None or multipliable(t, self.of(t)) else self.copied(t, o) for t in o.inputs)
@@ -132,13 +132,13 @@ class _Placing:
         self.placed.append(o)
 
     def apart(self, o: Operator, bias: Tensor) -> Operator:
-        """Place an operator without its bias; the sum with that, in place."""
+        """Place an operator without its bias, and return the in-place addition of the bias."""
         before = replace(o.out, name=f"{o.out.name}#sum")
         self.placed.append(replace(o, outputs=(before,)))
         return replace(o, name=f"{o.name}#bias", type="Add", version=0, inputs=(before, bias), attrs={WITHIN: 1})
 
     def convolution(self, o: Operator, x: Tensor) -> None:
-        """A convolution: of four axes channels_last where its image or its weights are."""
+        """A convolution: channels_last if it is 2-D and its image or its weights are."""
         w, bias = (*o.inputs, None, None)[1:3]
         if w is None or x.rank != 4:
             self.placed.append(replace(o, inputs=(self.lying(x, o, contiguous(x.shape)), *o.inputs[1:])))
@@ -158,10 +158,10 @@ class _Placing:
 
 
 def _by_position(o: Operator, last: bool) -> bool:
-    """Whether each thread interpolates one position of all images and channels, one after another.
+    """Whether a Resize has one thread for each output position, which loops over all images and channels.
 
-    upsample_linear1d, bilinear2d, bicubic2d and trilinear3d do (ATen/native/cuda/UpSample*.cu, torch 2.4); bilinear2d
-    has another kernel for channels that lie last, nearest ones and those with antialiasing spread channels too.
+    upsample_linear1d, bilinear2d, bicubic2d and trilinear3d do (ATen/native/cuda/UpSample*.cu, torch 2.4). bilinear2d
+    has another kernel for channels_last; nearest and antialiased kernels have threads for channels too.
     """
     mode = o.attrs.get("mode", "nearest")
     return (

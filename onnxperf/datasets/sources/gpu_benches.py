@@ -1,9 +1,9 @@
-"""Copies that L2 can hold, replayed from a CUDA graph, from `microbench/gpu_benches.csv.gz` (te42kyfo/gpu-benches).
+"""Copies that fit into L2, replayed from a CUDA graph, from `microbench/gpu_benches.csv.gz` (te42kyfo/gpu-benches).
 
-Read are gpu-small-kernels' runs from a CUDA graph on three cards: a kernel writes each element of one array, times a
-number, to another, again and again. Longer copies are not read: whether the cards' ECC was on, which decides the rate
-of DRAM, is not named. Nor are those of an A100, which reach 0.69 TB/s where that card has 1.6. Copies of more than 8 MB
-only tell how much L2 holds; near its size one that is held takes a sixth of one that is not.
+Used are gpu-small-kernels' runs from a CUDA graph on three cards: a kernel scales one array into another, repeatedly.
+Not used are copies larger than L2, since the source doesn't say whether ECC was on, which decides DRAM's rate, and
+those of an A100, which reach 0.69 TB/s where that card has 1.6. Copies of more than 8 MB serve only to fit how much L2
+holds, and are not scored: near the size of L2, a copy that is held takes a sixth of the time of one that is not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from onnxperf.latency.families.pointwise import SHORT
 from op_models import Tensor
 
 CARDS = {"a40_graph": "a40", "l40_graph": "l40", "h200_graph": "h200-sxm"}
-GAP_S = 0.6e-6  # between two kernels of a CUDA graph, as runtimes have it (`HostCosts.replay_gap_s`)
+GAP_S = 0.6e-6  # between two kernels of a CUDA graph, the same as runtimes' `HostCosts.replay_gap_s`
 
 
 def copy(r: Record) -> Row | None:
-    """A record: kilobytes that are read and written, and GB/s. Elements are taken to be of four bytes."""
+    """A record of kilobytes read and written, and GB/s, as a row. Assumed: elements of four bytes."""
     gpu, nbytes = CARDS.get(r["gpu"]), 1e3 * number(r, "data_kB_or_x")
     if r["bench"] != "gpu-small-kernels" or gpu is None or not nbytes <= gpu_specs.load(gpu).l2_bytes:
         return None

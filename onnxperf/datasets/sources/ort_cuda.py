@@ -1,8 +1,8 @@
 """Whole models under ONNX Runtime's CUDA provider, in three tables whose column `source` names who measured.
 
-`published.csv` names models, of which the samples have graphs like those that ran. The rows of the other two come with
-the graph that ran. The host's costs are derived from all but those of convolutional networks, whose hosts' pace is
-assumed.
+Rows of `published.csv` name a model; the sample's graph of it is taken to be like the one that ran. The other two
+tables come with the graphs that ran. The host's costs are derived from all rows but those of convolutional networks,
+whose hosts' paces are assumed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ FILE = "published.csv"
 COLUMNS = (
     "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
 )  # fmt: skip
-#: What the tables with graphs hold, and the constants that they tell.
+#: The tables with graphs: the models in each, and the constants that are derived from it.
 GRAPHS = {"with_graphs.csv": ("transformers", "host"), "cnn_with_graphs.csv": ("convolutional networks", "")}
 GRAPHS_COLUMNS = (
     "model", "graph", "dims", "gpu", "precision", "io_binding", "include_transfers", "ort_version", "measured_ms",
     "source",
 )  # fmt: skip
-#: By `include_transfers`, which copies a time includes. Where `io_binding` says that nothing is known, a plain
-#: `session.run` is assumed: it takes arrays in pageable memory and gives such back, and whoever binds says so.
+#: By `include_transfers`: the host memory of the copies that a time includes, "" for no copies. Where `io_binding` is
+#: UNSTATED, a plain `session.run` is assumed, with inputs and outputs in pageable memory: who uses I/O binding says so.
 COPIES = {"": "", "0": "", "1": "pinned", "pageable": "pageable"}
 UNSTATED = "unknown"
 SHORT_S = 5e-3  # up to here the host's costs are most of a run
-#: The sample that has the graph of a model whose name begins like this, or goes on like this after a slash.
+#: The sample with the graph of a model, by the beginning of the model's name (without its organisation).
 SAMPLES = {
     "bert-base-uncased (BertModel": "bert-base-ids", "bert-base": "bert-base-cased", "bert-large": "bert-large-qa",
     "gpt2 decode step": "gpt2-past", "MiniLM-L6-H384": "minilm-l6-h384", "roberta-base": "roberta-base",
@@ -40,16 +40,16 @@ SAMPLES = {
 HALF = ("bert-large-qa",)  # samples in half precision
 UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offline optimizer was not used
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
-#: Of graphs that ran, which have their types.
+#: The same for graphs that ran, in which FP16 is already stored.
 GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
-#: The last releases of what the runtime was: CUDA 11 came with 1.7, BiasSoftmax for opset 13 with 1.12, attention in
-#: FP16 as one kernel with 1.13; 1.16 still had FusedConv.
+#: The last release before each change of the runtime: CUDA 11 came with 1.7, BiasSoftmax for opset 13 with 1.12, fused
+#: attention in FP16 with 1.13; 1.16 still had FusedConv.
 UNTIL = {(1, 6): "1.6", (1, 11): "1.11", (1, 12): "1.12", (1, 16): "1.16"}
 
 
 def ort_version(version: str) -> str | None:
-    """The release to predict for: that of UNTIL which is the next or the same, None for later ones; one in development
-    counts as the one before.
+    """The `--ort-version` that stands for a release: the first in UNTIL that is not older, None for newer releases. A
+    development build counts as the release before.
     """
     found = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
     if not found:
@@ -88,7 +88,7 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
 
 
 def dimensions(text: str) -> dict[str, int] | None:
-    """`batch=4 seq=16` as a mapping, None where a part is no positive whole number of a name."""
+    """`batch=4 seq=16` as a mapping; None where a part is not NAME=N with a positive whole number."""
     parts = [re.fullmatch(r"(\w+)=([1-9]\d{0,9})", part) for part in text.split()]
     return {p[1]: int(p[2]) for p in parts if p} if all(parts) else None
 
@@ -124,7 +124,7 @@ def _by_length(run: MeasuredRun) -> str:
 
 
 def _by_source(run: MeasuredRun) -> str:
-    """Who measured, without the commit and how."""
+    """Who measured: the source without its commit and the description of how."""
     return re.split("[@,]", run.source)[0]
 
 

@@ -1,8 +1,8 @@
 """Convolutional networks under TensorRT, from `tensorrt/paddleclas.csv`: the latencies that PaddleClas published.
 
-Paddle Inference ran them on T4 and V100 with TensorRT. Its pages name neither releases nor a host. Assumed: releases of
-2020, TensorRT 6 or 7; images come from pageable memory inside the time, as the smallest models say, which one image
-more costs what its copy takes. The graphs are made by `samples/make_paddleclas.py`, in `tensorrt/graphs`.
+Paddle Inference ran them on T4 and V100 with TensorRT. The pages name neither releases nor a host. Assumed: releases of
+2020, TensorRT 6 or 7; times include the copy of images from pageable memory, since for the smallest models one more
+image adds as much time as its copy takes. `samples/make_paddleclas.py` makes the graphs, in `tensorrt/graphs`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from onnxperf.datasets.runs import MeasuredRun, graph_file
 FILE = "paddleclas.csv"
 COLUMNS = ("model", "gpu", "runtime", "dtype", "batch", "latency_ms", "source")
 PRECISIONS = {"fp32": "FP32", "fp16": "FP16"}
-RELEASE = "7"  # that one, or one before
-#: Models whose row is another's again: the same design with other weights.
+RELEASE = "7"  # or an earlier one: the runtime version to predict for
+#: Models whose rows repeat those of another model, the same architecture with other weights.
 AGAIN = ("ResNet50_vd_ssld", "ResNet50_vd_ssld_v2")
-#: Designs whose graphs did not run as one engine. In FP16 they take 0.8 to 1.15 times as long as in FP32, the others
-#: 0.3 to 0.85 (at the largest batch), and at batch 1 some 40 us for each convolution however narrow it is: Paddle ran
-#: their activations, or what multiplies channels by a vector, by itself.
+#: Architectures whose graphs did not run as one engine: Paddle ran their activations, or the scaling of channels, with
+#: its own kernels. The evidence: in FP16 they take 0.8 to 1.15 times as long as in FP32, other models 0.3 to 0.85 (at
+#: the largest batch), and at batch 1 some 40 us for each convolution, however narrow it is.
 IN_PARTS = ("MobileNetV2", "MobileNetV3", "GhostNet", "ShuffleNet", "EfficientNet")
-DRAWN = 4  # one model in so many is in the shipped sample
+DRAWN = 4  # one model in four is in the shipped sample
 
 
 def file_name(model: str) -> str:
@@ -64,7 +64,7 @@ def one_engine(run: MeasuredRun) -> bool:
 
 
 def drawn(record: Record) -> bool:
-    """Whether the shipped sample holds a record: those of one model in DRAWN, chosen by its name."""
+    """Whether the shipped sample holds a record: it has one model in DRAWN, by a hash of the name."""
     return sha256(record["model"].encode()).digest()[0] % DRAWN == 0 and record["model"] not in AGAIN
 
 

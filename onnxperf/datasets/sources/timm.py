@@ -1,10 +1,10 @@
 """Whole models of timm under eager PyTorch with FP16 autocast, from `timm/infer_amp.csv.gz`: timm's own benchmark.
 
-Constants of convolutions that no kernel tells are derived from the rows of convolutional networks whose graphs ship;
-families of models are left out in four parts for scores. A row is a batch, after warm-up, the host waiting for each;
-the largest batch that fits, up to 1024. Graphs are exported from timm, by `python -m onnxperf.export.from_timm`; those
-of the sample ship, and some more that the constants are derived from. derive/amp.md says what the rows tell of how the
-benchmark was run.
+Constants of convolutions that no measured kernel determines are derived from these rows, of the convolutional networks
+whose graphs ship. For scores, families of models are left out, a quarter of them at a time. A row is the time of one
+batch after warm-up, with a synchronisation after each; the batch is the largest that fits, up to 1024.
+`python -m onnxperf.export.from_timm` exports the graphs. Those of the sample ship, and some more for the constants.
+derive/amp.md says what can be inferred about how the benchmark was run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onnxperf.datasets.runs import MeasuredRun, graph_file
 
 FILE = "infer_amp.csv.gz"
 COLUMNS = ("model", "gpu", "dtype", "layout", "compile", "torch", "batch", "img", "latency_ms", "source")
-#: Of each family (see `family`) the model whose name has the lowest CRC-32, of those whose graph is below 140 kB; of
-#: these the 14 lowest. The rule looks at no result.
+#: Of each family (see `family`) the model whose name has the lowest CRC-32 among graphs below 140 kB; of these the 14
+#: lowest. The rule does not depend on any result.
 SAMPLED = (
     "coatnet_0_rw_224@224", "convnext_large@224", "convnextv2_atto@224", "deit_small_distilled_patch16_224@224",
     "efficientformerv2_s0@224", "mixer_l16_224@224", "mobileone_s2@224", "res2next50@224", "resmlp_big_24_224@224",
@@ -30,22 +30,22 @@ SAMPLED = (
 )  # fmt: skip
 
 
-PARTS = 4  # that families are left out in
+PARTS = 4  # of all families, one of which is left out at a time
 
 
 def named(record: Record) -> str:
-    """What a graph is called: the model and the side of its images."""
+    """The name of a graph: the model and the side of its images in pixels."""
     return f"{record['model']}@{record['img']}"
 
 
 def family(model: str) -> str:
-    """The letters that a model's name begins with, without who trained it."""
+    """The letters at the start of a model's name, without prefixes such as "tf_"."""
     found = re.match(r"[a-z]+", re.sub(r"^(tf|legacy|test)_", "", model))
     return found[0] if found else model
 
 
 def part(model: str) -> str:
-    """The part of all families that a model's family is of, by a hash of its name."""
+    """The part (1 to PARTS) that a model's family belongs to, by a hash of the family's name."""
     return f"part {crc32(family(model).encode()) % PARTS + 1} of {PARTS}"
 
 
@@ -72,7 +72,7 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
 
 
 def ships(run: MeasuredRun) -> bool:
-    """Whether the graph of a run ships: constants are derived from those alone, ranges from all that are there."""
+    """Whether a run's graph ships: constants are derived from such runs alone, ranges from all whose graph is there."""
     return run.file is not None and (SAMPLE / "timm" / run.file.name).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Fused attention, and what of it is fitted; forms that were tried: derive/attention.md."""
+"""Fused attention, and which of its constants are fitted. Forms that were tried: derive/attention.md."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from op_models import BITS, Attention, Work
 
 
 def processor_attention(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
-    """Two products and a softmax of 5 FLOPs a score; what they hand to each other goes through the caches."""
+    """Two products and a softmax of 5 FLOPs a score; intermediate results stay in the caches."""
     scores = works["batch"] * works["heads"] * works["queries"] * works["keys"]
     softmax_s = 5 * scores / cards.constants.processor["vector_flops"] / (cards.sms * cards.hz)
     return joined(works, cards, works.executed / works.rate + softmax_s, moving(works, cards))
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:
-    """On tensor cores by what it is for: one query to a cache, a causal prompt, or an encoder."""
+    """The class of errors: on tensor cores decode (one query), prefill (causal) and encoder apart."""
     s: Any = w.size
     if not on_tensor:
         return "attention"
@@ -35,7 +35,7 @@ def _error_class(w: Work, on_tensor: bool) -> str:
 
 
 def card_attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Fused attention, with what kernels of the same phase were measured to take beside the model."""
+    """Fused attention: the model's time times the measured residual of kernels of the same phase."""
     factors, tables = np.ones(works.rate.shape), cards.constants.attention.get("residual", {})
     for phase, of_phase in OF_SIZES.items():
         factors = factors * of_phase.factors(works.each, cards, tables.get(phase, {}))
@@ -43,7 +43,7 @@ def card_attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms
 
 
 def _phase(w: Work) -> str:
-    """Which of the measured phases a work is: a decode, a causal prompt, an encoder; "" for others and other types."""
+    """The measured phase of a work: "decode", "prefill" (a causal prompt) or "encoder"; "" for all other works."""
     s: Any = w.size
     if BITS[w.dtype] > 16 or s.queries not in (1, s.keys) or s.dim != s.dim_v:
         return ""
@@ -57,8 +57,8 @@ def _is_of(phase: str, w: Work) -> bool:
 
 
 def _places(works: Sequence[Work]) -> Array:
-    """The binary logarithms of heads of keys, of query heads of each, of keys and of a head's size; and whether the
-    cache, or queries as well, have 8 bits.
+    """log2 of four sizes: batch x KV heads, query heads for each KV head, number of keys, head size. The fifth
+    coordinate is 0 without 8-bit operands, 1 with an 8-bit KV cache, 2 with 8-bit queries as well.
     """
     found = []
     for w in works:
@@ -70,8 +70,8 @@ def _places(works: Sequence[Work]) -> Array:
     return np.array(found)
 
 
-HEADS, GROUP, KEYS = (0, 3, 6, 9, 12, 15), (0, 3, 6), (2, 5, 8, 11, 14, 17)  # a knot for each factor of 8
-ENCODER_DIM = 96  # of a head, at most: rows have 64, 72 and 80
+HEADS, GROUP, KEYS = (0, 3, 6, 9, 12, 15), (0, 3, 6), (2, 5, 8, 11, 14, 17)  # log2: a knot for each factor of 8
+ENCODER_DIM = 96  # largest head size of encoders: measured rows have 64, 72 and 80
 DIMS = {"encoder": (6, np.log2(72), np.log2(80))}
 OF_SIZES = {
     phase: Residuals(

@@ -1,6 +1,6 @@
 """Convolutions: algorithms on CUDA cores, implicit products on tensor cores, and depthwise kernels.
 
-The fastest of the algorithms that are open to a shape is taken: libraries search by measuring, or know what would win.
+The fastest of the algorithms that can do a shape is taken: libraries choose by measuring or by good heuristics.
 Forms that were tried: derive/conv.md.
 """
 
@@ -23,11 +23,12 @@ from op_models import Conv, Work
 
 
 def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """A product with m = images x positions, n = channels out, k = what an output sums up; one for each group.
+    """A product with m = images x positions, n = output channels, k = products summed into an output; one for each
+    group.
 
-    Tensor cores run that product, CUDA cores the fastest of the algorithms that are open to the shape; single precision
-    takes tensor cores (in TF32) where they are faster, as libraries search. A depthwise convolution has no product to
-    speak of: its taps run on the vector units beside its traffic.
+    Tensor cores run that product, CUDA cores the fastest algorithm that can do the shape. FP32 takes tensor cores (in
+    TF32, where that is allowed) if they are faster. A depthwise convolution runs on the vector units, without a
+    product.
     """
     s = shape_of(works)
     found = depthwise(works, cards)
@@ -60,9 +61,9 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
 
 
 def depthwise(works: Works, cards: Cards) -> KernelTerms:
-    """pnorm(instructions of one thread an output, traffic) + launch.
+    """pnorm(issue time, traffic) + launch, with one thread for each output.
 
-    A thread loads, checks and adds `slots` instructions for each tap, those of channels that lie last `slots_last`.
+    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC.
     """
     coef = cards.constants.convolution
     outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
@@ -76,12 +77,12 @@ def depthwise(works: Works, cards: Cards) -> KernelTerms:
 
 
 def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
-    """The implicit product on tensor cores, on tiles of its own.
+    """Implicit GEMM on tensor cores, with tiles of its own.
 
-    Gathering the operand leaves the share `gather` of the arithmetic's rate. The product starts after `start_s`, in
-    which tables of indices are made; where they are `planned` they are there, and from Ampere on the start is shorter.
-    Where channels do not lie last, a kernel transposes the image; products write results in either order.
-    Source: fitted on DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
+    Before Ampere, gathering the operand reduces the arithmetic's rate to the share `gather`, and the product starts
+    after `start_s`, in which index tables are made, unless that is done ahead (`planned`). From Ampere on the start is
+    shorter. In NCHW, kernels transpose image and filter, and the shares `result` or `grouped_result` of the result.
+    Source: fitted to DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
     early, product = cards.major < 8, _padded_product(works, s, cards, coef)
@@ -114,21 +115,22 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
 
 
 def _tiles(cards: Cards) -> Array:
-    """Positions and channels out of every tile that each card's library has, [tile, 2, g]; shorter sets repeat."""
+    """Positions and output channels of every tile that each card's library has, [tile, 2, g]; shorter lists repeat."""
     sets = [nearest(cards.constants.tensor_convolution["tiles"], x.capability) for x in cards.devices]
     longest = max(map(len, sets))
     return np.array([(tiles * longest)[:longest] for tiles in sets], dtype=float).transpose(1, 2, 0)
 
 
 def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
-    """m = images x positions, n = channels out, k = taps x channels in, padded to whole steps; columns, k [n, g].
+    """m = images x positions, n = output channels, k = taps x input channels, padded to whole steps; n and k are [n,
+    g].
 
-    Each tap is walked in steps of `step_bytes` of channels: a layer of 1 to 16 channels takes as long as one of 32
-    would in FP16. Groups of fewer channels share a step, as one product that is mostly zeros.
-    Source: DeepBench's FP16 rows of V100 and T4 tell the steps.
+    The main loop reads the channels of each tap in steps of `step_bytes`: where that is 32 channels in FP16, a layer of
+    1 to 16 channels takes as long as one of 32. Several narrow groups share a step, as one product that is mostly
+    zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4.
     """
     step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / works.width
-    groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # that share a step
+    groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     channels = np.ceil(groups * s.cin / step) * step
     return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, s.k / s.cin * channels)
 
@@ -147,10 +149,10 @@ class CoreShape(NamedTuple):
 
 
 def processor_conv(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
-    """Products of whole registers, depthwise kernels, or products of groups narrower than a register; then traffic.
+    """Dense products, depthwise kernels, or grouped products with groups narrower than a vector register; then traffic.
 
-    What bias, sum and activation ask for beyond two FLOPs an output takes another pass over it. Depthwise kernels hide
-    nothing of what they move from the core's own cache, the others all of it.
+    Vector FLOPs of bias, sum and activation beyond two an output take another pass over the output. Dense and grouped
+    kernels hide the traffic of the core's own cache, depthwise kernels don't.
     """
     coef, clocks_per_s = cards.constants.processor, cards.sms * cards.hz
     groups, out, taps = (np.maximum(works[f], 1) for f in ("groups", "out", "taps"))
@@ -168,10 +170,11 @@ def processor_conv(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
 
 
 def _core_dense_s(works: Works, s: CoreShape, cards: Cards) -> Array:
-    """2 outputs channels-out k at peak, [n, g]: channels come in whole registers, but for the few of an image.
+    """Seconds of 2 outputs channels-out k FLOPs at peak x efficiency, [n, g].
 
-    A load serves as many products as registers of channels out are open at once: r / (r + `thin`), scaled to 1 at the
-    `open` registers that there can be.
+    Channels are padded to whole vector registers, but for fewer input channels than a register (an image's). A load
+    serves as many products as there are registers r of output channels: efficiency = r / (r + `thin`), scaled to 1 at
+    the most registers, `open`.
     """
     coef = cards.constants.processor
     k = s.taps * np.where(s.cin < coef["register"], s.cin, lanes(s.cin, cards)) + coef["extra_k"]
@@ -181,7 +184,7 @@ def _core_dense_s(works: Works, s: CoreShape, cards: Cards) -> Array:
 
 
 def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards) -> Array:
-    """`tap_clocks` for each tap of a register of outputs, and `edge_clocks` for the share of them at a border."""
+    """Seconds: `tap_clocks` for each tap and register of outputs, `edge_clocks` for each of those at a border."""
     coef = cards.constants.processor
     border = np.clip((np.sqrt(s.taps) - 1) / s.edge, 0, 1)
     clocks = s.out * lanes(works["cout"], cards) * (coef["tap_clocks"] * s.taps + coef["edge_clocks"] * border)
@@ -189,11 +192,11 @@ def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards) -> Array:
 
 
 def fewest_flops(works: Works, cards: Cards) -> Array:
-    """The share of its FLOPs that the cheapest transform executes where one is open to the work, 1 elsewhere, [n, g].
+    """The smallest share of its FLOPs that an algorithm can execute, [n, g]: 1 where no transform can do the work.
 
-    With stride 1 and without groups, arithmetic on CUDA cores may go through a transform. Per output and channel, a
-    Fourier transform of real numbers leaves half a complex product, 4 FLOPs instead of 2 taps; Winograd's F(4x4, 3x3)
-    leaves 36 products of 144 (Lavin and Gray, 2015), which is more than that.
+    On CUDA cores, with stride 1 and without groups, a transform may save FLOPs. For each output and input channel a
+    Fourier transform of real numbers needs half a complex multiply-add, 4 FLOPs instead of 2 x taps. Winograd's
+    F(4x4, 3x3) needs 36 products instead of 144 (Lavin and Gray, 2015), a larger share.
     """
     sums_in_fp32 = np.array([[w.dtype in SUMS_IN_FP32] for w in works.each]) & ~cards.tensor(works.pipes)
     open_to = sums_in_fp32 & (works["taps"] >= 9) & (works["stride"] == 1) & (works["groups"] == 1)

@@ -1,7 +1,7 @@
 """Products of matrices: on tensor cores, on CUDA cores, and, for a few rows, by kernels without tiles.
 
-What of them is fitted: one set of constants for CUDA cores, one for tensor cores, and one for each way in which
-libraries multiply in fewer bits. Forms that were tried: derive/gemm.md and derive/tensor.md.
+Fitted are one set of constants for CUDA cores, one for tensor cores, and one for each library's kernels of an 8-bit or
+4-bit format. Forms that were tried: derive/gemm.md and derive/tensor.md.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnor
 from op_models import Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
-#: What the error class of products of this pipe ends in: libraries differ by type.
+#: Suffix of the error class of products on these pipes: libraries and their errors differ by type.
 FEWER_BITS = {"tensor_fp8": "_fp8", "tensor_int8": "_int8", "tensor_int4": "_int8", "tensor_fp4": "_fp4"}
-PACKED_BITS = 12  # a stored weight in fewer bits is unpacked before it is multiplied
+PACKED_BITS = 12  # a weight stored in fewer bits is unpacked before a product in half precision
 
 
 def gemm(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -42,12 +42,12 @@ def gemm(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
             tiled = choose(on_tensor, tiled, cuda_cores(works, p, cards))
     else:
         tiled = cuda_cores(works, p, cards)
-    open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels do TF32, too
+    open_to = ~on_tensor | np.array([[pipe == "tensor_tf32"] for pipe in works.pipes])  # FP32's kernels serve TF32, too
     return choose(open_to, few_rows(works, p, cards, dram_share, tiled), tiled) if open_to.any() else tiled
 
 
 def _measured(works: Works, p: Product, cards: Cards) -> Array:
-    """What products of each type were measured to take on each card beside the model, [n, g]."""
+    """Factors on the model's time from the measured residuals of each type on each card, [n, g]."""
     types, factors = types_of(works, p, cards)[1], np.ones(works.rate.shape)
     for name in np.unique(types).tolist():
         table = cards.constants.tensor_gemm["types"][name].get("residual", {})
@@ -64,11 +64,11 @@ def _sizes(works: Works) -> tuple[Array, Array, Array, Array]:
 def few_rows(works: Works, p: Product, cards: Cards, dram_share: Array, tiled: KernelTerms) -> KernelTerms:
     """A product with a vector, or a single one with up to four: kernels without tiles that stream the matrix once.
 
-    pnorm(bytes at the rate of the memory that holds them, FLOPs at a share of the lanes; 2) + launch, where that is
-    faster than the terms on tiles, `tiled`. Source: libraries have such kernels (gemv, gemmSN); no open row measures
-    them, constants are chosen. Batches of 2 rows and more, and products of 5 to 16 rows or columns, run on tiles,
-    however little of them is filled. Batches of vectors stream in GPT-2's steps under ONNX Runtime, whose time grows
-    by the bytes of its past.
+    pnorm(bytes at the rate of the memory that holds them, FLOPs at a share of the peak; 2) + launch, where that is
+    faster than with tiles (`tiled`). Source: libraries have such kernels (gemv, gemmSN); no open measurement has them,
+    so the constants are assumed. Batched products of 2 rows or more, and single ones of 5 to 16 rows or columns, run on
+    tiles, however little of a tile is filled. Batched products with a vector do stream: the time of GPT-2's decode
+    steps under ONNX Runtime grows with the bytes of the KV cache.
     """
     coef, l2 = cards.constants.cuda_core_few_rows, cards.constants.l2
     moving = works.bytes - works.weights
@@ -86,10 +86,10 @@ def few_rows(works: Works, p: Product, cards: Cards, dram_share: Array, tiled: K
 
 
 def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
-    """2 batch m n (k + `extra_k`) at peak, n in whole registers; then traffic.
+    """2 batch m n (k + `extra_k`) FLOPs at peak, n padded to whole vector registers; then traffic.
 
-    The weights' stream comes on top of the arithmetic, at `fetch` [n, g] seconds a byte: the rows of the left operand
-    are few enough to stay in the core's own cache.
+    Reading the weights adds to the arithmetic, at `fetch` [n, g] seconds a byte: the rows of the left operand are few
+    enough to stay in the core's own cache.
     """
     batch, m, n, k = _sizes(works)
     compute = 2 * batch * m * lanes(n, cards) * (k + cards.constants.processor["extra_k"]) / works.rate
@@ -97,7 +97,9 @@ def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:
-    """Products on tensor cores by what has fewer bits than half precision; on CUDA cores single ones, or batches."""
+    """The class of errors: on tensor cores by type, weights packed in fewer bits apart; on CUDA cores single products
+    ("linear") and batched ones ("bmm").
+    """
     s: Any = w.size
     if not on_tensor:
         return "linear" if s.batch == 1 else "bmm"
@@ -147,18 +149,18 @@ CUDA_CORES = ConstantSet(
 
 
 def _is_single(w: Work) -> bool:
-    """Whether a work is one product, in the precision asked for: no batch and no TF32 has a row."""
+    """Whether a work is a single product and not in TF32: batched products and TF32 have no measured rows."""
     return isinstance(w.size, Gemm) and w.size.batch == 1 and w.pipe != "tensor_tf32"
 
 
 def _places(works: Sequence[Work]) -> Array:
-    """The binary logarithms of rows, columns and k."""
+    """log2 of m, n and k."""
     sizes: list[Any] = [w.size for w in works]
     return np.asarray(np.log2(np.maximum([(s.m, s.n, s.k) for s in sizes], 1)))
 
 
 def of_sizes(name: str) -> Residuals:
-    """The residuals of products of a type, with a knot for each factor of 8 or less."""
+    """The residuals of products of a type over log2 of m, n and k, with knots at most a factor of 8 apart."""
     sides = (5, 8, 11, 13.5, 16)
     return Residuals(f"tensor_gemm.types.{name}.residual", ((0, 3, 6, 9, 12, 15), sides, sides), _is_single, _places)
 
@@ -208,11 +210,11 @@ TENSOR_CORES = ConstantSet(
 
 
 def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0) -> ConstantSet:
-    """One library's products in fewer bits, which have factors of their own on the constants of tensor cores.
+    """The set of one library's products in 8 or 4 bits: factors of their own on the constants of tensor cores.
 
-    own: by class of tensor cores, or "" for all of them, the priors of the factors on `rate` and `extra_k`, of the
-    clocks before the product, and of the factor on a step's clocks; sweeps: that of the traffic of quantising
-    activations, over theirs. 0: there is none.
+    own: by class of tensor cores, or "" for all of them, the medians of the priors of four constants: the factors on
+    `rate` and on `extra_k`, the start in clocks, and the factor on `step_cycles`. sweeps: the same of the bytes moved
+    by quantising activations, over the activations' own. 0: the constant is not fitted.
     """
     root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
     for kind, (rate, extra_k, start, step) in own.items():
@@ -232,12 +234,14 @@ def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float
     )  # fmt: skip
 
 
-#: Workstations' Blackwell waits for each step of 128 elements of k, as where threads load the operands: few stages.
+#: Factor on a step's clocks of Blackwell workstation cards, which wait for each step of 128 elements of k as cards do
+#: whose threads load the operands: their pipelines have few stages.
 WAITS = 10.0
 OF_FP8 = {
     **dict.fromkeys(("mma_128", "wgmma", "tcgen05"), (0.85, 2.5, 14000.0, 1.5)), "mma_120": (0.85, 2.5, 14000.0, WAITS),
 }  # fmt: skip
-#: Scaled by Triton's vector code, DeepGEMM's beside the products, and in hardware, after scales are packed.
+#: Block scales are applied by Triton's vector code (mma), by DeepGEMM beside the products (wgmma), and in hardware,
+#: after a kernel packed them (tcgen05).
 OF_BLOCKS = {
     "mma_128": (0.5, 2.5, 4000.0, 1.5), "mma_120": (0.75, 2.5, 4000.0, WAITS), "wgmma": (0.75, 2.5, 4000.0, 1.5),
     "tcgen05": (1.0, 2.5, 12000.0, 1.5),
@@ -246,7 +250,7 @@ OF_FP4 = {"mma_120": (0.85, 1.5, 6000.0, 2 * WAITS), "tcgen05": (1.0, 1.5, 6000.
 IN_FEWER_BITS = (
     _in_fewer_bits("fp8", OF_FP8, sweeps=1.5),
     _in_fewer_bits("fp8_block", OF_BLOCKS, sweeps=1.5),
-    _in_fewer_bits("fp8_static", {"": (0.85, 2.5, 1000.0, 1.5)}),  # FP8's products without the quantising
+    _in_fewer_bits("fp8_static", {"": (0.85, 2.5, 1000.0, 1.5)}),  # FP8 products alone, without quantising activations
     _in_fewer_bits("nvfp4", OF_FP4, sweeps=1.5),
     *(_in_fewer_bits(name, {"": (1.0, 1.5, 8000.0, 8.0)}) for name in BY_THREADS),
 )

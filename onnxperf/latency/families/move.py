@@ -13,10 +13,11 @@ from op_models import Move
 
 
 def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Movement: one thread an element, whose place in the input is computed where runs are shorter than the tensor.
+    """Data movement: one thread an element, which computes its index in the input unless the whole tensor is
+    contiguous.
 
-    A run is a stretch of elements that lie together in both tensors. One that is shorter than `short_run_bytes` makes
-    memory fetch more than is used, up to `most_waste` times; L1 and L2 catch half of that.
+    A run is a stretch of elements that are contiguous in both tensors. Runs shorter than `short_run_bytes` make memory
+    fetch more bytes than are used, up to `most_waste` times as many; L1 and L2 save half of the excess.
     """
     coef = cards.constants.pointwise
     width = np.maximum(works.bytes / np.maximum(works["elements"], 1) / 2, 0.5)

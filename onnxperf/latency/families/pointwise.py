@@ -1,4 +1,4 @@
-"""Elementwise kernels, and what those of FP32 tell of DRAM, L2 and issue slots; forms tried: derive/vector.md."""
+"""Elementwise kernels, and the constants of DRAM, L2 and issue fitted to FP32 ones. Forms: derive/vector.md."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import elementwise
 from op_models import Pointwise, Work
 
-SHORT = 8e6  # bytes that are read and written: of so few only rows from CUDA graphs tell, others tell of their clock
+SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are used: others have too much timer overhead
 
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Traffic, or the instructions of all elements, or the trips to memory, whichever takes longest."""
+    """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`."""
     coef = cards.constants.pointwise
     slots = coef["address_slots"] * works["spread"] * works["elements"]
     return elementwise(works, cards, works.bytes, slots, coef["each"])
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"
-#: Fitted to copies that L2 can hold. How fast a card's own L2 is stays its own: rates come from operators of PyTorch.
+#: Fitted to copies that L2 can hold. They don't fit L2's rate: each card has a factor of its own in the fit, and the
+#: rate comes from PyTorch's operators (`l2.achieved` below).
 COPIES = ConstantSet(
     "copies",
     parameters=(

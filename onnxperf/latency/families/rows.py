@@ -24,11 +24,11 @@ IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of 
 
 
 class Kind(NamedTuple):
-    """Rows as columns [n, 1], and masks that tell which kernel sweeps them.
+    """Rows as columns [n, 1], and masks that say which kernel reads them.
 
-    number, width: of rows, and elements of one. softmax: sweeps a row several times; reduction: once, with one result;
-    normalisation is what is neither. in_registers: a softmax of up to IN_REGISTERS elements, which takes one warp a
-    row and reads it once; own_block: a kernel with a thread for each element of a row (ONNX Runtime's).
+    number: of rows; width: elements of a row. softmax: reads a row several times; reduction: once, with one result;
+    neither: normalisation. in_registers: a softmax of up to IN_REGISTERS elements, with one warp a row that reads it
+    once; own_block: a kernel of ONNX Runtime with a thread for each element of a row.
     """
 
     number: Array
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The blocks of the rows: threads of a row, rows that are in flight on the card at once, and parts of a row."""
+    """The launch grid: threads a row, rows in flight on the card at once, and parts that a row is split into."""
 
     threads: Array
     in_flight: Array
@@ -48,11 +48,11 @@ class Grid(NamedTuple):
 
 
 def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """One block sweeps a row, `passes` times more than it must; too few rows leave SMs idle.
+    """A block reads a row, and `passes` times more than once; too few rows leave SMs idle.
 
-    memory: what is swept again comes from DRAM where the rows in flight exceed L2;
+    memory: of the repeated reads a share comes from DRAM, which grows as the rows in flight exceed L2:
     miss = 1 / (1 + (`miss` L2 / bytes in flight)^`miss_sharpness`).
-    compute: issue slots of all threads, or the vector FLOPs. latency: waves x (`row_s` + `step_s` x steps of a row).
+    compute: the larger of issue slots of all threads and vector FLOPs. latency: waves x (`row_s` + `step_s` x steps).
     """
     coef = cards.constants.rows
     kind = _kind(works)
@@ -76,7 +76,7 @@ def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
 
 
 def _kind(works: Works) -> Kind:
-    """The columns of rows, and the kernel that sweeps them, by the passes and the block that the rule names."""
+    """The columns of rows, and which kernel reads them, by `passes` and `block` of the size."""
     width, number = np.maximum(works["width"], 1), np.maximum(works["rows"], 1)
     softmax, reduction, own_block = works["passes"] >= 2, works["passes"] == 0, works["block"] > 0
     in_registers = softmax & (width <= IN_REGISTERS) & ~own_block
@@ -86,9 +86,9 @@ def _kind(works: Works) -> Kind:
 def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Grid:
     """Threads, rows in flight and parts of a row.
 
-    A normalisation's block has 128 threads, others grow with long rows, in powers of two; registers leave room for
-    `resident_threads` on an SM. A reduction of few long rows is split over more blocks while the card
-    has room, in parts of `split_elements` at least, at the price of a second kernel.
+    A normalisation's block has 128 threads; others grow with the row, in powers of two. Registers limit an SM to
+    `resident_threads`. A reduction of few long rows is split over more blocks while the card has room, into parts of at
+    least `split_elements`, and then takes a second kernel.
     """
     wanted = 2 ** np.ceil(np.log2(kind.width / coef["elements_per_thread"]))
     of_short_row = np.minimum(2 ** np.ceil(np.log2(kind.width)), 32)  # a warp takes several of them
@@ -105,12 +105,12 @@ def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Gr
 
 
 def _slots(width: Array, threads: Array, kind: Kind, coef: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Issue slots of each thread for one row of `width` elements, and the steps in which its block goes along it.
+    """Issue slots of each thread for one row of `width` elements, and the steps (loop iterations) of its block.
 
-    A thread takes `vector` elements in a step. Normalisation costs three steps more where only some threads make a
-    fourth (eighth, ...) step: every card shows that cliff from 1540 to 2044 and from 3588 to 4092 elements, as of a
-    loop that is unrolled four times, whose warps run both it and the remainder. Warps for which a narrow row has no
-    elements take no step.
+    A thread takes `vector` elements in a step. A normalisation costs three steps more where only some threads make its
+    fourth (eighth, ...) step: every card is slower there, from 1540 to 2044 and from 3588 to 4092 elements, as with a
+    loop unrolled four times where a warp runs both the unrolled loop and its remainder. Warps without elements of a
+    narrow row take no step.
     """
     slots_of = coef["slots"]
     reach = threads * coef["vector"]
@@ -135,8 +135,8 @@ def _slots(width: Array, threads: Array, kind: Kind, coef: Mapping[str, Any]) ->
 def _long_softmax(width: Array, threads: Array, reach: Array, slots_of: Mapping[str, float]) -> tuple[Array, Array]:
     """Issue slots of a thread for a row that exceeds one warp's registers, and steps of its block along the row.
 
-    Whole steps take `reach` elements. What they leave over is taken one element a thread at a time, and so are the
-    first elements of a row that does not start on 16 bytes, which depends on the width.
+    Vectorised steps take `reach` elements. The remainder is read one element a thread at a time, and so is the head of
+    a row that is not aligned to 16 bytes, as happens for widths that are no multiple of 4.
     """
     unaligned = np.where(width % 4 == 0, 0, np.where(width % 2 == 0, 0.5, 0.75))  # share of the rows
     aligned_width = np.where(unaligned > 0, np.maximum(width - threads, 0), width)
