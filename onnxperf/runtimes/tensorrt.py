@@ -288,7 +288,9 @@ def _single_outside(graph: Graph) -> Graph:
         return replace(t, name=f"{t.name}#float32", dtype="float32") if t.dtype == "float16" else t
 
     def reformat(t: Tensor, read: Tensor, written: Tensor) -> Operator:
-        return Operator(f"{t.name}#reformat", "Cast", (read,), (written,))
+        beside = [o for o in graph.operators if t in o.inputs or t in o.outputs]  # the layers that it is there for
+        nodes = tuple(dict.fromkeys(n for o in beside for n in o.nodes))
+        return Operator(f"{t.name}#reformat", "Cast", (read,), (written,), nodes=nodes)
 
     first = (reformat(t, outside(t), t) for t in graph.inputs if t.dtype == "float16")
     last = (reformat(t, t, outside(t)) for t in graph.outputs if t.dtype == "float16")

@@ -123,7 +123,7 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(kernels.classes())
-    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 24
+    assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 26
     assert {s.method for s in only(report, kind="kernels")} == set(scores.OF_KERNELS)
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}
@@ -171,7 +171,7 @@ def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 8  # and every line has all cells of the heading above it
+    assert len(headings) == 9  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
