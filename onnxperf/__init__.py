@@ -12,25 +12,54 @@ from typing import TYPE_CHECKING, Any
 from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
 
 if TYPE_CHECKING:
+    from gpu_specs import Device
     from onnxperf.decide.budget import check
-    from onnxperf.pipeline import predict
+    from onnxperf.decide.compare import Comparison, compare
+    from onnxperf.decide.diff import Difference
+    from onnxperf.decide.recommend import Recommendation, recommend
+    from onnxperf.decide.two_models import diff
+    from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
+    from onnxperf.explanation import Explanation, explain
+    from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.views.prediction import report
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
 __version__ = "0.1.0"
+#: The names that each room gives to the package; what operator rules are made of stands in `op_models`.
+_OFFERED = {
+    "onnxperf.decide.budget": ("check",),
+    "onnxperf.decide.compare": ("Comparison", "compare"),
+    "onnxperf.decide.diff": ("Difference",),
+    "onnxperf.decide.recommend": ("Recommendation", "recommend"),
+    "onnxperf.decide.two_models": ("diff",),
+    "onnxperf.decide.what_if": ("WhatIf", "WhatIfs", "whatif"),
+    "onnxperf.explanation": ("Explanation", "explain"),
+    "onnxperf.pipeline": ("gpus", "load", "predict"),
+    "onnxperf.prediction": ("Prediction",),
+    "onnxperf.rules": ("op", "work"),
+    "onnxperf.views.prediction": ("report",),
+    "gpu_specs": ("Device",),
+    "op_models": (
+        "Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work"
+    ),
+}  # fmt: skip
+ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
-    "Attention", "BudgetExceeded", "Conv", "EnvironmentFailure", "Error", "Gemm", "LimitExceeded", "ModelError", "Move",
-    "Operator", "Pointwise", "Prediction", "Recurrent", "Rows", "Tensor", "UsageError", "Work", "__version__", "check",
-    "op", "predict", "work",
+    "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
+    "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
+    "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
+    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "whatif", "work",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
-    if name not in __all__:
+    if name not in ROOMS:
         raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
-    rooms = {"check": "decide.budget", "predict": "pipeline", "Prediction": "prediction"}
-    rooms |= {"op": "rules", "work": "rules"}
-    module = f"onnxperf.{rooms[name]}" if name in rooms else "op_models"  # what rules are made of lives in `op_models`
-    return getattr(import_module(module), name)
+    return getattr(import_module(ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

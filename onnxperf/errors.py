@@ -2,6 +2,35 @@
 
 from __future__ import annotations
 
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 130  # the exit code after Ctrl-C, which is no error of the caller
+#: What asks a process to end: Ctrl-C, the system, a terminal that is closed.
+ENDINGS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
+#: Options whose arguments have other names.
+OTHERWISE = {"dim": "dims", "trip-count": "trip_counts", "power-limit": "power_limit_W", "clock": "clock_Hz"}
+
+
+def _entries(options: str) -> list[str]:
+    """The entries of a dict that are the same as some --dim NAME=N, or as some --shapes NAME:1x3x224x224."""
+    found = re.findall(r"--(dim|shapes) (\S+)[=:](\w+)", options)
+    return [f'"{name}": {n}' if flag == "dim" else f'"{name}": [{n.replace("x", ", ")}]' for flag, name, n in found]
+
+
+#: Options of the command line in messages, and the arguments of Python that are the same.
+ARGUMENTS = (
+    (r"--dim [^\s=]+=\w+(?: --dim [^\s=]+=\w+)*", lambda m: f"dims={{{', '.join(_entries(m[0]))}}}"),
+    (r"--trip-count ([^\s=]+)=(\w+)", lambda m: f'trip_counts={{"{m[1]}": {m[2]}}}'),
+    (r"--shapes \S+:\d+(?:x\d+)*(?: --shapes \S+:\d+(?:x\d+)*)*", lambda m: f"shapes={{{', '.join(_entries(m[0]))}}}"),
+    (r"--shapes (\S+):\.\.\.", lambda m: f'shapes={{"{m[1]}": ...}}'),
+    (r"--batch (\d+|N)\b", lambda m: f"batch={m[1]}"),
+    (r"--(dim|trip-count|power-limit|clock)\b", lambda m: OTHERWISE[m[1]]),
+    (r"--([a-z][a-z-]*[a-z])\b", lambda m: m[1].replace("-", "_")),
+)
+
 
 class Error(Exception):
     """Base of all errors a caller can cause. The message is one clear sentence: what, where, what to do."""
@@ -40,3 +69,15 @@ class EnvironmentFailure(Error):
 def printable(text: str) -> str:
     """Text from a stranger's file, safe to show: no control characters, no escape sequences, one line."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+@contextmanager
+def speaking_of_arguments() -> Iterator[None]:
+    """Let errors name arguments of Python where they name options of the command line."""
+    try:
+        yield
+    except Error as e:
+        said = str(e)
+        for option, argument in ARGUMENTS:
+            said = re.sub(option, argument, said)
+        raise (e if said == str(e) else type(e)(said)) from None

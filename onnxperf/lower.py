@@ -9,9 +9,9 @@ from typing import NamedTuple
 from gpu_specs import Host
 from onnxperf.fusions.placement import fed_on_host
 from onnxperf.fusions.torch_strides import RUN
-from onnxperf.graph import Graph, fresh
+from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.rules import work_or_bytes
-from onnxperf.runtimes import WITHIN, HostCosts, Runtime
+from onnxperf.runtimes import WAITED_FOR, WITHIN, HostCosts, Runtime
 from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
@@ -22,12 +22,16 @@ class HostNode(NamedTuple):
     """A node for which the host launches nothing: a view, or an operator that the host itself computes.
 
     computed: the host computes it; bytes, flops: what it moves and computes, both 0 where the tensors are small.
+    name, op, nodes: those of its operator.
     """
 
     repeat: int
     computed: bool
     bytes: int = 0
     flops: int = 0
+    name: str = ""
+    op: str = ""
+    nodes: tuple[str, ...] = ()
 
     def seconds(self, costs: HostCosts, cpu: Host) -> float:
         """Host time of one repeat, without walking to the node: 0 for a view."""
@@ -44,7 +48,8 @@ class Kernel:
     the work is its bytes alone, "" where a rule says what it is; blocks: the host waits for the result; rank: the
     process, with a host thread and a card of its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
-    node (it does not for the second and later kernels of one node).
+    node (it does not for the second and later kernels of one node); at_most: the data decide its sizes, which are
+    upper bounds.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Kernel:
     rank: int = 0
     skipped: tuple[HostNode, ...] = ()
     visited: bool = True
+    at_most: bool = False
 
     @property
     def way(self) -> str:
@@ -75,6 +81,12 @@ class Kernels:
     rows: tuple[Kernel, ...]
     tail: tuple[HostNode, ...] = ()
     stored_bytes: int = 0
+
+    @property
+    def on_host(self) -> tuple[HostNode, ...]:
+        """The operators that the host computes itself, in order."""
+        passed = (*(n for k in self.rows for n in k.skipped), *self.tail)
+        return tuple(n for n in passed if n.computed)
 
     def host_seconds(self, costs: HostCosts, cpu: Host) -> tuple[list[float], float]:
         """Seconds that the host spends for each kernel, from the launch before to its own, and after the last launch.
@@ -117,8 +129,9 @@ def lower(
         else:
             w, assumed = _work(o, runtime, tf32)
             row = Kernel(
-                o.name, o.type, o.nodes, w, after, assumed=assumed, blocks=runtime.synchronous, repeat=o.repeat,
-                visited=WITHIN not in o.attrs,
+                o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat,
+                blocks=runtime.synchronous or WAITED_FOR in o.attrs, visited=WITHIN not in o.attrs,
+                at_most=any(map(depends_on_data, (*o.present, *o.outputs))),
             )  # fmt: skip
             rows.add(row, o.present, o.outputs)
     if include_transfers:
@@ -167,9 +180,9 @@ class _Rows:
 def host_node(o: Operator) -> HostNode:
     """What the host does for an operator that is a view (place "free") or that it computes itself ("host")."""
     if o.place != "host" or all(t.size <= SMALL for t in (*o.present, *o.outputs)):
-        return HostNode(o.repeat, o.place == "host")
+        return HostNode(o.repeat, o.place == "host", 0, 0, o.name, o.type, o.nodes)
     w = work_or_bytes(o)[0]
-    return HostNode(o.repeat, True, w.bytes, w.flops)
+    return HostNode(o.repeat, True, w.bytes, w.flops, o.name, o.type, o.nodes)
 
 
 def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:

@@ -161,13 +161,12 @@ def footprint(graph: Graph) -> Footprint:
 def memory(held: Footprint, workspace_bytes: int, capacity_bytes: int, arena: str, context_bytes: int) -> Memory:
     """The memory of a run on a card of that capacity; `arena`, of ARENAS, is how the runtime's allocator takes it.
 
-    Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well, which plans
-    nothing.
+    Weights are blocks of their own: ONNX Runtime 1.31's CUDA provider logs an extension of its arena for them, and no
+    reservation. Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well,
+    which plans nothing.
     """
     weights, peak = held.weights, held.activations_bytes
     needed = sum(weights) + peak + workspace_bytes + context_bytes
-    planned = arena == "powers of two"  # ONNX Runtime reserves one exact block for all weights, outside the regions
-    blocks = [peak, workspace_bytes] if planned else [*weights, peak, workspace_bytes]
-    reserved = ARENAS[arena](blocks) + (sum(weights) if planned else 0) + context_bytes
+    reserved = ARENAS[arena]([*weights, peak, workspace_bytes]) + context_bytes
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
     return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, held.host_bytes, context_bytes)

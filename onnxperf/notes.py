@@ -21,9 +21,12 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
     return (
         *(run.device_notes[j] if run.device_notes else ()),
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
+        *_upper_bounds(run.kernels),
+        *_session(run),
         *_assumed_operators(run.kernels),
         *_full_caches(run.run_graph),
         *_missing_units(run.kernels, run.devices[j], run.scenario.precision),
+        *_unmeasured(run),
         *_assumed_constants(run, j, classes),
         *_far_from_measurements(run, j, classes),
         *_misplaced(run, j),
@@ -44,6 +47,26 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
     seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpu) for o in on_host)
     return Note(note.code, f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies", note.nodes)
+
+
+def _upper_bounds(kernels: Kernels) -> Iterator[Note]:
+    """Which kernels have sizes that the data decide."""
+    if nodes := [n for k in kernels.rows if k.at_most for n in k.nodes]:
+        count = sum(k.at_most for k in kernels.rows)
+        says = f"the sizes of {count} of {len(kernels.rows)} kernels depend on the data and are taken at their upper"
+        says += " bounds: the range begins at what is left without them"
+        yield Note("upper-bound", says, tuple(dict.fromkeys(nodes)))
+
+
+def _session(run: Run) -> Iterator[Note]:
+    """Whether ONNX Runtime knows the sizes of open dimensions before it runs."""
+    if run.has_open_dims:
+        fixed = run.scenario.fix_dims
+        yield Note("fixed-dims" if fixed else "open-dims", (
+            "the session is given the sizes of open dimensions when it starts, and computes shapes once" if fixed else
+            "the session leaves dimensions open, as the file does: shapes are computed in every run, and fusions that"
+            " need sizes do not apply; --fix-dims predicts a session that is given them when it starts"
+        ))  # fmt: skip
 
 
 def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
@@ -80,6 +103,14 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
             moved.setdefault(k.work.pipe, []).extend(k.nodes)
     for pipe, nodes in moved.items():
         yield Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
+
+
+def _unmeasured(run: Run) -> Iterator[Note]:
+    """What of the runtime no measurement confirms."""
+    if of := run.unmeasured:
+        name = run.runtime.describe.split(",")[0]
+        says = f"no measurement confirms {name} predictions of {of}: the range is a guess, of about a factor of two"
+        yield Note("unvalidated", says)
 
 
 def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:

@@ -19,6 +19,8 @@ from onnxperf.errors import EnvironmentFailure, Error, UsageError
 
 #: Where the name is at fault, not the system.
 MISNAMED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+#: Told what is being done, how much of it is done, and how much there is to do, 0 where nobody knows.
+Progress = Callable[[str, int, int], None]
 STREAM = re.compile(r"/(?:dev|proc/self)/(?:stdin|stdout|stderr|fd/([0-9]{1,4}))")
 
 
@@ -28,7 +30,9 @@ def prepare_streams() -> None:
     if sys.stdout is None:
         raise EnvironmentFailure("stdout is closed: there is nowhere to write the answer to")
     if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.set_inheritable(nowhere, True)  # a process that is started has a stderr, too
+        sys.stderr = os.fdopen(nowhere, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -43,6 +47,20 @@ def settle_streams() -> None:
         except (OSError, ValueError):
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def telling() -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal, for as long as something takes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    err = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("reading")
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
 def check_target(target: str | None, *sources: str, option: str = "--json") -> None:

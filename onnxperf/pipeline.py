@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, overload
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.errors import UsageError
+from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.export import source
-from onnxperf.graph import Graph, Note, Opened, load, opened
+from onnxperf.graph import Graph, Note, Opened, opened
+from onnxperf.graph import load as load_graph
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
 from onnxperf.scenario import PLATFORMS, Scenario, usual_host
@@ -19,6 +21,7 @@ from onnxperf.scenario import PLATFORMS, Scenario, usual_host
 if TYPE_CHECKING:
     from onnx import ModelProto
 MAX_BATCH = 65_536
+MOST = 1e15  # milliseconds or GB
 SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}
 #: An id, an alias, a name that nvidia-smi prints, the path of a card's TOML file, or the card itself.
 Gpu = str | os.PathLike[str] | Device
@@ -40,7 +43,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     model: Any,
     example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
-    gpu: Any,
+    gpu: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     batch: int | None = None,
@@ -56,15 +59,19 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     opt_level: str = "all",
     ort_version: str | None = None,
     ort_transformers: bool = False,
+    fix_dims: bool = False,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
     fit: bool = False,
+    max_ms: float | None = None,
+    max_gb: float | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict one run of `model` on a GPU that need not be there.
 
     model: a path, the bytes of a file or an onnx.ModelProto; a torch.nn.Module, ExportedProgram or ONNXProgram; a Keras
-    model or its file, a tf.function or the folder of a SavedModel. It is left as it is, and its weights are not needed.
+    model or its file, a tf.function or the folder of a SavedModel. It is left as it is (but a Keras model that is not
+    built is built for its example inputs, as by a first call), and its weights are not needed.
     example_inputs: arrays or tensors, by name or in the order of the inputs; only shapes and types are read.
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file, which
     can be a processor's. A list of them gives a list of predictions, in little more time than one.
@@ -76,32 +83,51 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
-    does. host: the processor that launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate
-    --host-only` writes it. power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the
-    card's memory holds.
+    does. fix_dims: the session is given the sizes of open dimensions when it starts, as ONNX Runtime's
+    `add_free_dimension_override_by_name` does; else it is open as the model is exported. host: the processor that
+    launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate --host-only` writes it.
+    power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the card's memory holds and that
+    keeps to max_ms milliseconds and max_gb GB (10^9), which are for fit alone (`check` raises where they are not kept);
+    batch 1 where there is none.
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
-    if not isinstance(fit, bool):
-        raise UsageError(f"fit must be True or False, not {fit!r}")
-    model, example_inputs = source(model, example_inputs, batch, open_batch=fit)
-    request = Request(
-        model, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=example_inputs,
-        terms={
-            "precision": precision, "layout": layout, "runtime": runtime, "method": method, "streams": streams,
-            "cuda_graph": cuda_graph, "include_transfers": include_transfers, "pageable": pageable,
-            "opt_level": opt_level, "ort_version": ort_version, "ort_transformers": ort_transformers,
-            "host": os.fspath(host) if isinstance(host, os.PathLike) else host,
-            "power_limit_W": power_limit_W, "clock_Hz": clock_Hz,
-        },
-    )  # fmt: skip
-    several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
-    gpus: list[Gpu] = list(gpu) if several else [gpu]
-    if fit:
-        found = [summarise(largest(request, g)) for g in gpus]
-    else:
-        found = [summarise(run, j) for run, j in runs(request, gpus)]
-    return found if several else found[0]
+    with speaking_of_arguments():
+        if gpu is None:
+            raise UsageError('name the card: predict(model, gpu="l4")')
+        if not isinstance(fit, bool):
+            raise UsageError(f"fit must be True or False, not {fit!r}")
+        if not fit and (max_ms is not None or max_gb is not None):
+            raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
+        limits = limits_of(max_ms, max_gb)
+        request = request_for(
+            model, example_inputs, open_batch=fit, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts,
+            precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
+            include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
+            ort_transformers=ort_transformers, fix_dims=fix_dims, host=host, power_limit_W=power_limit_W,
+            clock_Hz=clock_Hz,
+        )  # fmt: skip
+        several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
+        gpus: list[Gpu] = list(gpu) if several else [gpu]
+        if fit:
+            found = [summarise(largest(request, g, limits)) for g in gpus]
+        else:
+            found = [summarise(run, j) for run, j in runs(request, gpus)]
+        return found if several else found[0]
+
+
+def load(
+    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, batch: int | None = None
+) -> Opened:
+    """Read a model's file, or export a framework's model, once: what this returns can be predicted many times.
+
+    model, example_inputs and batch are those of `predict`; a framework's model keeps the sizes it is exported at.
+    """
+    with speaking_of_arguments():
+        exported, examples = source(model, example_inputs, batch)
+        if examples is not None:
+            raise UsageError("example_inputs are for a framework's model; those of a file go to predict")
+        return opened(exported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +144,39 @@ class Request:
     trip_counts: Mapping[str, int] | None = None
     examples: Mapping[str, Any] | Sequence[Any] | None = None
     terms: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may take at most: seconds, and bytes of the card's memory that the process holds."""
+
+    seconds: float | None = None
+    bytes: float | None = None
+
+    def left(self, run: Run) -> float:
+        """The share of the scarcest of memory and limits that a run leaves; negative where it takes too much."""
+        need = run.memory(0)
+        shares = [(need.capacity_bytes - need.context_bytes - need.total_bytes) / need.capacity_bytes]
+        if self.bytes is not None:
+            shares.append((self.bytes - need.reserved_bytes) / self.bytes)
+        if self.seconds is not None and min(shares) >= 0:  # else there is no need to know the time
+            shares.append((self.seconds - float(run.timeline.total_s[0])) / self.seconds)
+        return min(shares)
+
+
+NO_LIMITS = Limits()
+
+
+def request_for(
+    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, open_batch: bool = False,
+    shapes: Mapping[str, Sequence[int]] | None = None, dims: Mapping[str, int] | None = None, batch: int | None = None,
+    trip_counts: Mapping[str, int] | None = None, **terms: Any,
+) -> Request:  # fmt: skip
+    """The request for a model with these bindings and terms; a framework's model is exported for it."""
+    read, examples = source(model, example_inputs, batch, open_batch, shapes if isinstance(shapes, Mapping) else None)
+    host = terms.get("host")
+    terms |= {"host": os.fspath(host)} if isinstance(host, os.PathLike) else {}
+    return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=terms)
 
 
 def run_of(request: Request, gpu: Gpu) -> Run:
@@ -143,7 +202,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         devices = [gpu_specs.limited(device, power_W=power, clock_hz=clock) for device, _ in found]
     except gpu_specs.SpecError as e:
         raise UsageError(str(e)) from e
-    graph = r.model if isinstance(r.model, Graph) else load(
+    graph = r.model if isinstance(r.model, Graph) else load_graph(
         r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples
     )  # fmt: skip
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
@@ -174,33 +233,41 @@ def _positive(terms: Mapping[str, Any], what: str) -> float | None:
     return float(value)
 
 
-def largest(request: Request, gpu: Gpu) -> Run:
-    """The run at the largest batch whose memory fits, up to MAX_BATCH; at batch 1 where not even that does.
+def limits_of(max_ms: float | None, max_gb: float | None) -> Limits:
+    """Limits in seconds and bytes; UsageError where one is no positive number."""
+    for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value < MOST):
+            raise UsageError(f"{what} must be a positive number, not {value!r}")
+    return Limits(max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
 
-    Doubles until it fits no more, then narrows down: memory grows nearly evenly with the batch, so that every other
-    guess interpolates. The model is read once, and no guess goes further than its memory. Raises UsageError where the
-    model's batch can't be changed.
+
+def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
+    """The run at the largest batch that fits into the memory and keeps the limits, up to MAX_BATCH.
+
+    It is the run at batch 1 where not even that does. Doubles until a batch is too large, then narrows down: memory
+    and time grow nearly evenly with the batch, so that every other guess interpolates. The model is read once, and no
+    guess is estimated further than the limits need. Raises UsageError where the model's batch can't be changed.
     """
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
     device, notes = find(gpu)
     model = request.model if isinstance(request.model, Graph) else opened(request.model)
 
-    def at(batch: int) -> tuple[Run, int]:
-        """The run at a batch, and the bytes that it leaves free; they are negative where it does not fit."""
+    def at(batch: int) -> tuple[Run, float]:
+        """The run at a batch, and the share of the scarcest allowance that it leaves; negative where it is too much."""
         try:
             run = run_of(replace(request, model=model, batch=batch), device)
         except UsageError as e:
             raise UsageError(f"the largest batch can't be looked for: {e}") from None
-        need = run.memory(0)
-        return run, need.capacity_bytes - need.context_bytes - need.total_bytes
+        return run, limits.left(run)
 
-    fits, over, lack, halve = 1, 0, 0, False  # over: the smallest batch that is known not to fit, by `lack` bytes
+    fits, over, lack, halve = 1, 0, 0.0, False  # over: the smallest batch known to be too large; lack: by which share
     run, left = at(fits)
     while left >= 0 and (over - fits > 1 if over else 2 * fits <= MAX_BATCH):
         guess = 2 * fits
         if over:
-            guess = (fits + over) // 2 if halve else fits + (over - fits) * left // (left + lack)
+            guess = (fits + over) // 2 if halve else fits + int((over - fits) * left / (left + lack))
             guess, halve = min(max(guess, fits + 1), over - 1), not halve
         tried, room = at(guess)
         if room >= 0:
@@ -210,6 +277,11 @@ def largest(request: Request, gpu: Gpu) -> Run:
     if left >= 0 and not over:
         notes = (*notes, Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits"))
     return replace(run, device_notes=(notes,))
+
+
+def gpus() -> list[Device]:
+    """Every card that ships, as `onnxperf gpus` lists them, each with its figures and their sources."""
+    return [find(id)[0] for id in gpu_specs.ids()]
 
 
 def find(gpu: Gpu) -> tuple[Device, tuple[Note, ...]]:

@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_specs import Device
+from onnxperf import __version__
+from onnxperf.cpu_operators import CpuOperator, on_cpu
+from onnxperf.errors import EnvironmentFailure, UsageError
 from onnxperf.graph import Note
+from onnxperf.kernel_timeline import OF_A_KERNEL, Gap, KernelPrediction, Phase, gaps, part_of, phases
 from onnxperf.latency import BOUNDS
 from onnxperf.latency.intervals import COVERAGE
+from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
 from onnxperf.notes import notes
 from onnxperf.passes import AMP
 from onnxperf.run import Run
-from onnxperf.scenario import PLATFORMS, Scenario
+from onnxperf.scenario import PLATFORMS, Scenario, usual_host
 from onnxperf.schedule import STALLS
-from op_models import Work
+from onnxperf.tables import duration
 
 if TYPE_CHECKING:
     import networkx
+    import pandas
 
 SCHEMA_VERSION = 1
-BOUND_BY = ("compute", "memory", "latency", "launch", "transfer", "communication")
-#: What of a kernel the JSON holds.
-OF_A_KERNEL = (
-    "name", "nodes", "op", "seconds", "low_seconds", "high_seconds", "flops", "bytes_read", "bytes_written", "bound_by",
-    "source", "start_seconds", "stream",
-)  # fmt: skip
+BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
 
 
 def _of(holder: object, *names: str) -> dict[str, Any]:
@@ -38,71 +39,15 @@ def _of(holder: object, *names: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPrediction:
-    """One kernel of the answer. Times in seconds.
-
-    Beside what the JSON holds: `work`, that of one repeat; `after`, the names of the kernels it waits for;
-    `variant`, the tile or algorithm; `stalled_on`, what its start waited for last (stream, host or copies);
-    `repeat`, how often it runs: times, FLOPs and bytes are those of all repeats together.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    op: str
-    seconds: float
-    low_seconds: float
-    high_seconds: float
-    flops: int
-    bytes_read: int
-    bytes_written: int
-    bound_by: str
-    source: str
-    start_seconds: float
-    stream: str
-    work: Work
-    after: tuple[str, ...] = ()
-    variant: str = ""
-    stalled_on: str = "stream"
-    repeat: int = 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kernel as it stands in the JSON."""
-        return _of(self, *OF_A_KERNEL) | {"nodes": list(self.nodes)}
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Kernels in a row after which the same thing sets the pace: how long that took, and how long the card idled.
-
-    An empty `first` is the start of the run.
-    """
-
-    first: str
-    last: str
-    kernels: int
-    seconds: float
-    idle_seconds: float
-    stalled_on: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Time without any kernel, between the ends of two; an empty name stands for the start or the end of the run."""
-
-    before: str
-    after: str
-    seconds: float
-    stalled_on: str
-
-
-@dataclass(frozen=True, slots=True)
 class Prediction:
     """How long one run of a model takes on a card, how sure that is, and what it is spent on.
 
     seconds: steady-state median of one run in `scope`; low_seconds, high_seconds: a range that holds `interval` of
     measurements; sum_seconds: all kernels added; critical_path_seconds: the longest path with unlimited streams;
-    lower_bound_seconds: that path at physical peak; shares: `bound_by` as pairs; totals: `work` as pairs;
-    power_factor: what the card's power limit multiplied kernels by. run: every stage behind the answer, of which this
+    lower_bound_seconds: that path at physical peak, or all bytes and FLOPs at the card's rates if that takes longer;
+    shares: `bound_by` as pairs; totals: `work` as pairs;
+    power_factor: what the card's power limit multiplied kernels by; watts: what the card draws on average, None for a
+    processor. run: every stage behind the answer, of which this
     is device number `column`.
     """
 
@@ -120,10 +65,19 @@ class Prediction:
     totals: tuple[tuple[str, int], ...]
     memory: Memory
     kernels: tuple[KernelPrediction, ...]
+    cpu_operators: tuple[CpuOperator, ...]
     warnings: tuple[Note, ...]
     power_factor: float
+    watts: float | None
     run: Run = field(repr=False, compare=False)
     column: int = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        s, times = self.scenario, (self.low_seconds, self.high_seconds)
+        low, high = map(duration, times)
+        return (
+            f"<{s.model} on {s.gpu} under {s.runtime}: {duration(self.seconds)}, {self.interval:.0%} {low} to {high}>"
+        )
 
     @property
     def device(self) -> Device:
@@ -140,25 +94,81 @@ class Prediction:
         """FLOPs and bytes of all kernels together."""
         return dict(self.totals)
 
+    @property
+    def joules(self) -> float | None:
+        """What the card spends on one run; None for a processor."""
+        return None if self.watts is None else self.watts * self.seconds
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """The same for each sample of the batch."""
+        return None if self.joules is None else self.joules / self.scenario.batch
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
         s = self.scenario
         paths = ("critical_path_seconds", "lower_bound_seconds")
         of_memory = ("weights_bytes", "activations_bytes", "workspace_bytes", "total_bytes", "capacity_bytes", "fits")
+        held = {"process_bytes": self.memory.reserved_bytes, **_of(self.memory, "context_bytes", "host_bytes")}
         return {
             "schema_version": SCHEMA_VERSION,
+            "onnxperf_version": __version__,
             **_of(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision"),
             **_of(s, *(["layout"] if s.layout else []), "method"),
+            **_of(s, "batch", "streams", "cuda_graph"),
+            "inputs": [{"name": name, "shape": list(shape)} for name, shape in s.inputs],
+            "device_name": self.device.name,
+            "host": s.host or usual_host(self.device),
             "latency": _of(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
             **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
-            "memory": _of(self.memory, *of_memory),
+            "memory": _of(self.memory, *of_memory) | held,
+            "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
+            "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             "kernels": [k.to_dict() for k in self.kernels],
+            "cpu_operators": [o.to_dict() for o in self.cpu_operators],
             "warnings": [{**_of(w, "code", "message"), "nodes": list(w.nodes)} for w in self.warnings],
         }
 
     def to_json(self, indent: int | None = 2) -> str:
         """`to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def report(self, *, detail: bool = False) -> str:
+        """What `onnxperf predict` prints, with `detail` what `--detail` adds; without colours."""
+        import onnxperf  # views are drawn from predictions: only the package itself knows both
+
+        return onnxperf.report(self, detail=detail)
+
+    def by_operator(self) -> dict[str, float]:
+        """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""
+        found: dict[str, float] = {}
+        for k in self.kernels:
+            found[k.op] = found.get(k.op, 0.0) + k.seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def by_module(self, depth: int = 2) -> dict[str, float]:
+        """Seconds of kernels by the module that they were exported from, the largest first.
+
+        depth: how many names of a module's path count, 2 for layer1.0. Kernels of no module stand under ""; a fused
+        kernel counts for the module of its first node. Raises UsageError where depth is below 1.
+        """
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+            raise UsageError(f"depth must be a whole number of at least 1, not {depth!r}")
+        found: dict[str, float] = {}
+        for k in self.kernels:
+            name = part_of(k.module, depth)
+            found[name] = found.get(name, 0.0) + k.seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The kernels as a pandas DataFrame, a row each, with the columns of the JSON. Raises EnvironmentFailure where
+        pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise EnvironmentFailure("to_dataframe needs pandas: pip install pandas") from None
+        return pandas.DataFrame([k.to_dict() for k in self.kernels], columns=OF_A_KERNEL)
 
     @property
     def graph(self) -> networkx.DiGraph[str]:
@@ -183,27 +193,8 @@ class Prediction:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The run as phases with one bottleneck each, in order: the host, the stream, or copies.
-
-        From one kernel's start to the next one's, the pace is set by what held that next one back; before the first
-        it is the host, behind the last start the stream.
-        """
-        found: list[Phase] = []
-        ordered = sorted(self.kernels, key=lambda k: k.start_seconds)
-        reach = now = 0.0
-        for k, behind in zip((None, *ordered), (*ordered, None), strict=True):
-            if k is not None:
-                reach = max(reach, k.start_seconds + k.seconds)
-            then = behind.start_seconds if behind else self.seconds
-            held = behind.stalled_on if behind else "stream" if ordered else "host"
-            idle, name = max(0.0, then - max(now, reach)), k.name if k else ""
-            s = Phase(name, name, int(k is not None), then - now, idle, held)
-            if found and found[-1].stalled_on == held:
-                b = found.pop()
-                s = Phase(b.first, name, b.kernels + s.kernels, b.seconds + s.seconds, b.idle_seconds + idle, held)
-            found.append(s)
-            now = then
-        return tuple(found)
+        """The run as phases with one bottleneck each, in order: the host, the stream, or copies."""
+        return phases(self.kernels, self.seconds)
 
     @property
     def launch_bound(self) -> tuple[Phase, ...]:
@@ -213,16 +204,10 @@ class Prediction:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """The times without any kernel, the longest first."""
-        found: list[Gap] = []
-        reach, last = 0.0, ""
-        for k in sorted(self.kernels, key=lambda k: k.start_seconds):
-            if k.start_seconds > reach:
-                found.append(Gap(last, k.name, k.start_seconds - reach, k.stalled_on))
-            if (end := k.start_seconds + k.seconds) >= reach:
-                reach, last = end, k.name
-        if self.seconds > reach and self.run.method.scheduled:
-            found.append(Gap(last, "", self.seconds - reach, "host"))
-        return tuple(sorted(found, key=lambda gap: -gap.seconds))
+        return tuple(sorted(self._gaps(), key=lambda gap: -gap.seconds))
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        return gaps(self.kernels, self.seconds if self.run.method.scheduled else 0.0)
 
 
 def summarise(run: Run, j: int = 0) -> Prediction:
@@ -231,7 +216,7 @@ def summarise(run: Run, j: int = 0) -> Prediction:
     rows = _kernels(run, j)
     busy = min(_busy(rows), total)
     low, high = _interval(run, j, total, busy)
-    bound = float(timeline.lower_bound_s[j])
+    bound, cpu_operators = float(timeline.lower_bound_s[j]), on_cpu(run, j)
     works = [(k.repeat, k.work) for k in run.kernels.rows]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
@@ -239,19 +224,29 @@ def summarise(run: Run, j: int = 0) -> Prediction:
         scenario=run.scenario_on(j), seconds=total, low_seconds=max(low, bound), high_seconds=high, interval=COVERAGE,
         scope=_scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=bound,
-        throughput_per_second=run.graph.batch / total, shares=_shares(rows, busy, total),
+        throughput_per_second=run.graph.batch / total,
+        shares=_shares(rows, busy, total, sum(o.seconds for o in cpu_operators)),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
             ("bytes_read", read), ("bytes_written", written),
         ),
-        memory=run.memory(j), kernels=rows, warnings=notes(run, j), power_factor=float(e.power_factor[j]),
+        memory=run.memory(j), kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
+        power_factor=float(e.power_factor[j]), watts=_watts(run, j),
         run=run, column=j,
     )  # fmt: skip
 
 
+def _watts(run: Run, j: int) -> float | None:
+    """What device j draws on average in a run; None for a processor, whose power is not modelled."""
+    if run.devices[j].kind != "gpu":
+        return None
+    spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
+    return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
+
+
 def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
     """Every kernel of device j."""
-    e, timeline, rows = run.estimates, run.timeline, run.kernels.rows
+    e, timeline, rows, modules = run.estimates, run.timeline, run.kernels.rows, run.graph.modules
     seconds, width = e.seconds[:, j], e.half_width[:, j]
     low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
     columns = (
@@ -265,6 +260,7 @@ def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
             bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
             source=source, start_seconds=start, stream=stream, work=k.work,
             after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
+            module=modules.get(k.nodes[0], "") if k.nodes else "",
         )
         for k, s, least, most, bound, transfer, source, variant, start, stream, stall in zip(
             rows, *(c.tolist() for c in columns), strict=True
@@ -278,15 +274,19 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own, as its pace does where
     that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Where measured runs err
     less than their kernels' ranges say, these are scaled by `share`. Of methods with an error class of their own none
-    of this is known: their ranges are the kernels'.
+    of this is known: their ranges are the kernels'. Kernels whose sizes are upper bounds may have nothing to do.
     """
     half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
-        kind = next(k for k in (run.kind(j), run.scenario.runtime, "other") if k in known["run"])
+        kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
+        kind = next(k for k in kinds if k in known["run"])
         idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
         inside = known["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
         half_width = float(np.hypot(inside, known["run"][kind]))
-    return total * float(np.exp(-half_width)), total * float(np.exp(half_width))
+    at_most = np.array([k.at_most for k in run.kernels.rows], dtype=bool)
+    seconds = run.estimates.seconds[:, j]
+    kept = 1.0 - busy / total * float(seconds[at_most].sum()) / float(seconds.sum() or 1.0)  # were they to do nothing
+    return kept * total * float(np.exp(-half_width)), total * float(np.exp(half_width))
 
 
 def _busy(rows: tuple[KernelPrediction, ...]) -> float:
@@ -299,8 +299,11 @@ def _busy(rows: tuple[KernelPrediction, ...]) -> float:
     return busy
 
 
-def _shares(rows: tuple[KernelPrediction, ...], busy: float, total: float) -> tuple[tuple[str, float], ...]:
-    """What bounds the run: each kernel's time to its own bound, time without a kernel to launch.
+def _shares(
+    rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0
+) -> tuple[tuple[str, float], ...]:
+    """What bounds the run: each kernel's time to its own bound, time without a kernel to the operators that the CPU
+    computes, for `on_cpu_s` seconds, and what is left to launch.
 
     Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
     """
@@ -309,7 +312,9 @@ def _shares(rows: tuple[KernelPrediction, ...], busy: float, total: float) -> tu
         parts[k.bound_by] += k.seconds
     together = sum(parts.values())
     shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
-    shares["launch"] += max(0.0, 1 - sum(shares.values()))
+    idle = max(0.0, 1 - sum(shares.values()))
+    shares["cpu"] = min(idle, on_cpu_s / total)
+    shares["launch"] += idle - shares["cpu"]
     return tuple(shares.items())
 
 
@@ -327,6 +332,8 @@ def _scope(run: Run, j: int) -> str:
         launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
         host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
+        if run.has_open_dims:
+            terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"
         inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
     else:
         inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpu_specs import Device, Host
 from onnxperf.errors import UsageError, printable
-from onnxperf.graph import Graph, Note
+from onnxperf.graph import Graph, Note, fixed, is_static
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
@@ -24,6 +27,7 @@ from onnxperf.passes import AMP, lacks_unit, precision
 from onnxperf.runtimes import FLOW, LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.scenario import PLATFORMS, Scenario, check, host_of, runtime_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
+from op_models import Gemm
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +35,7 @@ T = TypeVar("T")
 
 #: Terms of a scenario that leave the graph and the devices as they are.
 TERMS = (
-    "runtime", "ort_version", "opt_level", "ort_transformers", "precision", "layout", "method", "streams",
+    "runtime", "ort_version", "opt_level", "ort_transformers", "fix_dims", "precision", "layout", "method", "streams",
     "cuda_graph", "include_transfers", "pageable", "host",
 )  # fmt: skip
 
@@ -60,7 +64,8 @@ class Run:
 
     Every stage is made when it is first asked for. Raises UsageError where terms don't go together or with a device.
     Devices are columns of every stage from the estimates on, so they must be run in the same way: `columns` groups
-    them. `device_notes`: of each device, what its name or the search for a batch left to say.
+    them. `device_notes`: of each device, what its name or the search for a batch left to say. `given`: a graph that
+    is run as it is, fused and placed, instead of the one that the runtime makes of `graph`.
     """
 
     graph: Graph = field(repr=False)
@@ -69,6 +74,7 @@ class Run:
     constants: Constants = field(default_factory=shipped, repr=False)
     kept: Kept = field(default_factory=Kept, repr=False)
     device_notes: tuple[tuple[Note, ...], ...] = ()
+    given: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for device in self.devices:
@@ -108,6 +114,11 @@ class Run:
         return runtime_of(self.scenario)
 
     @property
+    def has_open_dims(self) -> bool:
+        """Whether the file leaves sizes of inputs open, which ONNX Runtime's sessions know only if they are fixed."""
+        return self.runtime.has_levels and not all(map(is_static, self.graph.inputs))
+
+    @property
     def method(self) -> Method:
         """The method of prediction."""
         return METHODS[self.scenario.method]
@@ -116,6 +127,11 @@ class Run:
     def cpu(self) -> Host:
         """The processor that launches kernels."""
         return host_of(self.scenario, self.devices[0])
+
+    @property
+    def unmeasured(self) -> str:
+        """What of the run no measurement of its runtime confirms, "" where measurements tell of all of it."""
+        return self.runtime.unmeasured(self.run_graph)
 
     def kind(self, j: int) -> str:
         """Runs that err alike beside their kernels: of one runtime, those most of whose products run on tensor cores
@@ -132,15 +148,22 @@ class Run:
         return self.kept(_host_costs, self.runtime, self.devices, self.cpu, self.constants)
 
     @cached_property
+    def session_graph(self) -> Graph:
+        """The graph as a session is given it: with dimensions open as the file leaves them, or fixed."""
+        return self.kept(fixed, self.graph) if self.scenario.fix_dims else self.graph
+
+    @cached_property
     def typed_graph(self) -> Graph:
         """The graph with every tensor in the type that it is stored in."""
         first, name = self.devices[0], self.scenario.precision
-        return self.kept(precision, self.graph, name, first if lacks_unit(first, name) else None)
+        return self.kept(precision, self.session_graph, name, first if lacks_unit(first, name) else None)
 
     @cached_property
     def run_graph(self) -> Graph:
         """The graph as it is really run: fused and placed, with copies inserted."""
         s = self.scenario
+        if self.given is not None:
+            return self.given
         level, amp = LEVELS[s.opt_level], s.precision == AMP
         run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp)
         if s.cuda_graph:
@@ -175,9 +198,21 @@ class Run:
 
     def memory(self, j: int) -> Memory:
         """The memory on device j."""
-        device, workspace = self.devices[j], self.estimates.workspace[:, j]
-        most, context = int(workspace.max(initial=0)), PLATFORMS[device.kind].context_bytes
+        device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
+        most = _workspace(self.kernels, self.estimates.workspace[:, j], device, self.constants)
         return self.kept(memory, self.footprint, most, device.capacity_bytes, self.runtime.policy.arena, context)
+
+
+def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:
+    """Bytes of workspace on a device: the most that a kernel takes, and cuBLAS's own, where there are products.
+
+    That has a fixed size by generation, whatever the products: their partial sums lie in it, and so they don't make the
+    memory fall where a larger batch needs no parts any more. each: bytes of every kernel.
+    """
+    products = np.array([isinstance(k.work.size, Gemm) for k in kernels.rows], dtype=bool)
+    own = c.cublas_workspace.get(f"cc{device.capability[0]}", c.cublas_workspace["other"])
+    taken = own if device.kind == "gpu" and products.any() else 0
+    return int(taken + each[~products].max(initial=0))
 
 
 def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:

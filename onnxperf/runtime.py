@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, get_args
 
-from onnxperf.errors import Error, UsageError
+from onnxperf.errors import Error, UsageError, printable
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
 from onnxperf.graph import Graph, Note
-from op_models import Size
+from op_models import Operator, Size
 
 #: How an allocator takes memory from the driver: see onnxperf.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
 #: The orders in which images can lie in memory: channels before rows and columns, or behind them (channels_last).
 LAYOUTS = ("nchw", "nhwc")
+NAMED = 100  # characters of a list of nodes in an error
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
 
 
@@ -91,14 +92,21 @@ class HostCosts:
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
+def _nothing(what: Operator | Graph) -> str:
+    """Nothing to say of an operator or a graph."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
-    `host` is what that costs the processor.
+    `host` is what that costs the processor. `title` is its name as people write it.
 
     `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
+    `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
+    what of a run no measurement confirms, "" where all of it was measured.
     `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
     `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
     """
@@ -115,9 +123,12 @@ class Runtime:
     versions: Mapping[str, Runtime] = field(default_factory=dict)
     layouts: Mapping[str, Runtime] = field(default_factory=dict)
     autocast: Callable[[Graph], Graph] | None = None
+    refused: Callable[[Operator], str] = _nothing
+    unmeasured: Callable[[Graph], str] = _nothing
+    title: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("name", "describe", "host_constants"):
+        for name in ("name", "describe", "host_constants", "title"):
             _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
         for name, rules in (("rules", self.rules), ("offline", self.offline)):
             _need(_are_rules(rules), name, "tuples of rules by their level, such as {BASIC: (rule,)}", rules)
@@ -128,6 +139,8 @@ class Runtime:
         for name, by, others in (("versions", "number", self.versions), ("layouts", "layout", self.layouts)):
             known = isinstance(others, Mapping) and all(isinstance(r, Runtime) for r in others.values())
             _need(known, name, f"Runtimes by their {by}", others)
+        for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
+            _need(callable(function), name, "a function", function)
         _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
 
     @property
@@ -166,8 +179,9 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
     """What `runtime` makes of `graph` at an optimisation level of LEVELS.
 
     `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before, `amp`
-    whether it runs under autocast, which the runtime must have.
+    whether it runs under autocast, which the runtime must have. Raises UsageError where the runtime refuses operators.
     """
+    _check_operators(graph, runtime)
     if transformers:
         before = Counter(o.type for o in graph.operators)
         graph = optimise(graph, runtime.offline, DISABLED)
@@ -179,3 +193,19 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
     if not isinstance(placed, Graph):
         raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
     return placed
+
+
+def _check_operators(graph: Graph, runtime: Runtime) -> None:
+    """Raise UsageError where the runtime can't run some operators: what to do about each kind, and which nodes."""
+    refused: dict[str, list[Operator]] = {}
+    for o in graph.operators:
+        if why := runtime.refused(o):
+            refused.setdefault(why, []).append(o)
+    if not refused:
+        return
+    parts = []
+    for why, found in refused.items():
+        types = ", ".join(dict.fromkeys(o.type for o in found))
+        nodes = ", ".join(dict.fromkeys(n for o in found for n in o.nodes))
+        parts.append(f"{printable(types)} ({len(found)} nodes: {printable(nodes)[:NAMED]}): {why}")
+    raise UsageError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")

@@ -20,8 +20,8 @@ class Scenario:
     host: the processor that launches kernels, a name of `gpu_specs.HOSTS` or the path of a host's file, "" for the one
     that is usual for the device; power_limit_W, clock_Hz: None leaves the card's own; pageable: inputs and outputs lie
     in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
-    of the runtime, None for today's; layout: how images lie in memory, of LAYOUTS, None for what is usual for the
-    runtime.
+    of the runtime, None for today's; fix_dims: the session is given the sizes of open dimensions before it runs;
+    layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime.
     """
 
     model: str
@@ -38,6 +38,7 @@ class Scenario:
     include_transfers: bool = False
     pageable: bool = False
     ort_transformers: bool = False
+    fix_dims: bool = False
     host: str = ""
     power_limit_W: float | None = None
     clock_Hz: float | None = None
@@ -108,7 +109,7 @@ def check(s: Scenario, device: Device) -> None:
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
     host_of(s, device)
-    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers"):
+    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers", "fix_dims"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
     runtime = runtime_of(s)

@@ -24,7 +24,8 @@ STALLS = ("stream", "host", "copies")
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """The start of every kernel [n, g], and for the run [g]: its length, the critical path (the longest path through
-    the kernels' DAG, with unlimited streams), and that path at speed-of-light bounds.
+    the kernels' DAG, with unlimited streams), and its lower bound: that path at speed-of-light bounds, or what all
+    kernels together ask of DRAM or a unit, whichever takes longer.
 
     `streams` [n, g] names each kernel's stream on each device; `stalled_on` [n, g] says what each kernel waited for
     last, an index into STALLS. All times are seconds from the moment at which the host enters the run.
@@ -76,14 +77,14 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
-    """The longest path through the kernels' DAG [g], by the estimates and by the speed-of-light bounds."""
+    """The longest path through the kernels' DAG [g], and the run's lower bound."""
     seconds = np.stack([estimates.seconds, estimates.floor_s])
     finish = np.zeros_like(seconds)
     for i, k in enumerate(kernels.rows):  # rows come after what they wait for
         ready = finish[:, list(k.after)].max(axis=1) if k.after else 0.0
         finish[:, i] = ready + seconds[:, i]
     critical, bound = finish.max(axis=1, initial=0.0)
-    return critical, bound
+    return critical, np.maximum(bound, estimates.least_s)
 
 
 class HostThread(NamedTuple):

@@ -21,6 +21,7 @@ WIDTH = 110  # characters of a line where no terminal says how many it has
 GAP = 2  # between columns
 FOLDED = 20  # characters that a column of text keeps where lines are short
 NAME = 36  # characters of a name in a table
+MARKS = "#!~"  # what the name of a column begins with, see `tabulate`
 NOTHING = "-"  # a cell without a figure
 
 
@@ -32,6 +33,11 @@ def duration(seconds: float) -> str:
 def size(nbytes: float) -> str:
     """Bytes in decimal units."""
     return _in_units(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}) or f"{nbytes:.0f} B"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A figure of that many digits, never as a power of ten: one with more digits before its point shows them all."""
+    return f"{value:,.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def _in_units(value: float, units: Mapping[str, float]) -> str:
@@ -63,25 +69,37 @@ def tabulate(
 ) -> Table:
     """A table that stays readable where lines are short: columns named in `spare` go, then text folds, figures never.
 
-    A leading # marks a column of figures, aligned to the right; a leading ! one of words that are not folded.
+    A leading # marks a column of figures, aligned to the right; a leading ! one of words that are not folded; a leading
+    ~ one of names, which are shortened where the other columns leave too little room.
     """
-    lines = [*rows]
-    cells = {n: [*([n.lstrip("#!")] if heads else []), *(line[i] for line in lines)] for i, n in enumerate(names)}
+    lines = _fitted(out, names, [*rows])
+    cells = {n: [*([n.lstrip(MARKS)] if heads else []), *(line[i] for line in lines)] for i, n in enumerate(names)}
     least = {n: max(map(cell_len, c), default=0) for n, c in cells.items()}
     least = {n: w if n[:1] in ("#", "!") else min(w, FOLDED) for n, w in least.items()}
     kept = [*names]
     for name in spare:
         if sum(least[n] + GAP for n in kept) - GAP <= out.width:
             break
-        kept = [n for n in kept if n.lstrip("#!") != name]
+        kept = [n for n in kept if n.lstrip(MARKS) != name]
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False, show_header=heads)
     for name in kept:
         whole = name[:1] in ("#", "!")
         justify: JustifyMethod = "right" if name.startswith("#") else "left"
-        table.add_column(name.lstrip("#!"), justify=justify, overflow="fold", no_wrap=whole)
+        table.add_column(name.lstrip(MARKS), justify=justify, overflow="fold", no_wrap=whole)
     for line in lines:
         row(table, *(cell for name, cell in zip(names, line, strict=True) if name in kept))
     return table
+
+
+def _fitted(out: Console, names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """The lines, with what stands in columns of names shortened to their part of the room, but to NAME at least."""
+    widest = [
+        max([cell_len(name.lstrip(MARKS)), *(cell_len(line[i]) for line in lines)]) for i, name in enumerate(names)
+    ]
+    taken = sum(GAP + (0 if name.startswith("~") else width) for name, width in zip(names, widest, strict=True)) - GAP
+    most = max(NAME, (out.width - taken) // max(1, sum(name.startswith("~") for name in names)))
+    pairs = (zip(names, line, strict=True) for line in lines)
+    return [tuple(shortened(x, most) if name.startswith("~") else x for name, x in pair) for pair in pairs]
 
 
 def row(table: Table, *cells: str) -> None:
@@ -146,7 +164,7 @@ def markdown(sheets: Iterable[Sheet], notes: Iterable[str]) -> str:
     """Tables in Markdown, those without lines left out, and the notes on them as a list."""
     parts = []
     for sheet in (s for s in sheets if s.lines):
-        heads = [n.lstrip("#!") for n in sheet.names]
+        heads = [n.lstrip(MARKS) for n in sheet.names]
         rules = ["--:" if n.startswith("#") else "---" for n in sheet.names]
         lines = [_cells(heads), _cells(rules), *map(_cells, sheet.lines)]
         parts.append("\n".join((f"{sheet.title}:", "", *lines)))

@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def assert_latency() -> Callable[..., Prediction]:
+def assert_latency() -> Callable[..., Prediction | list[Prediction]]:
     """`onnxperf.check`, failing the test with one sentence where the budget does not hold."""
     return _assert_latency
 
 
-def _assert_latency(*model_and_examples: Any, **terms: Any) -> Prediction:
+def _assert_latency(*model_and_examples: Any, **terms: Any) -> Prediction | list[Prediction]:
     """Predict one run, and fail the test where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9).
 
     All parameters, and what else is raised, are those of `onnxperf.check`. The prediction is given back.
     """
+    __tracebackhide__ = True  # an error of the request points at the test that makes it
     from onnxperf.decide.budget import check  # only here: the plugin is loaded with every run of pytest
 
     try:
-        return check(*model_and_examples, **terms)
+        found: Prediction | list[Prediction] = check(*model_and_examples, **terms)
+        return found
     except BudgetExceeded as e:
         pytest.fail(str(e), pytrace=False)

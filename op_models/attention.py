@@ -18,7 +18,7 @@ from dataclasses import replace
 from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
-from op_models.rules import Outputs, as_first, op, shared_caches
+from op_models.rules import Outputs, as_first, caches, op, shared_caches
 
 ROTATE = 3  # x cos - y sin
 
@@ -29,20 +29,25 @@ def attend(
 ) -> Work:  # fmt: skip
     """2 B heads q k (dim + dim_v), the softmax of B heads q rows, and the `matrix` and `vector` FLOPs around them.
 
-    read, written: elements of inputs and outputs, by position, of which only a part is read or written.
+    read, written: elements of inputs and outputs, by position, of which only a part is read or written. A cache that
+    grows is made by a copy of its past and the new positions, which both products then read (in ONNX Runtime
+    LaunchConcatNewToPastKV; where Attention runs as the function that defines it, a Concat).
     """
     scores = (rows := size.batch * size.heads * size.queries) * size.keys
     score = 1 + SOFTMAX + masks + size.causal + (2 + SPECIAL if softcap else 0)
     matrix += 2 * scores * (size.dim + size.dim_v)
     vector += scores * score + rows * SPECIAL
-    return work(op, size, matrix=matrix, vector=vector, read=read, written=written, dtype=dtype)
+    found = work(op, size, matrix=matrix, vector=vector, read=read, written=written, dtype=dtype)
+    made = caches(op.type).keys() - shared_caches(op).keys()
+    again = sum(op.outputs[o].bytes for o in made if o < len(op.outputs))
+    return replace(found, bytes_read=found.bytes_read + again) if again else found
 
 
 def touched(op: Operator, keys: int, new: int) -> tuple[dict[int, int], dict[int, int]]:
     """Elements read of inputs and written of outputs, by position: of caches [..., length, dim] changed in place.
 
     Of the `keys` positions that queries see, those before the `new` ones are read; the new ones are written. A cache
-    that grows is copied into another buffer: all of both, which is what counts without this.
+    that grows is copied into another buffer: all of both, which is what counts without this (and see `attend`).
     """
     read, written = {}, {}
     for o, i in shared_caches(op).items():
@@ -77,7 +82,8 @@ def length(past: Tensor | None) -> int:
 
 
 @op("ai.onnx.preview::FlexAttention", inputs=(0, 1, 2))
-@op("Attention", "tensorrt::Attention", inputs=(0, 1, 2, 3, 4, 6))
+@op("tensorrt::Attention", inputs=(0, 1, 2, 3, 4, 6))
+@op("Attention", inputs=(0, 1, 2, 3, 4, 6), continued={1: 4, 2: 5})
 def attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, filled: Maybe = None, *,
     q_num_heads: int = 1, kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
@@ -257,10 +263,11 @@ def group_query_attention(
     return attend(op, size, masks=given(bias), softcap=softcap, vector=vector, read=read, written=written)
 
 
-@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7), continued={1: 3, 2: 4})
+@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7, 9, 10), continued={1: 3, 2: 4})
 def sparse_attention(
-    op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None, *,
-    num_heads: int, kv_num_heads: int, sparse_block_size: int,
+    op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None,
+    cos: Maybe = None, sin: Maybe = None, *, num_heads: int, kv_num_heads: int, sparse_block_size: int,
+    do_rotary: int = 0,
 ) -> Work:  # fmt: skip
     """2 B heads q keys (2 dim), where a query sees as many blocks of keys as a row of the mask has on average."""
     batch, queries, hidden = q.shape
@@ -269,8 +276,10 @@ def sparse_attention(
     longest = int(total.value[0]) if total is not None and total.value else length(past)
     keys = min(longest, blocks * sparse_block_size)
     read, written = touched(op, keys, queries)
+    read |= {i: batch * queries * t.shape[-1] for i, t in ((9, cos), (10, sin)) if t is not None}
+    rotated = batch * queries * (num_heads + kv_num_heads) * (2 * cos.shape[-1] if do_rotary and cos is not None else 0)
     size = Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True)
-    return attend(op, size, masks=1, read=read, written=written)
+    return attend(op, size, masks=1, vector=ROTATE * rotated, read=read, written=written)
 
 
 @op("com.microsoft::PagedAttention", inputs=(0, 1, 3, 6, 7))

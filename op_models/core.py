@@ -95,7 +95,7 @@ class Operator:
     @property
     def present(self) -> tuple[Tensor, ...]:
         """The inputs that are given, in order."""
-        return tuple(t for t in self.inputs if t is not None)
+        return tuple([t for t in self.inputs if t is not None])
 
 
 # Sizes: the class of a size decides which latency model times the kernel; its fields are that model's columns.
@@ -148,22 +148,27 @@ class Rows(NamedTuple):
 class Pointwise(NamedTuple):
     """Each output element by itself, without reuse of data.
 
-    `spread` says that an operand is spread over axes that it lacks, so that the place of every element is computed.
+    `spread` says that an operand is spread over axes that it lacks, so that the place of every element is computed;
+    `steps` is how many a thread takes one after another, where it loops over what it reads for one element.
     """
 
     elements: int
     spread: bool = False
+    steps: int = 0
 
 
 class Move(NamedTuple):
     """Data movement: `run` is how many elements are contiguous on the side that is read or written in pieces.
 
     `threads` is how many threads move all of them, each one element after another, 0 where every element has a thread.
+    `tile`: a block of threads turns squares of so many elements a side in shared memory, so that both sides are
+    contiguous along it.
     """
 
     elements: int
     run: int
     threads: int = 0
+    tile: int = 1
 
 
 class Attention(NamedTuple):

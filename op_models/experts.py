@@ -1,7 +1,8 @@
 """Mixtures of experts: every token is processed by k of them.
 
-Tokens are assumed to spread evenly over the experts, so the weights of min(experts, tokens k) are read. The products of
-all experts are one batched GEMM with the same FLOPs.
+Every token is assumed to take each expert with the same probability k / experts, by itself: experts (1 - (1 - k /
+experts)^tokens) are taken by some token, on average, and the weights of these are read. The products of all experts are
+one batched GEMM with the same FLOPs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from op_models.reduce import SOFTMAX
 from op_models.rules import as_first, op
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "gelu": GELU_TANH, "silu": SIGMOID + 1, "swiglu": SIGMOID + 3}
+
+
+def taken(experts: int, k: int, tokens: int) -> int:
+    """How many experts some token takes, on average, to the nearest whole number: k for one token, in the end all."""
+    missed = (1 - min(k / max(experts, 1), 1)) ** tokens  # the probability that no token takes an expert
+    return min(experts, round(experts * (1 - missed)))
 
 
 @op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8), outputs=as_first)
@@ -25,7 +32,7 @@ def mixture(
     tokens = x.size // hidden if hidden else 0
     packed = 8 // expert_weight_bits if fc1.dtype in ("uint8", "int8") else 1
     each = sum(t.size for t in (fc1, fc2, fc3) if t is not None) * packed // max(experts, 1)
-    busy, inner = min(experts, tokens * k), fc2.size * packed // max(experts * hidden, 1)
+    busy, inner = taken(experts, k, tokens), fc2.size * packed // max(experts * hidden, 1)
     size = Gemm(busy, -(-tokens * k // max(busy, 1)), each // max(hidden, 1), hidden, False, True)
     vector = router.size * SOFTMAX + tokens * k * (inner * ACTIVATIONS.get(activation_type, 1) + 2 * hidden)
     vector += tokens * k * inner * given(fc3) + 2 * busy * each * (op.type.endswith("QMoE"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import Gemm, Maybe, Operator, Rows, Tensor, Work, given, work
+from op_models.core import Gemm, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
 from op_models.rules import Like, Outputs, as_first, op
 
@@ -32,7 +32,7 @@ def product(a: tuple[int, ...], b: tuple[int, ...], ta: bool, tb: bool) -> Gemm:
     return Gemm(prod(y if x == 1 else x for x, y in stacked), m, n, k, ta, tb)
 
 
-def _stacked(shape: tuple[int, ...], behind: int) -> tuple[int, ...]:
+def stacked(shape: tuple[int, ...], behind: bool) -> tuple[int, ...]:
     """The shape [batch, ..., rows, columns]; where `behind` is set, that of a tensor [rows, batch, ..., columns]."""
     return (*shape[1:-1], shape[0], shape[-1]) if behind and len(shape) > 2 else shape
 
@@ -49,7 +49,8 @@ def matmul(
     transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, activation: str = "",
 ) -> Work:  # fmt: skip
     """2 batch m n k; vector: bias, scale, activation and requantisation, once per output."""
-    size = product(_stacked(a.shape, transBatchA), _stacked(b.shape, transBatchB), bool(transA), bool(transB))
+    a_shape, b_shape = stacked(a.shape, bool(transBatchA)), stacked(b.shape, bool(transBatchB))
+    size = product(a_shape, b_shape, bool(transA), bool(transB))
     after = (alpha != 1.0) + given(bias, summand) + activated(activation) + AFTER.get(op.type, 0)
     return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * after)
 
@@ -92,6 +93,12 @@ def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K:
     k, n = K or a.shape[-1], N or op.out.shape[-1]
     size = Gemm(1, a.size // k if k else 0, n, k, False, True)
     return work(op, size, matrix=2 * size.m * n * k, vector=2 * n * k + size.m * n * given(bias))
+
+
+@op("DequantizeBlocks")
+def dequantise_blocks(op: Operator) -> Work:
+    """2 per weight, which is read packed and written in the type of the product that follows."""
+    return work(op, Pointwise(op.out.size), vector=DEQUANTISE * op.out.size)
 
 
 def pairs(a: Tensor, b: Tensor) -> Outputs:

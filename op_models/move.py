@@ -73,7 +73,8 @@ def every(op: Operator, x: Tensor) -> Work:
 
 @op("Transpose")
 def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> Work:
-    """A run is the trailing axes that stay in place; axes of size 1 do not count."""
+    """A run is the trailing axes that stay in place; axes of size 1 do not count. Stacked matrices are turned by tiles
+    (cublasGeam and Transpose3DKernel in ONNX Runtime)."""
     perm = tuple(range(x.rank))[::-1] if perm is None else perm
     after = [axis for axis in perm if x.shape[axis] != 1]
     run = 1
@@ -81,7 +82,25 @@ def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> 
         if old != new:
             break
         run *= x.shape[old]
-    return moved(op, run)
+    rows, columns = turned(x.shape, after)
+    return work(op, Move(x.size, max(run, 1), tile=max(min(rows, columns, TILE), 1)))
+
+
+TILE = 32  # side of the squares that kernels for matrices turn in shared memory
+
+
+def turned(shape: tuple[int, ...], after: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of the matrices that a permutation turns where it does nothing else, or (1, 1).
+
+    after: the axes of more than one element in their new order.
+    """
+    before = sorted(after)
+    stays = next((i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), len(before))
+    old, new = before[stays:], list(after[stays:])
+    for cut in range(1, len(old)):
+        if old[cut:] + old[:cut] == new:
+            return prod(shape[a] for a in old[:cut]), prod(shape[a] for a in old[cut:])
+    return 1, 1
 
 
 #: Channels per block in the NCHWc layout of ONNX Runtime's CPU provider, on processors with AVX-512.

@@ -26,15 +26,31 @@ def standardise(
     return work(op, Rows(rows, width, 1), vector=rows * width * (element + extra) + rows * row, read=read)
 
 
+def normalised_and_statistics(x: Tensor, scale: Tensor, *, axis: int = -1) -> Outputs:
+    """The normalised input, and the mean and the factor 1/deviation of each row, as in ONNX Runtime's own files, which
+    have the operator in opsets that lack it.
+    """
+    kept = x.rank + axis if axis < 0 else axis
+    row = ("float32", (*x.shape[:kept], *(1 for _ in x.shape[kept:])))
+    return [(x.dtype, x.shape), row, row]
+
+
+@op("LayerNormalization", outputs=normalised_and_statistics)
 @op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
-@op("LayerNormalization", "InstanceNormalization")
+@op("InstanceNormalization")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
     """(5 + scale + bias) per element and 7 per row: all axes from `axis` on, or one channel of an image."""
     return standardise(op, *beyond(x.shape, 2 if op.type == "InstanceNormalization" else axis), given(scale, bias))
 
 
-@op("com.microsoft::SimplifiedLayerNormalization", outputs=as_first)
-@op("RMSNormalization", "SimplifiedLayerNormalization")
+def normalised_and_factor(x: Tensor, scale: Tensor, *, axis: int = -1) -> Outputs:
+    """The normalised input, in the dtype of its scale as ONNX Runtime makes it, and each row's factor 1/deviation."""
+    kept = x.rank + axis if axis < 0 else axis
+    return [(scale.dtype, x.shape), ("float32", (*x.shape[:kept], *(1 for _ in x.shape[kept:])))]
+
+
+@op("SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization", outputs=normalised_and_factor)
+@op("RMSNormalization")
 def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
     """(3 + scale) per element and 6 per row."""
     return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
@@ -84,7 +100,7 @@ def embed_layer_norm(
     return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
 
 
-@op("GroupNormalization")
+@op("GroupNormalization", outputs=as_first)
 def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Work:
     """7 per element and 7 per row; a row is a group of channels of an image."""
     return standardise(op, *grouped(x, num_groups), given(scale, bias))
@@ -113,7 +129,7 @@ def batch_norm(op: Operator, x: Tensor) -> Work:
     return work(op, Pointwise(x.size), vector=2 * x.size)
 
 
-@op("MeanVarianceNormalization")
+@op("MeanVarianceNormalization", outputs=as_first)
 def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Work:
     """5 per element and 7 per row; `axes` form the row."""
     inside = {a % x.rank for a in axes} if x.rank else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from op_models.core import BITS, Maybe, Operator, Rows, Tensor, Work, given, work
+from op_models.core import BITS, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
 from op_models.rules import Like, as_first, op
 
@@ -102,10 +102,14 @@ def reduce(op: Operator, x: Tensor) -> Work:
 
 
 @op("CumSum", "CumProd")
-def cumulate(op: Operator, x: Tensor, axis: Maybe = None) -> Work:
-    """1 per element; an axis that is known only at run time is assumed to be the last."""
+def cumulate(op: Operator, x: Tensor, axis: Maybe = None, *, serial: int = 0) -> Work:
+    """1 per element; an axis that is known only at run time is assumed to be the last. Where a runtime marks it
+    `serial`, each element's own thread adds all that come before it: (width + 1) / 2 per element."""
     known = axis.value if axis is not None else None
-    return work(op, Rows(*along(x.shape, int(known[0]) if known else -1)), vector=x.size)
+    rows, width = along(x.shape, int(known[0]) if known else -1)
+    if serial:
+        return work(op, Pointwise(x.size, steps=width), vector=rows * (width * (width + 1) // 2))
+    return work(op, Rows(rows, width), vector=x.size)
 
 
 @op("TopK")

@@ -1,4 +1,4 @@
-"""Rules: what an operator type's work is and, where onnx does not define the type, what its outputs are.
+"""Rules: what an operator type's work is and, where onnx does not infer them, what its outputs are.
 
 `op` registers a rule for operator types, which `work_of` and `work_or_bytes` apply.
 """
@@ -57,10 +57,10 @@ def op(
     keywords, those attributes its signature names; defaults in the signature are ONNX's defaults. `inputs`
     says which inputs the rule takes, where a type has them in other places.
 
-    `outputs` is for types that onnx does not define. It is the operator of ai.onnx whose outputs theirs are like, or a
-    function that takes all inputs and attributes as the rule does, but not the operator, and returns `Outputs`; or a
-    mapping from types to these, where `types` differ in it. Without it the shapes that the file declares hold, else
-    the first input's.
+    `outputs` is for types that onnx does not define, or whose outputs it can't infer. It is the operator of ai.onnx
+    whose outputs are like theirs, or a function that takes all inputs and attributes as the rule does, but not the
+    operator, and returns `Outputs`; or a mapping from types to these, where `types` differ in it. Without it the
+    shapes that the file declares hold, else the first input's.
 
     `continued` are caches: outputs, by position, with the inputs that they continue. Where both have the same shape,
     the operator writes into the input's own buffer (see `shared_caches`).

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 from onnx.parser import parse_model
 
 from onnxperf.cli import main
+from onnxperf.graph.checks import misuse
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 RESNET, GPT2 = SAMPLES / "resnet50.onnx", SAMPLES / "gpt2-dynamic.onnx"
@@ -307,3 +308,15 @@ def test_the_real_process(tmp_path: Path, data: bytes | None, code: int) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env, check=False)
     refused(Answer(done.returncode, done.stdout, done.stderr), code)
     assert sorted(p.name for p in tmp_path.iterdir()) == (["model.onnx"] if data is not None else [])
+
+
+@pytest.mark.parametrize("equation", ["ij1", "ij$", "ij\0", "i.j", "ij,jk->i->k", "ij-jk", "ab," * 9999 + "1"])
+def test_an_einsum_whose_equation_is_no_equation_is_refused_before_it_is_inferred(equation: str) -> None:
+    node = helper.make_node("Einsum", ["x"], ["y"], equation=equation)
+    assert "its equation" in misuse(node, defs.get_schema("Einsum", 13))
+
+
+@pytest.mark.parametrize("equation", ["ij", "i j, jk -> ik", "...ij,...jk->...ik", "ii->", "bIj,bJi"])
+def test_an_einsum_with_an_equation_is_not_refused(equation: str) -> None:
+    node = helper.make_node("Einsum", ["x"], ["y"], equation=equation)
+    assert misuse(node, defs.get_schema("Einsum", 13)) == ""

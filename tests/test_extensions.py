@@ -674,7 +674,7 @@ def test_a_view_is_a_function_of_a_prediction(tmp_path: Path) -> None:
         assert total["card"] == gpu_specs.load(p.scenario.gpu).name
         assert {*total["path"]} <= {line["name"] for line in lines}
         given, typed, run = total["operators"]
-        assert given == typed > run  # what is fused is one operator
+        assert given == typed != run  # what is fused is one operator; a Gemm of a stack has views around it
 
 
 # what is not complete

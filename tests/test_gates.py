@@ -8,7 +8,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import onnxperf
 from onnxperf import cli
@@ -61,6 +63,62 @@ def test_the_options_of_predict_count(check) -> None:
     assert duration(onnxperf.predict(OPEN, gpu="t4", dims={"sequence": 8}, batch=2).seconds) in line
 
 
+@pytest.mark.parametrize("cards", [("--gpu", "l4", "--gpu", "t4"), ("--gpu", "l4,t4")])
+def test_every_card_is_checked(check, cards: tuple[str, ...]) -> None:
+    code, lines, err = check(MOBILENET, RESNET, *cards, "--max-latency", "2ms")
+    assert code == 1
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "over"]
+    assert [line.partition(":")[0].split()[-2:] for line in lines] == [
+        ["l4", MOBILENET], ["t4", MOBILENET], ["l4", RESNET], ["t4", RESNET]
+    ]  # fmt: skip
+    assert err == "onnxperf: 1 of 4 predictions over the limit\n"
+    code, lines, err = check(RESNET, "--gpu", "l4,t5", "--max-latency", "2ms")
+    assert (code, lines) == (2, []) and "unknown gpu 't5'" in err
+
+
+def test_a_model_that_does_not_fit_is_over_any_limit(check, tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 65536]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [TensorProto(name="w", data_type=1, dims=[65536, 65536])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    code, (line,), _ = check(str(path), "--gpu", "t4", "--max-latency", "100s")
+    assert code == 1 and "does not fit: 17.6 GB are needed, and the card has 17.2 GB" in line
+    with pytest.raises(onnxperf.BudgetExceeded, match="does not fit"):
+        onnxperf.check(path, gpu="t4", max_ms=1e6)
+    with pytest.raises(onnxperf.BudgetExceeded, match="on t4 it does not fit"):
+        onnxperf.check(path, gpu=["a100-80gb", "t4"], max_ms=1e6)
+    assert len(onnxperf.check(path, gpu=["a100-80gb", "h100"], max_ms=1e6)) == 2
+
+
+def test_the_largest_batch_within_a_latency(check, tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 65536]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    path = tmp_path / "wide.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    code, (line,), _ = check(str(path), "--gpu", "l4", "--fit", "--max-latency", "1ms")
+    n = onnxperf.predict(path, gpu="l4", fit=True, max_ms=1).scenario.batch
+    assert code == 0 and n > 8 and f"  batch {n}  " in line
+    code, (line,), _ = check(str(path), "--gpu", "l4", "--fit", "--max-latency", "1us")
+    assert code == 1 and "  batch 1  " in line and "is over the limit of 1 us" in line
+
+
+def test_memory_is_what_the_process_holds(check) -> None:
+    m = onnxperf.predict(RESNET, gpu="t4").memory
+    between = (m.total_bytes + m.reserved_bytes) / 2e6
+    code, (line,), _ = check(RESNET, "--gpu", "t4", "--max-memory", f"{between:.0f}MB")
+    assert code == 1 and "memory that the process holds" in line
+
+
+def test_a_size_goes_to_the_models_that_have_its_name(check) -> None:
+    limits = ("--gpu", "t4", "--max-latency", "1s")
+    code, lines, _ = check(RESNET, OPEN, *limits, "--dim", "sequence=64", "--dim", "batch=2")
+    assert code == 0 and [line.split()[0] for line in lines] == ["ok", "ok"]
+    assert duration(onnxperf.predict(OPEN, gpu="t4", dims={"sequence": 64, "batch": 2}).seconds) in lines[1]
+    code, lines, _ = check(RESNET, OPEN, *limits, "--dim", "sequence=64", "--dim", "bach=2")
+    assert code == 2 and "no dimension 'bach'" in lines[0] and "no dimension 'bach'" in lines[1]
+
+
 def test_what_can_not_be_used_is_told_after_the_others(check, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"none")
@@ -81,6 +139,7 @@ def test_what_can_not_be_used_is_told_after_the_others(check, tmp_path: Path) ->
         ((RESNET, MOBILENET, "--gpu", "t5", "--max-latency", "8ms"), "unknown gpu 't5'"),
         ((RESNET, "--gpu", "t4", "--max-latency", "8"), "write a number and a unit"),
         ((RESNET, "--max-latency", "8ms"), "--gpu"),
+        ((RESNET, "--gpu", "l4,", "--max-latency", "8ms"), "unknown gpu ''"),
     ],
 )
 def test_a_request_that_is_wrong_is_told_once(check, arguments: tuple[str, ...], says: str) -> None:

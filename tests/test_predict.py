@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import pickle
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser
+from rich.console import Console
 
 import gpu_specs
 import onnxperf
@@ -29,6 +31,7 @@ from onnxperf.passes import AMP, PRECISIONS
 from onnxperf.pipeline import MAX_BATCH
 from onnxperf.prediction import _busy, _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
+from onnxperf.views.prediction import show
 from tests.zoo import PLAIN, sizes
 
 ROOT = Path(__file__).parents[1]
@@ -37,13 +40,15 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.
 OPEN = {"batch": 2, "sequence": 32}
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "onnxperf/prediction.schema.json").read_text()))
 KEYS = (
-    "schema_version model gpu runtime precision method latency{seconds low_seconds high_seconds interval scope}"
+    "schema_version onnxperf_version model gpu runtime precision method batch streams cuda_graph inputs{name shape}"
+    " device_name host latency{seconds low_seconds high_seconds interval scope}"
     " sum_seconds critical_path_seconds lower_bound_seconds throughput_per_second"
-    " bound_by{compute memory latency launch transfer communication}"
+    " bound_by{compute memory latency launch cpu transfer communication}"
     " work{matrix_flops vector_flops flops bytes_read bytes_written}"
-    " memory{weights_bytes activations_bytes workspace_bytes total_bytes capacity_bytes fits}"
+    " memory{weights_bytes activations_bytes workspace_bytes total_bytes capacity_bytes fits process_bytes"
+    " context_bytes host_bytes} energy{watts joules joules_per_sample} gaps{before after seconds stalled_on}"
     " kernels{name nodes op seconds low_seconds high_seconds flops bytes_read bytes_written bound_by source"
-    " start_seconds stream} warnings{code message nodes}"
+    " start_seconds stream module} cpu_operators{name nodes op seconds} warnings{code message nodes}"
 )
 
 
@@ -103,19 +108,26 @@ def test_the_contracts_hold(case: Any) -> None:
     SCHEMA.validate(plain)
     assert plain == p.to_dict()
     wanted = KEYS if p.warnings else KEYS.replace("warnings{code message nodes}", "warnings")
+    wanted = wanted if p.cpu_operators else wanted.replace("{name nodes op seconds} ", " ")
+    wanted = wanted if p.gaps else wanted.replace("gaps{before after seconds stalled_on}", "gaps")
+    wanted = wanted if p.scenario.inputs else wanted.replace("inputs{name shape}", "inputs")
     wanted = wanted.replace(" runtime ", " runtime ort_version ") if "ort_version" in terms else wanted
     wanted = wanted.replace(" precision ", " precision layout ") if "layout" in terms else wanted
     assert outline(plain) == "{" + wanted + "}"
 
     assert 0 < p.low_seconds <= p.seconds <= p.high_seconds < 10
     assert 0 <= p.lower_bound_seconds <= p.low_seconds
-    assert p.lower_bound_seconds <= p.critical_path_seconds <= p.seconds * (1 + 1e-12)
+    assert max(p.lower_bound_seconds, p.critical_path_seconds) <= p.seconds * (1 + 1e-12)
     assert p.critical_path_seconds <= p.sum_seconds * (1 + 1e-12)
     one_stream = p.scenario.streams == 1
     assert p.sum_seconds <= p.seconds * (1 + 1e-12) or not one_stream
     assert sum(p.bound_by.values()) == pytest.approx(1)
     assert p.throughput_per_second == pytest.approx(p.scenario.batch / p.seconds)
     assert p.interval == 0.8
+    rest = p.run.constants.power["static_share"] * p.device.tdp_W
+    assert p.device.kind == "cpu" if p.watts is None else rest < p.watts <= p.device.tdp_W
+    if p.joules is not None and p.joules_per_sample is not None:
+        assert p.joules == pytest.approx(p.watts * p.seconds) == pytest.approx(p.joules_per_sample * p.scenario.batch)
     if p.scenario.method != "tile-wave":
         assert p.seconds == pytest.approx(p.sum_seconds)
 
@@ -241,7 +253,7 @@ SHAPED = parser.parse_model(SMALL + "(float[N,4] x, float[4] z) => (float[A,B] y
         (RELU, {"gpu": str(SAMPLES / "flops.json")}, onnxperf.UsageError, "flops.json"),
         (RELU, {"gpu": 4}, onnxperf.UsageError, "int"),
         (RELU, {"gpu": b"l4"}, onnxperf.UsageError, "bytes"),
-        (RELU, {"gpu": None}, onnxperf.UsageError, "NoneType"),
+        (RELU, {"gpu": None}, onnxperf.UsageError, "name the card"),
         (RELU, {"runtime": "ort"}, onnxperf.UsageError, "ort-cuda"),
         (RELU, {"method": "guess"}, onnxperf.UsageError, "tile-wave"),
         (RELU, {"precision": "fp15"}, onnxperf.UsageError, "fp16"),
@@ -370,6 +382,42 @@ def test_the_critical_path_and_the_phases_that_wait_for_the_host(terms: Any) -> 
         assert p.bound_by["launch"] * p.seconds >= sum(s.idle_seconds for s in late)
 
 
+@pytest.mark.parametrize("terms", [{}, {"streams": 8}, {"precision": "fp16", "runtime": "tensorrt"}], ids=str)
+def test_no_bound_is_below_all_bytes_and_all_flops_at_the_rates_of_the_card(terms: dict[str, Any]) -> None:
+    """Query, key and value lie side by side on the longest path, but DRAM and tensor cores serve all three."""
+    path = SAMPLES / "distilbert-dynamic.onnx"
+    one, many = (predict(path, gpu="l4", dims={"batch": b, "sequence": 128}, **terms) for b in (1, 64))
+    least = (one.run.kernels.stored_bytes - one.device.l2_bytes) / one.device.bandwidth_Bps
+    assert 0.95 * least <= one.lower_bound_seconds <= one.seconds
+    pipe = "tensor_fp16" if "precision" in terms else "tensor_tf32"
+    products = sum(k.flops for k in many.kernels if k.work.pipe == pipe and k.work.matrix_flops)
+    assert 0.9 * products / many.device.dense_flops[pipe] <= many.lower_bound_seconds <= many.seconds
+
+
+def test_what_the_cpu_computes_is_a_category_of_its_own() -> None:
+    """A convolution in QOperator form has no CUDA kernel: the CPU has nearly all of the time."""
+    text = (
+        "(uint8[8,64,56,56] x, float s, uint8 z, uint8[64,64,3,3] w) => (float[8,64,54,54] y)"
+        " {a=QLinearConv(x,s,z,w,s,z,s,z) d=DequantizeLinear(a,s,z) y=Relu(d)}"
+    )
+    p = predict(parser.parse_model(SMALL + text), gpu="l4")
+    assert {o.op for o in p.cpu_operators} >= {"QLinearConv"}
+    assert p.bound_by["cpu"] > 0.8 and sum(p.bound_by.values()) == pytest.approx(1)
+    assert p.bound_by["cpu"] * p.seconds <= sum(o.seconds for o in p.cpu_operators) * (1 + 1e-9)
+    assert p.to_dict()["cpu_operators"][0]["nodes"]
+    out = io.StringIO()
+    show(Console(file=out, width=120), p)
+    shown = " ".join(out.getvalue().split())
+    assert "bound by cpu" in shown and "operators QLinearConv on the CPU" in shown
+    assert "the CPU computes QLinearConv" in shown and "QuantizeLinear and DequantizeLinear" in shown
+    show(Console(file=out, width=120), p, detail=True)
+    assert "cpu" in next(line for line in out.getvalue().splitlines() if line.startswith("QLinearConv on the CPU "))
+
+
+def test_without_operators_on_the_cpu_there_is_no_such_share(image: Prediction) -> None:
+    assert image.cpu_operators == () and image.bound_by["cpu"] == 0
+
+
 def test_a_launch_bound_run_waits_before_nearly_every_kernel() -> None:
     p = predict(SAMPLES / "mobilenetv2.onnx", gpu="h200-sxm", runtime="torch-eager", host="jetson")
     assert p.launch_bound[0].kernels > 0.9 * len(p.kernels)
@@ -481,7 +529,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"fit": True, "batch": 2}, "either given or the largest"),
         ({"fit": True}, r"can't be looked for: .* made for batch 1"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
-        ({"pageable": True}, "give --include-transfers as well"),
+        ({"pageable": True}, "give include_transfers as well"),
         ({"pageable": 1}, "must be True or False"),
         ({"power_limit_W": "70"}, "must be a positive number"),
         ({"power_limit_W": float("nan")}, "must be a positive number"),
@@ -489,7 +537,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"clock_Hz": -1}, "must be a positive number"),
         ({"clock_Hz": 9e9}, "clocks from"),
         ({"ort_transformers": True, "runtime": "torch-eager"}, "the runtime is torch-eager"),
-        *(({"opt_level": level, "runtime": name}, f"{name} has no optimisation levels: leave --opt-level out")
+        *(({"opt_level": level, "runtime": name}, f"{name} has no optimisation levels: leave opt_level out")
           for name, level in (("tensorrt", "basic"), ("torch-eager", "disabled"))),
         *(({"ort_version": "1.12", "runtime": name}, f"{name} is known only as it is today")
           for name in ("ort-cpu", "torch-eager")),
@@ -497,9 +545,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"ort_transformers": True, "runtime": "tensorrt"}, "the runtime is tensorrt"),
         *(({**terms, "runtime": "ort-cpu"}, "ort-cpu computes on a processor and has no streams and no CUDA graph")
           for terms in ({"streams": 2}, {"cuda_graph": True})),
-        ({"method": "sum", "streams": 2}, "--streams would change nothing under the method sum"),
-        ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "--cuda-graph, --power-limit would change"),
-        ({"method": "roofline", "host": "desktop"}, "--host would change nothing under the method roofline"),
+        ({"method": "sum", "streams": 2}, "streams would change nothing under the method sum"),
+        ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "cuda_graph, power_limit_W would change"),
+        ({"method": "roofline", "host": "desktop"}, "host would change nothing under the method roofline"),
         ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of roofline, sum, tile-wave"),
     ],
 )  # fmt: skip
@@ -516,6 +564,31 @@ def test_the_model_is_read_once_for_all_batches_that_are_tried(monkeypatch: pyte
     assert [w.code for w in fitting.warnings[:2]] == ["gpu-alias", "fit-limit"]
     assert len(reads) == 1
     assert predict(RELU, gpu="h100", batch=MAX_BATCH).seconds == fitting.seconds
+
+
+@pytest.mark.parametrize(("limit", "figure"), [
+    ({"max_ms": 0.5}, lambda p: p.seconds / 0.5e-3),
+    ({"max_gb": 1.0}, lambda p: p.memory.reserved_bytes / 1e9),
+    ({"max_ms": 5.0, "max_gb": 0.8}, lambda p: p.memory.reserved_bytes / 0.8e9),
+    ({"max_ms": 1e6}, lambda p: (p.memory.total_bytes + p.memory.context_bytes) / p.memory.capacity_bytes),
+])  # fmt: skip
+def test_the_largest_batch_that_keeps_limits_keeps_them_and_the_next_does_not(limit: Any, figure: Any) -> None:
+    wide = parser.parse_model(SMALL + "(float[N,262144] x) => (float[N,262144] y) { y = Relu(x) }")
+    largest = predict(wide, gpu="t4", fit=True, **limit)
+    n = largest.scenario.batch
+    assert 16 < n < MAX_BATCH
+    assert figure(largest) <= 1 < figure(predict(wide, gpu="t4", batch=n + 1))
+    assert onnxperf.check(wide, gpu="t4", fit=True, **limit).scenario.batch == n
+
+
+def test_where_not_even_one_sample_keeps_the_limit() -> None:
+    assert predict(RELU, gpu="t4", fit=True, max_ms=1e-6).scenario.batch == 1
+    with pytest.raises(onnxperf.BudgetExceeded, match="is over the limit of"):
+        onnxperf.check(RELU, gpu="t4", fit=True, max_ms=1e-6)
+    with pytest.raises(onnxperf.UsageError, match="give fit=True, or ask"):
+        predict(RELU, gpu="t4", max_ms=1)
+    with pytest.raises(onnxperf.UsageError, match="max_ms must be a positive number, not '10ms'"):
+        predict(RELU, gpu="t4", fit=True, max_ms="10ms")  # type: ignore[call-overload]
 
 
 def test_ranges_are_called_wider_only_where_they_are() -> None:

@@ -41,7 +41,7 @@ def model(name: str) -> str:
 # stages
 
 #: In the order in which they are made; the memory of tensors is the footprint.
-STAGES = ("typed_graph", "run_graph", "footprint", "kernels", "estimates", "host_costs", "timeline")
+STAGES = ("session_graph", "typed_graph", "run_graph", "footprint", "kernels", "estimates", "host_costs", "timeline")
 FROM_RUN_GRAPH = ("run_graph", "footprint", "kernels", "estimates", "timeline")
 FROM_KERNELS = ("kernels", "estimates", "timeline")
 #: What the graph was loaded with, and what its devices are and are set to: a run is not asked for another.
@@ -53,6 +53,7 @@ TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "ort_version": ("1.12", (*FROM_RUN_GRAPH, "host_costs")),
     "layout": ("nhwc", (*FROM_RUN_GRAPH, "host_costs")),
     "ort_transformers": (True, FROM_RUN_GRAPH),
+    "fix_dims": (True, ("session_graph", "typed_graph", *FROM_RUN_GRAPH)),
     "opt_level": ("basic", FROM_RUN_GRAPH),
     "include_transfers": (True, FROM_KERNELS),
     "pageable": (True, FROM_KERNELS),

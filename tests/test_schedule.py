@@ -43,8 +43,9 @@ def estimates(seconds: list[float], share: list[float] | None = None, floor: flo
     one = np.ones_like(s)
     part = np.array(share, dtype=float).reshape(s.shape) if share else one
     return Estimates(
-        seconds=s, floor_s=floor * s, half_width=0.1 * one, run_half_width=np.full(1, 0.1), joules=one,
-        workspace=0 * one, launches=one, bound=one, variant=one.astype(str), occupancy=part, transfer=one[:, 0] < 0,
+        seconds=s, floor_s=floor * s, least_s=np.zeros(1), half_width=0.1 * one,
+        run_half_width=np.full(1, 0.1), joules=one, workspace=0 * one,
+        launches=one, bound=one, variant=one.astype(str), occupancy=part, transfer=one[:, 0] < 0,
         power_factor=one[:1, 0], source=("analytic",) * len(s),
     )  # fmt: skip
 
@@ -211,6 +212,13 @@ def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -
         assert gaps == pytest.approx(idle), "kernels and gaps make up the run"
 
 
+def test_the_bound_is_what_all_kernels_ask_of_the_card_where_their_path_is_shorter() -> None:
+    e = estimates([4, 4, 4])
+    for asked, bound in ((0.0, 2.0), (5.0, 5.0)):
+        t = schedule(kernels(3), replace(e, least_s=np.array([asked])), [HOST], CPU, streams=4)
+        assert t.lower_bound_s.tolist() == [bound]
+
+
 @given(cases())
 def test_more_streams_never_change_the_bounds(case: tuple[Kernels, Estimates]) -> None:
     rows, e = case
@@ -225,6 +233,7 @@ def test_devices_are_columns() -> None:
     a, b = estimates([1, 50, 3]), estimates([60, 2, 1])
     both = replace(
         a, seconds=np.hstack([a.seconds, b.seconds]), floor_s=np.hstack([a.floor_s, b.floor_s]),
+        least_s=np.hstack([a.least_s, b.least_s]),
         occupancy=np.hstack([a.occupancy, b.occupancy]),
     )  # fmt: skip
     for streams in (1, 2):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 from rich.text import Text
 
 import gpu_specs
@@ -23,7 +24,7 @@ from onnxperf.calibrate.this_processor import elsewhere
 from onnxperf.errors import UsageError, printable
 from onnxperf.fitting import require_scipy
 from onnxperf.measure.devices import DEVICES
-from onnxperf.measure.environment import onnx_runtime, processor, usable_provider
+from onnxperf.measure.environment import onnx_runtime, overlapping, processor, usable_provider
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.output import check_target, deliver, write_file
 from onnxperf.tables import console
@@ -50,7 +51,11 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     found = fit(measurements, base)
     found = replace(found, device=sourced(found, measurements, folder is None), dropped=(*unused, *found.dropped))
     link = host_link(measurements) if base.pcie_Bps else None
-    write_file(target, file_of(found.device, link))
+    write_file(target, file_of(found.device, link, found.left_out))
+    if folder is None and (several := overlapping()):
+        click.echo(f"onnxperf: {several}", err=True)
+    for name, why in found.left_out:
+        click.echo(f"onnxperf: the correction {name!r} is left out: {printable(why)}", err=True)
 
     def screen() -> None:
         show(console(), found, link)

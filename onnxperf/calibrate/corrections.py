@@ -23,7 +23,10 @@ from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
 
 FEWEST = 3  # usable rows
-LIMIT = 30.0  # of any correction or factor, up or down
+LIMIT = 30.0  # of an operator type's factor, up or down
+MOST_EFFECT = 5.0  # of a correction, up or down: one that comes out beyond it is none of the device
+TELLS = 0.5  # share of a row's time that a correction has to scale for the row to tell of it
+DIFFER = 3.0  # factor between the slower and the faster half of those rows beyond which they don't agree on it
 TURNS = 3
 FASTER = 0.9  # of the physical floor: rows below went wrong
 RAISED = 4.0  # times that a processor may be faster than its nominal peak
@@ -50,12 +53,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The device with its corrections, what it was before, and the rows behind them."""
+    """The device with its corrections, what it was before, and the rows behind them.
+
+    left_out: corrections that stay at 1, and why.
+    """
 
     device: Device
     base: Device
     rows: tuple[Row, ...]
     dropped: tuple[Dropped, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def error(self, after: bool, type: str | None = None) -> float:
         """Mean of |predicted / measured - 1| over all rows or those of a type."""
@@ -75,6 +82,8 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
         try:
             if not m.complete:
                 raise UsageError("it was interrupted before it was complete")
+            if m.disturbed:
+                raise UsageError(f"it was disturbed: {m.disturbed}")
             models.append(rows_of(m, base, dropped))
         except Error as e:
             dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
@@ -84,16 +93,17 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     if len(model.measured) < FEWEST:
         why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
         raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
-    values, factors = np.ones(len(model.names)), dict[str, float]()
-    for _ in range(TURNS):
-        values = _corrections(model, values, factors)
-        factors = _factors(model, model.device(values, factors), factors)
+    values, factors = _fitted(model)
+    if left_out := _disagreed(model, values, factors):
+        model = _Model(model.models, base, frozenset(left_out))
+        values, factors = _fitted(model)
     found = _within_peak(model.device(values, factors))
     width = _half_width(model, found, factors)
     found = replace(found, corrections=replace(found.corrections, half_width=width))
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
-    return Calibration(found, device, tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows), tuple(dropped))
+    of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
+    return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
 
 
 def _within_peak(d: Device) -> Device:
@@ -140,11 +150,11 @@ def _without_impossible(m: MeasuredModel, base: Device, dropped: list[Dropped]) 
 class _Model:
     """What is predicted of all rows, as a function of the device's corrections and of the factors by operator type."""
 
-    def __init__(self, models: Sequence[MeasuredModel], base: Device):
+    def __init__(self, models: Sequence[MeasuredModel], base: Device, left_out: frozenset[str] = frozenset()):
         self.models, self.base = models, base
-        spreads = {n: s for n, s in KINDS[base.kind].spreads.items() if n != "L3" or base.l3_bytes}
-        self.names = tuple(spreads)
-        self.priors = [Prior(1.0, s, 1 / LIMIT, LIMIT) for s in spreads.values()]
+        spreads = {n: s for n, s in KINDS[base.kind].spreads.items() if n not in left_out}
+        self.names = tuple(n for n in spreads if n != "L3" or base.l3_bytes)
+        self.priors = [Prior(1.0, spreads[n], 1 / MOST_EFFECT, MOST_EFFECT) for n in self.names]
         self.of = [(m.model, p.name) for m in models for p in m.parts]
         self.measured = np.array([p.seconds for m in models for p in m.parts])
         self.types_of = [self._types(m) for m in models]
@@ -161,20 +171,23 @@ class _Model:
             corrections=Corrections(**at, operators=Rates(tuple(sorted(factors.items()))), source="fit"),
         )
 
-    def predicted(self, devices: Sequence[Device]) -> tuple[Array, Array]:
-        """Seconds of all rows on each device [rows, g], and the share of them that their types' factors multiply."""
+    def predicted(self, devices: Sequence[Device], host: float | None = None) -> tuple[Array, Array]:
+        """Seconds of all rows on each device [rows, g], and the share of them that their types' factors multiply.
+
+        host: the correction of the host for single operators, where it is not each device's own.
+        """
         found = [
-            self._whole(m, types[0], devices) if m.whole else self._each(m, devices)
+            self._whole(m, types[0], devices) if m.whole else self._each(m, devices, host)
             for m, types in zip(self.models, self.types_of, strict=True)
         ]
         return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
 
-    def _each(self, m: MeasuredModel, devices: Sequence[Device]) -> tuple[Array, Array]:
-        """Each row by itself, with what the host spends on its operators."""
-        e, host = _estimates(m, devices), np.array([d.corrections.host for d in devices])
+    def _each(self, m: MeasuredModel, devices: Sequence[Device], host: float | None) -> tuple[Array, Array]:
+        """Each row by itself, with what the host spends on its operators, on a host of its own correction or `host`."""
+        e, hosts = _estimates(m, devices), np.array([d.corrections.host if host is None else host for d in devices])
         kernel = np.array([e.seconds[list(p.kernels)].sum(axis=0) for p in m.parts])
         nodes = np.array([[sum(m.run.kernels.rows[i].repeat for i in p.kernels)] for p in m.parts])
-        total = kernel + nodes * m.run.host_costs[0].node_s * host
+        total = kernel + nodes * m.run.host_costs[0].node_s * hosts
         return total, kernel / total
 
     def _whole(self, m: MeasuredModel, type: str, devices: Sequence[Device]) -> tuple[Array, Array]:
@@ -201,16 +214,54 @@ def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
 
 def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
-    own = replace(e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], occupancy=e.occupancy[:, [j]])
+    own = replace(
+        e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], least_s=e.least_s[[j]], occupancy=e.occupancy[:, [j]]
+    )
     return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpu).total_s[0])
 
 
+def _fitted(model: _Model) -> tuple[Array, dict[str, float]]:
+    """The corrections, in the order of `_Model.names`, and the factors by operator type, found in turns."""
+    values, factors = np.ones(len(model.names)), dict[str, float]()
+    for _ in range(TURNS):
+        values = _corrections(model, values, factors)
+        factors = _factors(model, model.device(values, factors), factors)
+    return values, factors
+
+
+def _disagreed(model: _Model, values: Array, factors: Mapping[str, float]) -> dict[str, str]:
+    """The corrections that rows don't agree on, and why: those at their bounds, and those where the slower half of the
+    rows that they scale asks for more than DIFFER times what the faster half asks for.
+    """
+    step = np.exp(STEP * np.eye(len(values)))
+    devices = [model.device(values, factors), *(model.device(values * s, factors) for s in step)]
+    seconds = np.log(model.predicted(devices, devices[0].corrections.host)[0])
+    found = {}
+    for name, value, moved in zip(model.names, values, seconds[:, 1:].T, strict=True):
+        share = np.abs(moved - seconds[:, 0]) / STEP
+        tells = share > TELLS
+        asks = np.sort((np.log(model.measured) - seconds[:, 0])[tells] / share[tells])
+        half = len(asks) // 2
+        differ = float(np.exp(asks[-half:].mean() - asks[:half].mean())) if half else 1.0
+        if abs(np.log(value)) > np.log(0.99 * MOST_EFFECT):
+            found[name] = f"it came out as {value:.2g}, which no device of this kind can be off by"
+        elif differ > DIFFER:
+            found[name] = f"the {len(asks)} rows that tell of it differ by a factor of {differ:.2g}"
+    return found
+
+
 def _corrections(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
-    """The corrections that fit best beside these factors, in the order of `_Model.names`; `values`: where it begins."""
+    """The corrections that fit best beside these factors, in the order of `_Model.names`; `values`: where it begins.
+
+    Whole runs alone tell of the host, of which single operators take what it was before: an operator that runs among
+    others of other types, as in the suite, finds its code gone from the caches, and hundreds of such rows would pass
+    that off as a slow host.
+    """
+    host = model.device(values, factors).corrections.host
 
     def misfits(points: Array) -> Array:
         devices = [model.device(p, factors) for p in points]
-        return np.asarray(np.log(model.predicted(devices)[0] / model.measured[:, None]))
+        return np.asarray(np.log(model.predicted(devices, host)[0] / model.measured[:, None]))
 
     return map_fit(model.priors, misfits, begin=values, step=STEP)
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from gpu_specs import Device
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
+from onnxperf.errors import printable
 
 HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
 CORRECTIONS = {
@@ -25,11 +26,14 @@ TABLE_OF_CORRECTIONS = re.compile(
 )
 
 
-def file_of(device: Device, host_link_Bps: float | None = None) -> str:
+def file_of(device: Device, host_link_Bps: float | None = None, left_out: Iterable[tuple[str, str]] = ()) -> str:
     """The TOML text of a device with its corrections: of a card its own file with them added, of a processor all of it.
 
-    host_link_Bps: of a card, what its link carries by copies."""
-    return _whole(device) if KINDS[device.kind].figures == NOMINAL else _card(device, host_link_Bps)
+    host_link_Bps: of a card, what its link carries by copies; left_out: corrections that were not found, and why.
+    """
+    body = _whole(device) if KINDS[device.kind].figures == NOMINAL else _card(device, host_link_Bps)
+    missing = [f"# {name} is left out: {printable(why)}" for name, why in left_out]
+    return "\n".join((body, *missing, _corrections(device)))
 
 
 def text(value: str) -> str:
@@ -59,7 +63,7 @@ def _card(device: Device, host_link_Bps: float | None) -> str:
     if host_link_Bps:
         body = LINK_FACT.sub("", LINK.sub(f"host_link_GBps = {_number(host_link_Bps / 1e9)}  # measured", body))
         sources.append(_source("seen", device.corrections.source, ("host_link_GBps",)))
-    return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), _corrections(device)))
+    return "\n\n".join((HEAD + body.rstrip("\n"), *(x.rstrip("\n") for x in sources), ""))
 
 
 def _whole(d: Device) -> str:
@@ -91,7 +95,7 @@ def _whole(d: Device) -> str:
         "",
         *(_source(s.status, s.text, [names.get(f, f) for f in s.facts if getattr(d, f, 1) != 0]) for s in d.sources),
     ]
-    return "\n".join((HEAD, *lines, _corrections(d)))
+    return "\n".join((HEAD, *lines))
 
 
 def _source(status: str, says: str, facts: Iterable[str]) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu_specs import Device
+from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.measure.record import Measurement, OperatorTime
 from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.prediction import Prediction
 from onnxperf.run import Run
 from onnxperf.tables import short_type
 
@@ -41,7 +42,7 @@ class Joined:
 def predicted(m: Measurement, device: Device) -> Run:
     """The run that was measured, predicted for a device from the model's skeleton."""
     s = m.setting
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level}
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level, "fix_dims": True}  # as measured
     return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from gpu_specs import Device
 from onnxperf.calibrate.kinds import KINDS, Kind
+from onnxperf.calibrate.rounds import confirmed
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case
-from onnxperf.errors import Error, UsageError, printable
+from onnxperf.errors import UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.measure.files import read, write
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import measure
-from onnxperf.measure.show import telling
-from onnxperf.output import write_file
+from onnxperf.output import telling, write_file
 
 MOST_FILES = 2000
 RUNS = 10_000  # at most, of a case
@@ -53,32 +53,23 @@ def recorded(folder: str, unread: list[Dropped]) -> tuple[Measurement, ...]:
 
 
 def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Measurement, ...]:
-    """Measure the suite on the device that is here; cases that fail are noted in `failed`.
+    """Measure the suite on the device that is here, as `rounds.confirmed` does; cases that fail are noted in `failed`.
 
-    keep: a folder for the measurements. Raises the first error where every case fails.
+    keep: a folder for the measurements. Raises the first error where every case fails, and EnvironmentFailure where
+    other programs keep the device busy.
     """
     if keep is not None:
         try:
             os.makedirs(keep, exist_ok=True)
         except OSError as e:
             raise UsageError(f"--keep {keep}: {e.strerror or e}") from None
-    kind, found, first = KINDS[base.kind], list[Measurement](), None
-    cases = kind.suite(base)
+    kind, found = KINDS[base.kind], list[Measurement]()
     with telling() as told:
-        for i, case in enumerate(cases):
-            told(case.name, i, len(cases))
-            try:
-                m = _case(case, kind)
-            except Error as e:
-                first = first or e
-                failed.append(Dropped(case.name, "", 0.0, str(e)))
-                continue
-            found.append(m)
+        for name, m in confirmed(kind.suite(base), lambda case: _case(case, kind), failed, told):
             if keep is not None:
-                name = f"{i:02} {case.name}.json".replace(" ", "-").replace(",", "")
-                write_file(str(Path(keep, name)), write(m) + "\n")
-    if first is not None and not found:
-        raise first
+                file = f"{len(found):02} {name}.json".replace(" ", "-").replace(",", "")
+                write_file(str(Path(keep, file)), write(m) + "\n")
+            found.append(m)
     return tuple(found)
 
 

@@ -34,6 +34,7 @@ def as_json(found: Calibration, link: float | None) -> str:
         "device": d.name,
         "corrections": {name: getattr(d.corrections, name) for name in CORRECTIONS},
         "operators": dict(d.corrections.operators),
+        "left_out": dict(found.left_out),
         "half_width": d.corrections.half_width,
         "source": d.corrections.source,
         "figures": {f: getattr(d, f) for f in FIGURES},

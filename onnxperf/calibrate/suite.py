@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from gpu_specs import Device
+from onnxperf.calibrate.integers import integer_convolutions, integer_products
 from onnxperf.graph.microbenchmarks import SingleOperator, chain_model, separate_model
 
 Shape = tuple[int, ...]
@@ -25,7 +26,7 @@ ROOM = 0.25  # of the card's memory that a case may take
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model to measure, for about `seconds`.
+    """One model to measure, in every round for about `seconds`.
 
     copies: those of inputs and outputs are timed as well; one_by_one: on a processor each operator is timed, not the
     whole run.
@@ -40,7 +41,7 @@ class Case:
 
 
 def cpu_suite() -> tuple[Case, ...]:
-    """Families of operators in FP32, each a model of its own."""
+    """Families of operators, each a model of its own: in FP32, and products and convolutions in 8 bits."""
     families = {
         "products": [*_products()],
         "batched products": [*_batched()],
@@ -50,9 +51,11 @@ def cpu_suite() -> tuple[Case, ...]:
         "rows": [*_rows()],
         "moves": [*_moves()],
         "recurrent": [*_recurrent()],
+        "8-bit products": [*integer_products()],
+        "8-bit convolutions": [*integer_convolutions()],
     }  # fmt: skip
     tiny = (replace(c, one_by_one=False) for c in _tiny())
-    return (*tiny, *(Case(name, separate_model(name, operators), 2.0) for name, operators in families.items()))
+    return (*tiny, *(Case(name, separate_model(name, operators), 1.0) for name, operators in families.items()))
 
 
 def _named(type: str, *shapes: tuple[int, ...], name: str = "", **rest: Any) -> SingleOperator:

@@ -20,7 +20,7 @@ from onnxperf.errors import EnvironmentFailure, printable
 from onnxperf.graph.microbenchmarks import SingleOperator, chain_model
 from onnxperf.measure.job import Job
 from onnxperf.measure.run import measure
-from onnxperf.measure.show import telling
+from onnxperf.output import telling
 
 #: The operator of a chain's nodes, each on four elements, and the seconds of one node on the reference processor: from
 #: ten rounds on a virtual core of an AMD EPYC 9004 (Zen 4, 2.6 GHz nominal), ONNX Runtime 1.31, Linux; see device.md.

@@ -18,6 +18,13 @@ CORE = Path("/sys/devices/system/cpu/cpu0")
 #: FLOPs a clock and core in FP32 by the widest instructions a processor names, widest first: two units of multiply-adds
 #: with 16, 8 and 4 lanes; no more than four lanes twice are taken for granted elsewhere.
 UNITS = (("avx512f", "AVX-512", 64), AVX2, ("asimd", "NEON", 16), ("neon", "NEON", 16))
+#: 8-bit operations for each FLOP in FP32 by the instructions that multiply and sum four products at once or whole
+#: tiles, fastest first; two elsewhere, by multiply-adds of 16 bits.
+INTEGER_UNITS = (
+    ("amx_int8", "AMX", 32), ("i8mm", "I8MM", 8), ("avx512_vnni", "VNNI", 4), ("avx_vnni", "VNNI", 4),
+    ("asimddp", "dot products", 4),
+)  # fmt: skip
+PLAIN_INTEGERS = ("no 8-bit dot products", 2)
 PLAIN = ("no known vector unit", 8)
 ASSUMED_HZ = 3e9
 ASSUMED_L2 = 2**20
@@ -27,13 +34,18 @@ ASSUMED_BANDWIDTH = 10e9  # bytes/s that one core streams
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What the operating system tells of a processor; None where it tells nothing. flops_per_clock is one core's."""
+    """What the operating system tells of a processor; None where it tells nothing.
+
+    flops_per_clock: of one core; integers: 8-bit operations for each of these, by `integer_units`.
+    """
 
     units: str
     flops_per_clock: int
     hz: float | None
     l2_bytes: int | None
     l3_bytes: int | None
+    integer_units: str = PLAIN_INTEGERS[0]
+    integers: int = PLAIN_INTEGERS[1]
 
 
 def this_cpu() -> Device:
@@ -57,18 +69,20 @@ def described(texts: dict[str, str], machine: str) -> Described:
     arm = {"asimd"} if re.match("arm64|aarch64", machine, re.IGNORECASE) else set()
     words = set(flags[1].split()) if flags else arm
     units, per_clock = next(((name, n) for flag, name, n in UNITS if flag in words), PLAIN)
+    eight = next(((name, n) for flag, name, n in INTEGER_UNITS if flag in words), PLAIN_INTEGERS)
     found = [
         _number(r"^(\d+)$", texts.get("max_freq", ""), 1e3),
         _number(r"@ *([\d.]+) *GHz", info, 1e9),
         _number(r"^cpu MHz\s*: *([\d.]+)$", info, 1e6),
     ]
     hz = next((hz for hz in found if hz), None)
-    return Described(units, per_clock, hz, _size(texts.get("l2", "")), _size(texts.get("l3", "")))
+    return Described(units, per_clock, hz, _size(texts.get("l2", "")), _size(texts.get("l3", "")), *eight)
 
 
 def device(name: str, machine: str, found: Described, memory_bytes: int) -> Device:
     """The device of a description."""
     hz, l3 = found.hz or ASSUMED_HZ, found.l3_bytes or 0
+    fp32 = found.flops_per_clock * hz
     sources = [
         Source("seen", "the operating system, of this machine's processor", ("architecture",)),
         _source(found.hz, "the operating system, highest clock that it names", "clock", ("boost_hz",)),
@@ -77,9 +91,10 @@ def device(name: str, machine: str, found: Described, memory_bytes: int) -> Devi
         *([Source("seen", "sysfs, cache of the third level that the first core shares", ("l3_bytes",))] if l3 else []),
         Source(
             "unverified",
-            f"assumed: one core, {found.flops_per_clock} FLOPs a clock with {found.units}, a bandwidth of"
+            f"assumed: one core, {found.flops_per_clock} FLOPs a clock with {found.units},"
+            f" {found.integers} times as many in 8 bits with {found.integer_units}, a bandwidth of"
             f" {ASSUMED_BANDWIDTH / 1e9:.0f} GB/s",
-            ("sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32"),
+            ("sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32", "tensor_int8"),
         ),
     ]
     return Device(
@@ -87,7 +102,8 @@ def device(name: str, machine: str, found: Described, memory_bytes: int) -> Devi
         sms=1, lanes=found.flops_per_clock // 2, base_hz=None, boost_hz=hz, tensor_hz=hz, memory_kind="DRAM",
         bandwidth_Bps=ASSUMED_BANDWIDTH, capacity_bytes=memory_bytes or ASSUMED_MEMORY,
         l2_bytes=found.l2_bytes or ASSUMED_L2, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf,
-        dense_flops=Rates((("fp32", found.flops_per_clock * hz),)), pcie_Bps=0.0, l3_bytes=l3, sources=tuple(sources),
+        dense_flops=Rates((("fp32", fp32), ("tensor_int8", found.integers * fp32))), pcie_Bps=0.0, l3_bytes=l3,
+        sources=tuple(sources),
     )  # fmt: skip
 
 

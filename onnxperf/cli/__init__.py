@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import traceback
@@ -11,14 +12,13 @@ from typing import NoReturn
 import click
 
 from onnxperf import __version__
-from onnxperf.cli import models, on_device, predictions
+from onnxperf.cli import decisions, models, on_device, predictions
 from onnxperf.cli.arguments import debug
-from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
+from onnxperf.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
 from onnxperf.modules import unloadable
 from onnxperf.output import prepare_streams, settle_streams
 
 BUG = 70
-INTERRUPTED = 130
 REPORT_TO = "the project's issue tracker"
 
 
@@ -36,6 +36,7 @@ def cli() -> None:
 
 for _command in (
     predictions.predict, predictions.check, predictions.diff, predictions.explain, predictions.gpus,
+    decisions.compare, decisions.recommend, decisions.whatif,
     models.export, models.strip, on_device.measure, on_device.validate, on_device.calibrate,
 ):  # fmt: skip
     cli.add_command(_command)
@@ -55,8 +56,11 @@ def main() -> NoReturn:
 def _run() -> tuple[int, str]:
     """The exit code, and the sentence for people."""
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: what was measured is kept
+        for ending in ENDINGS:  # each ends as Ctrl-C does: what was measured is kept, temporary files are not
+            if signal.getsignal(ending) is signal.SIG_DFL:  # nohup has one ignored
+                signal.signal(ending, signal.default_int_handler)
         prepare_streams()
+        gc.set_threshold(50_000, 20, 20)  # a model is many objects that stay, and that Python need not look through
         cli.main(prog_name="onnxperf", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):  # whoever reads has enough; click and rich then exit by themselves

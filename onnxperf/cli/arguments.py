@@ -85,6 +85,14 @@ def parse_input(text: str) -> Example:
     return match[1] or "", tuple(map(int, match[2].split("x"))), match[3] or "float32"
 
 
+def parse_axis(text: str) -> tuple[str, int, str]:
+    """INPUT:0=batch: the name of an input, an axis of it, and the name of the open dimension there."""
+    match = re.fullmatch(r"(.+):([0-9]{1,2})=([A-Za-z_][A-Za-z_0-9]*)", text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not understood: write INPUT:AXIS=NAME, such as x:0=batch")
+    return match[1], int(match[2]), match[3]
+
+
 def parse_product(text: str) -> tuple[int, ...]:
     """MxNxK or BxMxNxK."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text.strip()):
@@ -98,6 +106,14 @@ def parse_number(text: str, form: str) -> tuple[str, int]:
     if not equals or not name or not re.fullmatch(r"[0-9]{1,18}", number.strip()):
         raise UsageError(f"{text!r} is not understood: write {form}")
     return name, int(number)
+
+
+def parse_price(text: str) -> tuple[str, float]:
+    """CARD=USD."""
+    name, equals, usd = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"[0-9]{0,6}\.?[0-9]{1,6}", usd.strip()):
+        raise UsageError(f"{text!r} is not understood: write CARD=USD, such as l4=0.80")
+    return name, float(usd)
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
@@ -145,20 +161,33 @@ DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
 BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs.")
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
-#: A scenario: the card, the runtime, the precision, sizes of open dimensions, and how kernels are launched.
+
+def _only(given: tuple[str, ...]) -> str:
+    if len(given) > 1:
+        raise UsageError(f"is given {len(given)} times; only `onnxperf check` takes several cards")
+    return given[0]
+
+
+A_CARD = "Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)"
+GPU = read_option("--gpu", read=_only, multiple=True, required=True, help=f"{A_CARD}.")
+SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
+                  read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
+
+FIT = click.option(
+    "--fit", is_flag=True, help="Take the largest batch that fits into the card's memory and the limits."
+)
+#: A scenario beside its card: the runtime, the precision, sizes of open dimensions, and how kernels are launched.
 SCENARIO = (
-    click.option("--gpu", required=True,
-                 help="Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)."),
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", "--runtime-version", "ort_version", metavar="1.12",
                  help="An older release: ort-cuda up to 1.6, 1.11, 1.12, 1.16; tensorrt up to 7."),
     click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
+    click.option("--fix-dims", is_flag=True, help="Fix open dimensions when the session starts, not in its runs."),
     _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
     _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]"),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
     SHAPES, DIM, BATCH,
-    click.option("--fit", is_flag=True, help="Take the largest batch that fits into the card's memory."),
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="Iterations of a Loop; repeatable."),
     click.option("--streams", type=Count(1, 64), default=1, show_default=True,
@@ -176,8 +205,20 @@ SCENARIO = (
 #: Limits on a prediction.
 LIMITS = (
     read_option("--max-latency", read=DURATION, metavar="8ms", help="Exit 1 when slower."),
-    read_option("--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when larger."),
+    read_option(
+        "--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when the process holds more of the card's memory."
+    ),
 )
+
+#: Cards to choose from, beside those that are named, and their prices.
+CARDS = (
+    click.option("--all", "every", is_flag=True, help="All cards that ship."),
+    read_option("--gpu-memory", "capacity_bytes", read=SIZE, metavar="24GB", help="Cards with at least this memory."),
+    click.option("--generation", metavar="ada", help="Cards of this architecture."),
+    read_option("--price", "prices", read=partial(by_name, parse=parse_price), multiple=True, metavar="l4=0.80",
+                help="What a card costs, in US dollars an hour; repeatable."),
+    click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
+)  # fmt: skip
 
 #: How a model is run here; `Job` has the defaults.
 HERE = (
@@ -211,6 +252,9 @@ SCORED = (
     click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
 )  # fmt: skip
 
+DYNAMIC = read_option("--dynamic", read=lambda texts: [parse_axis(text) for text in texts], multiple=True,
+                      metavar="INPUT:0=batch", help="An axis that stays open; repeatable.")  # fmt: skip
+
 #: Options of exports from a framework.
 EXPORTED = (
     read_option("--input", "inputs", read=lambda texts: [parse_input(text) for text in texts], multiple=True,
@@ -231,7 +275,10 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
     return give
 
 
-of_a_run, limited, of_an_export = _options(*SCENARIO), _options(*LIMITS), _options(*EXPORTED)
+of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
+of_one = _options(GPU, *SCENARIO)
+of_cards = _options(SEVERAL(), *CARDS, *SCENARIO)
+limited, of_an_export = _options(*LIMITS), _options(*EXPORTED)
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import OUT, Example, debug, of_an_export
+from onnxperf.cli.arguments import DYNAMIC, OUT, Example, debug, of_an_export
 from onnxperf.errors import printable
 
 
@@ -25,6 +25,7 @@ def export() -> None:
 @export.command("torch")
 @click.argument("model", metavar="MODULE:FACTORY")
 @of_an_export
+@DYNAMIC
 @debug
 def export_torch(model: str, inputs: list[Example], **terms: Any) -> None:
     """Write a PyTorch model. MODULE is imported, which runs its code.
@@ -36,6 +37,7 @@ def export_torch(model: str, inputs: list[Example], **terms: Any) -> None:
     Examples:
       onnxperf export torch mymodels:build --input 1x3x224x224 -o model.onnx
       onnxperf export torch train/bert.py:model --input input_ids:1x128:int64 -o bert.onnx --weightless
+      onnxperf export torch mymodels:build --input x:1x3x224x224 --dynamic x:0=batch -o model.onnx
     """
     from onnxperf.export import command
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import Count, debug, limited, of_a_run, parse_product, parse_share, read_option
-from onnxperf.errors import BudgetExceeded, Error, LimitExceeded, UsageError, printable
+from onnxperf.cli.arguments import Count, debug, limited, of_a_run, of_runs, parse_product, parse_share, read_option
+from onnxperf.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
 if TYPE_CHECKING:
     from onnxperf.graph import Graph
     from onnxperf.pipeline import Request
+    from onnxperf.prediction import Prediction
     from onnxperf.run import Run
 
 
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
+@click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
+              help="Also sum up time by module: 2 for such as layer1.0.")  # fmt: skip
 @limited
 @debug
 def predict(
-    model: str, json_to: str | None, top: int | None, detail: bool, max_latency: float | None, max_memory: float | None,
-    **terms: Any,
+    model: str, json_to: str | None, top: int | None, detail: bool, depth: int | None, max_latency: float | None,
+    max_memory: float | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
@@ -39,68 +42,79 @@ def predict(
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
-      onnxperf predict model.onnx --gpu l4 --fit --power-limit 50 --runtime tensorrt
+      onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
     from onnxperf.prediction import summarise
 
-    if json_to == "-" and (detail or top is not None):
-        raise UsageError(f"--json - prints JSON only, with all there is: leave {'--detail' if detail else '--top'} out")
-    prediction = summarise(_run(model, json_to, **terms))
+    for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
+        if json_to == "-" and given:
+            raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
+    prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
 
     def screen() -> None:
         from onnxperf.tables import console
         from onnxperf.views.prediction import show
 
-        show(console(), prediction, top=top, detail=detail, changes=changes(prediction))
+        def at_batch(batch: int) -> Prediction:
+            return summarise(_run(model, None, **{**terms, "batch": batch}))
+
+        found = changes(prediction, None if terms["fit"] else at_batch)
+        show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
 
     deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
 
 
 @click.command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
-@of_a_run
+@of_runs
 @limited
 @debug
-def check(models: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any) -> None:
-    """Predict one run of every MODEL and hold it to a limit; print a line for each.
+def check(
+    models: tuple[str, ...], gpu: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any
+) -> None:
+    """Predict one run of every MODEL on every card and hold it to a limit; print a line for each.
 
-    A line has ok, over or error, the time, the memory, the file, and the reason where it is not ok. The exit code is 1
-    where a model is over a limit, 2 or 3 where one can't be used; all models are checked first.
+    A line has ok, over or error, the time, the card's memory that the process holds, the batch under --fit, the card
+    where there are several, the file, and the reason where it is not ok; a model that does not fit into the card's
+    memory is over. The exit code is 1 where a model is over a limit, 2 or 3 where one can't be used; all models are
+    checked first. A --dim, --shapes or --trip-count goes to the models that have such a name.
 
     \b
     Examples:
       onnxperf check model.onnx --gpu t4 --max-latency 8ms
-      onnxperf check exported/*.onnx --gpu l4 --precision fp16 --max-latency 8ms --max-memory 2GB
+      onnxperf check exported/*.onnx --gpu l4 --gpu t4 --precision fp16 --max-latency 8ms --max-memory 2GB
     """
-    from onnxperf.decide.budget import keep
+    from onnxperf.decide.bindings import narrowed
     from onnxperf.pipeline import find
-    from onnxperf.prediction import summarise
-    from onnxperf.tables import duration, size
 
     if max_latency is None and max_memory is None:
         raise UsageError("check takes --max-latency, --max-memory or both")
-    find(terms["gpu"])  # an unknown card is reported once, not for every model
-    over = 0
-    unusable: list[Error] = []
-    for model in models:
-        says, time, memory, why = "ok", "-", "-", ""
-        try:
-            p = summarise(_run(model, None, **terms))
-            time, memory = duration(p.seconds), size(p.memory.total_bytes)
-            keep(p, max_latency, max_memory)
-        except BudgetExceeded as e:
-            says, why, over = "over", f": {e}", over + 1
-        except Error as e:
-            says, why = "error", f": {e}".removesuffix(f": {model}")  # the line has the name of the file
-            unusable.append(e)
-        with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
-            click.echo(printable(f"{says:5}  {time:>8}  {memory:>8}  {model}{why}"))
+    for card in gpu:
+        find(card)  # an unknown card is reported once, not for every model
+    asked: list[Request | Error] = [_asked(model, gpu=gpu[0], **terms) for model in models]
+    usable = narrowed([r for r in asked if not isinstance(r, Error)])
+    over, unusable, own = 0, list[Error](), iter(usable)
+    for model, given in zip(models, asked, strict=True):
+        request = given if isinstance(given, Error) else next(own)
+        for card in gpu:
+            figures, why = ("-",) * (3 if terms["fit"] else 2), ""
+            try:
+                figures, why = _held(request, card, terms["fit"], max_latency, max_memory)
+                says, over = ("over", over + 1) if why else ("ok", over)
+            except Error as e:
+                says, why = "error", str(e).removesuffix(f": {model}")  # the line has the name of the file
+                unusable.append(e)
+            shown = (f"{says:5}", *(f"{x:>8}" for x in figures), *([card] if len(gpu) > 1 else []), model)
+            with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
+                click.echo(printable("  ".join(shown) + (f": {why}" if why else "")))
+    count = len(models) * len(gpu)
+    what = "models" if len(gpu) == 1 else "predictions"
     if unusable:
-        raise type(unusable[0])(f"{len(unusable)} of {len(models)} models can't be used, {over} over the limit")
+        raise type(unusable[0])(f"{len(unusable)} of {count} {what} can't be used, {over} over the limit")
     if over:
-        raise LimitExceeded(f"{over} of {len(models)} models over the limit")
+        raise LimitExceeded(f"{over} of {count} {what} over the limit")
 
 
 @click.command()
@@ -138,27 +152,52 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
 
 
-def _run(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Run:
-    """The run that SCENARIO's options ask for."""
-    from onnxperf.pipeline import largest, run_of
+def _run(
+    model: str | Graph, json_to: str | None, limits: tuple[float | None, float | None] = (None, None), *, gpu: str,
+    fit: bool, **terms: Any,
+) -> Run:  # fmt: skip
+    """The run that SCENARIO's options ask for; limits on seconds and bytes decide the batch where it is to fit."""
+    from onnxperf.pipeline import Limits, largest, run_of
 
     request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
-    return largest(request, gpu) if fit else run_of(request, gpu)
+    return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
 
-def _request(
-    model: str | Graph, json_to: str | None, *, gpu: str, shapes: Mapping[str, Any], dims: Mapping[str, int],
-    batch: int | None, fit: bool, trip_counts: Mapping[str, int], **terms: Any,
-) -> Request:  # fmt: skip
+def _asked(model: str, **terms: Any) -> Request | Error:
+    """The request for a model, or why there can be none."""
+    try:
+        return _request(model, None, **terms)
+    except Error as e:
+        return e
+
+
+def _held(
+    request: Request | Error, card: str, fit: bool, max_latency: float | None, max_memory: float | None
+) -> tuple[tuple[str, ...], str]:
+    """The time and the memory of a request on a card, the batch that is to fit, and why it does not keep the limits.
+
+    The reason is empty where it keeps them.
+    """
+    from onnxperf.decide.budget import reasons
+    from onnxperf.pipeline import Limits, largest, run_of
+    from onnxperf.prediction import summarise
+    from onnxperf.tables import duration, size
+
+    if isinstance(request, Error):
+        raise request
+    p = summarise(largest(request, card, Limits(max_latency, max_memory)) if fit else run_of(request, card))
+    batch = (f"batch {p.scenario.batch}",) if fit else ()
+    return (duration(p.seconds), size(p.memory.reserved_bytes), *batch), reasons(p, max_latency, max_memory)
+
+
+def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Request:
     """What SCENARIO's options ask for of a model."""
-    from onnxperf.export import source
-    from onnxperf.pipeline import Request
+    from onnxperf.pipeline import request_for
 
     if not model:
         raise UsageError("the path of MODEL is empty")
     check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
-    read, _ = source(model, batch=batch, open_batch=fit)
-    return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, terms=terms)
+    return request_for(model, open_batch=fit, **terms)
 
 
 @click.command()
@@ -185,15 +224,15 @@ def explain(
         raise UsageError(f"--gemm gives all sizes: {given} would not change them")
     if given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms):
         raise UsageError(f"{given} would not change the time of one kernel: leave that out")
-    from onnxperf import explain as room
+    from onnxperf import explanation as room
     from onnxperf.tables import console
     from onnxperf.views.explanation import show
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
-    explanation = room.explain(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
-    if explanation.op != "Transfer" and (given := _given(OF_COPIES, terms)):
-        raise UsageError(f"{given} would not change the time of {printable(explanation.kernel)}: leave that out")
-    deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
+    found = room.explain_kernel(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
+    if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
+        raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")
+    deliver(json_to, found.to_json, lambda: show(console(), found))
 
 
 #: Options that have no effect on: the sizes of --gemm (SIZES), the time of any kernel (OF_A_RUN), of a single product

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from onnxperf.datasets import sources
-from onnxperf.datasets.dataset import Dataset, File, Kernels, Models
+from onnxperf.datasets.dataset import Dataset, File, Kernels, Models, Watts
 from onnxperf.datasets.reading import SAMPLE, located
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
@@ -23,8 +23,8 @@ from onnxperf.modules import offered
 REASONS = 5  # are told at most, of rows that are of no use
 
 __all__ = [
-    "DIES", "LEAST_S", "SAMPLE", "Dataset", "File", "Kernels", "Models", "Row", "Table", "datasets", "files", "kernels",
-    "model_runs", "models", "read", "tables", "unused",
+    "DIES", "LEAST_S", "SAMPLE", "Dataset", "File", "Kernels", "Models", "Row", "Table", "Watts", "datasets", "files",
+    "kernels", "model_runs", "models", "read", "tables", "unused", "watts",
 ]  # fmt: skip
 
 
@@ -68,6 +68,11 @@ def files(data: Path) -> list[Path]:
 def read(data: Path) -> list[Table]:
     """Every table of kernels in a folder. Raises UsageError where one can't be read."""
     return [t for d in datasets() for t in d.tables(data)]
+
+
+def watts(data: Path) -> list[Watts]:
+    """What cards drew, of every dataset in a folder that has it."""
+    return [w for d in datasets() for w in d.watts(data / d.folder)]
 
 
 def unused(tables: Iterable[Table]) -> str:

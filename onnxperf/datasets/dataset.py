@@ -145,13 +145,32 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
+class Watts:
+    """What cards drew while they repeated kernels: of one class of kernels on one card, works [n] and watts [n].
+
+    copies: of the weights, which the runs took in turn.
+    """
+
+    reported: str
+    gpu: str
+    works: tuple[Work, ...]
+    watts: Array
+    copies: int
+
+
+def no_watts(_: Path) -> list[Watts]:
+    """Of datasets without any."""
+    return []
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """Measurements of one origin, as files in a folder.
 
     place: of its scores among those of others, lowest first. rig: whose clock timed the kernels. names: a file that
     gives kernels' names (`name`) for the numbers (`id`) in rows. split_by_library: rows on kernels of another version
     of the library are a table of their own. draws_tests: the shipped sample holds all rows that the source kept back,
-    beside those drawn. copied: files that the sample holds unchanged.
+    beside those drawn. copied: files that the sample holds unchanged. watts: the rows of a folder that have watts.
     """
 
     folder: str
@@ -164,6 +183,7 @@ class Dataset:
     split_by_library: bool = False
     draws_tests: bool = True
     copied: tuple[str, ...] = ()
+    watts: Callable[[Path], list[Watts]] = no_watts
 
     def tables(self, data: Path) -> list[Table]:
         """The tables of kernels that lie in the dataset's folder in `data`; none where it is not there."""

@@ -2,60 +2,88 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from numbers import Real
-from typing import Any
+from typing import Any, overload
 
-from gpu_specs import Device
-from onnxperf.errors import BudgetExceeded, UsageError, printable
-from onnxperf.pipeline import predict
+from onnxperf.cpu_operators import CpuOperator
+from onnxperf.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
+from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.pipeline import Gpu, limits_of, predict
 from onnxperf.prediction import Prediction
 from onnxperf.tables import duration, size
 
-MOST = 1e15  # milliseconds or GB
+
+@overload
+def check(
+    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
+) -> Prediction: ...
+
+
+@overload
+def check(
+    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Sequence[Gpu], **terms: Any
+) -> list[Prediction]: ...
 
 
 def check(
     model: Any,
     example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
-    gpu: str | os.PathLike[str] | Device,
+    gpu: Any,
     max_ms: float | None = None,
     max_gb: float | None = None,
     **terms: Any,
-) -> Prediction:
-    """Predict one run, and raise BudgetExceeded where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9).
+) -> Prediction | list[Prediction]:
+    """Predict one run, and raise BudgetExceeded where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9) of
+    the card's memory, or does not fit into it.
 
-    model, example_inputs, gpu and terms are those of `onnxperf.predict`. The prediction is given back where the
-    budget holds. Raises UsageError where there is no budget, and what `predict` raises.
+    model, example_inputs, gpu and terms are those of `onnxperf.predict`; with `fit` the batch is the largest that keeps
+    the budget, and BudgetExceeded says that not even batch 1 does. On a list of cards the budget must hold on
+    each. The prediction, or the list of them, is given back where the budget holds. Raises UsageError where there is
+    no budget, and what `predict` raises.
     """
-    if max_ms is None and max_gb is None:
-        raise UsageError("a budget is max_ms, max_gb or both")
-    for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if value is not None and not (number and 0 < value < MOST):
-            raise UsageError(f"{what} must be a positive number, not {value!r}")
-    prediction = predict(model, example_inputs, gpu=gpu, **terms)
-    keep(prediction, max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
-    return prediction
+    with speaking_of_arguments():
+        if max_ms is None and max_gb is None:
+            raise UsageError("a budget is max_ms, max_gb or both")
+        limits = limits_of(max_ms, max_gb)
+        of_fit = {"max_ms": max_ms, "max_gb": max_gb} if terms.get("fit") else {}
+        found: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, **of_fit, **terms)
+        if isinstance(found, Prediction):
+            keep(found, limits.seconds, limits.bytes)
+            return found
+        if over := [f"on {p.scenario.gpu} {why}" for p in found if (why := reasons(p, limits.seconds, limits.bytes))]:
+            raise BudgetExceeded("; ".join(over))
+        return found
 
 
 def keep(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> None:
-    """Raise BudgetExceeded where a prediction takes longer or more memory than it may."""
-    reasons = []
+    """Raise BudgetExceeded where there is a limit and a prediction does not keep to it; see `reasons`."""
+    if why := reasons(p, max_seconds, max_bytes):
+        raise BudgetExceeded(why)
+
+
+def reasons(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> str:
+    """Why a prediction does not keep limits: it takes longer, the process holds more of the card's memory, or, whatever
+    the limits are, it does not fit into that memory. Empty where it keeps them, or where there are none.
+    """
+    m, found = p.memory, []
+    limited = max_seconds is not None or max_bytes is not None
+    if limited and not m.fits:
+        need, room = size(m.total_bytes + m.context_bytes), size(m.capacity_bytes)
+        found.append(f"it does not fit: {need} are needed, and the card has {room}; {_largest(p)}")
     if max_seconds is not None and p.seconds > max_seconds:
         limit = duration(max_seconds)
-        reasons.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")
-    if max_bytes is not None and p.memory.total_bytes > max_bytes:
-        reasons.append(f"{size(p.memory.total_bytes)} of memory is over the limit of {size(max_bytes)}; {_largest(p)}")
-    if reasons:
-        raise BudgetExceeded("; ".join(reasons))
+        found.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")
+    if max_bytes is not None and m.reserved_bytes > max_bytes:
+        held = f"{size(m.reserved_bytes)} of memory that the process holds is over the limit of {size(max_bytes)}"
+        found.append(f"{held}; {_largest(p)}")
+    return "; ".join(found)
 
 
 def blame(p: Prediction, count: int = 3) -> str:
-    """The kernels that take most of the time, for a message."""
-    worst = sorted(p.kernels, key=lambda k: -k.seconds)[:count]
+    """The kernels, and operators that the CPU computes, that take most of the time, for a message."""
+    every: list[KernelPrediction | CpuOperator] = [*p.kernels, *p.cpu_operators]
+    worst = sorted(every, key=lambda k: -k.seconds)[:count]
     return ", ".join(f"{printable(k.name)} ({printable(k.op)}, {duration(k.seconds)})" for k in worst)
 
 

@@ -2,29 +2,185 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from gpu_specs import HOSTS
 from onnxperf.errors import Error
+from onnxperf.passes import QUANTISED, lacks_unit
 from onnxperf.prediction import Prediction, summarise
+from onnxperf.run import Run
 from onnxperf.scenario import PLATFORMS
 
-WORTH = 0.97  # of the time: a change that saves less is not named
-FLAGS = {"precision": "--precision fp16", "cuda_graph": "--cuda-graph"}
+WORTH = 0.98  # of the time: a change that saves less is not named
+SMALL = frozenset({"precision", "layout", "cuda_graph", "fix_dims"})  # terms that leave what runs the model as it is
+LARGER = 8  # times the batch
+#: Inputs and outputs of all operators, beyond which no other terms are tried: each of these takes as long again.
+MAX_TENSORS = 10_000
+#: Half precision, TF32, or nothing: what a precision can give way to on a card, the first that is the fastest.
+LIGHTER = {"fp32": ("fp16", "bf16", "tf32"), "keep": ("fp16", "bf16"), "tf32": ("fp16", "bf16")}
+#: Shares of a run below which a term that acts on it is not tried.
+LAUNCHES, FALLBACK = 0.05, 0.01
+
+#: What makes the prediction at another batch; raises Error where the model has no other.
+AtBatch = Callable[[int], Prediction]
 
 
-def changes(now: Prediction) -> list[tuple[str, Prediction]]:
-    """The same run under other terms, where they help: half precision, a CUDA graph, both."""
-    run, s = now.run.alone(now.column), now.scenario
-    if not run.method.scheduled or not PLATFORMS[run.devices[0].kind].launches:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The same samples under other terms: as options (`what`), and how long they then take.
+
+    small: runtime, host and batch stay as they are, and nothing is quantised. most: no such run was predicted,
+    the time is what is left of this one at best.
+    """
+
+    what: str
+    seconds: float
+    small: bool = True
+    most: bool = False
+
+
+def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
+    """The same run under other terms, where they save 2% or more, those that ask for least first.
+
+    at_batch: where given, a larger batch is tried too. Nothing is tried for a graph of more than MAX_TENSORS.
+    """
+    run = now.run.alone(now.column)
+    if not tries(now) or _is_long(now):
         return []
-    half: dict[str, Any] = {"precision": "fp16"} if s.precision in ("keep", "fp32", "tf32") else {}
-    replay: dict[str, Any] = {"cuda_graph": True} if not s.cuda_graph and s.streams == 1 else {}
-    found = []
-    both = half | replay if half and replay else {}
-    for terms in filter(None, (half, replay, both)):
-        with suppress(Error):  # such as that a CUDA graph can't be captured
-            then = summarise(run.under(**terms))
-            if then.seconds < WORTH * now.seconds:
-                found.append((" ".join(FLAGS[term] for term in terms), then))
-    return found
+    best = dict[str, Any]()
+    found = list[Change]()
+    for terms in _single(run, now):
+        best |= _tried(now, run, terms, found)
+    if len(best) > 1:
+        _tried(now, run, best, found)
+    if best and "layout" not in best and _takes_layout(run):  # tensor cores of half precision gain more from it
+        _tried(now, run, {**best, "layout": "nhwc"}, found)
+    if run.runtime.name != "tensorrt":
+        graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
+        for precision in (run.scenario.precision, *_lighter(run), *_quantised(run)):
+            _tried(now, run, {"runtime": "tensorrt", "precision": precision, "layout": None, **graph}, found)
+    elif run.scenario.precision not in QUANTISED:
+        for precision in _quantised(run):
+            _tried(now, run, {**best, "precision": precision}, found)
+    fastest = min(HOSTS.values(), key=lambda host: host.pace)
+    if fastest.pace < run.cpu.pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
+        _tried(now, run, {"host": fastest.name}, found)
+    found += [c for c in (without_fallback(now), batched(now, at_batch)) if c is not None]
+    return [c for c in found if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in found)]
+
+
+def _options(c: Change) -> frozenset[str]:
+    return frozenset(c.what.removeprefix("--").split(" --"))
+
+
+def _less(a: Change, b: Change) -> bool:
+    """Whether a asks for a part of what b does, and b saves no more for it."""
+    return _options(a) < _options(b) and b.seconds > WORTH * a.seconds
+
+
+def tries(now: Prediction) -> bool:
+    """Whether there is anything to try: only where kernels are launched and laid out in time."""
+    return now.run.method.scheduled and PLATFORMS[now.device.kind].launches
+
+
+def _is_long(now: Prediction) -> bool:
+    return sum(len(o.inputs) + len(o.outputs) for o in now.run.graph.operators) > MAX_TENSORS
+
+
+def nothing(now: Prediction) -> str:
+    """Why no change helps, by how near the run is to what the card can do and what it is bound by; or is tried."""
+    if _is_long(now):
+        many = f"the operators have more than {MAX_TENSORS:,} inputs and outputs"
+        return f"what would make it faster is not looked for: {many}"
+    most, share = max(now.bound_by.items(), key=lambda x: x[1])
+    near = now.lower_bound_seconds / now.seconds
+    return (
+        f"nothing gains more than {1 - WORTH:.0%}: {most} is {share:.0%}, and {near:.0%} of the time is physics' least"
+    )
+
+
+def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
+    """One term at a time that leaves the runtime and the batch."""
+    s, shares = run.scenario, now.bound_by
+    for precision in _lighter(run):
+        yield {"precision": precision}
+    if _takes_layout(run):
+        yield {"layout": "nhwc"}
+    if run.has_open_dims and not s.fix_dims:
+        yield {"fix_dims": True}
+    if not s.cuda_graph and s.streams == 1 and shares["launch"] > LAUNCHES:
+        yield {"cuda_graph": True}
+
+
+def _takes_layout(run: Run) -> bool:
+    """Whether the runtime can be told to keep the images of this model channels last."""
+    images = any(o.type == "Conv" for o in run.graph.operators)
+    return images and "nhwc" in run.runtime.layouts and run.scenario.layout is None
+
+
+def _lighter(run: Run) -> Iterator[str]:
+    """Precisions of fewer bits that the card has units for; of two half precisions the first."""
+    half = False
+    for name in LIGHTER.get(run.scenario.precision, ()):
+        lacks = lacks_unit(run.devices[0], name) or (name == "tf32" and "tensor_tf32" not in run.devices[0].dense_flops)
+        if not lacks and not (half and name == "bf16"):
+            half |= name == "fp16"
+            yield name
+
+
+def _quantised(run: Run) -> Iterator[str]:
+    """The 8-bit precisions that the card has units for."""
+    if run.scenario.precision not in QUANTISED:
+        yield from (name for name in QUANTISED if not lacks_unit(run.devices[0], name))
+
+
+def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Change]) -> Mapping[str, Any]:
+    """The terms if they help, else none; `found` gets what they give."""
+    with suppress(Error):  # such as that a CUDA graph can't be captured
+        seconds = summarise(run.under(**terms)).seconds
+        changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
+        small = changed.keys() <= SMALL and changed.get("precision") not in QUANTISED
+        found.append(Change(" ".join(map(option, changed.items())), seconds, small))
+        return terms if seconds < WORTH * now.seconds else {}
+    return {}
+
+
+def option(term: tuple[str, Any]) -> str:
+    """A term of a scenario as it is given on the command line."""
+    name, value = term
+    return f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "")
+
+
+def without_fallback(now: Prediction) -> Change | None:
+    """What is left of the run where the card computes what the CPU does now, without copies: at best, for each of these
+    takes as long as it takes to launch, and at the card's highest rates.
+    """
+    fallen = {n for note in now.warnings if note.code == "host-fallback" for n in note.nodes}
+    if not fallen or now.bound_by["cpu"] < FALLBACK:
+        return None
+    copies = sum(k.seconds for k in now.kernels if k.op.startswith("Memcpy"))
+    costs, card = now.run.host_costs[now.column], now.device
+    fastest = max(card.dense_flops.values())
+    instead = sum(
+        n.repeat * max(costs.node_s + costs.launch_s, n.bytes / card.bandwidth_Bps, n.flops / fastest)
+        for n in now.run.kernels.on_host
+    )
+    left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
+    return Change("no operators on the CPU", max(left, now.lower_bound_seconds), most=True)
+
+
+def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:
+    """A larger batch, by the time of as many samples."""
+    batch = now.scenario.batch
+    if at_batch is None or not tries(now):
+        return None
+    with suppress(Error):
+        then = at_batch(LARGER * batch)
+        if then.memory.fits and then.scenario.batch > batch:
+            return Change(
+                f"--batch {then.scenario.batch}, for each sample", then.seconds * batch / then.scenario.batch, False
+            )
+    return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
+from onnx.checker import check_model
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import framework, source
@@ -25,6 +26,7 @@ from onnxperf.output import aside, check_target, write_file
 
 MAX_ELEMENTS = 1 << 28  # of an example input, which is held in memory
 STRIPPED = "onnxperf.stripped"  # the key in the metadata of a stripped model
+Axis = tuple[str, int, str]  # an open dimension: the input's name, the axis, its own name
 Input = tuple[str, tuple[int, ...], str]  # an example input: name or "", shape, dtype
 
 
@@ -87,32 +89,69 @@ def _keras_file(path: str) -> str:
     return path
 
 
-def run(named: str, extra: str, inputs: Sequence[Input], out: str, weightless: bool) -> None:
+def run(
+    named: str, extra: str, inputs: Sequence[Input], out: str, weightless: bool, dynamic: Sequence[Axis] = ()
+) -> None:
     """Write the model that MODULE:FACTORY or a path names as the ONNX file `out`; large weights go to files beside it.
 
-    extra: "torch" or "tf"; inputs: examples, by name or in order. With `weightless` there are no weights in it. Raises
+    extra: "torch" or "tf"; inputs: examples, by name or in order; dynamic: dimensions that a model of PyTorch shall
+    leave open. With `weightless` there are no weights in it. Raises
     UsageError, ModelError or EnvironmentFailure, as `onnxperf.export.source` does.
     """
     _check_target(out)
     model = _torch_model(named) if extra == "torch" else _keras_file(named)
     try:
-        _write(model, extra, _examples(extra, inputs), out, weightless)
+        _write(model, extra, _examples(extra, inputs), out, weightless, _axes(dynamic, inputs))
     except UsageError as e:
-        raise UsageError(str(e).replace("example_inputs", "--input")) from None
+        said = str(e).removesuffix(", or example_inputs").replace("example_inputs", "--input")
+        raise UsageError(said.replace("--shapes", "--input")) from None
 
 
-def _write(model: Any, extra: str, examples: Any, out: str, weightless: bool) -> None:
+def _axes(dynamic: Sequence[Axis], inputs: Sequence[Input]) -> dict[str, dict[int, str]]:
+    """The names of open dimensions by input and axis; UsageError where there is no such input or axis."""
+    ranks, found = {name: len(shape) for name, shape, _ in inputs if name}, dict[str, dict[int, str]]()
+    for name, axis, dim in dynamic:
+        if axis >= ranks.get(name, 0):
+            has = (
+                f"has axes 0 to {ranks[name] - 1}" if name in ranks else f"is no input: give --input {name}:1x128, say"
+            )
+            raise UsageError(f"--dynamic {name}:{axis}={dim}: {name!r} {has}")
+        found.setdefault(name, {})[axis] = dim
+    return found
+
+
+def _write(
+    model: Any, extra: str, examples: Any, out: str, weightless: bool, axes: Mapping[str, Mapping[int, str]]
+) -> None:
     if weightless:
-        write_file(out, source(model, examples)[0].SerializeToString(deterministic=True))
+        write_file(out, source(model, examples, dynamic=axes)[0].SerializeToString(deterministic=True))
         return
     with aside(out) as path:
         try:
-            import_module(f"onnxperf.export.from_{extra}").write(model, examples, path)
+            import_module(f"onnxperf.export.from_{extra}").write(model, examples, path, *([axes] if axes else []))
         except (Exception, SystemExit) as e:  # exporters raise anything
-            source(model, examples)  # raises an error that says what is wrong, if it can't be exported at all
+            source(
+                model, examples, dynamic=axes
+            )  # raises an error that says what is wrong, if it can't be exported at all
             if isinstance(e, OSError):  # a full disk
                 raise
             raise ModelError(f"{out} can't be written with weights, only --weightless: {first_line(e)}") from None
+        _check_usable(path, out)
+
+
+def _check_usable(path: Path, name: str) -> None:
+    """Raise ModelError where onnx's checker refuses a file, or ONNX Runtime where that is installed."""
+    try:
+        check_model(path)
+        if find_spec("onnxruntime"):
+            ort = import_module("onnxruntime")
+            options = ort.SessionOptions()
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.log_severity_level = 4  # the error says it all
+            ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as e:  # both raise kinds of their own
+        why = f"{name} was not written, for the exporter made a file that can't be run: {first_line(e)}"
+        raise ModelError(why) from None
 
 
 def _check_target(out: str, *sources: str) -> None:

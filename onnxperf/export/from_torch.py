@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from onnx import ModelProto
@@ -22,6 +21,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from onnxperf.errors import Error, ModelError, UsageError
 from onnxperf.export.quiet import quiet
+from onnxperf.export.torch_inputs import (
+    NO_AXES,
+    Args,
+    Axes,
+    arguments_of,
+    batch_of,
+    empty,
+    with_leading,
+    with_open_axes,
+    with_open_batch,
+)
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.proto import times
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
@@ -32,16 +42,17 @@ NOISE = re.compile("\N{REPLACEMENT CHARACTER}\\[[0-9;]*m")  # escape sequences o
 BRANCH = "which branch it takes depends on the values of a tensor, which torch.cond could express"
 TRY = "change that, or predict the model without it"
 
-Args = tuple[tuple[Any, ...], dict[str, Any]]
 
-
-def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False) -> ModelProto:
+def proto(
+    model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False, dynamic: Axes = NO_AXES
+) -> ModelProto:
     """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, without weights.
 
     example_inputs, which a module needs: a mapping of keyword arguments, a tuple or list of positional ones, or the
     only one; nested as forward takes them. Of tensors and arrays only shapes and types are read. A module is exported
     as it runs in eval mode. batch: replaces the leading dimension of the first input, and of every input that has the
-    same one; open_batch: makes that the open dimension "batch". Programs keep the shapes they were exported with.
+    same one; open_batch: makes that the open dimension "batch". dynamic: names of open dimensions by axis, of inputs by
+    name, for a module whose examples have names. Programs keep the shapes they were exported with.
 
     Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
     """
@@ -49,9 +60,11 @@ def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open
         if isinstance(model, torch.nn.Module):
             module = getattr(model, "_orig_mod", model)  # the module inside, after torch.compile
             name = type(module).__name__
-            arguments = _arguments(example_inputs, name)
-            return _stripped(_exported(module, name, arguments, batch, open_batch), name)
+            arguments = arguments_of(example_inputs, name)
+            return _stripped(_exported(module, name, arguments, batch, open_batch, dynamic), name)
         name = type(model).__name__
+        if dynamic:
+            raise UsageError(f"a {name} keeps the dimensions that it was exported with: leave --dynamic out")
         if isinstance(model, torch.export.ExportedProgram):
             found, program = _converted(model, name), model
         else:
@@ -61,18 +74,20 @@ def proto(model: Any, example_inputs: Any = None, batch: int | None = None, open
     return result
 
 
-def write(model: Any, example_inputs: Any, path: Path) -> None:
+def write(model: Any, example_inputs: Any, path: Path, dynamic: Axes = NO_AXES) -> None:
     """Write the ONNX file of a model with its weights, large ones in a file beside it; a module is put into eval mode.
 
     Raises what `proto` does, and whatever the exporter raises.
     """
     if not isinstance(model, torch.nn.Module):
-        proto(model, example_inputs)  # refuses inputs that do not fit
+        proto(model, example_inputs, dynamic=dynamic)  # refuses what does not fit
     with _isolated():
         if isinstance(model, torch.nn.Module):
-            args, kwargs = _arguments(example_inputs, type(model).__name__)
+            arguments = arguments_of(example_inputs, type(model).__name__)
             model.cpu().eval().register_forward_hook(_as_tensors)
-            model = _onnx(model, (*args, kwargs))
+            (args, kwargs), shapes = with_open_axes(model, arguments, dynamic)
+            model = _onnx(model, (*args, kwargs), shapes)
+            _check_open(model.model, dynamic)
         elif isinstance(model, torch.export.ExportedProgram):
             model = _onnx(model, ())
         model.save(path)
@@ -86,65 +101,17 @@ def _isolated() -> Iterator[None]:
         yield
 
 
-def _arguments(examples: Any, name: str) -> Args:
-    """Example inputs as positional and keyword arguments; tensors have only shapes and types of those given."""
-    if examples is None:
-        raise UsageError(f"{name} needs example inputs, whose shapes and types it is predicted at: give example_inputs")
-    if isinstance(examples, Mapping):
-        return (), tree_map(_example, dict(examples))
-    if isinstance(examples, torch.Tensor) or hasattr(examples, "__array__"):
-        examples = (examples,)
-    if isinstance(examples, (tuple, list)):
-        return tree_map(_example, tuple(examples)), {}
-    kind = type(examples).__name__
-    raise UsageError(f"example_inputs can't be of type {kind}: give tensors, by name or in the order of forward")
-
-
-def _example(x: Any) -> Any:
-    """An uninitialised tensor for a tensor or an array, of which only shape and type are read; all else as it is.
-
-    An array of float64, NumPy's default, gets PyTorch's default type.
-    """
-    if isinstance(x, torch.Tensor):
-        if x.is_nested:
-            raise UsageError("an example input is a nested tensor, which has no shape: give one that is padded")
-        return _empty(x.shape, x.dtype)
-    if not hasattr(x, "__array__"):
-        return x
-    array = np.asarray(x)
-    if array.dtype == np.float64:
-        return _empty(array.shape, torch.get_default_dtype())
-    try:
-        return _empty(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
-    except TypeError:
-        raise UsageError(f"PyTorch has no tensors of {array.dtype}, the type of an example input") from None
-
-
-def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    try:
-        return torch.empty(tuple(shape), dtype=dtype)
-    except RuntimeError:
-        raise UsageError(f"an example input of shape {times(shape)} can't be made: it is too large") from None
-
-
-def _leading(arguments: Args, change: Callable[[torch.Tensor], torch.Tensor]) -> Args:
-    """The arguments, with `change` applied to the tensors whose leading dimension is that of the first tensor."""
-    first = _batch(arguments)
-
-    def changed(x: Any) -> Any:
-        return change(x) if isinstance(x, torch.Tensor) and x.ndim and x.shape[0] == first else x
-
-    found: Args = tree_map(changed, arguments)
-    return found
-
-
-def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool) -> ir.Model:
+def _exported(
+    module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool, axes: Axes
+) -> ir.Model:
     """The module as an ONNX model, exported with stand-ins for its weights (see `_stand_in`)."""
     if batch is not None:
-        arguments = _leading(arguments, lambda x: _empty((batch, *x.shape[1:]), x.dtype))
+        arguments = with_leading(arguments, lambda x: empty((batch, *x.shape[1:]), x.dtype))
     light = _copied(module, name)
     try:
-        (args, kwargs), dynamic = _opened(light, arguments) if open_batch else (arguments, None)
+        (args, kwargs), dynamic = (
+            with_open_batch(light, arguments) if open_batch else with_open_axes(light, arguments, axes)
+        )
         found: ir.Model = _onnx(light, (*args, kwargs), dynamic).model
     except Exception as e:  # the exporter raises many kinds
         error = _cause(e)
@@ -153,10 +120,13 @@ def _exported(module: torch.nn.Module, name: str, arguments: Args, batch: int | 
             raise UsageError(f"{name} does not run on these example inputs{at}: {why}") from None
         if not open_batch:
             raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
-        _exported(module, name, arguments, None, False)  # raises the ModelError if the open batch is not the reason
+        _exported(
+            module, name, arguments, None, False, axes
+        )  # raises the ModelError if the open batch is not the reason
         raise _fixed_batch(name, _reason(error)) from None
+    _check_open(found, axes)
     leading = [value.shape[0] for value in found.graph.inputs if value.shape]
-    if open_batch and _batch(arguments) is not None and not any(isinstance(d, ir.SymbolicDim) for d in leading):
+    if open_batch and batch_of(arguments) is not None and not any(isinstance(d, ir.SymbolicDim) for d in leading):
         raise _fixed_batch(name, "it only runs at the batch of the example inputs")
     return found
 
@@ -166,24 +136,12 @@ def _fixed_batch(name: str, why: str) -> UsageError:
     return UsageError(f"{says}; give example inputs of the batch that you want, and leave batch and fit out")
 
 
-def _opened(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:
-    """The arguments to export with an open batch, and the open dimensions in the form that torch.export takes."""
-    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    batch = torch.export.Dim("batch")
-
-    def opened(x: torch.Tensor) -> torch.Tensor:
-        # torch.export specialises dimensions of 1, as these are broadcast: a batch of 1 would not stay open.
-        x = x.new_empty(2, *x.shape[1:]) if x.shape[0] == 1 else x
-        shapes[x] = {0: batch}
-        return x
-
-    args, kwargs = _leading(arguments, opened)
-    return (args, kwargs), shapes.dynamic_shapes(module, args, kwargs)
-
-
-def _batch(arguments: Args) -> int | None:
-    """The leading dimension of the first tensor that has one."""
-    return next((x.shape[0] for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and x.ndim), None)
+def _check_open(model: ir.Model, axes: Axes) -> None:
+    """Raise UsageError where an axis that is to be open is not: the exporter fixes what the model's code depends on."""
+    shapes = {value.name: value.shape or () for value in model.graph.inputs}
+    for name, axis, dim in ((name, axis, dim) for name, names in axes.items() for axis, dim in names.items()):
+        if name in shapes and isinstance(size := shapes[name][axis], int):
+            raise UsageError(f"--dynamic {name}:{axis}={dim}: the model only runs at size {size} there")
 
 
 def _onnx(model: Any, args: tuple[Any, ...], dynamic: Any = None, optimize: bool = True) -> Any:

@@ -11,12 +11,12 @@ something, or answers what is no change of the graph, does not apply: that note 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxperf.errors import printable
-from onnxperf.graph import Graph, Note
+from onnxperf.graph import CONTROL, NEVER_FOLDED, Graph, Note
 from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
@@ -200,6 +200,19 @@ def redirected(graph: Graph, instead: Callable[[Operator], Iterable[Tensor] | No
         else:
             source.update((t.name, other) for t, other in zip(o.outputs, others, strict=True))
     return replace(graph, operators=tuple(operators)) if source else graph
+
+
+def folded(graph: Graph, types: Container[str] | None = None) -> Graph:
+    """The graph with what operators make of stored tensors alone stored itself. types: of which operators; by default
+    of all but random ones and DequantizeLinear.
+    """
+
+    def instead(o: Operator) -> tuple[Tensor, ...] | None:
+        chosen = o.type not in NEVER_FOLDED | CONTROL if types is None else o.type in types
+        known = chosen and o.present and all(t.stored for t in o.present)
+        return tuple([replace(t, kind="weight") for t in o.outputs]) if known else None
+
+    return redirected(graph, instead)
 
 
 def without_identities(graph: Graph) -> Graph:

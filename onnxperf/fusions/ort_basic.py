@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_layout, ort_quantised
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fusion, hands_on, redirected
-from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar
-from onnxperf.graph import Graph
+from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar, shared
+from onnxperf.graph import Graph, is_static, known_dims, same_dims, without_unneeded
 from op_models import FLOATS, Operator, Tensor
+from op_models.core import Scalar
 
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
+MOST_READERS = 1000  # of a negated condition: all of them are looked at for each
 SHARED = 8  # elements at most of stored tensors that are compared by value, larger ones by name
 #: Not merged even where type and inputs are equal, and neither is anything random: each DequantizeLinear has one reader
 #: on purpose, and what a ConstantOfShape is filled with is not among its attributes.
@@ -32,21 +33,23 @@ def since(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
-def _eliminated(graph: Graph, of_shapes: Container[str] = common.OF_SHAPES) -> Graph:
+def _eliminated(graph: Graph, knows: common.Knows | None = None) -> Graph:
     """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input. A
-    number stays where the shape of x is known only in runs, and with it a LayerNormalization in half precision, whose
-    epsilon is 0.
+    number stays where an older release, that `knows` less of shapes, has none for x, and with it a LayerNormalization
+    in half precision, whose epsilon is 0.
     """
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
         if o.type in NEUTRAL:
             for a, b in (o.inputs, o.inputs[::-1]) if o.type in ("Add", "Mul") else (o.inputs,):
-                if a and b and b.rank <= 1 and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
-                    x = a if graph.made_by(a) and not common.known_only_in_runs(graph, a, of_shapes) else None
+                if a and b and scalar(b) == NEUTRAL[o.type] and a.shape == o.out.shape:
+                    unknown = knows is not None and knows(graph, a) is None
+                    x = a if graph.made_by(a) and not unknown else None
         elif o.type in ("Slice", "Expand") and graph.made_by(o.present[0]):
             ends = (o.present[2].value or ()) if len(o.present) > 2 else ()
-            everything = o.type == "Expand" or (ends and all(e >= 2**63 - 1 for e in ends))
+            expanded = o.type == "Expand" and o.present[1].stored and known_dims(o.present[0]) is not None
+            everything = expanded or (ends and all(e >= 2**63 - 1 for e in ends))
             x = o.present[0] if everything and o.out.shape == o.present[0].shape else None
         return None if x is None else (x,)
 
@@ -73,9 +76,49 @@ def _shared(graph: Graph) -> Graph:
     return redirected(graph, instead)
 
 
+def _with_given_targets(graph: Graph) -> Graph:
+    """Reshapes whose target is a Concat of stored numbers and of sizes of what they read, get a stored
+    target: 0 stands for a size that is left in its place, -1 for at most one other that is computed.
+    """
+    operators = list(graph.operators)
+    for i, o in enumerate(operators):
+        target = graph.made_by(o.present[1]) if o.type == "Reshape" and len(o.present) > 1 else None
+        given = _given(graph, o.present[0], target) if target is not None and target.type == "Concat" else None
+        if given is not None:
+            stored = replace(o.present[1], name=f"{o.name}#target", kind="constant", value=tuple(given))
+            operators[i] = replace(o, inputs=(o.present[0], stored))
+    same = all(a is b for a, b in zip(operators, graph.operators, strict=True))
+    return graph if same else without_unneeded(replace(graph, operators=tuple(operators)))
+
+
+def _given(graph: Graph, x: Tensor, concat: Operator) -> list[Scalar] | None:
+    """The target that a Concat computes for a Reshape of x, as `_with_given_targets` writes it; None where it can't."""
+    target: list[Scalar] = []
+    for part in concat.present:
+        if part.stored and part.value is not None:
+            target += part.value
+        elif part.shape != (1,):
+            return None
+        else:
+            target.append(0 if _is_size(graph, part, x, len(target)) else -1)
+    return target if target.count(-1) <= 1 else None
+
+
+def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int) -> bool:
+    """Whether a part of a target is the size of that axis of x: Unsqueeze(Gather(Shape(x), axis))."""
+    unsqueeze = graph.made_by(part)
+    gather = graph.made_by(unsqueeze.present[0]) if unsqueeze is not None and unsqueeze.type == "Unsqueeze" else None
+    shape = graph.made_by(gather.present[0]) if gather is not None and gather.type == "Gather" else None
+    if gather is None or shape is None or shape.type != "Shape":
+        return False
+    return shape.present[0].name == x.name and scalar(gather.present[1]) == axis
+
+
+RESHAPES = Pass("Reshape with a stored target", _with_given_targets)
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
 #: Until 1.12, no shape was computed before the model ran.
-ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, ()))
+ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_112))
+ELIMINATION_116 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_116))
 COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
 
 
@@ -139,9 +182,8 @@ def gemm_transpose(m: Match) -> Fused | None:
     return m.fused("Gemm", inputs, {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
 
 
-@fusion("function inlined", anchor=("HardSwish", "Mish"))
-def inlined(g: Rewriter, o: Operator) -> Fused:
-    """The definition, x f(x), in place of an operator for which the CPU provider has no kernel."""
+def _inlined(g: Rewriter, o: Operator) -> Fused:
+    """The definition, x f(x), in place of an operator for which a provider has no kernel."""
     gate = o.present[0]
     before: list[Operator] = []
     for type in ("HardSigmoid",) if o.type == "HardSwish" else ("Softplus", "Tanh"):
@@ -151,10 +193,24 @@ def inlined(g: Rewriter, o: Operator) -> Fused:
     return Fused((o,), replace(o, type="Mul", inputs=(o.present[0], gate)), tuple(before))
 
 
-@pattern("Not + Where", op.Where(op.Not(C), X, Y))
-def not_where(m: Match) -> Fused:
-    """The two values to choose from change places, instead of the condition being negated."""
-    return m.fused("Where", (m[C], m[Y], m[X]))
+INLINED = "function inlined"
+mish = fusion(INLINED, anchor="Mish")(_inlined)
+hard_swish = fusion(INLINED, anchor="HardSwish")(_inlined)  # the CUDA provider has a kernel
+
+
+NEGATED = shared(op.Not(C))
+
+
+@pattern("Not + Where", op.Where(NEGATED, X, Y))
+def not_where(m: Match) -> Fused | None:
+    """The two values to choose from change places, instead of the condition being negated: in all that read it, or in
+    none.
+    """
+    negated = m[NEGATED].out
+    if len(m.g.readers[negated.name]) > MOST_READERS:
+        return None
+    others = [u for u in m.g.users(negated) if u.type != "Where" or u.present[0].name != negated.name]
+    return m.fused("Where", (m[C], m[Y], m[X])) if not others else None
 
 
 CONV = op.Conv(...)
@@ -244,16 +300,19 @@ def _left_to_attention(m: Match) -> bool:
     return False
 
 
-def _gemm(m: Match) -> Fused | Miss | None:
+def _gemm(m: Match, knows: common.Knows = common.today) -> Fused | Miss | None:
     """A product with a matrix and the Add behind it, where Gemm can add that: a vector along the columns, or a matrix
     to the product of two matrices. Free Reshapes fold the leading axes of a stack of matrices.
     """
     x, matrix, summand, out = m[A], m[B], m[C], m[common.PRODUCT].out
-    if matrix.rank != 2 or out.dtype not in FLOATS or (x.rank > 2 and common.known_only_in_runs(m.g, x)):
+    rows, added = knows(m.g, x), knows(m.g, summand)
+    if matrix.rank != 2 or out.dtype not in FLOATS or rows is None or added is None:
         return None
-    fits = summand.shape == matrix.shape[1:]
+    if len(rows) != 2 and not (is_static(x) and is_static(matrix)):
+        return Miss("a stack of matrices is folded into one only where its sizes are known beforehand", m.root.nodes)
+    fits = same_dims(added, matrix.shape[1:])
     if x.rank == 2 and summand.rank == 2:
-        fits = all(d in (1, n) for d, n in zip(summand.shape, out.shape, strict=True))
+        fits = all(d == 1 or same_dims((d,), (n,)) for d, n in zip(added, knows(m.g, out) or (), strict=True))
     if fits:
         return m.fused("Gemm", (x, matrix, summand))
     wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
@@ -264,13 +323,17 @@ GEMM_RULE = "MatMul + Add -> Gemm"
 #: The products around an attention are left for the next level; until 1.16, stacks of matrices were left alone.
 matmul_add = pattern(GEMM_RULE, BIASED)(lambda m: None if _left_to_attention(m) else _gemm(m))
 matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
-matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m) if m.root.out.rank == 2 else None)
+matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m, common.UNTIL_116) if m.root.out.rank == 2 else None)
 
 RULES: tuple[Fusion | Pass, ...] = (
-    ort_quantised.ONE_READER_EACH, ELIMINATION, casts, div_mul, relu_clip, gemm_sum, gemm_transpose, not_where,
-    conv_affine, conv_batch_norm, pad, matmul_batch_norm, COMMON_SUBEXPRESSIONS, matmul_add, since(20, common.gelu),
-    since(17, common.layer_norm), ort_layout.PUSH,
+    ort_quantised.ONE_READER_EACH, ort_quantised.requantised, RESHAPES, ELIMINATION, casts, div_mul, relu_clip,
+    gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm, COMMON_SUBEXPRESSIONS,
+    matmul_add, since(20, common.gelu), since(17, common.layer_norm), ort_layout.PUSH,
 )  # fmt: skip
-CPU = (inlined, *RULES)
-RULES_116 = tuple(matmul_add_flat if f is matmul_add else f for f in RULES)
-RULES_112 = tuple(ELIMINATION_112 if f is ELIMINATION else f for f in RULES_116)
+CPU = (hard_swish, mish, *RULES)
+CUDA = (mish, *RULES)
+AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_116}
+RULES_116 = tuple(AS_IN_116.get(f, f) for f in RULES)
+RULES_112 = tuple(
+    ELIMINATION_112 if f is ELIMINATION_116 else f for f in RULES_116 if f is not ort_quantised.requantised
+)

@@ -5,7 +5,6 @@ Each provider has those for which it has kernels, in the types that these know.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 from itertools import dropwhile
 
@@ -13,7 +12,9 @@ from onnxperf.fusions import common, ort_basic, ort_layout, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
+from onnxperf.fusions.ort_reshapes import DETOURS
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
+from onnxperf.graph import Open, same_dims
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -83,22 +84,30 @@ def _piece(o: Operator) -> tuple[int, int, int] | None:
         return None
     start, end, axis = map(int, numbers[:3])
     low, high, _ = slice(start, end).indices(x.shape[axis % x.rank])
-    return axis % x.rank, low, high
+    return (axis % x.rank, low, high) if low < high else None
 
 
-@fusion("Gather / Slice -> Split", anchor=("Slice", "Gather"))
+PIECES = ("Slice", "Gather")
+
+
+@fusion("Gather / Slice -> Split", anchor=PIECES)
 def split(g: Rewriter, first: Operator) -> Fused | None:
-    """Slices, or Gathers of one index, that cut a tensor into pieces without gap or overlap are one Split."""
+    """Slices and Gathers of one index that cut a tensor into pieces without gap or overlap are one Split, unless the
+    tensor is one of several results of a node of the file.
+    """
     x = first.present[0]
-    same = [o for o in g.users(x) if o.type == first.type]
-    if x.stored or len(same) < 2 or same[0] is not first:
+    same = [o for o in g.users(x) if o.type in PIECES and o.present[0].name == x.name]
+    if x.stored or len(same) < 2 or same[0] is not first or g.made_by(x, "Shape"):
+        return None
+    maker = g.made_by(x)
+    if maker is not None and len(maker.outputs) > 1 and (maker.type != "Split" or len(maker.nodes) == 1):
         return None
     pieces = {o: piece for o in same if (piece := _piece(o))}
     ops = sorted(pieces, key=pieces.__getitem__)
     if len(ops) < len(same):
         return None
     axes, starts, ends = zip(*(pieces[o] for o in ops), strict=True)
-    if len({*axes}) > 1 or (*starts, x.shape[axes[0]]) != (0, *ends):
+    if len({*axes}) > 1 or (*starts, x.shape[axes[0]]) != (0, *ends) or isinstance(x.shape[axes[0]], Open):
         return None
     one = fused("Split", first, ops, (x,), {"axis": axes[0]})
     return replace(one, operator=replace(one.operator, outputs=tuple(o.out for o in ops)), early=True)
@@ -107,30 +116,29 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
 RESIDUAL = op.Add(X, Y)
 
 
-def _skip_layer_norm(m: Match) -> Fused | Miss:
-    """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
-    x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
-    if x.dtype not in HALF_OR_SINGLE:
-        return Miss(f"there is no kernel for {x.dtype}", add.nodes)
-    if x.shape != skip.shape or x.rank != 3:
-        return Miss(f"the summands are not two alike of three axes: {list(x.shape)}, {list(skip.shape)}", add.nodes)
-    if norm.attrs.get("axis", -1) not in (-1, 2):
-        return Miss("the normalisation is not over the last axis alone", norm.nodes)
-    return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
-
-
-def skips(of_shapes: Container[str] = common.OF_SHAPES) -> Fusion:
-    """The rule of a runtime that computes shapes with operators `of_shapes` before the model runs."""
+def skips(knows: common.Knows) -> Fusion:
+    """The rule of a release that knows this of shapes."""
 
     def rule(m: Match) -> Fused | Miss:
-        if any(common.known_only_in_runs(m.g, t, of_shapes) for t in (m[X], m[Y])):
-            return Miss("the shape of a summand is known only when it runs", m[RESIDUAL].nodes)
-        return _skip_layer_norm(m)
+        """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
+        x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
+        if x.dtype not in HALF_OR_SINGLE:
+            return Miss(f"there is no kernel for {x.dtype}", add.nodes)
+        one, other = knows(m.g, x), knows(m.g, skip)
+        if one is None or other is None:
+            return Miss("the shape of a summand is known only when it runs", add.nodes)
+        if not same_dims(one, other) or len(one) != 3:
+            return Miss(f"the summands are not two alike of three axes: {list(one)}, {list(other)}", add.nodes)
+        if norm.attrs.get("axis", -1) not in (-1, 2):
+            return Miss("the normalisation is not over the last axis alone", norm.nodes)
+        return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
     return pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(rule)
 
 
-skip_layer_norm, skip_layer_norm_112 = skips(), skips(())
+skip_layer_norm, skip_layer_norm_116, skip_layer_norm_112 = map(
+    skips, (common.today, common.UNTIL_116, common.UNTIL_112)
+)
 
 BIASED = alone(X + common.BIAS)
 
@@ -148,13 +156,12 @@ def bias_skip_layer_norm(m: Match) -> Fused | None:
 SUM = X + Y
 
 
-@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu"), SUM))
-def bias_gelu(m: Match) -> Fused | Miss | None:
-    """A bias along the last axis and the Gelu behind it in one kernel."""
-    if m.root.attrs.get("approximate", "none") != "none":
-        return None
+@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu", "com.microsoft::FastGelu"), SUM))
+def bias_gelu(m: Match) -> Fused | Miss:
+    """A bias along the last axis and the Gelu, or its approximation by tanh, behind it in one kernel."""
+    exact = m.root.type != "com.microsoft::FastGelu" and m.root.attrs.get("approximate", "none") == "none"
     if m[X].rank > 1 and m[Y].shape == m[X].shape[-1:]:
-        return m.fused("com.microsoft::BiasGelu", (m[X], m[Y]))
+        return m.fused(f"com.microsoft::{'BiasGelu' if exact else 'FastGelu'}", (m[X], m[Y]))
     return Miss("no summand is a bias along the last axis", m[SUM].nodes)
 
 
@@ -192,40 +199,62 @@ def matmul_scale(m: Match) -> Fused | None:
     return m.fused(FUSED_MATMUL, (m[A], m[B]), {**product.attrs, "alpha": alpha})
 
 
-def _bias_softmax(m: Match) -> Fused | Miss:
+def _bias_softmax(m: Match, knows: common.Knows = common.today) -> Fused | Miss:
     """A sum and the Softmax behind it, if the bias is broadcast along outer axes or along those next to the row."""
     x, bias, add, softmax = m[X], m[Y], m[SUM].out, m.root
     rank = add.rank
     if not rank or add.dtype not in ("float32", "float16", "float64"):
         return Miss(f"there is no kernel for {add.dtype}", m[SUM].nodes)
-    if common.known_only_in_runs(m.g, x):
+    scores, added = knows(m.g, x), knows(m.g, bias)
+    if scores is None or added is None:
         return Miss("the shape of the scores is known only when it runs", m[SUM].nodes)
     axis = softmax.attrs.get("axis", -1 if softmax.version >= 13 else 1) % rank
     if softmax.version >= 13 and axis != rank - 1:
         return Miss("the row is not the last axis", softmax.nodes)
     if x.shape == add.shape and bias.rank <= rank:
-        padded = (1,) * (rank - bias.rank) + bias.shape
-        pairs = list(zip(x.shape[:axis], padded[:axis], strict=True))
-        outer = all(a == b for a, b in dropwhile(lambda pair: pair[1] == 1, pairs))
-        inner = all(b == 1 for _, b in dropwhile(lambda pair: pair[0] == pair[1], pairs))
-        if padded[axis:] == x.shape[axis:] and (outer or inner):
+        padded = (1,) * (rank - bias.rank) + added
+        pairs = list(zip(scores[:axis], padded[:axis], strict=True))
+        outer = all(same_dims((a,), (b,)) for a, b in dropwhile(lambda pair: pair[1] == 1, pairs))
+        inner = all(b == 1 for _, b in dropwhile(lambda pair: same_dims(pair[:1], pair[1:]), pairs))
+        if same_dims(padded[axis:], scores[axis:]) and (outer or inner):
             attrs = {"axis": axis, "is_inner_broadcast": int(inner and not outer)}
             return m.fused("com.microsoft::BiasSoftmax", (x, bias), attrs)
     return Miss("the bias repeats along axes in the middle, or inside the row", m[SUM].nodes)
 
 
+BEHIND_SUM = pattern("BiasSoftmax", op.Softmax(SUM))
+bias_softmax, bias_softmax_116 = BEHIND_SUM(_bias_softmax), BEHIND_SUM(lambda m: _bias_softmax(m, common.UNTIL_116))
 #: Until 1.11 not for the Softmax of opset 13.
-bias_softmax = pattern("BiasSoftmax", op.Softmax(SUM))(_bias_softmax)
-bias_softmax_12 = pattern("BiasSoftmax", op.Softmax(SUM))(lambda m: _bias_softmax(m) if m.root.version < 13 else None)
+bias_softmax_111 = BEHIND_SUM(lambda m: _bias_softmax(m, common.UNTIL_116) if m.root.version < 13 else None)
 
 RULES: tuple[Fusion | Pass, ...] = (
     common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
     skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
 )  # fmt: skip
-FIRST = (ort_layout.of_matrices, ort_layout.PUSH)
-CUDA = (*FIRST, *RULES, bias_softmax, matmul_scale)
-CPU = (*FIRST, *ort_quantised.RULES, gemm_activation, conv_activation, *RULES, matmul_scale)
-CUDA_116 = (*(f for f in CUDA if f is not ort_basic.matmul_add_left), conv_relu)
-CUDA_112 = tuple(skip_layer_norm_112 if f is skip_layer_norm else f for f in CUDA_116 if f is not common.quick_gelu)
-CUDA_111 = tuple(bias_softmax_12 if f is bias_softmax else f for f in CUDA_112)
+#: Its kernel of QuickGelu knows doubles, that of the CPU provider does not; its norms read what was cast for them.
+ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
+    common.quick_gelu: common.quick_gelu_or_double, common.layer_norm: common.layer_norm_of_cast,
+    common.rms_norm: common.rms_norm_of_cast,
+}  # fmt: skip
+CUDA = (*(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale)
+CPU = (
+    DETOURS,
+    ort_layout.PUSH,
+    *ort_quantised.RULES,
+    gemm_activation,
+    conv_activation,
+    *RULES,
+    matmul_scale,
+)
+AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {skip_layer_norm: skip_layer_norm_116, bias_softmax: bias_softmax_116}
+CUDA_116 = (*(AS_IN_116.get(f, f) for f in CUDA if f is not ort_basic.matmul_add_left), conv_relu)
+AS_IN_112: dict[Fusion | Pass, Fusion | Pass] = {
+    skip_layer_norm_116: skip_layer_norm_112, common.layer_norm_of_cast: common.layer_norm_of_cast_112,
+}  # fmt: skip
+CUDA_112 = tuple(AS_IN_112.get(f, f) for f in CUDA_116 if f is not common.quick_gelu_or_double)
+AS_IN_111: dict[Fusion | Pass, Fusion | Pass] = {
+    bias_softmax_116: bias_softmax_111, common.layer_norm_of_cast_112: common.layer_norm,
+    common.rms_norm_of_cast: common.rms_norm,
+}  # fmt: skip
+CUDA_111 = tuple(AS_IN_111.get(f, f) for f in CUDA_112)
 CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)

@@ -2,8 +2,9 @@
 
 It walks the operators once, in order, at each level. Transposing a tensor costs as much as the tensor has axes longer
 than one. A Transpose moves on where that saves more at the operator's inputs than it adds at its outputs, or where it
-saves anything and a Transpose further on may cancel the new one. Operators that ONNX Runtime pushes through but that
-are not in the tables here (Resize, Tile, Gather of several indices, ...) stop it.
+saves anything and the new one meets a Transpose further on: any, if nothing else reads the result, or else one that
+undoes it. Nothing is saved by a Transpose that stays for another reader. Operators that ONNX Runtime pushes through but
+that are not in the tables here (Resize, Gather of several indices, ...) stop it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.fusions.engine import Fused, Pass, Rewriter, without_identities
-from onnxperf.fusions.pattern import Match, X, op, pattern
+from onnxperf.fusions.engine import Fused, Pass, Rewriter, folded, without_identities
+from onnxperf.fusions.ort_reshapes import split_first
 from onnxperf.fusions.placement import REDUCTIONS
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, known_dims
 from op_models import Operator, Tensor
 
 Perm = tuple[int, ...]
@@ -27,6 +28,10 @@ POINTWISE = frozenset({
     "ThresholdedRelu", "Where", "Xor",
 })  # fmt: skip
 ALONG = frozenset({"Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"})
+FIRST = frozenset({"Transpose", "Pad", "Slice", "Squeeze", "Unsqueeze", "Gather", "Shape", "Reshape"})
+STOPS = frozenset({"Shape", "Reshape"})  # no Transpose beyond these counts
+OTHERS = frozenset({"Tile", "Resize", "MaxPool", "ArgMax", "ArgMin"})  # known to ONNX Runtime beside these
+Leading = dict[str, set[Perm]]  # of a tensor, permutations of Transposes that operators lead to from there
 MOST_MOVES = 1000  # at one operator, and at what they leave
 MOST_PERMS = 16  # different ones that are tried at one operator
 PER_TENSOR = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -64,7 +69,7 @@ def _readers(op: Operator) -> tuple[int, ...]:
     if op.type in OPERANDS:
         return tuple(i for i in OPERANDS[op.type] if i < len(op.inputs))
     old = op.type in ("Softmax", "LogSoftmax", "Hardmax") and op.version < 13  # the row is more than one axis there
-    first = op.type in ALONG or op.type in REDUCTIONS or op.type in ("Transpose", "Pad", "Slice", "Squeeze", "Gather")
+    first = op.type in ALONG or op.type in REDUCTIONS or op.type in FIRST
     per_tensor = op.type in PER_TENSOR and len(op.present) > 1 and op.present[1].size == 1
     return (0,) if (first or per_tensor) and not old else ()
 
@@ -74,13 +79,25 @@ def _read(op: Operator) -> list[Tensor]:
     return [t for i in _readers(op) if (t := op.inputs[i]) is not None]
 
 
+def _long_axes(t: Tensor) -> int:
+    """How many axes are longer than one, those of an open size among them; 5 where not even the rank is known."""
+    known = known_dims(t)
+    return 5 if known is None else sum(d != 1 for d in known)
+
+
 def _cost(g: Rewriter, t: Tensor, perm: Perm) -> int:
     """What it takes to undo `perm` at an input: nothing where stored, less than nothing where it cancels."""
-    rank = sum(d != 1 for d in t.shape)
+    rank = _long_axes(t)
     before = g.made_by(t, "Transpose")
     if before is None:
         return 0 if t.stored else rank
-    return -rank if perm_of(before) == perm else 0
+    return -rank if perm_of(before) == perm and _removable(g, t) else 0
+
+
+def _removable(g: Rewriter, turned: Tensor) -> bool:
+    """Whether a Transpose may leave once it has moved through all that reads it."""
+    given = turned.name in g.graph.output_names
+    return not given and all(o.type in OTHERS or _readers(o) for o in g.users(turned))
 
 
 def _axes(op: Operator, index: int, rank: int) -> tuple[int, ...] | None:
@@ -107,6 +124,9 @@ def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[
         if amounts is None or len(amounts) != 2 * rank:
             return None
         return attrs, {1: tuple(int(amounts[half + p]) for half in (0, rank) for p in inverse(perm))}, perm
+    if op.type == "Unsqueeze":
+        new = _axes(op, 1, op.out.rank)
+        return (attrs, {}, _widened(perm, new)) if new is not None and len({*new}) == op.out.rank - rank else None
     if op.type not in REDUCTIONS and op.type not in ("Squeeze", "Slice"):
         return attrs, {}, perm
     index = 3 if op.type == "Slice" else 1
@@ -124,8 +144,15 @@ def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
     return tuple(sorted(left).index(p) for p in left)
 
 
+def _widened(perm: Perm, new: tuple[int, ...]) -> Perm:
+    """The permutation with further axes that stay where they are."""
+    rank = len(perm) + len(new)
+    old, axes = [a for a in range(rank) if a not in new], iter(perm)
+    return tuple(a if a in new else old[next(axes)] for a in range(rank))
+
+
 def _push(
-    g: Rewriter, op: Operator, transpose: Operator, leading: set[str], always: frozenset[Perm]
+    g: Rewriter, op: Operator, transpose: Operator, leading: Leading, always: frozenset[Perm]
 ) -> tuple[Operator, ...] | None:
     """Move a Transpose that the operator reads behind it: the new operators, or None where it does not pay."""
     perm = perm_of(transpose)
@@ -133,6 +160,10 @@ def _push(
         return None
     if op.type == "Transpose":
         return (_composed(transpose, op),)
+    if op.type in STOPS:
+        if not _removable(g, transpose.out):
+            return None
+        return _shape_turned(transpose, op) if op.type == "Shape" else split_first(transpose, op, perm)
     missing = max(t.rank for t in _read(op)) - len(perm)  # axes that broadcasting adds in front
     whole = (*range(missing), *(p + missing for p in perm))
     through = _through(op, whole)
@@ -154,18 +185,33 @@ def _composed(first: Operator, second: Operator) -> Operator:
     return replace(second, type=type, inputs=first.inputs[:1], attrs=attrs, nodes=(*first.nodes, *second.nodes))
 
 
-def _pays(g: Rewriter, op: Operator, perm: Perm, leading: set[str]) -> bool:
+def _shape_turned(transpose: Operator, shape: Operator) -> tuple[Operator, ...]:
+    """The shape of what a Transpose reads, and a Gather that brings its sizes into the order of the result."""
+    x, perm = transpose.present[0], perm_of(transpose)[shape.attrs.get("start", 0) : shape.attrs.get("end")]
+    sizes = replace(shape.out, name=f"{shape.out.name}#whole", shape=(x.rank,), value=None)
+    order = replace(sizes, name=f"{shape.out.name}#order", kind="constant", shape=(len(perm),), value=perm)
+    whole = replace(shape, name=f"{shape.name}#whole", inputs=(x,), outputs=(sizes,), attrs={})
+    return whole, replace(shape, type="Gather", inputs=(sizes, order), attrs={"axis": 0})
+
+
+def _pays(g: Rewriter, op: Operator, perm: Perm, leading: Leading) -> bool:
     """Whether undoing `perm` at the inputs saves more than transposing the results costs, if that is to be paid."""
     cost = sum(_cost(g, t, perm) for t in _read(op))
-    undone_later = any(t.name in leading for t in op.outputs)
-    return cost < 0 and (undone_later or cost + max(sum(d != 1 for d in t.shape) for t in op.outputs) < 0)
+    later = any(_meets(g, t, perm, leading.get(t.name)) for t in op.outputs)
+    return cost < 0 and (later or cost + max(map(_long_axes, op.outputs)) < 0)
+
+
+def _meets(g: Rewriter, t: Tensor, perm: Perm, ahead: set[Perm] | None) -> bool:
+    """Whether a Transpose behind `t` becomes one with another ahead, or none where several operators read `t`."""
+    alone = len(g.users(t)) == 1 and t.name not in g.graph.output_names
+    return bool(ahead) and (alone or inverse(perm) in (ahead or ()))
 
 
 def _untransposed(
     g: Rewriter, op: Operator, perm: Perm, values: dict[int, tuple[int, ...]]
 ) -> tuple[list[Operator], tuple[Tensor | None, ...]]:
     """The inputs of an operator with `perm` undone, or with new values, and the Transposes that this takes."""
-    new, inputs = list[Operator](), list(op.inputs)
+    new, inputs, back = list[Operator](), list(op.inputs), inverse(perm)
     for i, value in values.items():
         if (t := op.inputs[i]) is not None:
             inputs[i] = replace(t, name=f"{t.name}#{op.name}", kind="constant", shape=(len(value),), value=value)
@@ -176,11 +222,34 @@ def _untransposed(
         if before is not None and perm_of(before) == perm:
             inputs[i] = before.present[0]
             continue
-        name, back, kind = f"{t.name}#{op.name}#{i}", inverse(perm), t.kind if t.stored else "activation"
+        there = (o for o in g.users(t) if o.type == "Transpose" and (perm_of(o), o.repeat) == (back, op.repeat))
+        if (same := next(there, None)) is not None:
+            inputs[i] = same.out
+            if g.place[same] > g.place[op]:  # it serves this operator as well, and so stands before it
+                g.forget(same)
+                new.append(same)
+            continue
+        name, kind = f"{t.name}#{op.name}#{i}", t.kind if t.stored else "activation"
         inputs[i] = undone = replace(t, name=name, shape=shape_under(back, t), kind=kind, value=None)
-        if not t.stored:
+        if t.stored and t.rank == len(perm):
+            _turn_back(g, op, t, undone, perm)
+        elif not t.stored:
             new.append(Operator(name, "Transpose", (t,), (undone,), {"perm": back}, 0, op.nodes, repeat=op.repeat))
     return new, tuple(inputs)
+
+
+def _turn_back(g: Rewriter, op: Operator, stored: Tensor, turned: Tensor, perm: Perm) -> None:
+    """Give the other readers of a stored tensor, which is turned for one, a Transpose of what it has become: it costs
+    nothing, as `folded` takes it out again, but undoing it counts as a gain.
+    """
+    others = sorted((u for u in g.users(stored) if u is not op), key=g.place.__getitem__)
+    if not others:
+        return
+    whole = replace(stored, name=f"{turned.name}#back", kind="activation", value=None)
+    transpose = Operator(whole.name, "Transpose", (turned,), (whole,), {"perm": perm}, 0, op.nodes, repeat=op.repeat)
+    for j, u in enumerate(others):
+        own = tuple([whole if t is not None and t.name == stored.name else t for t in u.inputs])
+        g.apply(Fused((u,), replace(u, inputs=own), (transpose,) if j == 0 else ()))
 
 
 def _transposed(op: Operator, perm: Perm, like: Operator) -> Iterator[Operator]:
@@ -192,15 +261,35 @@ def _transposed(op: Operator, perm: Perm, like: Operator) -> Iterator[Operator]:
         yield Operator(name, "Transpose", (x,), (y,), {"perm": perm}, 0, like.nodes, repeat=op.repeat)
 
 
-def _leading(graph: Graph) -> set[str]:
+def _leading(graph: Graph) -> Leading:
     """Tensors from which operators that can be pushed through lead to a Transpose."""
-    leading: set[str] = set()
+    leading: Leading = {}
     for o in reversed(graph.operators):
         if o.type == "Transpose":
-            leading.add(o.present[0].name)
-        elif any(t.name in leading for t in o.outputs):
-            leading.update(t.name for t in _read(o))
+            leading.setdefault(o.present[0].name, set()).add(perm_of(o))
+        elif o.type not in STOPS and (ahead := [p for t in o.outputs for p in leading.get(t.name, ())]):
+            for t in _read(o):
+                leading[t.name] = {*leading.get(t.name, ()), *ahead[:MOST_PERMS]}
     return leading
+
+
+def _in_turn(graph: Graph) -> list[Operator]:
+    """The operators in the order in which ONNX Runtime's graph passes visit them: what an operator reads stands before
+    it, and first what the last of these depends on (Graph::ReverseDFSFrom).
+    """
+    place = {o: i for i, o in enumerate(graph.operators)}
+    read = {t.name for o in graph.operators for t in o.present}
+    todo = [(o, False) for o in graph.operators if not any(t.name in read for t in o.outputs)]
+    seen, found = set[Operator](), list[Operator]()
+    while todo:
+        o, left = todo.pop()
+        if left:
+            found.append(o)
+        elif o not in seen:
+            seen.add(o)
+            makers = {m for t in o.present if (m := graph.made_by(t)) is not None}
+            todo += [(o, True), *((m, False) for m in sorted(makers - seen, key=place.__getitem__))]
+    return found
 
 
 def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:
@@ -208,8 +297,9 @@ def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:
     if not any(o.type == "Transpose" for o in graph.operators):
         return graph
     g, leading, changed = Rewriter(graph), _leading(graph), False
-    for first in graph.operators:
-        todo, moves = [first], 0
+    for first in _in_turn(graph):
+        now = g.made_by(first.out) if first.outputs else first
+        todo, moves = [now] if now is not None else [], 0
         while todo and (moves := moves + 1) < MOST_MOVES:
             op = todo.pop(0)
             sources = [m for t in op.present if (m := g.made_by(t, "Transpose"))]
@@ -225,28 +315,7 @@ def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:
                 if source.out.name not in graph.output_names and not g.users(source.out):
                     g.forget(source)
             changed, todo = True, [*(o for o in new if o.type != "Identity"), *todo]
-    return without_identities(g.result()) if changed else graph
+    return folded(without_identities(g.result()), {"Transpose"}) if changed else graph
 
 
 PUSH = Pass("transposes moved on", pushed, once=True)
-
-
-TURNED = op.Transpose(X)
-
-
-@pattern("Transpose + Reshape", op.Reshape(TURNED, ...), start="Transpose")
-def of_matrices(m: Match) -> Fused | None:
-    """Matrices transposed in a stack that a Reshape then splits into more axes: it is split first."""
-    x, turned, split = m[X], m[TURNED], m.root
-    y, out = turned.out, split.out
-    if perm_of(turned) != (0, 2, 1) or out.rank < 4 or out.shape[-2:] != y.shape[-2:]:
-        return None
-    perm = (*range(out.rank - 2), out.rank - 1, out.rank - 2)
-    second = replace(turned, outputs=split.outputs, attrs={"perm": perm})
-    view = replace(y, name=f"{y.name}#view", shape=(*out.shape[:-2], *x.shape[-2:]))
-    merged = m.g.made_by(x, "Reshape")
-    if merged is not None and merged.present[0].shape == view.shape:  # what was split before needs no Reshape
-        gone = (merged,) if m.g.only_user(x) else ()
-        return Fused((*gone, turned, split), replace(second, inputs=merged.inputs[:1]))
-    first = replace(split, inputs=(x,), outputs=(view,), attrs={})
-    return Fused((turned, split), replace(second, inputs=(view,)), (first,))

@@ -73,6 +73,20 @@ def unsigned(m: Match) -> Fused | None:
 
 
 DEQUANTIZE = op.DequantizeLinear(X, ...)
+
+
+@pattern("DequantizeLinear + QuantizeLinear", op.QuantizeLinear(DEQUANTIZE, A, ...))
+def requantised(m: Match) -> Fused | None:
+    """Nothing, where scale and zero point stay the same. Two pairs in a row, each of one scale, are one."""
+    x, dq = m[X], m[DEQUANTIZE]
+    before = m.g.made_by(x, "QuantizeLinear")
+    whole = m[A].size == dq.present[1].size == 1 and before is not None and before.present[1].size == 1
+    twice = whole and m.g.only_user(x) is not None
+    if x.dtype != m.root.out.dtype or not (twice or _grid(dq) == _grid(m.root)):
+        return None
+    return m.fused("Identity", (x,))
+
+
 MOVE = call(MOVES, DEQUANTIZE, ...)
 
 

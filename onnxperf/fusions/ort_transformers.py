@@ -207,8 +207,8 @@ def _live(graph: Graph) -> Graph:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    Pass("identities", without_identities), common.layer_norm, common.rms_norm_any, common.gelu, common.fast_gelu,
-    quick_gelu, skip_layer_norm, attention, attention_with_past, unreshaped, bias_gelu, bias_skip_layer_norm,
-    Pass("pruning", _live),
+    Pass("identities", without_identities), common.layer_norm, common.rms_norm_any, common.gelu_any,
+    common.fast_gelu_any, quick_gelu, skip_layer_norm, attention, attention_with_past, unreshaped, bias_gelu,
+    bias_skip_layer_norm, Pass("pruning", _live),
 )  # fmt: skip
 RULES_112 = tuple(skip_layer_norm_alone if f is skip_layer_norm else f for f in RULES)

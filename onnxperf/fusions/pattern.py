@@ -83,9 +83,13 @@ class Match:
         own = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
         return tuple({id(o): o for o in own}.values())
 
-    def fused(self, type: str, inputs: Iterable[Tensor | None], attrs: Attributes = None) -> Fused:
-        """One operator of `type` in place of all that has matched; it makes what the last of them made."""
-        return fused(type, self.root, self.parts, inputs, attrs)
+    def fused(
+        self, type: str, inputs: Iterable[Tensor | None], attrs: Attributes = None, before: tuple[Operator, ...] = ()
+    ) -> Fused:
+        """One operator of `type` in place of all that has matched, and of operators `before` it; it makes what the last
+        of them made.
+        """
+        return fused(type, self.root, (*before, *self.parts), inputs, attrs)
 
     def merged(self, like: Operator, **changes: Any) -> Fused:
         """One of the operators, changed, in place of all that has matched; it makes what the last of them made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
@@ -21,6 +21,7 @@ from op_models import BITS, IN_PLACE, Operator, Tensor
 FREE = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Optional", "OptionalGetElement"}
 )
+SEQUENCES = frozenset({"Optional", "OptionalGetElement"})  # those of them that may hand on what is no tensor
 REDUCTIONS = frozenset(
     {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
 )
@@ -53,7 +54,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
     """The graph with operators placed and copies inserted, its inputs `on_host` in host memory."""
     host = set(on_host)  # tensors in host memory
     light: set[str] = set()  # shapes and what is computed from them: their readers run on the host as well
-    inputs = {t.name for t in graph.inputs}
+    inputs, given = {t.name for t in graph.inputs}, {t.name for t in graph.outputs}
     maker: dict[str, Operator] = {}
     placed: list[Operator] = []
     copied: dict[tuple[str, str], Tensor] = {}
@@ -83,7 +84,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
             if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
                 moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
         at_home = preferred or not there or o.type in HOST_OUTPUTS
-        where = "host" if at_home or o.type in FLOW else "free" if o.type in FREE else "gpu"
+        where = "host" if at_home or o.type in FLOW else "free" if is_view(o, given) else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
         for t in o.outputs:
             maker[t.name] = o
@@ -94,6 +95,13 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
         placed.append(o)
     notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
     return replace(graph, operators=tuple(placed), notes=(*graph.notes, *notes))
+
+
+def is_view(o: Operator, given: Container[str]) -> bool:
+    """Whether an operator only sees its input under another shape. What makes one of the graph's outputs, `given` by
+    their names, is a copy, since ONNX Runtime gives each output a buffer of its own.
+    """
+    return o.type in FREE and (o.type in SEQUENCES or not any(t.name in given for t in o.outputs))
 
 
 def _in_place(graph: Graph) -> Graph:

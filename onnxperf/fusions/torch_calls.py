@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import pi, sqrt
 
 from onnxperf.fusions import common
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Rewriter, Rules, fusion
-from onnxperf.fusions.pattern import Match, Variable, X, op, pattern, scaled
+from onnxperf.fusions.pattern import Match, Pattern, Variable, X, op, pattern, scaled
 from onnxperf.passes.autocast import MARK
 from op_models import Operator, Tensor
 
@@ -66,6 +67,26 @@ def silu(m: Match) -> Fused:
     return m.fused("Swish", (m[X],))
 
 
+def _by_tanh(cube: Pattern) -> Pattern:
+    return 1.0 + op.Tanh((X + cube * 0.044715) * sqrt(2 / pi))
+
+
+@pattern(
+    "gelu",
+    X * (common.BY_ERF * 0.5),
+    X * (_by_tanh(X**3) * 0.5),
+    (X * _by_tanh(X * (X * X))) * 0.5,
+    start=("Erf", "Tanh"),
+)
+def gelu(m: Match) -> Fused:
+    """torch's own gelu as exporters write it before opset 20: by erf x (0.5 (1 + erf)), by tanh x (0.5 (1 + tanh)) or,
+    from TorchScript's, with x (x x) for the cube. Models that write a gelu out, such as gelu_new of transformers, begin
+    with 0.5 x; that of TorchScript by erf is `common.gelu`.
+    """
+    approximate = "none" if common.BY_ERF in m else "tanh"
+    return m.fused("Gelu", (m[X],), {"approximate": approximate})
+
+
 SUMMAND, FACTOR = Variable("summand"), Variable("factor")
 
 
@@ -94,23 +115,39 @@ def group_norm(m: Match) -> Fused | Miss:
 
 Q, K, V, MASK = (Variable(name) for name in ("q", "k", "v", "mask"))
 SCORES = op.MatMul(Q, K)
-ATTENTION = op.MatMul(op.Softmax(SCORES | SCORES + MASK), V)
+SHARES = op.Softmax(SCORES | SCORES + MASK)
+WITHOUT_NAN = op.Where(op.IsNaN(SHARES), Variable("zero"), SHARES)  # a boolean mask may leave no key to a query
 
 
-@pattern("scaled_dot_product_attention", ATTENTION, start="Softmax")
+@pattern("scaled_dot_product_attention", op.MatMul(SHARES | WITHOUT_NAN, V), start=("Softmax", "IsNaN"))
 def attention(m: Match) -> Fused | None:
-    """softmax(a q (a k)^T + mask) v. The exporter scales both q and k by a; hand-written code does not."""
+    """softmax(a q (a k)^T + mask) v. The exporters scale both q and k by a; hand-written code does not."""
     q_scaled, k_scaled = m.g.made_by(m[Q], "Mul"), m.g.made_by(m[K], "Mul")
     q, k = scaled(q_scaled), scaled(k_scaled)
     if q_scaled is None or k_scaled is None or q is None or k is None or q[1] != k[1] or m[V].rank != 4:
         return None
-    keys, views = _untransposed(m.g, k[0], (*m[V].shape[:-1], q[0].shape[-1]))
-    if keys is None:
+    shape = (*m[V].shape[:-1], q[0].shape[-1])
+    before: tuple[Operator, ...] = ()
+    keys, views = _untransposed(m.g, k[0], shape)
+    if keys is None and (turned := _turned_back(m.g.made_by(k[0], "Transpose"))) is not None:
+        keys, before = turned.out, (turned,)
+    if keys is None or keys.shape != shape:
         return None
     mask = (m[MASK],) if MASK in m else ()
     whole = m.fused("Attention", (q[0], keys, m[V], *mask))
     inside = [o for o in (*views, q_scaled, k_scaled) if m.g.only_user(o.out)]
-    return replace(whole, replaced=(*inside, *whole.replaced))
+    return replace(whole, replaced=(*inside, *whole.replaced), before=before)
+
+
+def _turned_back(o: Operator | None) -> Operator | None:
+    """The keys before their last two axes were swapped, where that is part of another Transpose, as TorchScript's
+    exporter merges the two.
+    """
+    perm = o.attrs.get("perm") if o is not None else None
+    if o is None or not isinstance(perm, tuple) or len(perm) < 2:
+        return None
+    keys = replace(o.out, name=f"{o.name}#keys", shape=(*o.out.shape[:-2], o.out.shape[-1], o.out.shape[-2]))
+    return replace(o, name=keys.name, outputs=(keys,), attrs={"perm": (*perm[:-2], perm[-1], perm[-2])})
 
 
 def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tensor | None, tuple[Operator, ...]]:
@@ -141,7 +178,7 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
 
 RULES: Rules = {
     DISABLED: (
-        common.layer_norm, common.gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
+        common.layer_norm, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
         group_norm, attention, stored_transposed,
     )
 }  # fmt: skip

@@ -6,14 +6,28 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnxperf.graph.core import Graph, Note, fresh
+from onnxperf.graph.core import CONTROL, Graph, Note, fresh
+from onnxperf.graph.open_dims import (
+    NEVER_FOLDED,
+    Known,
+    Open,
+    depends_on_data,
+    fixed,
+    is_static,
+    known_dims,
+    same_dims,
+    without_unneeded,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-__all__ = ["Graph", "Note", "Opened", "fresh", "load", "opened"]
+__all__ = [
+    "CONTROL", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "depends_on_data", "fixed", "fresh",
+    "is_static", "known_dims", "load", "opened", "same_dims", "without_unneeded",
+]  # fmt: skip
 
 
 class Opened(NamedTuple):
@@ -22,6 +36,9 @@ class Opened(NamedTuple):
     proto: ModelProto
     name: str
     folder: Path | None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.proto.graph.node)} nodes>"
 
 
 def opened(model: str | os.PathLike[str] | bytes | ModelProto | Opened) -> Opened:

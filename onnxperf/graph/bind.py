@@ -16,6 +16,9 @@ from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
 USUAL = 1 << 24  # a larger size is likely a mistake
+MOST_NAMED = 16  # open dimensions that a message names
+#: Unless their layout is 1, inputs are [sequence, batch, size] and initial states [directions, batch, size].
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
 
@@ -23,7 +26,9 @@ Dim = int | str | None  # a size, the name of an open dimension, or open without
 class Binding:
     """Static shapes of the inputs, the size of every named dimension, and notes on what was assumed.
 
-    `batch` is the number of samples. `old_batch` is the static leading dimension that --batch replaced, or None.
+    `batch` is the number of samples. `old_batch` is the static leading dimension that --batch, or --shapes with nothing
+    else, replaced, or None. `stale` says that other static sizes were replaced, so that the shapes which the file
+    declares for what is made of its inputs are no evidence.
     `refusal` begins the error message where the graph can't run with sizes that differ from the file's own, and is
     empty where none do. `dynamic` says that the file itself leaves dimensions open: only then does a runtime compute
     shapes during the run.
@@ -35,11 +40,12 @@ class Binding:
     old_batch: int | None
     refusal: str
     dynamic: bool
+    stale: bool
     notes: list[Note]
 
     def declared(self, info: ValueInfoProto) -> tuple[int | None, ...] | None:
-        """The shape that a ValueInfo declares, its named dimensions bound; None where it declares none."""
-        dims = declared_dims(info)
+        """The shape that a ValueInfo declares, its named dimensions bound; None where it declares none that holds."""
+        dims = None if self.stale else declared_dims(info)
         if dims and self.old_batch is not None and dims[0] == self.old_batch:
             dims = (self.batch, *dims[1:])
         return None if dims is None else tuple(d if isinstance(d, int) else self.symbols.get(d or "") for d in dims)
@@ -62,7 +68,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     shapes: sizes by input name; dims: sizes by the name of a dimension, and values by that of an input that is a whole
     number (such as `total_sequence_length`); batch: the leading dimension. An open leading dimension without a size is
     taken as 1, which is noted. Raises UsageError where a name is unknown, sizes contradict
-    each other, or another dimension stays open; the message names the flag that sets it.
+    each other, or other dimensions stay open; the message names them all, and the flags that set them.
     """
     stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
@@ -74,6 +80,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
     if batch is not None:
+        _check_axis(model, known, shapes, batch)
         lead = _batch_lead(known, shapes, inner, symbols, batch)
         if isinstance(lead, str):
             symbols[lead] = batch
@@ -82,6 +89,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             refusal = f"--batch {batch} can't be used, the model is made for batch {old}"
     notes: list[Note] = []
     bound: dict[str, Shape] = {}
+    missing: list[tuple[str, int, Dim]] = []  # of a dimension with a name, only its first place
     for name, own in known.items():
         sizes = list(own)
         if old is not None and name not in shapes and sizes and sizes[0] == old and (len(sizes) > 1 or len(known) == 1):
@@ -95,18 +103,36 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
                 if batch is None or (lead is not None and d != lead):
                     notes.append(_assumed(name, d, size))
             if size is None:
-                raise UsageError(_open(name, axis, d, own))
+                missing.append((name, axis, d))
+                size = 128 if axis else batch or 1  # an example for the message
+                symbols |= {d: size} if isinstance(d, str) else {}
             sizes[axis] = size
         bound[name] = tuple(d for d in sizes if isinstance(d, int))
+        if missing:
+            continue
         try:
             check_size(name, bound[name])
         except ModelError as e:
             if not refusal:
                 raise
             raise UsageError(f"{refusal}: {e}") from None
+    if missing:
+        raise UsageError(left_open(missing, bound))
     samples = next((s[0] for s in bound.values() if len(s) > 1), next((s[0] for s in bound.values() if s), 1))
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
-    return Binding(bound, symbols, samples, old, refusal, dynamic, notes)
+    replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
+    return Binding(bound, symbols, samples, replaced if old is None else old, refusal, dynamic, stale, notes)
+
+
+def _replaced(declared: Mapping[str, tuple[Dim, ...] | None], given: Mapping[str, Shape]) -> tuple[int | None, bool]:
+    """The one static leading dimension that shapes replace, if they replace nothing else; and whether they do."""
+    pairs = [
+        pair for name, shape in given.items() for pair in enumerate(zip(declared[name] or (), shape, strict=False))
+    ]
+    found = {(axis, d, size) for axis, (d, size) in pairs if isinstance(d, int) and d != size}
+    lead = {(d, size) for axis, d, size in found if axis == 0}
+    alone = len(lead) == 1 and all(axis == 0 for axis, _, _ in found)
+    return (next(iter(lead))[0], False) if alone else (None, bool(found))
 
 
 def sizes_of(shape: Any, tensor: str) -> Shape:
@@ -236,15 +262,47 @@ def _batch_lead(
     return lead
 
 
+def _check_axis(
+    model: ModelProto, known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], batch: int
+) -> None:
+    """Raise UsageError where the batch is the second dimension of an input: recurrent operators read it so."""
+    read = {
+        name
+        for n in model.graph.node
+        if n.op_type in RECURRENT and not any(a.name == "layout" and a.i for a in n.attribute)
+        for name in (*n.input[:1], *n.input[5:7])
+    }
+    second = [name for name, own in known.items() if name in read and name not in shapes and len(own) == 3]
+    if second:
+        named = dict.fromkeys(d for d in (known[name][1] for name in second) if isinstance(d, str))
+        flags = [f"--dim {plain(d)}={batch}" for d in named]
+        for name in second:
+            first, at, size = known[name]
+            if not isinstance(at, str):
+                example = [first if isinstance(first, int) else 128, batch, size if isinstance(size, int) else 128]
+                flags.append(f"--shapes {plain(name)}:{times(example)}")
+        axis = f"the batch of {second[0]!r} is its second dimension, as {times(known[second[0]])} is read"
+        raise UsageError(f"--batch can't be used: {axis}; give {' '.join(flags[:MOST_NAMED])}, say")
+
+
 def _assumed(name: str, dim: Dim, size: int) -> Note:
     what = f"{dim!r}, the leading dimension of input {name!r}," if dim else f"the leading dimension of input {name!r}"
     close = "--batch N" if size == 1 else f"--dim {plain(str(dim))}=N" if dim else f"--shapes {plain(name)}:..."
     return Note("assumed-batch", f"{what} is open; taken as {size} (set it with {close})")
 
 
-def _open(name: str, axis: int, dim: Dim, declared: tuple[Dim, ...]) -> str:
-    example = times([d if isinstance(d, int) else 1 if i == 0 else 128 for i, d in enumerate(declared)])
-    if isinstance(dim, str):
-        close = f"give --dim {plain(dim)}=128, say, or --shapes {plain(name)}:{example}"
-        return f"input {name!r} leaves dimension {dim!r} (axis {axis}) open: {close}"
-    return f"input {name!r} leaves axis {axis} open and unnamed: give --shapes {plain(name)}:{example}, say"
+def left_open(missing: Sequence[tuple[str, int, Dim]], example: Mapping[str, Shape]) -> str:
+    """The error for open dimensions without sizes, each given as input, axis and name; `example` closes all of them."""
+    name, axis, d = missing[0]
+    unnamed = dict.fromkeys(name for name, _, d in missing if d is None)
+    flags = [f"--dim {plain(d)}={example[name][axis]}" for name, axis, d in missing if isinstance(d, str)]
+    flags += [f"--shapes {plain(name)}:{times(example[name])}" for name in unnamed]
+    give = " ".join(flags[:MOST_NAMED]) + " ..." * (len(flags) > MOST_NAMED)
+    if len(missing) == 1 and d is None:
+        return f"input {name!r} leaves axis {axis} open and unnamed: give {give}, say"
+    if len(missing) == 1:
+        other = f"--shapes {plain(name)}:{times(example[name])}"
+        return f"input {name!r} leaves dimension {d!r} (axis {axis}) open: give {give}, say, or {other}"
+    places = [f"{d!r} ({name!r}, axis {axis})" if d else f"axis {axis} of {name!r}" for name, axis, d in missing]
+    more = f", and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+    return f"the inputs leave dimensions open: {', '.join(places[:MOST_NAMED])}{more}; give {give}, say"

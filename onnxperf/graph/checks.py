@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import NodeProto, defs
 
-from onnxperf.graph.proto import Dims, Shape, times
+from onnxperf.graph.proto import MAX_RANK, Dims, Shape, plain, times
 
-MAX_RANK = 1000  # axes beyond are out of range
 WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}  # the input that holds the weights
+TERM = r"[A-Za-z ]*(\.\.\.[A-Za-z ]*)?"  # one way to match each text: no backtracking
+EQUATION = re.compile(rf"{TERM}(,{TERM})*(->{TERM})?")  # of an Einsum
 WINDOWS = frozenset({*WEIGHTS_AT, "MaxPool", "AveragePool", "LpPool"})
 
 
@@ -18,7 +20,7 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
     """What is wrong with the number of a node's inputs and outputs or with its attributes; "" for nothing.
 
     `onnx.shape_inference` takes these to be right, and some (Split's parts, an axis beyond 32 bits) make it end the
-    process.
+    process, or never return (an Einsum without "->" and with a character that is no letter).
     """
     if not schema.min_input <= len(node.input) <= schema.max_input:
         return f"it has {len(node.input)} inputs"
@@ -39,6 +41,8 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
             return f"batch_dims {a.i} is out of range"
         if name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
             return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
+        if name == "equation" and node.op_type == "Einsum" and not EQUATION.fullmatch(a.s.decode("latin-1")):
+            return f"its equation '{plain(a.s.decode('latin-1'))}' has more than letters, commas, '...' and '->'"
         if name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
             return f"it has {len(node.output)} outputs, but its {name} has {len(a.g.output)}"
     return ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
-from onnx import GraphProto, TypeProto
+from onnx import TypeProto
 
 from onnxperf.graph.control_node import Body, ControlNode, Output
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
 from onnxperf.graph.state import State
+from onnxperf.graph.trip_count import runs_until_false
 from onnxperf.rules import work_or_bytes
 from op_models import Operator, Tensor
 
@@ -69,7 +71,7 @@ def _inline_loop(node: ControlNode) -> None:
     start, notes = len(state.operators), len(state.notes)
     again, *results = node.run(body)
     fixed = _fixed_trips(node, body, again)
-    trips = node.trip_count(fixed)
+    trips = node.trip_count(fixed, node.number(node.inputs[0]))
     node.repeat(start, trips)
     if fixed == 0:
         del state.notes[notes:]
@@ -81,23 +83,27 @@ def _inline_loop(node: ControlNode) -> None:
 
 def _fixed_trips(node: ControlNode, body: Body, again: Tensor) -> int | None:
     """How often a Loop runs, where constants decide it; None where the data do."""
-    limit, first = node.inputs[:2]
+    limit, first, *carried = node.inputs
     most, enters = node.number(limit), 1 if first is None else node.number(first)
     if enters == 0 or (most is not None and most <= 0):
         return 0
-    stays = enters if _passes_on(body.graph, body.inputs[1].name) else node.number(again)
-    if enters and stays is not None and (limit is None or most is not None):
-        return most if stays else 1
-    return None
+    stays = node.number(again)
+    runs = (math.inf if stays else 1) if stays is not None else _counted(node, body, carried)
+    if not enters or runs is None or (limit is not None and most is None):
+        return None
+    runs = runs if most is None else min(runs, most)
+    return int(runs) if runs < math.inf else None
 
 
-def _passes_on(graph: GraphProto, condition: str) -> bool:
-    """Whether a Loop's body gives its condition back unchanged."""
-    source = {o: n.input[0] for n in graph.node if n.op_type == "Identity" for o in n.output}
-    name = graph.output[0].name
-    while name in source:
-        name = source[name]
-    return bool(name == condition)
+def _counted(node: ControlNode, body: Body, carried: Sequence[Tensor | None]) -> float | None:
+    """How often a Loop runs until its condition, where that only compares counters, is false."""
+    values, names = node.state.values, body.names
+    read = {i for n in body.graph.node for i in n.input} | {o.name for o in body.graph.output}
+    found = ((i, values.get(names.get(i, i))) for i in read)
+    stored = {i: float(v.flat[0]) for i, v in found if v is not None and v.size == 1 and v.dtype.kind in "iubf"}
+    first = [values.get(t.name) if t is not None else None for t in carried]
+    starts = [float(v.flat[0]) if v is not None and v.size == 1 and v.dtype.kind in "iuf" else None for v in first]
+    return runs_until_false(body.graph, [i.name for i in body.inputs], starts, stored)
 
 
 def _inline_scan(node: ControlNode) -> None:

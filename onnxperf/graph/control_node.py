@@ -162,8 +162,9 @@ class ControlNode:
         self.walk(graph, names, f"{self.label}/")
         return [state.tensor(names.get(o.name, o.name), self.label) for o in graph.output]
 
-    def trip_count(self, fixed: int | None) -> int:
-        """How often the body runs: as often as the model fixes, else as --trip-count says, else once, which is noted.
+    def trip_count(self, fixed: int | None, most: int | None = None) -> int:
+        """How often the body runs: as often as the model fixes, else as --trip-count says; else, with a note, as often
+        as its constant limit `most` allows, or once where there is none. A limit above MAX_TRIPS stands for none.
 
         Raises UsageError where --trip-count contradicts the model.
         """
@@ -174,11 +175,13 @@ class ControlNode:
             return fixed
         if given is not None:
             return given
+        bounded = most is not None and most <= MAX_TRIPS
+        taken, count = (most or 0, f"{most}, its limit") if bounded else (1, "once")
         flag = f"--trip-count {plain(self.label)}=N"
-        message = f"how often {self.label!r} runs depends on the data; taken as once (set it with {flag})"
+        message = f"how often {self.label!r} runs depends on the data; taken as {count} (set it with {flag})"
         self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
         self.assumed = True
-        return 1
+        return taken
 
     def repeat(self, start: int, trips: int) -> None:
         """Let the operators from number `start` on run `trips` times; none is left where that is zero."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,9 @@ from op_models import Operator, Tensor
 
 if TYPE_CHECKING:
     import networkx
+
+
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Graph:
     """Operators in execution order; every tensor has a static shape and is written by at most one operator.
 
     `batch` is the number of samples in one run (the leading dimension of the inputs), `notes` say what was assumed
-    while the graph was made. A graph is never changed; a change makes another graph.
+    while the graph was made, `modules` which module of a framework a node was exported from, by the node's name. A
+    graph is never changed; a change makes another graph.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Graph:
     outputs: tuple[Tensor, ...]
     batch: int = 1
     notes: tuple[Note, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _makers(self) -> dict[str, Operator]:

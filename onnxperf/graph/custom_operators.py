@@ -1,4 +1,4 @@
-"""Output types of operators that onnx does not define, such as those of com.microsoft, by their rules in op_models.
+"""Output types of operators that onnx does not define or infer, as com.microsoft's, by their rules in op_models.
 
 For an operator without a rule for its outputs the shapes that the file declares hold, else its first input's, which is
 right for activations, normalisations and their like.
@@ -15,6 +15,7 @@ from onnx.shape_inference import infer_node_outputs
 
 from onnxperf.graph.proto import static, tensor_type
 from op_models import Like, Outputs, Tensor, output_rule
+from op_models.matmul import stacked
 
 OPSET = 13  # of the operators of ai.onnx that are asked: their axes are attributes, so no shape depends on a value
 
@@ -42,6 +43,8 @@ def _as_in_onnx(like: Like, node: NodeProto, attrs: Mapping[str, Any], inputs: S
     if channels_last:
         shapes[0] = (shapes[0][0], shapes[0][-1], *shapes[0][1:-1])
     if like.type == "MatMul":  # it has no attributes for operands that are stored transposed
+        behind = (attrs.get("transBatchA"), attrs.get("transBatchB"))
+        shapes = [stacked(s, bool(b)) for s, b in zip(shapes, behind, strict=True)]
         transposed = (attrs.get("transA"), attrs.get("transB"))
         shapes = [(*s[:-2], s[-1], s[-2]) if swap else s for s, swap in zip(shapes, transposed, strict=True)]
     schema = defs.get_schema(like.type, OPSET, "")

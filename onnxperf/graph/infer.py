@@ -13,9 +13,11 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding, is_number, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
-from onnxperf.graph.core import Graph
+from onnxperf.graph.core import CONTROL, Graph
+from onnxperf.graph.module_path import module_of
 from onnxperf.graph.node import check_form, infer_node
-from onnxperf.graph.proto import CONTROL, Shape, captured, domain_of, dtype_of
+from onnxperf.graph.open_shapes import input_shape
+from onnxperf.graph.proto import MAX_NAME, Shape, captured, domain_of, dtype_of, plain
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -31,12 +33,15 @@ def infer(
     """
     state = State(model, binding, shapes, folder)
     trips = TripCounts(model.graph, trip_counts)
+    modules: dict[str, str] = {}
 
     def walk(graph: GraphProto, names: Names, prefix: str = "") -> None:
         """Infer the nodes of the graph or, with a prefix for their labels, of a body that has these names."""
         defined = None if prefix else set(state.tensors)
         for node, label in _ordered(graph, defined, state.labels, prefix):
             check_form(state, node, label)
+            if module := module_of(node):
+                modules[label] = module
             if node.op_type in INLINE and not domain_of(node):
                 INLINE[node.op_type](ControlNode(state, trips, walk, node, label, names))
             else:
@@ -54,7 +59,7 @@ def infer(
             raise ModelError(f"output {info.name!r} is made by no node")
         outputs.append(state.tensors[info.name])
     live = _live(state.operators, outputs, state.made_together)
-    return Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes))
+    return Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes), modules)
 
 
 def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
@@ -65,7 +70,7 @@ def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
             number = state.binding.symbols.get(info.name) if is_number(info) else None
             dtype = dtype_of(info.type.tensor_type.elem_type)
             value = None if number is None else np.full(shape, number, dtype)
-            inputs.append(state.define(info.name, dtype, shape, "input", value))
+            inputs.append(state.define(info.name, dtype, input_shape(info, shape), "input", value))
         elif info.name not in state.tensors:  # up to IR 3, initialisers are among the inputs
             state.define_opaque(info.name, info.type, "input")
     return tuple(inputs)
@@ -107,6 +112,9 @@ def _ordered(
         label = prefix + _label(nodes[i], i)
         while label in taken:
             label = f"{label}_{i}"
+        if len(label) > MAX_NAME:
+            why = f"with those of the nodes around it more than {MAX_NAME:,} characters"
+            raise ModelError(f"the name of the node {plain(nodes[i].name)!r} has {why}")
         taken.add(label)
         yield nodes[i], label
 

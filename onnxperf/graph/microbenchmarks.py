@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -13,7 +14,18 @@ OPSET = 20
 MISSING_FILE = "weights-not-included.bin"
 TYPES = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+    "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32,
 }  # fmt: skip
+#: What writes an input anew before the operator that is measured, by its type.
+BEFORE = {"float32": "Neg", "float16": "Neg", "int8": "BitwiseNot", "uint8": "BitwiseNot"}
+
+
+class Weight(NamedTuple):
+    """A weight of a type of its own; value: of all its elements, which then stand in the file, such as a scale."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +34,15 @@ class SingleOperator:
 
     type: "Conv" or, outside ai.onnx, "domain::Type"; its operands are, in this order: `tables` (weights that stand
     before the inputs, as in a Gather), `inputs`, `weights`, and `constants` (small integers such as axes, None for an
-    operand that is left out). dtype: of inputs, weights and results; types: of the single inputs, and gives: of the
-    results, where these have another. changed_rank: dimensions of the results, where the first input has others.
+    operand that is left out). order: the operands' places in that list, where they come in another order or twice.
+    dtype: of inputs, weights and results; types: of the single inputs, and gives: of the results, where these have
+    another. changed_rank: dimensions of the results, where the first input has others.
     """
 
     name: str
     type: str
     inputs: tuple[tuple[int, ...], ...]
-    weights: tuple[tuple[int, ...], ...] = ()
+    weights: tuple[tuple[int, ...] | Weight, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     constants: tuple[tuple[int, ...] | None, ...] = ()
     outputs: int = 1
@@ -38,18 +51,21 @@ class SingleOperator:
     gives: str = ""
     tables: tuple[tuple[int, ...], ...] = ()
     changed_rank: int | None = None
+    order: tuple[int, ...] = ()
 
     def node(self, reads: Sequence[str]) -> tuple[NodeProto, list[TensorProto]]:
         """The operator as a node that reads the tensors of these names as its inputs, and its weights and constants."""
         domain, _, type = self.type.rpartition("::")
-        dtype, kinds = TYPES[self.dtype], (("t", self.tables), ("w", self.weights))
-        stored = [_weight(f"{self.name}.{k}{i}", dtype, s) for k, of in kinds for i, s in enumerate(of)]
+        kinds = (("t", self.tables), ("w", self.weights))
+        all_stored = ((f"{self.name}.{k}{i}", s) for k, of in kinds for i, s in enumerate(of))
+        stored = [_weight(n, s if isinstance(s, Weight) else Weight(s, self.dtype)) for n, s in all_stored]
         names = [t.name for t in stored]
         names[len(self.tables) : len(self.tables)] = reads
         for i, values in enumerate(self.constants):
             names.append("" if values is None else f"{self.name}.c{i}")
             if values is not None:
                 stored.append(helper.make_tensor(names[-1], TYPES["int64"], (len(values),), values))
+        names = [names[i] for i in self.order] or names
         # ONNX Runtime names the kernels that it makes of a convolution after the result
         writes = [self.name, *(f"{self.name}.y{i}" for i in range(1, self.outputs))]
         return helper.make_node(type, names, writes, name=self.name, domain=domain, **self.attrs), stored
@@ -58,9 +74,9 @@ class SingleOperator:
 def separate_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
     """An ONNX file in which no operator reads another's result: each has inputs, weights and outputs of its own.
 
-    Floating inputs pass through a Neg first, so that an operator finds them in the cache as it does in a model, where
-    another operator has just written them. Results pass through a GatherND, so that their memory is used again, as in
-    a model. `is_wrapper` recognises both. The weights lie in a file that does not exist.
+    Floating and 8-bit inputs pass through a Neg or BitwiseNot first, so that an operator finds them in the cache as it
+    does in a model, where another operator has just written them. Results pass through a GatherND, so that their memory
+    is used again, as in a model. `is_wrapper` recognises both. The weights lie in a file that does not exist.
     """
     nodes, inputs, outputs, stored = [], list[ValueInfoProto](), list[ValueInfoProto](), list[TensorProto]()
     for o in operators:
@@ -69,8 +85,8 @@ def separate_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
             type = o.types[i] if i < len(o.types) else o.dtype
             reads.append(f"{o.name}.x{i}")
             inputs.append(helper.make_tensor_value_info(reads[i], TYPES[type], shape))
-            if type.startswith("float"):
-                nodes.append(helper.make_node("Neg", [reads[i]], [f"{o.name}#in{i}"], name=f"{o.name}#in{i}"))
+            if type in BEFORE:
+                nodes.append(helper.make_node(BEFORE[type], [reads[i]], [f"{o.name}#in{i}"], name=f"{o.name}#in{i}"))
                 reads[i] = f"{o.name}#in{i}"
         node, own = o.node(reads)
         nodes.append(node)
@@ -109,8 +125,10 @@ def _model(graph: GraphProto) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _weight(name: str, dtype: int, shape: tuple[int, ...]) -> TensorProto:
-    """A weight whose data lie in a file that does not exist."""
-    t = TensorProto(name=name, data_type=dtype, dims=shape, data_location=TensorProto.EXTERNAL)
+def _weight(name: str, w: Weight) -> TensorProto:
+    """A weight whose data lie in a file that does not exist, or one with a value for all its elements."""
+    if w.value is not None:
+        return helper.make_tensor(name, TYPES[w.dtype], w.shape, [w.value] * prod(w.shape))
+    t = TensorProto(name=name, data_type=TYPES[w.dtype], dims=w.shape, data_location=TensorProto.EXTERNAL)
     t.external_data.add(key="location", value=MISSING_FILE)
     return t

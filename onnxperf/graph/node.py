@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onnx import NodeProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from onnxperf.errors import ModelError
+from onnxperf.errors import ModelError, printable
 from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note
 from onnxperf.graph.custom_operators import custom_types
+from onnxperf.graph.open_dims import SELECTIONS, Open, is_known, is_static, known_dims, shape_is_lost
 from onnxperf.graph.outputs import clash, define_output, upper_bound
 from onnxperf.graph.proto import (
     attributes,
@@ -25,6 +26,7 @@ from onnxperf.graph.proto import (
     dims_of,
     domain_of,
     dtype_of,
+    graphs_in,
     plain,
     static,
     tensor_type,
@@ -34,11 +36,6 @@ from onnxperf.graph.state import State
 from onnxperf.graph.values import Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, caches, known
 
-#: Random operators; and DequantizeLinear, which runtimes keep, as weights stay small in memory.
-NEVER_FOLDED = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-    | {"DequantizeLinear"}
-)
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
 
 
@@ -95,6 +92,9 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
         operator = f"{plain(domain or 'ai.onnx')}::{plain(node.op_type)}"
         says = f"{operator} is not defined in onnx; its shapes are {('as the file says', 'assumed')[uncertain]}"
         state.notes.append(Note("unknown-operator", says, (label,)))
+    if inside := sum(len(g.node) for g in graphs_in([node])):
+        says = f"{type} holds graphs of {inside:,} nodes, which are not counted: it takes longer than is said here"
+        state.notes.append(Note("body-not-counted", printable(says), (label,)))
     if not folded:
         operands: tuple[Tensor | None, ...] = (*inputs, *outer)
         while operands and operands[-1] is None:
@@ -115,20 +115,38 @@ def _define_constant(state: State, node: NodeProto, label: str) -> None:
 def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
     """The types of a node's outputs that `onnx.shape_inference` knows."""
     node = n.proto
-    types = {i: state.types[i] for i in (*node.input, *(t.name for t in n.captured)) if i}
     data = {
         i: numpy_helper.from_array(value.reshape(()) if node.op_type == "Range" and value.size == 1 else value)
         for i in node.input
         if (value := state.values.get(i)) is not None and (value.dtype.kind in "iub" or node.op_type in FLOATS_READ)
     }
+    if data or n.captured:
+        return _infer_alone(state, n, schema, data)
+    # most nodes of a model equal another but for names, and have outputs of the same types then
+    attrs = tuple(a.SerializeToString() for a in node.attribute)
+    types = tuple(state.types[i].SerializeToString() if i else b"" for i in node.input)
+    key = (n.type, node.overload, attrs, types, *map(bool, node.output))
+    if (found := state.inferred.get(key)) is None:
+        by_name = _infer_alone(state, n, schema, data)
+        state.inferred[key] = found = tuple(by_name.get(o) for o in node.output)
+    return {o: type for o, type in zip(node.output, found, strict=True) if type is not None}
+
+
+def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
+    """What `_infer_types` answers for a node; `data` are those of its inputs that are known before the run."""
+    node = n.proto
+    types = {i: state.types[i] for i in (*node.input, *captured(node)) if i}
     try:
         found: dict[str, TypeProto] = infer_node_outputs(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
         if schema.has_type_and_shape_inference_function:
             return found
-        is_open = any(dims_of(found.get(o)) is None for o in node.output if o)
-        return _infer_through_function(state, node, types) if is_open else found
+        if any(dims_of(found.get(o)) is None for o in node.output if o):
+            found = _infer_through_function(state, node, types)
+        if any(dims_of(found.get(o)) is None for o in node.output if o):  # the function has Reshapes that stay open
+            found |= custom_types(node, n.type, n.attrs, n.inputs)
+        return found
     except InferenceError as e:
         why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
         message = f"node {n.label!r} ({node.op_type}) does not fit its inputs {_signature(state, node)}: {why}"
@@ -137,6 +155,32 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
     if n.assumed:
         return {}
     raise state.refusal(message)
+
+
+def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
+    """The types of a node's outputs as a session infers them that lacks the shape of an input, or of the result itself;
+    None where it lacks nothing, and in a model with open inputs, of which `OpenShapes` tells.
+    """
+    if state.binding.dynamic:
+        return None
+    tensors = [t for t in (*n.inputs, *n.captured) if t]
+    selected = n.type in SELECTIONS and all(t.stored for t in tensors)
+    lost = selected or shape_is_lost(n.type, state.opsets.get("", 1))
+    if not lost and not any(isinstance(d, Open) and not d.from_data for t in tensors for d in t.shape):
+        return None
+    if n.schema is None:  # ONNX Runtime's own operators mostly keep the shape of their first input
+        same = tensor_type(tensors[0].dtype, known_dims(tensors[0]))
+        return None if is_static(tensors[0]) else dict.fromkeys(n.proto.output[:1], same)
+    read = {i: state.tensors[i] for i in (*n.proto.input, *captured(n.proto)) if i}
+    types = {i: state.types[i] if is_static(t) else tensor_type(t.dtype, known_dims(t)) for i, t in read.items()}
+    stored = (i for i, t in read.items() if t.stored and i in state.values)
+    values = {name: numpy_helper.from_array(state.values[name]) for name in stored}
+    context: Any = {"opset_imports": state.opset_imports, "ir_version": state.ir_version}
+    try:
+        known: dict[str, TypeProto] = infer_node_outputs(n.schema, n.proto, types, values, **context)
+    except Exception:  # onnx raises many kinds here; then nothing is known
+        return {}
+    return known
 
 
 def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
@@ -167,10 +211,11 @@ def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, T
 
 def _is_folded(state: State, n: _Node) -> bool:
     """Whether a node is executed ahead of the run, so that the graph has no operator for it."""
-    if n.schema is None or n.proto.op_type in NEVER_FOLDED:
+    if n.schema is None or not is_known(n.type, n.inputs):
         return False
-    static_shape = n.type in ("Shape", "Size") and not state.binding.dynamic  # known when a session starts
-    return static_shape or all(t.stored for t in n.inputs if t)
+    declared = (state.declared.get(o) for o in n.proto.output)
+    sized = all(info is not None and static(info.type) is not None for info in declared)
+    return sized or not shape_is_lost(n.type, state.opsets.get("", 1))
 
 
 def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
@@ -182,9 +227,12 @@ def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
 
 def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:
     """Define the outputs of a node, but for optional ones that nothing reads, which a kernel does not write."""
-    values = _evaluate(state, n, types)
+    values, known = _evaluate(state, n, types), _known_types(state, n)
     for index, out in enumerate(n.proto.output):
         if not out or (out not in state.read and _may_be_left_out(n.schema, index)):
+            continue
+        if folded and n.type == "Identity" and out not in state.given and n.inputs[0] is not None:
+            yield state.define_same(out, n.inputs[0])
             continue
         type, kind = types.get(out), "constant" if folded else "activation"
         if type is not None and n.type == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:
@@ -192,8 +240,9 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
             type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
         first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
         yield define_output(
-            state, out, n.label, first, type, kind, value=values.get(out), assumed=n.assumed, at_most=at_most
-        )
+            state, out, n.label, first, type, kind,
+            value=values.get(out), assumed=n.assumed, at_most=at_most, known=known,
+        )  # fmt: skip
 
 
 def _may_be_left_out(schema: defs.OpSchema | None, index: int) -> bool:

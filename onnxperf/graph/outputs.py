@@ -11,6 +11,7 @@ from onnx import TypeProto, ValueInfoProto
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.core import Note
+from onnxperf.graph.open_dims import reopened
 from onnxperf.graph.proto import DTYPES, Dims, Shape, closed, dims_of, dtype_of, plain, static, times
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
@@ -57,11 +58,12 @@ def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: 
 def define_output(
     state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None,
     kind: str = "activation", *, value: Array | None = None, assumed: bool = False, at_most: Shape | None = None,
+    known: Mapping[str, TypeProto] | None = None,
 ) -> Tensor:  # fmt: skip
     """Define the tensor `out`, which the node `label` makes and for which onnx infers this `type`.
 
-    `value` is what it holds, where that is known. A sequence, map or optional is passed along as it is. See `_resolve`
-    for the other parameters.
+    `value` is what it holds, where that is known. A sequence, map or optional is passed along as it is. `known` are the
+    types that a session infers of a node where it lacks some of its shapes. See `_resolve` for the other parameters.
     """
     if type is not None and type.WhichOneof("value") not in (None, "tensor_type"):
         return state.define_opaque(out, type, kind)
@@ -74,6 +76,10 @@ def define_output(
     own = dims_of(type)
     inferred = own if value is None else value.shape
     shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
+    if known is not None and (info is None or static(info.type) is None):
+        shape = reopened(shape, dims_of(known.get(out)))
+    elif kind == "activation":
+        shape = state.open_shapes.opened(out, shape, like, out in state.assumed)
     exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES
     return state.define(out, dtype, shape, kind, value, type if exact else None)
 

@@ -14,9 +14,11 @@ Shape = tuple[int, ...]
 Dims = Sequence[int | None]  # None where open
 
 MAX_ELEMENTS = 1 << 46  # of a tensor: 256 TiB of float32, more than any machine holds; exact in double precision
+MAX_RANK = 64  # dimensions: as many as NumPy has; runtimes have fewer
 MAX_TEXT = 100  # characters of a name in a message
+#: Characters of a name, with those of the nodes around it: a name is written into the labels of all that it holds.
+MAX_NAME = 4096
 MAX_DEPTH = 64  # levels of graphs inside graphs
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
 LOOPS = frozenset({"Loop", "SequenceMap"})  # those whose number of runs a model can leave open
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 NUMBERS = {_OWN_NAMES.get(name, name.lower()): number for name, number in TensorProto.DataType.items()}
@@ -39,8 +41,8 @@ def dtype_of(number: int) -> str:
     return DTYPES.get(number, "opaque")
 
 
-def tensor_type(dtype: str, shape: Shape) -> TypeProto:
-    """The ONNX type of tensors of this dtype and shape; an opaque one has no element type."""
+def tensor_type(dtype: str, shape: Sequence[int | str | None] | None) -> TypeProto:
+    """The ONNX type of tensors of this dtype and shape, where that is known; an opaque one has no element type."""
     return helper.make_tensor_type_proto(NUMBERS.get(dtype, 0), shape)
 
 
@@ -67,7 +69,12 @@ def closed(dims: Sequence[int | None] | None) -> Shape | None:
 
 
 def check_size(name: str, shape: Sequence[int]) -> int:
-    """The number of elements of a tensor; ModelError for a negative dimension or more than MAX_ELEMENTS elements."""
+    """The number of elements of a tensor.
+
+    Raises ModelError for a negative dimension, and for more than MAX_ELEMENTS elements or MAX_RANK dimensions.
+    """
+    if len(shape) > MAX_RANK:
+        raise ModelError(f"tensor {name!r} can't have {len(shape):,} dimensions: the limit is {MAX_RANK}")
     total = 1
     for d in shape:
         total *= max(d, 1)

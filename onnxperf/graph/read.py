@@ -16,13 +16,15 @@ from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.proto import graphs_in, nodes_in
+from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
 from onnxperf.graph.values import first_line
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
-#: Nodes, and bytes of nodes, after functions are inlined: a few that call each other can fill any memory.
-MAX_NODES, MAX_BYTES = 500_000, 1 << 30
+#: Nodes, and bytes of nodes, that functions may come to where they are inlined: a few that call each other can make
+#: any number. A file in which they are inlined already has no such limit.
+MAX_NODES, MAX_BYTES = 50_000, 128 << 20
+INLINE_FIRST = "inline them with onnx.inliner.inline_local_functions, and predict what that gives"
 
 
 def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str, Path | None]:
@@ -44,8 +46,13 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     _check_versions(proto, name)
     graphs, nodes = contents(proto)
     tensors = stored_tensors(graphs, nodes)
-    if not all(isinstance(text, str) for text in _texts(proto, graphs, nodes, tensors)):  # protobuf gives it as bytes
+    texts = _texts(proto, graphs, nodes, tensors)
+    if not all(isinstance(text, str) for text in texts):  # protobuf gives it as bytes
         raise ModelError(f"{name}: a name in it is no valid text (UTF-8); the file is damaged")
+    if len(longest := max(texts, key=len, default="")) > MAX_NAME:
+        raise ModelError(
+            f"{name}: the name {plain(longest)!r} has {len(longest):,} characters; the limit is {MAX_NAME:,}"
+        )
     _check_locations(tensors, name)
     if proto.functions:
         proto = _inline(proto, name)
@@ -58,6 +65,8 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
 
 def _bytes(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # reading it could wait for ever
+            raise UsageError(f"{path} is no regular file, but a pipe or a device: give the file itself")
         with path.open("rb") as file:
             data = file.read(MAX_FILE)
     except FileNotFoundError:
@@ -88,6 +97,9 @@ def _parse(data: bytes, where: str) -> ModelProto:
 def _check_versions(proto: ModelProto, name: str) -> None:
     if proto.ir_version < OLDEST_IR:
         raise ModelError(f"{name}: IR version {proto.ir_version} is older than {OLDEST_IR}, the oldest supported")
+    if proto.ir_version > onnx.IR_VERSION:
+        knows = f"the newest that onnx {onnx.__version__} knows: pip install -U onnx"
+        raise ModelError(f"{name}: IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, {knows}")
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), None)
     newest = defs.onnx_opset_version()
     if opset is None:
@@ -187,10 +199,12 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
         size[key] = functions[key].ByteSize() + sum(n * size[c] for c, n in calls[key].items())
     called = _called(proto.graph.node, functions)
     total = sum(n * nodes[c] for c, n in called.items())
-    if total > MAX_NODES:
-        raise ModelError(f"{name}: inlining its functions would make {total:,} nodes; the limit is {MAX_NODES:,}")
-    if sum(n * size[c] for c, n in called.items()) > MAX_BYTES:
-        raise ModelError(f"{name}: inlining its functions would make more than {MAX_BYTES >> 30} GiB of nodes")
+    bytes_total = sum(n * size[c] for c, n in called.items())
+    if total > MAX_NODES or bytes_total > MAX_BYTES:
+        many = (f"{total:,} nodes", f"{MAX_NODES:,}")
+        large = (f"{bytes_total >> 20:,} MiB of nodes", f"{MAX_BYTES >> 20} MiB")
+        comes, limit = many if total > MAX_NODES else large
+        raise ModelError(f"{name}: inlining its functions would make {comes}; the limit is {limit}: {INLINE_FIRST}")
 
 
 def _called(nodes: Iterable[NodeProto], functions: Container[Any]) -> Counter[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from google.protobuf.message import Message
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from onnxperf.graph.module_path import SCOPES
 from onnxperf.graph.proto import dtype_of
 from onnxperf.graph.read import read
 from onnxperf.graph.values import MAX_VALUE, content
@@ -22,6 +23,7 @@ from op_models.core import BITS, FLOATS
 WEIGHTS = "weights-not-included.bin"
 INSIDE_BYTES = 1024
 #: Fields that are removed: free text, which exporters fill with paths of source files, and what inference never uses.
+#: Of a node's metadata the names of the modules around it stay.
 REMOVED = frozenset({"doc_string", "metadata_props", "training_info"})
 DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 LISTS = {"value_floats": ("floats", np.float32), "value_ints": ("ints", np.int64)}
@@ -48,7 +50,11 @@ def _strip(message: Message, folder: Path | None, offset: int) -> int:
     if isinstance(message, NodeProto) and message.op_type == "Constant":
         _shorten(message)
     for field, value in message.ListFields():
-        if field.name in REMOVED:
+        if field.name == "metadata_props" and isinstance(message, NodeProto):
+            for i in reversed(range(len(value))):
+                if value[i].key != SCOPES:
+                    del value[i]
+        elif field.name in REMOVED:
             message.ClearField(field.name)
         elif field.message_type is not None:
             for inner in value if hasattr(value, "__len__") else (value,):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
+from onnxperf.graph.open_shapes import OpenShapes
 from onnxperf.graph.proto import Shape, check_size, dtype_of, made_in, read_names, schema_of, tensor_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from op_models import Operator, Tensor
@@ -30,16 +33,19 @@ class State:
     """
 
     def __init__(self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None):
+        self.open_shapes = OpenShapes(model, binding)
         self.binding, self.folder, graph = binding, folder, model.graph
         self.given_shapes = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
         self.opset_imports, self.ir_version = list(model.opset_import), model.ir_version
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.schema = cache(partial(schema_of, opsets=self.opsets))
         self.declared = {i.name: i for i in (*graph.value_info, *graph.output)}
+        self.given = {o.name for o in graph.output}
         self.declared_in_bodies: dict[str, ValueInfoProto] = {}
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
+        self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
         self.assumed: set[str] = set()
         self.operators: list[Operator] = []
@@ -80,6 +86,14 @@ class State:
         self._enter(tensor, tensor_type(dtype, shape) if type is None else type)
         if value is not None:
             self.values[name] = value
+        return tensor
+
+    def define_same(self, name: str, tensor: Tensor) -> Tensor:
+        """Let `name` stand for a tensor that has another name: of equal weights exporters store one."""
+        self._enter(replace(tensor, name=name), self.types[tensor.name])
+        self.tensors[name] = tensor
+        if tensor.name in self.values:
+            self.values[name] = self.values[tensor.name]
         return tensor
 
     def define_opaque(self, name: str, type: TypeProto, kind: str = "activation") -> Tensor:

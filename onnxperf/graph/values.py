@@ -88,7 +88,7 @@ def _external(tensor: TensorProto, need: int, folder: Path | None) -> bytes | No
         with path.open("rb") as file:
             file.seek(int(where.get("offset", 0)))
             data = file.read(need)
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a link to itself
         return None
     return data if len(data) == need else None
 
@@ -119,7 +119,8 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
         return {}
     for out in filter(None, node.output):
         shape = static(types.get(out))
-        if prod(shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
+        # a dimension of 0 makes the result empty, not what NumPy holds on the way to it
+        if prod(max(d, 1) for d in shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
             return {}
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnxperf.latency.families import family_of
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
-from onnxperf.latency.power import energy, slowdown
+from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.lower import Kernel, Kernels
 from op_models import Transfer, Work
@@ -33,7 +33,8 @@ NO_NUMBERS = "negative, infinite or NaN"  # what no term may be
 class Estimates:
     """What is known about every kernel [n] on every device [g]; all arrays are [n, g] unless said otherwise.
 
-    seconds: of all repeats together, slowed to the power limit. floor_s: the speed-of-light bound. half_width: of the
+    seconds: of all repeats together, slowed to the power limit. floor_s: the speed-of-light bound. least_s [g]: the
+    same of all kernels however much runs side by side: all bytes from DRAM, or all FLOPs of a unit. half_width: of the
     range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
     of all repeats. workspace: bytes. bound: index into BOUNDS. variant: tile or algorithm. occupancy: the share of the
     device that a kernel occupies. transfer [n]: True for copies between host and device. power_factor [g]: by how much
@@ -42,6 +43,7 @@ class Estimates:
 
     seconds: Array
     floor_s: Array
+    least_s: Array
     half_width: Array
     run_half_width: Array
     joules: Array
@@ -70,7 +72,7 @@ def estimate(
     index = {w: i for i, w in enumerate(work_list)}
     rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
-    terms, floor_s = _estimated(work_list, cards, method.times, stored)
+    terms, floor_s, resources = _estimated(work_list, cards, method.times, stored)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
     transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
@@ -87,13 +89,29 @@ def estimate(
     half_width = _half_widths(work_list, rows, assumed, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
     return Estimates(
-        seconds=seconds, floor_s=repeats * floor_s[rows], half_width=half_width,
+        seconds=seconds, floor_s=repeats * floor_s[rows],
+        least_s=_least(work_list, resources, rows, repeats, len(devices)), half_width=half_width,
         run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
         joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
-        occupancy=np.maximum(terms.occupancy, floor_s / np.maximum(terms.seconds, 1e-30))[rows],
+        occupancy=np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30)),
         transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),
     )  # fmt: skip
+
+
+def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, repeats: Array, devices: int) -> Array:
+    """The seconds [g] for which the kernels keep DRAM, or one of the card's units, busy: the longest of these.
+
+    devices: g, how many there are. busy: by resource, the seconds [n, g] of each work; rows: the index of each
+    kernel's work in the list.
+    """
+    longest = np.zeros(devices)
+    for name, seconds in busy.items():
+        units = np.array(["" if name == "DRAM" else f"{w.pipe} {w.dtype}" for w in work_list])[rows]
+        taken = repeats * seconds[rows]
+        for unit in np.unique(units):
+            longest = np.maximum(longest, taken[units == unit].sum(axis=0))
+    return longest
 
 
 def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards: Cards) -> Array:
@@ -184,12 +202,20 @@ def alone(
     """
     cards = Cards(devices, constants)
     stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    terms, _ = _estimated(work_list, cards, kernel_models, stored)
+    terms = _estimated(work_list, cards, kernel_models, stored)[0]
     if budget:
         joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
         slower = slowdown(terms.seconds, joules, cards) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
+
+
+def watts_alone(work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, copies: int = 1) -> Array:
+    """What each device draws, [n, g], while it repeats one work for long, with so many copies of its weights."""
+    cards, found = Cards(devices, constants), alone(work_list, devices, constants, copies=copies)
+    stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
+    joules = energy(work_list, cards, dram_share(stored, cards), found.executed_share)
+    return drawn(found.seconds, joules, cards.tdp, constants.power["static_share"])
 
 
 def single(
@@ -260,8 +286,12 @@ def _named(function: Callable[..., object]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, Array]:
-    """Terms without details, and bounds, of works of any size types [n, g]; no seconds are below their bound.
+def _estimated(
+    work_list: Sequence[Work], cards: Cards, times: Times, stored: Array
+) -> tuple[KernelTerms, Array, dict[str, Array]]:
+    """Terms without details, bounds, and what keeps each resource busy, of works of any size types [n, g].
+
+    No seconds are below their bound.
 
     stored [n, 1]: how many bytes of weights their run reads.
     """
@@ -269,7 +299,7 @@ def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Ar
     names = [f for f in KernelTerms._fields if f not in ("variant", "launches", "detail")]
     variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
     whole = KernelTerms(variant=variant, launches=launches, detail={}, **{f: np.zeros((n, g)) for f in names})
-    floor_s = np.zeros((n, g))
+    floor_s, busy = np.zeros((n, g)), dict[str, Array]()
     by_size: dict[type, list[int]] = {}
     for i, w in enumerate(work_list):
         by_size.setdefault(type(w.size), []).append(i)
@@ -278,6 +308,8 @@ def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Ar
             at = members[start : start + CHUNK]
             terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, times, stored[at])
             floor_s[at] = bound.seconds
+            for name, seconds in bound.detail.items():
+                busy.setdefault(name, np.zeros((n, g)))[at] = seconds
             for term, found in zip(whole[:-1], terms[:-1], strict=True):
                 term[at] = found
             whole.seconds[at] = np.maximum(terms.seconds, bound.seconds)
@@ -285,4 +317,4 @@ def _estimated(work_list: Sequence[Work], cards: Cards, times: Times, stored: Ar
         if not (sound := _from_zero(getattr(whole, name))).all():
             w = work_list[int(np.argmin(sound.all(axis=1)))]
             raise UsageError(f"{_maker(times, cards, w)} gave {NO_NUMBERS} {name}, which KernelTerms can't have")
-    return whole, floor_s
+    return whole, floor_s, busy

@@ -49,6 +49,13 @@ def available(cards: Cards) -> Array:
     return np.asarray(cards.tdp * (1 - cards.constants.power["static_share"]))
 
 
+def drawn(seconds: Array | float, joules: Array | float, limit_W: Array | float, static_share: float) -> Array:
+    """Watts of runs of that length whose kernels spend `joules`: what the card draws whatever it does, and these; at
+    most its limit.
+    """
+    return np.asarray(np.minimum(static_share * limit_W + joules / seconds, limit_W))
+
+
 def slowdown(seconds: Array, joules: Array, cards: Cards) -> Array:
     """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
 

@@ -19,6 +19,16 @@ def lanes(x: Array, cards: Cards) -> Array:
     return np.asarray(np.ceil(np.maximum(x, 1) / register) * register)
 
 
+def on_integers(works: Works) -> Array:
+    """Which works [n, 1] multiply 8-bit integers: at a rate of their own, and with numbers to scale before or after."""
+    return np.array([[pipe == "tensor_int8"] for pipe in works.pipes])
+
+
+def scaling_s(works: Works, cards: Cards) -> Array:
+    """Seconds [n, g] of quantising operands and of scaling or requantising sums, in passes over what lies in caches."""
+    return np.asarray(works.vector / cards.constants.processor["scaling_flops"] / (cards.sms * cards.hz))
+
+
 def per_weight_byte(stored: Array, cards: Cards) -> Array:
     """Seconds [n, g] for a byte of the weights, of which a run reads `stored` bytes [n, 1].
 

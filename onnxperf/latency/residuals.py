@@ -19,7 +19,7 @@ import numpy as np
 import gpu_specs
 from gpu_specs import Device
 from onnxperf.latency.cards import Cards
-from onnxperf.latency.terms import BOUNDS, Array, KernelTerms
+from onnxperf.latency.terms import BOUNDS, RUNNER_UP, Array, KernelTerms
 from op_models import Work
 
 SAME_WIDTH = 1.1  # largest ratio of FLOPs a clock and SM that counts as equal: datasheets round clocks
@@ -96,6 +96,8 @@ def scaled(terms: KernelTerms, factors: Array) -> KernelTerms:
     """The terms with every time, and the energy of arithmetic, multiplied by factors [n, g]. The energy too, since rows
     at the power limit measured the factor on their time at that limit. `detail` has the inverse where there is one.
     """
+    if RUNNER_UP in terms.detail:
+        terms = terms._replace(detail={**terms.detail, RUNNER_UP: terms.detail[RUNNER_UP] * factors})
     times = {f: getattr(terms, f) * factors for f in (*BOUNDS, "seconds", "executed_share")}
     if terms.detail and (factors != 1).any():
         return terms._replace(**times, detail={**terms.detail, "measured efficiency": 1 / factors})

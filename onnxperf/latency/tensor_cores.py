@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, pipe_on
-from onnxperf.latency.terms import Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
+from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
 
 #: The entry of `tensor_gemm.types` whose factors a pipe's products take, where any were measured.
 TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
@@ -142,11 +142,12 @@ def tensor_cores(works: Works, p: Product, cards: Cards, dram_share: Array) -> K
     detail = {}
     if len(works.each) == 1:  # somebody asks about this one
         detail = {name: at(x) for name, x in _detail(works, p, tiling, block, waves, counted, memory, cards).items()}
-        detail["runner-up seconds"] = runner_up(seconds)
+        detail[RUNNER_UP] = runner_up(seconds)
     return KernelTerms(
         useful, at(memory.seconds), at(compute) - useful, at(launch), at(seconds),
-        variant=variant_names("{}x{}", splits, at(tiling.rows), at(tiling.columns)), workspace=at(memory.partial_bytes),
-        launches=np.where(splits > 1, 2, 1), occupancy=np.minimum(at(waves), 1), detail=detail,
+        variant=variant_names("{}x{}", splits, at(tiling.rows), at(tiling.columns)),
+        workspace=at(memory.partial_bytes) / 2, launches=np.where(splits > 1, 2, 1),
+        occupancy=np.minimum(at(waves), 1), detail=detail,
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ Array = NDArray[Any]
 
 #: What can bound a kernel: the terms of an estimate that compete.
 BOUNDS = ("compute", "memory", "latency", "launch")
+#: A detail: what the second fastest variant takes, where `KernelTerms.seconds` is what the fastest does.
+RUNNER_UP = "runner-up seconds"
 
 
 class KernelTerms(NamedTuple):

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from onnxperf.errors import EnvironmentFailure, printable
 from onnxperf.measure.record import Place
 
 ELSE = "--provider cpu measures on the processor"
+#: Distributions that bring the same module.
+RUNTIMES = (
+    "onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn",
+    "onnxruntime-training", "onnxruntime-silicon",
+)  # fmt: skip
 INSTALL = "pip install 'onnxperf[measure]'"
 
 
@@ -47,6 +53,20 @@ def onnx_runtime() -> Any:
     except ImportError as e:
         raise EnvironmentFailure(f"measuring needs ONNX Runtime ({printable(str(e))}): {INSTALL}") from None
     return onnxruntime
+
+
+def overlapping() -> str:
+    """What is wrong where several distributions of ONNX Runtime are installed, "" where there is one."""
+    installed = []
+    for name in RUNTIMES:
+        with suppress(PackageNotFoundError):
+            installed.append(f"{name} {version(name)}")
+    if len(installed) < 2:
+        return ""
+    return (
+        f"{printable(' and '.join(installed))} are both installed and overwrite each other's files, so that either may"
+        " run: uninstall all of them, then install the one that is wanted"
+    )
 
 
 def nvml() -> Any:

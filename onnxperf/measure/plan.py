@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxperf.errors import EnvironmentFailure, UsageError, printable
-from onnxperf.graph import load
+from onnxperf.graph import Graph, load
 from onnxperf.graph.proto import nodes_in
 from onnxperf.graph.read import read
 from onnxperf.graph.skeleton import skeleton
@@ -18,6 +18,7 @@ from onnxperf.measure import inputs, weights
 from onnxperf.measure.environment import free_bytes
 from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.record import Subject
+from onnxperf.measure.session import OutOfMemory
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 
@@ -36,11 +37,7 @@ def prepare(job: Job) -> Plan:
     ):
         raise UsageError(f"{graph.name} is not stored in float32: measure it with --precision keep")
     absent = weights.absent(proto, folder)
-    need, free = sum(map(weights.bytes_of, absent)), free_bytes()
-    if free is not None and need > free:
-        raise EnvironmentFailure(
-            f"{graph.name}: its weights take {need / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free"
-        )
+    _check_room(graph, job, sum(map(weights.bytes_of, absent)))
     values: Mapping[str, range | inputs.Array] = inputs.ranges(graph)
     if job.inputs is not None:
         values = inputs.given(job.inputs, graph)
@@ -56,6 +53,27 @@ def prepare(job: Job) -> Plan:
         opset=next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0),
         nodes=frozenset(n.name for n in nodes_in(proto.graph.node)),
     )
+
+
+def _check_room(graph: Graph, job: Job, made_up: int) -> None:
+    """Raise OutOfMemory where memory can't hold what a run takes at least: the system would end the process.
+
+    On a processor that is all weights, the inputs, and what the largest operator reads and writes beside them; for a
+    card, whose own memory holds these, the random weights, of which the file lacks `made_up` bytes.
+    """
+    free, stored, most = free_bytes(), made_up, 0
+    if job.provider == "cpu":
+        typed = precision(graph, job.precision)
+        stored = sum(t.bytes for t in typed.stored())
+        inputs_bytes = sum(t.bytes for t in typed.inputs)
+        moved = ({t.name: t.bytes for t in (*o.present, *o.outputs) if not t.stored} for o in typed.operators)
+        most = max((sum(m.values()) for m in moved), default=0) + inputs_bytes
+    if free is not None and stored + most > free:
+        raise OutOfMemory(
+            f"{graph.name}: it takes at least {(stored + most) / 1e9:.3g} GB of memory, {stored / 1e9:.3g} GB of it for"
+            f" weights, and {free / 1e9:.3g} GB are free: end other programs, take a smaller batch or shorter inputs,"
+            " or measure on a machine with more"
+        )
 
 
 def _source(model: Any) -> str | bytes:

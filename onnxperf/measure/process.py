@@ -6,13 +6,14 @@ import multiprocessing
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnxperf.errors import EnvironmentFailure, printable
+from onnxperf.errors import ENDINGS, EnvironmentFailure, printable
 from onnxperf.measure.job import Plan
 from onnxperf.measure.record import Copies, Measurement, Place, Reading, WarmUp
 from onnxperf.measure.worker import main, tail
@@ -73,12 +74,13 @@ class ModelProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.close()
-        if self.process.pid is not None:  # it has started
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with _uninterrupted():  # whoever is impatient sends a second one
+            self.connection.close()
+            if self.process.pid is not None:  # it has started
+                self.process.kill()
+                self.process.join()
+            self.process.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def listen(self, until: str, tell: Callable[[], None] = lambda: None) -> None:
         """Take what the process tells, message by message, up to the one that tells the attribute `until`.
@@ -134,8 +136,27 @@ def _signals_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What would be raised by a signal in here is raised after. A mask is not enough: it holds for one thread."""
+    if threading.current_thread() is not threading.main_thread():  # nothing is raised in another
+        yield
+        return
+    handlers = {s: h for s in ENDINGS if callable(h := signal.getsignal(s)) and not isinstance(h, signal.Handlers)}
+    late = list[int]()
+    for s in handlers:
+        signal.signal(s, lambda number, _: late.append(number))
+    try:
+        yield
+    finally:
+        for s, handler in handlers.items():
+            signal.signal(s, handler)
+        for number in late[:1]:
+            signal.raise_signal(number)

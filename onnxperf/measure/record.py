@@ -17,6 +17,10 @@ from onnxperf.measure.series import Seconds, Series
 Positive = Annotated[int, Range(1)]
 
 PROFILER_S = 1.7e-6  # chosen: 200 tiny operators take 74 us by themselves, and 400 us by ONNX Runtime's profile
+#: Of runs on a processor that others use: wall's time over processor's time up to which a run counts as undisturbed,
+#: and what reading both clocks takes of the wall's.
+SHARED, CLOCKS_S = 1.15, 3e-6
+DISTURBED = "disturbed"  # code of the warning that other programs slowed what was measured
 LONG_S = 5e-3  # chosen: shorter runs are sometimes left alone by other programs from beginning to end
 
 
@@ -187,11 +191,25 @@ class Measurement:
     def seconds(self) -> Seconds:
         """What a prediction is compared with: on a GPU the median of `device`; on a CPU the undisturbed run.
 
-        That is the fastest run; of runs longer than LONG_S, where the profiler's fastest run of every operator adds up
-        to less, that sum. On a shared machine neighbours only ever add time (Chen and Revels, Robust benchmarking in
-        noisy environments, 2016), and a short operator is left alone sooner than a long run.
+        That is the fastest run that was left alone; of runs longer than LONG_S, where the profiler's fastest run of
+        every operator adds up to less, that sum. On a shared machine neighbours only ever add time (Chen and Revels,
+        Robust benchmarking in noisy environments, 2016), and a short operator is left alone sooner than a long run.
+        Where no run was left alone the median stands for it: of a thread that is interrupted, the processor's clock
+        counts too much in some runs and too little in others.
         """
         if not self.place.shared:
             return self.device.median
-        added = sum(o.undisturbed_s for o in self.operators) if self.device.least > LONG_S else 0.0
-        return min(added, self.device.least) if added else self.device.least
+        fastest = min(self.alone, default=self.device.median)
+        added = sum(o.undisturbed_s for o in self.operators) if fastest > LONG_S else 0.0
+        return min(added, fastest) if added else fastest
+
+    @property
+    def alone(self) -> tuple[Seconds, ...]:
+        """The times, on a CPU, of the runs in which no other program took the processor: by both clocks the same."""
+        pairs = zip(self.device.samples, self.wall.samples, strict=False)
+        return tuple(own for own, wall in pairs if wall <= SHARED * own + CLOCKS_S)
+
+    @property
+    def disturbed(self) -> str:
+        """What other programs did to it, "" where they did nothing that shows."""
+        return next((w.message for w in self.warnings if w.code == DISTURBED), "")

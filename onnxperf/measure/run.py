@@ -15,22 +15,22 @@ from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph import Note
 from onnxperf.measure import profile
 from onnxperf.measure.devices import CPU
+from onnxperf.measure.environment import overlapping
 from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.plan import check_hosted, prepare, subject_of
 from onnxperf.measure.process import ModelProcess, Stopped
-from onnxperf.measure.record import Measurement, OperatorTime, Setting, Subject
+from onnxperf.measure.record import DISTURBED, Measurement, OperatorTime, Setting, Subject
 from onnxperf.measure.series import Series
+from onnxperf.output import Progress
 
 SKIPPED = 3  # first runs under the profiler, which do not count
 PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # counted runs: at most, at least, and at least of slow models
 MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes for each
 SETTLED = 0.99  # passes under the profiler go on until one leaves this share of the sum or more
-SHARED = 1.15  # wall's time over processor's time, above which other programs used the processor as well
 
 #: What is inside the time of a run on a card.
 COPIED, NOT_COPIED = "copies of inputs and outputs timed apart, pinned memory", "inputs and outputs stay on the device"
 
-Progress = Callable[[str, int, int], None]
 Profiles = list[tuple[tuple[OperatorTime, ...], Series]]  # operators and runs of each pass under the profiler
 
 
@@ -139,6 +139,8 @@ def _measurement(
 def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
     """What a reader should know before trusting the times."""
     device, hosted = m.device, m.hosted
+    if several := overlapping():
+        yield Note("several-runtimes", several)
     if not m.warm_up.steady:
         yield Note("not-steady", f"times or clock had not settled after {m.warm_up.runs} runs of warm-up")
     if device.drifting:
@@ -147,8 +149,8 @@ def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
         yield Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean")
     if hosted:
         yield Note("hosted", f"{len(hosted)} nodes ran on the CPU beside the GPU", hosted)
-    if m.place.shared and m.wall.median > SHARED * device.median:
+    if m.place.shared and len(m.alone) <= len(device.samples) / 2:
         over = m.wall.median / device.median - 1
-        yield Note("disturbed", f"the processor was shared: by the wall's clock a run took {over:.0%} longer")
+        yield Note(DISTURBED, f"the processor was shared: by the wall's clock a run took {over:.0%} longer")
     if why_not:
         yield Note("no-profile", f"operators could not be timed one by one: {why_not}")

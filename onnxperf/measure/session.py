@@ -114,7 +114,7 @@ def _options(ort: Any, plan: Plan, device: LocalDevice, weights: Weights) -> tup
         entries["session.model_external_initializers_file_folder_path"] = str(plan.folder.resolve())
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
-    for dim, size in plan.dims:  # bound as in a prediction: ONNX Runtime fuses less where dimensions are open
+    for dim, size in plan.dims:  # fixed, as in a prediction with `fix_dims`
         options.add_free_dimension_override_by_name(dim, size)
         chosen[f"dimension {dim}"] = str(size)
     if weights:

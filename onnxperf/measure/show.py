@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 
@@ -17,10 +16,10 @@ from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import write
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, OperatorTime, Reading
-from onnxperf.measure.run import Progress, measure
+from onnxperf.measure.run import measure
 from onnxperf.measure.series import Series
 from onnxperf.measure.throughput import measure_throughput
-from onnxperf.output import check_target, deliver
+from onnxperf.output import check_target, deliver, telling
 from onnxperf.tables import (
     FOLDED,
     console,
@@ -72,19 +71,6 @@ def _give(m: Measurement, json_to: str | None) -> None:
     deliver(json_to, lambda: write(m), lambda: show(console(), m))
 
 
-@contextmanager
-def telling() -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal, for as long as something is measured."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    err = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("reading")
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
-
-
 def show(out: Console, m: Measurement) -> None:
     """Print a measurement: the time and its spread, what it was spent on, and under which conditions it was taken."""
     tables = [_facts(m), _series(out, m), *_throughput(out, m), _by_type(out, m.operators), _slowest(out, m.operators)]
@@ -104,7 +90,8 @@ def _headline(m: Measurement) -> Text:
     text.append(f"  (median of {len(d.samples):,} runs{between})")
     text.append(f"   {duration(m.wall.median)} by the wall's clock")
     if m.place.shared:
-        text.append(f"\n{duration(m.seconds)} undisturbed, which is what a prediction is compared with")
+        what = "undisturbed" if m.alone else "though no run was undisturbed"
+        text.append(f"\n{duration(m.seconds)} {what}, which is what a prediction is compared with")
     if not m.complete:
         text.append("\ninterrupted: this is what was measured until then", style="yellow")
     text.append(f"\n{printable(m.scope)}", style="dim")

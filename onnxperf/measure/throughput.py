@@ -11,9 +11,10 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.process import ModelProcess
 from onnxperf.measure.record import Point, Throughput
-from onnxperf.measure.run import Progress, follow
+from onnxperf.measure.run import follow
 from onnxperf.measure.series import Series
 from onnxperf.measure.session import OutOfMemory
+from onnxperf.output import Progress
 
 GAIN = 0.03  # of throughput by doubling a batch; less than that twice in a row, and the device is full
 MOST = 65_536  # samples in a batch

@@ -21,7 +21,7 @@ from statistics import median
 from threading import Thread
 from typing import Any
 
-from onnxperf.errors import Error
+from onnxperf.errors import ENDINGS, Error
 from onnxperf.measure.devices import LocalDevice, Run
 from onnxperf.measure.environment import onnx_runtime
 from onnxperf.measure.job import Job, Plan
@@ -41,7 +41,7 @@ def main(connection: Connection, folder: str) -> None:
 
     folder: of this process alone, for what native code prints; the parent removes it.
     """
-    for ending in (signal.SIGINT, signal.SIGTERM):  # they are sent to the whole group: the parent decides
+    for ending in ENDINGS:  # they are sent to the whole group: the parent decides
         signal.signal(ending, signal.SIG_IGN)
     with suppress(OSError):  # a full disk shows itself later
         log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -5,9 +5,9 @@ TF32 is no dtype of tensors: with `fp32` and `tf32` they are float32, and the ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxperf.graph import Graph, Note, fresh
 from onnxperf.rules import work_or_bytes
@@ -25,6 +25,8 @@ QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
 AMP = "amp"
 PRECISIONS = ("keep", *STORED, *QUANTISED, AMP)
 UNITS = {"bfloat16": "tensor_bf16", "int8": "tensor_int8", "float8e4m3fn": "tensor_fp8"}
+#: The attribute of a QuantizeLinear that a precision has put in: the ranges of all tensors are known, not just its own.
+CALIBRATED = "calibrated"
 #: Operators that run quantised where they read an activation, then a stored weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 #: Operands that ONNX (to opset 24) and ONNX Runtime define in no half precision: positions of inputs, "o" of outputs.
@@ -146,7 +148,7 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
         if operands is not None:
             x, w = operands
             scale = Tensor(f"{x.name}#scale", x.dtype, (), "constant")
-            first = casts.convert(x, dtype, o, "QuantizeLinear", scale)
+            first = casts.convert(x, dtype, o, "QuantizeLinear", scale, attrs={CALIBRATED: 1})
             o = replace(o, inputs=(first, casts.stored(w, dtype), *o.inputs[2:]))
         casts.add(o)
     return replace(graph, operators=tuple(casts.operators))
@@ -191,8 +193,9 @@ class Casts:
         self.makers.update((t.name, o) for t in o.outputs)
 
     def convert(
-        self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None, again: bool = False
-    ) -> Tensor:
+        self, t: Tensor, dtype: str, o: Operator, type: str, scale: Tensor | None = None, again: bool = False,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Tensor:  # fmt: skip
         """The tensor in `dtype`; the first operator `o` that reads it so has an operator of `type` put before it, or
         every one that does (`again`).
         """
@@ -202,7 +205,7 @@ class Casts:
             repeat = 1 if maker is None else o.repeat if maker.type in LOOPS else maker.repeat
             inputs = (t, scale) if scale is not None else (t,)
             name = f"{o.name}#{type}#{t.name}"
-            self.add(Operator(name, type, inputs, (new,), {}, 0, o.nodes, repeat=repeat))
+            self.add(Operator(name, type, inputs, (new,), attrs or {}, 0, o.nodes, repeat=repeat))
             self.converted[t.name, dtype] = new
         return self.converted[t.name, dtype]
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_nchwc, ort_transformers
 from onnxperf.fusions.engine import ALL, BASIC, DISABLED, EXTENDED
-from onnxperf.fusions.placement import FREE
+from onnxperf.fusions.placement import is_view
 from onnxperf.graph import Graph
 from onnxperf.runtime import HostCosts, Policy, Runtime
 
 
 def beside(graph: Graph) -> Graph:
     """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
-    placed = (replace(o, place="free" if o.type in FREE else "gpu") for o in graph.operators)
+    given = {t.name for t in graph.outputs}
+    placed = (replace(o, place="free" if is_view(o, given) else "gpu") for o in graph.operators)
     return replace(graph, operators=tuple(placed))
 
 
@@ -27,6 +28,7 @@ RUNTIME = Runtime(
         run_s=30e-6, walk_s=0.4e-6, node_s=0.4e-6, launch_s=0.0, host_op_s=0.0, copy_s=0.0, sync_s=0.0, gap_s=0.0,
         replay_s=0.0, replay_gap_s=0.0, source="assumed",
     ),
+    title="ONNX Runtime CPU",
     describe="ONNX Runtime, CPU provider",
     kind="cpu",
 )  # fmt: skip

@@ -15,22 +15,25 @@ from typing import Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED, Fusion, Pass
+from onnxperf.fusions.ort_cuda_nodes import separate
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
+from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
 from onnxperf.runtime import HostCosts, Policy, Runtime
 
 CUDA = Runtime(
     name="ort-cuda",
     host_constants="ort",
-    rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CUDA},
+    rules={BASIC: ort_basic.CUDA, EXTENDED: ort_extended.CUDA},
     offline={DISABLED: ort_transformers.RULES},
-    place=lambda graph: apart(place(graph)),
+    place=lambda graph: separate(apart(place(with_views(graph)))),
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
     host=HostCosts(
         run_s=10e-6, walk_s=0.4e-6, node_s=1.5e-6, launch_s=3.5e-6, host_op_s=0.3e-6, copy_s=8e-6, sync_s=5e-6,
         gap_s=1e-6, replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
     ),
+    title="ONNX Runtime CUDA",
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
 )  # fmt: skip
 
@@ -42,14 +45,17 @@ def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], 
 
 
 #: Compared by hand with the graphs that 1.11, 1.12 and 1.16 write.
-CUDA_116 = _until("1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116)
+CUDA_116 = _until(
+    "1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116,
+    place=lambda graph: separate(apart(place(graph))),
+)  # fmt: skip
 CUDA_112 = _until(
     "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
-    offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: apart(place(graph), fused=False),
+    offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: separate(apart(place(graph), fused=False)),
 )  # fmt: skip
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
 CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
-LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
+LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.CUDA, TO_NHWC)})
 OLDER = {"1.6": CUDA_16, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
 RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST})

@@ -8,7 +8,7 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
   in a row, and a softmax or normalisation together with the elementwise operators before it;
 - products that read the same tensor with equal attributes are one wider product;
 - attention is one kernel in half and 8-bit types with heads of up to 256; in float32 its operators stay separate;
-- a QuantizeLinear is the end of the kernel before it, a DequantizeLinear the start of the kernel behind it;
+- 8-bit networks are in 8 bits or FP16 between kernels: see `fusions.tensorrt_quantised`;
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 
 Version 7 stands for it and earlier ones. There a grouped convolution runs one kernel for each group: published times
@@ -24,9 +24,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_basic, ort_extended
-from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, fused, fusion
-from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled, shared
+from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion
+from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FLOW, FREE
+from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, narrow, outside, refused
 from onnxperf.graph import Graph
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtime import HostCosts, Policy, Runtime
@@ -98,7 +99,7 @@ ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
 def activation(m: Match) -> Fused | None:
     """A product and the activation that is its only reader are one kernel."""
     product = m[ACTIVATED_PRODUCT]
-    if product.attrs.get("activation") or product.out.dtype != m.root.out.dtype:
+    if product.attrs.get("activation") or not (product.out.dtype == m.root.out.dtype or narrow(m.root.out)):
         return None
     attrs = {**product.attrs, "activation": m.root.type.rpartition("::")[2]}
     return m.fused(ACTIVATED[product.type], product.inputs, attrs)
@@ -185,28 +186,6 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
     return replace(x, shape=t.shape)
 
 
-X_STORED, W_STORED, B_STORED = (shared(op.DequantizeLinear(...)) for _ in "xwb")
-
-
-BY_STORED = call(PRODUCTS, X_STORED, W_STORED, B_STORED, ...) | call(PRODUCTS, X_STORED, W_STORED, ...)
-
-
-@pattern("DequantizeLinear + product", BY_STORED)
-def dequantised(m: Match) -> Fused:
-    """A product of two dequantised operands runs on the quantised ones."""
-    made = [m[p].present[0] for p in (X_STORED, W_STORED, B_STORED) if p in m]
-    return m.merged(m.root, inputs=(*made, *m.root.inputs[len(made) :]))
-
-
-KERNEL = alone(call((*PRODUCTS, *ROWS), ...))
-
-
-@pattern("producer + QuantizeLinear", op.QuantizeLinear(KERNEL, ...))
-def quantised(m: Match) -> Fused:
-    """A kernel and the QuantizeLinear that alone reads its output are one."""
-    return m.merged(m[KERNEL])
-
-
 def _siblings(graph: Graph) -> Graph:
     """Products of one tensor with stored weights and equal attributes become one product, with the columns of all.
 
@@ -283,19 +262,8 @@ def _group_by_group(graph: Graph) -> Graph:
 
 def _single_outside(graph: Graph) -> Graph:
     """An FP16 engine has float32 inputs and outputs, converted by separate kernels."""
-
-    def outside(t: Tensor) -> Tensor:
-        return replace(t, name=f"{t.name}#float32", dtype="float32") if t.dtype == "float16" else t
-
-    def reformat(t: Tensor, read: Tensor, written: Tensor) -> Operator:
-        beside = [o for o in graph.operators if t in o.inputs or t in o.outputs]  # the layers that it is there for
-        nodes = tuple(dict.fromkeys(n for o in beside for n in o.nodes))
-        return Operator(f"{t.name}#reformat", "Cast", (read,), (written,), nodes=nodes)
-
-    first = (reformat(t, outside(t), t) for t in graph.inputs if t.dtype == "float16")
-    last = (reformat(t, t, outside(t)) for t in graph.outputs if t.dtype == "float16")
-    inputs, outputs = (tuple(map(outside, ts)) for ts in (graph.inputs, graph.outputs))
-    return replace(graph, operators=(*first, *graph.operators, *last), inputs=inputs, outputs=outputs)
+    half = [t for t in (*graph.inputs, *graph.outputs) if t.dtype == "float16"]
+    return outside(graph, {t.name: replace(t, dtype="float32") for t in half})
 
 
 def place(graph: Graph) -> Graph:
@@ -314,12 +282,27 @@ def place(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(placed))
 
 
+EIGHT_BITS = between_kernels(frozenset(PRODUCTS), frozenset(ELEMENTWISE), frozenset(ROWS))
+#: `common.linear` once more behind EIGHT_BITS, which uncovers stored weights.
 RULES = (
-    ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS, ort_basic.conv_affine, ort_basic.conv_batch_norm,
-    ort_basic.matmul_batch_norm, common.layer_norm, common.rms_norm_any, common.gelu, common.fast_gelu,
-    common.quick_gelu, common.softmax, common.linear, attention, dequantised, view_last, activation, residual,
-    Pass("products side by side", _siblings), ort_extended.skip_layer_norm, quantised, chain, before_rows,
+    Pass("constants computed beforehand", folded, once=True),
+    Pass("half precision beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
+    ort_basic.conv_affine, ort_basic.conv_batch_norm, ort_basic.matmul_batch_norm, common.layer_norm,
+    common.rms_norm_any, common.gelu, common.fast_gelu_any, common.quick_gelu, common.softmax, common.linear, attention,
+    EIGHT_BITS, common.linear, view_last, activation, residual, Pass("products side by side", _siblings),
+    ort_extended.skip_layer_norm, chain, before_rows,
 )  # fmt: skip
+
+
+def _narrow_products(run: Graph) -> str:
+    """What no measurement confirms of any release: products in 8 bits."""
+    found = any(o.type in PRODUCTS and all(map(narrow, o.present[:2])) for o in run.operators)
+    return "networks in 8 bits" if found else ""
+
+
+def _later_releases(run: Graph) -> str:
+    return " and ".join(filter(None, ("releases after 7", _narrow_products(run))))
+
 
 TODAY = Runtime(
     name="tensorrt",
@@ -330,10 +313,12 @@ TODAY = Runtime(
         run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=2.2e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
         replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed",
     ),
+    title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
+    refused=refused, unmeasured=_later_releases,
 )  # fmt: skip
 UNTIL_7 = replace(
     TODAY, place=lambda graph: _single_outside(_group_by_group(place(graph))),
-    describe="TensorRT until 7, an engine built for this card and these shapes",
+    describe="TensorRT until 7, an engine built for this card and these shapes", unmeasured=_narrow_products,
 )  # fmt: skip
 RUNTIME = replace(TODAY, versions={"7": UNTIL_7})

@@ -1,9 +1,9 @@
 """Eager PyTorch on CUDA: no fusion; views cost nothing until an operator needs contiguous memory.
 
-The rules recover the calls that exporters write as several nodes (a gelu by erf, a linear layer) or fold away (a batch
-norm), so they apply at every optimisation level. There is no rule for a gelu by tanh: models that use it
-(`gelu_new` of transformers) compute it in eight operators, and torch's own, `gelu(approximate="tanh")`, is exported as
-one node.
+The rules recover the calls that exporters write as several nodes (gelu, attention, a linear layer) or fold away (a
+batch norm), so they apply at every optimisation level: the answer is that of the module, whichever exporter and opset
+wrote the graph. A gelu by tanh that the model itself writes out (`gelu_new` of transformers) stays in its eight
+operators.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ EAGER = Runtime(
         run_s=10e-6, walk_s=4e-6, node_s=4e-6, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
         replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
     ),
+    title="PyTorch eager",
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
 )  # fmt: skip

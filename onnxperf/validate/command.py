@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnxperf.compare import comparison
-from onnxperf.compare import own_measurements as own
-from onnxperf.compare import show as compare
 from onnxperf.errors import LimitExceeded, UsageError
-from onnxperf.measure.show import telling
-from onnxperf.output import check_target, deliver
+from onnxperf.output import check_target, deliver, telling
+from onnxperf.scoring import one_model
+from onnxperf.scoring import own_measurements as own
+from onnxperf.scoring import show as own_show
 from onnxperf.tables import console
 from onnxperf.validate import show
 from onnxperf.validate.report import sources, validate
@@ -70,12 +69,14 @@ def one(model: str, gpu: str | None, json_to: str | None, limit: float | None, *
     if model.lower().endswith(".json"):
         if terms:
             raise UsageError(f"{model} has been measured already: {', '.join(terms)} would not change that")
-        found = comparison.recorded(model, gpu)
+        found = one_model.recorded(model, gpu)
     else:
         with telling() as tell:
-            found = comparison.here(model, gpu, tell, **terms)
+            found = one_model.here(model, gpu, tell, **terms)
     what = f"{found.measurement.subject.name}: the error"
-    deliver(json_to, found.to_json, lambda: compare.show(console(), found), lambda: keep(abs(found.error), limit, what))
+    deliver(
+        json_to, found.to_json, lambda: own_show.show(console(), found), lambda: keep(abs(found.error), limit, what)
+    )
 
 
 def keep(error: float | None, limit: float | None, what: str) -> None:

@@ -8,13 +8,13 @@ from zlib import crc32
 import numpy as np
 
 import gpu_specs
-from onnxperf.compare.score import OF_KERNELS, SCORED, Pairs, Scored
 from onnxperf.datasets import Table, kernels
 from onnxperf.fitting import Array
 from onnxperf.latency import Constants, estimate, shipped
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
 from onnxperf.lower import Kernel, Kernels
+from onnxperf.scoring.score import OF_KERNELS, SCORED, Pairs, Scored
 
 
 def classes() -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from zlib import crc32
 import numpy as np
 
 import gpu_specs
-from onnxperf.compare.score import SCORED, Pairs
 from onnxperf.datasets import Models
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
@@ -17,6 +16,7 @@ from onnxperf.errors import UsageError
 from onnxperf.latency import shipped
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
+from onnxperf.scoring.score import SCORED, Pairs
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
 

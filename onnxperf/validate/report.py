@@ -9,18 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxperf.compare.own_measurements import OwnMeasurements, own_measurements
-from onnxperf.compare.score import Order, Pairs, Score, order, score
 from onnxperf.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs, unused
 from onnxperf.datasets import kernels as known_kernels
 from onnxperf.datasets import models as model_files
 from onnxperf.datasets import read as kernel_tables
+from onnxperf.datasets import watts as drawn
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.measure.run import Progress
-from onnxperf.validate import kernels, models
+from onnxperf.output import Progress
+from onnxperf.scoring.own_measurements import OwnMeasurements, own_measurements
+from onnxperf.scoring.score import Order, Pairs, Score, order, score
+from onnxperf.validate import energy, kernels, models
 
 SHORT = f"no longer than {LEAST_S * 1e3:g} ms: these say more about the clock than about the card"
 UNKNOWN = "an operator that is not known here"
@@ -51,7 +52,7 @@ class Report:
 
         scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model), "models"
         (all of a dataset; where it scores some apart, these, without cards) or "source" (name: of models, and who
-        measured them); order: the fields of `Order`. Shares are
+        measured them), "watts" (name: of kernels); order: the fields of `Order`. Shares are
         fractions, not percent; null where a method states no range. measurements: `files` with the fields of `Row`;
         `devices` with those of `Score`, name being the device's; `rejected`, files that can't be used, and why; `mape`
         of all files, null where there are none.
@@ -105,6 +106,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     found += score("model", one_by_one)
     for by_card in (True, False):
         found += score("models", (p for of, p in together if (of.apart is None) == by_card), by_card=by_card)
+    found += score("watts", (p for rows in drawn(data or SAMPLE) for p in energy.pairs(rows)))
     found += score("source", by_source, by_card=False)
     ordered += order("models", (replace(p, name=of.reported) for of, p in together))
     tell("done", total, total)

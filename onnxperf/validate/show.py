@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 
 from onnxperf import datasets
-from onnxperf.compare import show as own
-from onnxperf.compare.score import LEFT_OUT, OF_KERNELS, ROOFLINE, SCORED, SHIPPED, SUM, WITHIN, Score
 from onnxperf.datasets import LEAST_S, Models
 from onnxperf.errors import printable
 from onnxperf.latency.constant_files import unmeasured
+from onnxperf.scoring import show as own
+from onnxperf.scoring.score import LEFT_OUT, OF_KERNELS, ROOFLINE, SCORED, SHIPPED, SUM, WITHIN, Score
 from onnxperf.tables import NOTHING, Sheet, put, put_notes
 from onnxperf.tables import markdown as in_markdown
 from onnxperf.validate import models
@@ -33,7 +33,7 @@ def show(out: Console, report: Report) -> None:
 def markdown(report: Report) -> str:
     """A page in Markdown: the command that prints it, the tables by operator class and of whole models, the notes."""
     command = f"onnxperf validate --markdown{'' if report.data == 'sample' else ' --data DIR'}"
-    short = (classes(report), *of_models(report), by_source(report), ordering(report))
+    short = (classes(report), *of_models(report), by_source(report), ordering(report), watts(report))
     tables = in_markdown((*own.files(report.measurements), *short), notes(report))
     return f"# How far predictions are from measurements\n\nPrinted by `{command}`.\n\n{tables}"
 
@@ -51,7 +51,7 @@ def sheets(report: Report) -> list[Sheet]:
         return first
     return [
         *first, classes(report), cards(report), *of_models(report), by_source(report), by_model(report),
-        ordering(report),
+        ordering(report), watts(report),
         Sheet("Rows that were not scored", ("rows of", "reason", "#rows"), tuple(
             (printable(table), printable(why), f"{n:,}") for table, why, n in report.dropped
         )),
@@ -125,11 +125,23 @@ def ordering(report: Report) -> Sheet:
     lines = []
     for name in dict.fromkeys(o.name for o in report.order):
         shares = [by.get((name, m)) for m in methods]
-        lines.append(
-            (name, f"{by[name, LEFT_OUT].count:,}", *(NOTHING if o is None else f"{o.right:.0%}" for o in shares))
-        )
-    heads = ("!operator or model", "#pairs", "#left out", *(heading(m) for m in methods[1:]))
+        first = by[name, LEFT_OUT]
+        right = (NOTHING if o is None else f"{o.right:.0%}" for o in shares)
+        lines.append((name, f"{first.count:,}", *right, f"{first.tau:.2f}"))
+    heads = ("!operator or model", "#pairs", "#left out", *(heading(m) for m in methods[1:]), "#tau, all pairs")
     return Sheet(f"Which of two cards is faster, of those less than {WITHIN:g} times apart", heads, tuple(lines))
+
+
+def watts(report: Report) -> Sheet:
+    """How far the power model is from what cards drew."""
+    by = {(s.name, s.gpu, s.method): s for s in report.scores if s.kind == "watts" and s.gpu}
+    lines = []
+    for (name, gpu, method), s in by.items():
+        if method == LEFT_OUT:
+            own = by[name, gpu, SHIPPED]
+            lines.append((name, gpu, f"{s.count:,}", f"{s.mape:.0%}", f"{s.bias:+.0%}", f"{own.mape:.0%}"))
+    heads = ("!watts of", "!card", "#rows", "#MAPE", "#bias", "#in-sample")
+    return Sheet("Watts while one kernel is repeated for long", heads, tuple(lines))
 
 
 def notes(report: Report) -> list[str]:
@@ -144,14 +156,14 @@ def notes(report: Report) -> list[str]:
         "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "
         "its die had a part in. The other columns are MAPEs: in-sample with the constants that ship; roofline: FLOPs "
         "at peak or bytes at the datasheet's bandwidth.",
-        f"in range: rows within the stated range, which should hold {report.interval:.0%}; range: the median of its "
-        "half.",
+        f"in range: rows inside their range, which should hold {report.interval:.0%}; range: half its median width.",
         f"Kernels count if they last over {LEAST_S * 1e3:g} ms; those replayed from a CUDA graph (tensor cores, but "
         "for DeepBench's) all do. What a benchmark's clock includes beside the kernel (its events, the launch between "
         f"them), by operator and card, is added to every method's answer{': ' * bool(clocks)}{clocks}.",
         "test: rows that the source kept back from its own fit; all of DeepBench; on tensor cores, shapes of one in "
         "five pairs (n, k) or kinds of heads, to which nothing is fitted: in-sample is there what other shapes tell. "
         "rest: the others. The sample holds a draw of the rows.",
+        "tau: Kendall's rank correlation of measured and predicted times, the card left out, over all pairs of cards.",
     ]
     names = {s.name for s in report.scores}
     if any(name.startswith("FP4") for name in names):

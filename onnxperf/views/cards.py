@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpu_specs import PIPES, Device
 from onnxperf.errors import printable
-from onnxperf.tables import tabulate
+from onnxperf.tables import number, tabulate
 
 ROOMY = 60  # characters of a line that has room for whole ids beside the figures
 #: What a Device carries that is no fact about the card with a source.
@@ -38,7 +38,7 @@ def facts(device: Device) -> dict[str, Any]:
 def quantity(name: str, value: Any) -> str:
     """A figure with the unit that its name stands for."""
     if name in PIPES:
-        return f"{value / 1e12:,.4g} {'TOPS' if 'int' in name else 'TFLOPS'}"
+        return f"{number(value / 1e12, 4)} {'TOPS' if 'int' in name else 'TFLOPS'}"
     if value is None:
         return "not published"
     if isinstance(value, bool):
@@ -64,10 +64,10 @@ def show_gpus(out: Console, devices: Iterable[Device]) -> None:
     rows = []
     for d in devices:
         half = d.dense_flops.get("tensor_fp16", d.dense_flops.get("fp16"))
-        rates = (f"{d.dense_flops['fp32'] / 1e12:.1f}", f"{half / 1e12:.4g}" if half else "")
+        rates = (f"{d.dense_flops['fp32'] / 1e12:.1f}", number(half / 1e12, 4) if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
         named = (d.id, d.name.removeprefix("NVIDIA "), str(d.sms), f"{d.boost_hz / 1e9:.2f} GHz")
-        rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:.0f}", *sizes, f"{d.tdp_W:.0f}"))
+        rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:,.0f}", *sizes, f"{d.tdp_W:.0f}"))
     out.print(tabulate(out, names, rows, spare=("L2", "boost", "W", "SMs", "name", "fp32 TF")))
 
 

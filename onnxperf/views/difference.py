@@ -8,11 +8,12 @@ from math import fsum
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.decide.diff import CAUSES, Change, Difference, total
+from onnxperf.decide.diff import ALIKE, CAUSES, Change, Difference, total
 from onnxperf.decide.two_models import signed
 from onnxperf.errors import printable
 from onnxperf.graph import Note
-from onnxperf.prediction import KernelPrediction, Prediction
+from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.prediction import Prediction
 from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.views.prediction import QUIET
 
@@ -49,6 +50,9 @@ def verdict(d: Difference) -> str:
     """The answer in a sentence."""
     if d.a.seconds == d.b.seconds:
         return f"A and B take the same time, {duration(d.a.seconds)}"
+    if abs(d.seconds) < ALIKE * d.a.seconds:
+        about = f"{duration(d.a.seconds)} and {duration(d.b.seconds)}"
+        return f"A and B take the same time, {about}: a difference under {ALIKE:.0%} is none"
     than = "slower" if d.seconds > 0 else "faster"
     return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxperf.errors import printable
-from onnxperf.explain.core import Explanation, Section, amount
+from onnxperf.explanation.core import Explanation, Section, amount
 from onnxperf.tables import duration, stacked, tabulate
 
 BAR = 20

@@ -1,4 +1,4 @@
-"""A prediction on a terminal: ten lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
+"""A prediction on a terminal: twelve lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
 
 Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
 """
@@ -6,114 +6,117 @@ Names come from model files and may hold anything: they are printed as plain tex
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from io import StringIO
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from onnxperf.decide.changes import changes, nothing, tries
 from onnxperf.errors import printable
 from onnxperf.graph import Note
-from onnxperf.prediction import Gap, KernelPrediction, Phase, Prediction
-from onnxperf.scenario import PLATFORMS, usual_host
-from onnxperf.tables import duration, listed, shortened, size, stacked, tabulate, two_columns
+from onnxperf.kernel_timeline import Gap, KernelPrediction, Phase, part_of
+from onnxperf.prediction import Prediction
+from onnxperf.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
+from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches
+from onnxperf.views.on_cpu import advice, waits
 
 BAR = 24
 GAPS = 10  # phases and gaps listed
 OPERATORS = 8  # types listed before the rest is summed up
 BRIEF_OPERATORS = 4  # the same on the short screen
-SEEN = 0.005  # shares below this one are left out
-ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
+MATTERS = 0.01  # of the time: notes about less are not counted
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 #: Notes that the short screen shows.
-URGENT = ("failed-fusion", "assumed-operator", "host-fallback", "assumed-trip-count", "gpu-alias")
+URGENT = (
+    "failed-fusion",
+    "unvalidated",
+    "body-not-counted",
+    "assumed-operator",
+    "host-fallback",
+    "assumed-trip-count",
+    "gpu-alias",
+)
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note
-DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
+NAMED = 6  # nodes of a note on the detailed screen
 
-Changes = Sequence[tuple[str, Prediction]]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", KernelPrediction, Phase)
 
 
-def show(out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = ()) -> None:
-    """Print a prediction: ten lines, or with `detail` everything that is known of it.
+def show(
+    out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = (),
+    depth: int | None = None,
+) -> None:  # fmt: skip
+    """Print a prediction: twelve lines, or with `detail` everything that is known of it.
 
-    `top` is how many different kernels to list: by default none, with `detail` every kernel by itself. `changes` are
-    the same run under other terms.
+    `top` is how many different kernels to list: by default none, with `detail` all. `changes` are
+    the same run under other terms; `depth` is that of the modules by which time is summed up, if it is.
     """
-    parts: list[RenderableType] = [_headline(p, detail=detail)]
+    parts: list[RenderableType] = [headline(p, changes, " - " if out.options.ascii_only else " · ")]
     if detail:
         parts += [_shares(out, p), two_columns(_facts(p)), _by_operator(out, p), _changes(out, p, changes)]
         if p.run.method.scheduled:
             parts += [_phases(out, p), _gaps(out, p)]
     else:
-        parts.append(two_columns(_brief(p, changes)))
-    parts.append(_kernels(out, [[k] for k in p.kernels] if detail and top is None else _alike(p.kernels)[: top or 0]))
+        parts.append(two_columns(_brief(p)))
+    if depth is not None:
+        parts.append(_by_module(out, p, depth))
+    parts.append(_kernels(out, _alike(p.kernels)[: None if detail and top is None else top or 0]))
     parts.append(_notes(p.warnings) if detail else _urgent(p.warnings))
+    parts.append(Text(printable(p.scope), style="dim"))
     out.print(stacked(parts), end="")
 
 
-def _headline(p: Prediction, *, detail: bool) -> Text:
-    """The model and the card, what was asked, how long that takes; first of all where it does not fit."""
-    s = p.scenario
-    text = Text()
-    text.append(printable(f"{s.model} on {p.device.name} ({s.gpu})") + "\n", style="bold")
-    for note in p.warnings:
-        if note.code == DOES_NOT_FIT:
-            text.append(f"DOES NOT FIT: {printable(note.message)}\n", style="bold red")
-    text.append(f"{_terms(p)}\n", style="dim")
-    text.append(f"\n{duration(p.seconds)}" if detail else duration(p.seconds), style="bold green")
-    text.append(f"  ({p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)})")
-    rate = p.throughput_per_second
-    text.append(f"   {rate:,.0f} samples/s" if rate >= 1000 else f"   {rate:.4g} samples/s")
-    if detail:
-        text.append(f"\n{p.scope}", style="dim")
-    return text
+def report(p: Prediction, *, detail: bool = False) -> str:
+    """What `show` prints, as text of WIDTH characters a line without colours."""
+    text = StringIO()
+    show(Console(file=text, width=WIDTH, highlight=False, color_system=None), p, detail=detail, changes=changes(p))
+    return text.getvalue()
 
 
-def _terms(p: Prediction) -> str:
-    """What was asked: the runtime, the precision, the batch, the method, and what else is not the default."""
-    s = p.scenario
-    runtime = s.runtime + (f" until {s.ort_version}" if s.ort_version else "")
-    fused = " after onnxruntime.transformers" if s.ort_transformers else ""
-    terms = (
-        f"{runtime}{fused}", f"{s.precision} precision", s.layout or "", f"batch {s.batch}", s.method,
-        f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
-        "CUDA graph" if s.cuda_graph else "",
-        f"{s.streams} streams" if s.streams > 1 else "",
-        f"with transfers{' of pageable memory' if s.pageable else ''}" if s.include_transfers else "",
-        f"{s.host} host" if s.host != usual_host(p.device) else "",
-        f"at most {s.power_limit_W:g} W" if s.power_limit_W else "",
-        f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
-    )  # fmt: skip
-    return ", ".join(filter(None, terms))
-
-
-def _brief(p: Prediction, changes: Changes) -> Iterator[tuple[str, str]]:
-    """What bounds the run, which operators take the time, the memory, the best change, and how many notes there are."""
-    if shares := _largest_shares(p):
+def _brief(p: Prediction) -> Iterator[tuple[str, str]]:
+    """What bounds the run, which operators take the time, the memory, and how many notes there are."""
+    if shares := largest_shares(p):
         yield "bound by", ", ".join(f"{name} {share:.0%}" for name, share in shares)
-        yield "", f"{shares[0][0]}: {_meanings(p)[shares[0][0]]}"
+        if shares[0][0] == "cpu":
+            yield "", advice(p)
     if p.kernels:
         yield "operators", _brief_operators(p)
     yield "memory", _memory(p)
-    if changes:
-        fastest = min(then.seconds for _, then in changes)
-        what, then = next((what, then) for what, then in changes if then.seconds <= ALIKE * fastest)
-        yield "faster", f"{p.seconds / then.seconds:.2f}x with {what}: {duration(then.seconds)}"
-    loud = sum(note.code not in QUIET for note in p.warnings)
-    near = f", and {quiet} on fusions that nearly applied" if (quiet := len(p.warnings) - loud) else ""
+    loud = _loud(p)
+    quiet = sum(note.code in QUIET for note in p.warnings)
+    near = f", and {quiet} on fusions that nearly applied" if quiet else ""
     yield "notes", f"{loud}{near}; --detail shows {'them and ' if p.warnings else ''}every kernel"
+
+
+def _loud(p: Prediction) -> int:
+    """How many notes are worth a look: not on fusions, nor about kernels that take less than MATTERS of the time."""
+    kernels_of: dict[str, list[int]] = {}  # by the node
+    for i, k in enumerate(p.kernels):
+        for node in k.nodes:
+            kernels_of.setdefault(node, []).append(i)
+
+    def matters(note: Note) -> bool:
+        concerned = {i for node in note.nodes for i in kernels_of.get(node, ())}
+        return not concerned or sum(p.kernels[i].seconds for i in concerned) >= MATTERS * p.seconds
+
+    return sum(note.code not in QUIET and matters(note) for note in p.warnings)
 
 
 def _brief_operators(p: Prediction) -> str:
     """The types of operators that take most of the time, and the time without any, as shares of the run."""
     ranked = [(_short(op), _seconds(kernels)) for op, kernels in _grouped(p.kernels, lambda k: k.op)]
+    on_cpu = [(f"{_short(op)} on the CPU", s) for op, s in waits(p).items()]
+    ranked += on_cpu
+    ranked.sort(key=lambda part: -part[1])
     rest = ranked[BRIEF_OPERATORS:]
     parts = [*ranked[:BRIEF_OPERATORS], (f"{len(rest)} other types", sum(s for _, s in rest))]
     if p.run.method.scheduled:
-        parts.append(("idle" if _launches(p) else "between operators", sum(gap.seconds for gap in p.gaps)))
+        idle = sum(gap.seconds for gap in p.gaps) - sum(s for _, s in on_cpu)
+        parts.append(("idle" if launches(p) else "between operators", idle))
     return ", ".join(f"{name} {s / p.seconds:.0%}" for name, s in parts if s / p.seconds >= SEEN)
 
 
@@ -140,27 +143,17 @@ def _seconds(items: Iterable[KernelPrediction | Phase]) -> float:
     return sum(x.seconds for x in items)
 
 
-def _launches(p: Prediction) -> bool:
-    """True on a card, where a host launches kernels; a processor computes them itself."""
-    return PLATFORMS[p.device.kind].launches
-
-
-def _largest_shares(p: Prediction) -> list[tuple[str, float]]:
-    """What bounds the run with its share of the time, the largest first."""
-    return sorted(((name, share) for name, share in p.bound_by.items() if share >= SEEN), key=lambda x: -x[1])
-
-
 def _shares(out: Console, p: Prediction) -> Table:
     full = "#" if out.options.ascii_only else "█"
     means = _meanings(p)
-    rows = [(n, f"{share:.0%}", full * max(1, round(share * BAR)), means[n]) for n, share in _largest_shares(p)]
+    rows = [(n, f"{share:.0%}", full * max(1, round(share * BAR)), means[n]) for n, share in largest_shares(p)]
     return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
 
 def _meanings(p: Prediction) -> dict[str, str]:
     """What it means that a run is bound by something, and what helps, on that kind of device."""
     replayed = {"launch": "starting kernels is the limit; larger batches help"} if p.scenario.cuda_graph else {}
-    return {**_MEANING, **(replayed if _launches(p) else _ON_A_CORE)}
+    return {**_MEANING, "cpu": advice(p), **(replayed if launches(p) else _ON_A_CORE)}
 
 
 _MEANING = {
@@ -188,20 +181,22 @@ def _memory(p: Prediction) -> str:
 def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
     m, w = p.memory, p.work
     added, path, least = map(duration, (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds))
-    yield "kernels", f"{len(p.kernels)}: {added} added up, {path} on the longest path, {least} at physical peak"
-    flops = f"{w['matrix_flops'] / 1e9:.4g} GFLOP in products, {w['vector_flops'] / 1e9:.3g} elsewhere"
+    yield "kernels", f"{len(p.kernels)}: {added} sum of kernels, {path} critical path, {least} speed-of-light bound"
+    products, others = number(w["matrix_flops"] / 1e9, 4), number(w["vector_flops"] / 1e9)
+    flops = f"{products} GFLOP in GEMM and convolution, {others} elsewhere"
     yield "work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written"
     yield "memory", _memory(p)
     home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
     context = " and CUDA's context" if m.context_bytes else ""
     beyond = f"its allocator's surplus{context} included"
     yield "", f"the process holds {size(m.reserved_bytes)}, {beyond}{home}"
-    if p.kernels and p.run.method.scheduled and _launches(p):
+    if p.kernels and p.run.method.scheduled and launches(p):
         yield "paced by", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
         yield "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)}; the longest {_gap(p.gaps[0])}"
-    if p.power_factor > 1.01:
-        yield "power", f"the card's limit slows every kernel by {p.power_factor - 1:.0%}"
+    if p.watts is not None and p.joules_per_sample is not None:
+        slowed = f"; the card's limit slows every kernel by {p.power_factor - 1:.0%}" if p.power_factor > 1.01 else ""
+        yield "power", f"{p.watts:.0f} W on average, {number(p.joules_per_sample)} J a sample{slowed}"
 
 
 def _pace(p: Prediction) -> str:
@@ -231,37 +226,46 @@ _WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "co
 
 def _phases(out: Console, p: Prediction) -> Table:
     """The phases of the run that take longest, with what sets their pace."""
-    names = ("phase from", "to", "#kernels", "#time", "#idle", "!pace set by")
+    names = ("~phase from", "~to", "#kernels", "#time", "#idle", "!pace set by")
     rows = []
     for s in sorted(p.phases, key=lambda s: -s.seconds)[:GAPS]:
-        first, last = (shortened(kernel) or "(start)" for kernel in (s.first, s.last))
+        first, last = (kernel or "(start)" for kernel in (s.first, s.last))
         rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.stalled_on))
     return tabulate(out, names, rows, spare=("idle",))
 
 
 def _gaps(out: Console, p: Prediction) -> Table:
     """The gaps that cost most."""
-    names = ("gap after", "before", "#time", "!waiting for")
-    rows = [
-        (shortened(g.before) or "(start)", shortened(g.after) or "(end)", duration(g.seconds), g.stalled_on)
-        for g in p.gaps[:GAPS]
-    ]
+    names = ("~gap after", "~before", "#time", "!waiting for")
+    rows = [(g.before or "(start)", g.after or "(end)", duration(g.seconds), g.stalled_on) for g in p.gaps[:GAPS]]
     return tabulate(out, names, rows)
 
 
 def _by_operator(out: Console, p: Prediction) -> Table:
     """A line for each type of operator."""
-
-    def line(name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
-        seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.bound_by)[0]
-        return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", mostly
-
     groups = _grouped(p.kernels, lambda k: k.op)
-    lines = [line(_short(op), kernels) for op, kernels in groups[:OPERATORS]]
+    lines = [_line(p, _short(op), kernels) for op, kernels in groups[:OPERATORS]]
     if rest := [k for _, kernels in groups[OPERATORS:] for k in kernels]:
-        lines.append(line("(others)", rest))
+        lines.append(_line(p, "(others)", rest))
+    for op, s in waits(p).items():
+        times = sum(o.op == op for o in p.cpu_operators)
+        lines.append((f"{_short(op)} on the CPU", str(times), duration(s), f"{s / p.seconds:.1%}", "cpu"))
     names = ("operator", "#kernels", "#time", "#share", "mostly bound by")
     return tabulate(out, names, lines, spare=("mostly bound by", "kernels"))
+
+
+def _by_module(out: Console, p: Prediction, depth: int) -> Table:
+    """A line for each module of this depth that nodes were exported from."""
+    groups = _grouped(p.kernels, lambda k: part_of(k.module, depth))
+    lines = [_line(p, module or "(no module)", kernels) for module, kernels in groups]
+    names = ("~module", "#kernels", "#time", "#share", "mostly bound by")
+    return tabulate(out, names, lines, spare=("mostly bound by", "kernels"))
+
+
+def _line(p: Prediction, name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
+    """What kernels have in common, how many they are, their time, its share, and what bounds most of it."""
+    seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.bound_by)[0]
+    return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", mostly
 
 
 def _short(op: str) -> str:
@@ -277,23 +281,30 @@ def _alike(kernels: Iterable[KernelPrediction]) -> list[list[KernelPrediction]]:
 
 def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
-    names = ("kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
+    names = ("~kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
     rows = []
     for k, *others in groups:
         times = k.repeat * (1 + len(others))
         each, low, high = (duration(s / k.repeat) for s in (k.seconds, k.low_seconds, k.high_seconds))
-        gflop = f"{k.flops / k.repeat / 1e9:.3g}" if k.flops else ""
+        gflop = number(k.flops / k.repeat / 1e9) if k.flops else ""
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
-        named = (shortened(k.name), _short(k.op), f"{times} x")
+        named = (k.name, _short(k.op), f"{times} x")
         rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 
 def _changes(out: Console, p: Prediction, changes: Changes) -> Table:
-    rows = [(what, duration(other.seconds), f"{p.seconds / other.seconds:.2f}x") for what, other in changes]
-    return tabulate(out, ("what would make it faster", "#time", "#faster"), rows)
+    rows = [(c.what, duration(c.seconds), gain(p, c)) for c in changes]
+    rows += [] if rows or not tries(p) else [(nothing(p), "", "")]
+    return tabulate(out, ("suggestions", "#time", "#faster"), rows)
 
 
 def _notes(notes: Iterable[Note]) -> Text:
-    """Every note with all nodes that it is about."""
-    return listed((note.code, note.message, ", ".join(map(printable, note.nodes))) for note in notes)
+    """Every note with the first nodes that it is about; the JSON has all."""
+    return listed((note.code, note.message, _first_names(note.nodes)) for note in notes)
+
+
+def _first_names(nodes: Sequence[str]) -> str:
+    more = len(nodes) - NAMED
+    shown = [printable(n) for n in (nodes if more <= 1 else nodes[:NAMED])]
+    return ", ".join(shown) + (f" and {more} more" if more > 1 else "")

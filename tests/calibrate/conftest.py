@@ -42,7 +42,7 @@ def times(d: Device, p: Prediction) -> tuple[OperatorTime, ...]:
 def measurement(case: Case, d: Device, noise: Callable[[int], np.ndarray]) -> Measurement:
     """A case as the device would measure it."""
     p, gpu = predicted(case.model, d, case.precision), d.kind == "gpu"
-    found = () if gpu else times(d, p)
+    found = () if gpu or not case.one_by_one else times(d, p)
     off = noise(max(len(found), 1))
     found = tuple(replace(o, median_s=o.median_s * f, least_s=o.least_s * f) for o, f in zip(found, off, strict=False))
     name = d.nvml_names[0] if d.nvml_names else d.name

@@ -16,7 +16,7 @@ from tests.calibrate.conftest import measured, predicted
 pytestmark = pytest.mark.slow  # fits to whole suites
 SAMPLES = Path(__file__).parents[2] / "samples"
 GPU = Corrections(compute=1.15, memory=1.1, launch=1.2, host=1.7)
-CPU = Corrections(compute=0.8, memory=1.4, host=1.6, operators=Rates((("Conv depthwise", 0.6), ("Softmax", 2.5))))
+CPU = Corrections(compute=1.1, memory=1.4, host=1.6, operators=Rates((("Conv depthwise", 0.6), ("Softmax", 2.5))))
 
 
 def error(device: Device, true: Device, sample: str) -> float:
@@ -34,9 +34,8 @@ def card(request: pytest.FixtureRequest) -> tuple[Device, Device, tuple[Measurem
 
 @pytest.fixture(scope="module")
 def true_cpu(nominal_cpu: Device) -> Device:
-    return replace(
-        nominal_cpu, boost_hz=3.4e9, bandwidth_Bps=16e9, dense_flops=Rates((("fp32", 32 * 3.4e9),)), corrections=CPU
-    )
+    rates = Rates((("fp32", 32 * 4.25e9), ("tensor_int8", 64 * 4.25e9)))
+    return replace(nominal_cpu, boost_hz=4.25e9, bandwidth_Bps=16e9, dense_flops=rates, corrections=CPU)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_a_processor_is_found(nominal_cpu: Device, true_cpu: Device, processor: 
     assert factors["Softmax"] / factors["LayerNormalization"] == pytest.approx(2.5, rel=0.15)
     assert factors["Conv depthwise"] / factors["Conv"] == pytest.approx(0.6, rel=0.15)
     for sample in ("resnet50", "bert-base", "mobilenetv2"):
-        assert error(found, true_cpu, sample) < min(0.07, error(nominal_cpu, true_cpu, sample))
+        assert error(found, true_cpu, sample) < min(0.03, error(nominal_cpu, true_cpu, sample))
 
 
 def test_a_processor_survives_wild_rows(nominal_cpu: Device, true_cpu: Device) -> None:

@@ -57,9 +57,23 @@ def test_what_is_assumed_says_so() -> None:
     told = device("it", "x86_64", described({"cpuinfo": INTEL, "l2": "1M"}, "x86_64"), 2**34)
     assert told.dense_flops["fp32"] == 64 * 2.0e9 and told.lanes == 32 and told.sms == 1
     assert math.isinf(told.tdp_W)
-    assert set(told.unverified) == {"sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32"}
+    assert set(told.unverified) == {"sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32", "tensor_int8"}
     silent = device("it", "x86_64", described({}, "x86_64"), 0)
     assert set(silent.unverified) >= {"boost_hz", "l2_bytes", "capacity_bytes"}
+
+
+@pytest.mark.parametrize(
+    "flags, machine, times",
+    [
+        ("flags : avx2 fma", "x86_64", 2), ("flags : avx2 fma avx_vnni", "x86_64", 4),
+        ("flags : avx512f avx512_vnni", "x86_64", 4), ("flags : avx512f avx512_vnni amx_int8", "x86_64", 32),
+        ("Features : asimd", "aarch64", 2), ("Features : asimd asimddp", "aarch64", 4),
+        ("Features : asimd asimddp i8mm", "aarch64", 8),
+    ],
+)  # fmt: skip
+def test_integers_have_a_rate_of_their_own(flags: str, machine: str, times: int) -> None:
+    found = device("it", machine, described({"cpuinfo": flags}, machine), 2**34)
+    assert found.dense_flops["tensor_int8"] == times * found.dense_flops["fp32"]
 
 
 def test_this_processor_is_named_as_measurements_name_it() -> None:

@@ -119,6 +119,29 @@ def test_inputs_by_name_and_type(run, here: Path) -> None:
         assert inputs["ids"].elem_type == TensorProto.INT64
 
 
+def test_dimensions_that_stay_open(run, here: Path) -> None:
+    arguments = ("export", "torch", "some_models:scaled", "--input", "x:1x40", "--input", "ids:4:int64")
+    opened = ("--dynamic", "x:0=rows", "--dynamic", "ids:0=n")
+    assert run(*arguments, *opened, "-o", "m.onnx")[:2] == (0, "")
+    assert run(*arguments, *opened, "-o", "w.onnx", "--weightless")[:2] == (0, "")
+    for name in ("m.onnx", "w.onnx"):
+        inputs = {i.name: i.type.tensor_type.shape.dim for i in onnx.load(name, load_external_data=False).graph.input}
+        assert {n: [d.dim_param or d.dim_value for d in s] for n, s in inputs.items()} == {
+            "x": ["rows", 40],
+            "ids": ["n"],
+        }
+        assert onnxperf.predict(name, gpu="l4", dims={"rows": 64, "n": 3}).scenario.inputs[0][1] == (64, 40)
+    for given, says in (
+        ("y:0=rows", "'y' is no input: give --input y:"),
+        ("x:2=rows", "'x' has axes 0 to 1"),
+        ("x=rows", "write INPUT:AXIS=NAME"),
+        ("x:1=width", "--dynamic x:1=width: the model only runs at size 40 there"),
+    ):
+        code, _, err = run(*arguments, "--dynamic", given, "-o", "n.onnx")
+        assert code in (2, 3) and says in err, err
+        assert not Path("n.onnx").exists()
+
+
 def test_the_weights_are_the_models_own(run, here: Path) -> None:
     import onnxruntime
     import torch
@@ -228,12 +251,45 @@ def test_a_keras_model_with_its_weights_and_without(run, keras_files: Path, tmp_
     assert [(op, s) for _, op, s in kernels(whole)] == [(op, s) for _, op, s in kernels(light)]
 
 
+def test_keras_models_with_functions_and_numbers_of_their_own(run, tmp_path: Path) -> None:
+    """A Normalization layer holds numbers that are no variables; a depthwise convolution may be a compiled function."""
+    import onnxruntime
+
+    warnings.simplefilter("ignore")  # TensorFlow's own; pytest restores the filters
+    keras = pytest.importorskip("keras")
+    parts = [keras.layers.Normalization(mean=[1.0, 2.0, 3.0], variance=[4.0, 5.0, 6.0]),
+             keras.layers.DepthwiseConv2D(3), keras.layers.Flatten(), keras.layers.LSTM(8)]  # fmt: skip
+    parts.insert(3, keras.layers.Reshape((6, 18)))
+    model = keras.Sequential([keras.Input((8, 8, 3)), *parts])
+    model.save(tmp_path / "m.keras")
+    assert run("export", "keras", str(tmp_path / "m.keras"), "-o", str(tmp_path / "m.onnx"))[0] == 0
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    (name,) = (i.name for i in session.get_inputs())
+    x = np.random.default_rng(0).standard_normal((1, 8, 8, 3)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {name: x})[0], model(x).numpy(), rtol=1e-4, atol=1e-5)
+    assert "LSTM" in {n.op_type for n in _light(tmp_path / "m.onnx").graph.node}
+
+
+def test_a_file_that_can_not_run_is_not_written(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxperf.export import from_torch
+
+    def unknown(model: Any, examples: Any, path: Path) -> None:
+        node = helper.make_node("StatefulPartitionedCall", ["x"], ["y"])
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+        onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y])), path)
+
+    monkeypatch.setattr(from_torch, "write", unknown)
+    code, out, err = run("export", "torch", "some_models:build", "--input", "2x64", "-o", "new.onnx")
+    assert (code, out) == (3, "") and "can't be run" in err and "StatefulPartitionedCall" in err
+    assert not Path("new.onnx").exists()
+
+
 @pytest.mark.parametrize("how", [(), ("--weightless",)], ids=["whole", "weightless"])
 def test_sizes_that_a_keras_model_leaves_open(run, keras_files: Path, tmp_path: Path, how: tuple[str, ...]) -> None:
     out = tmp_path / "m.onnx"
     arguments = ("export", "keras", str(keras_files / "sum.keras"), "-o", str(out), *how)
     for inputs, says in (
-        ((), "input 'a'"),
+        ((), "give --input a:1x128x8 --input b:1x128x8, say"),
         (("2x5x8",), "the model takes 2"),
         (("a:2x5x8", "c:2x5x8"), "'c'"),
         (("2x5x7", "2x5x7"), "does not run on"),

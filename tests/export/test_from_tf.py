@@ -10,7 +10,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +153,48 @@ def test_functions_that_are_compiled_are_opened() -> None:
     assert [n.op_type for n in proto(outer).graph.node] == ["MatMul", "Relu", "Add"]
 
 
-@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
-def test_recurrent_layers(layer: Any) -> None:
-    model = keras.Sequential([keras.Input((16, 32)), layer(64), layers.Dense(3)])
-    found = proto(model)
+LSTM = partial(layers.LSTM, 64)
+RECURRENT = {
+    "the last step": LSTM(),
+    "every step": LSTM(return_sequences=True),
+    "backwards": LSTM(go_backwards=True),
+    "without a bias": LSTM(use_bias=False),
+    "both directions": layers.Bidirectional(LSTM(return_sequences=True)),
+    "their sum": layers.Bidirectional(LSTM(), merge_mode="sum"),
+    "dropout": LSTM(dropout=0.2, recurrent_dropout=0.2),
+    "GRU": layers.GRU(64),
+    "GRU of both directions": layers.Bidirectional(layers.GRU(64)),
+    "GRU with one bias": layers.GRU(64, reset_after=False),
+}
+
+
+@pytest.mark.parametrize("case", RECURRENT)
+def test_recurrent_layers(case: str) -> None:
+    """As tf2onnx makes them with all weights and an open batch; what stays a loop runs as often as there are steps."""
+    layer = type(RECURRENT[case]).from_config(RECURRENT[case].get_config())
+    model = keras.Sequential([keras.Input((16, 32)), layer, layers.Dense(3)])
     distinct(model)
+    found = proto(model)
+    recurrent = "GRU" not in case and case != "dropout"
+    spec = tf.TensorSpec((None if recurrent else 1, 16, 32))
     whole = tf.function(lambda x: model(x, training=False))
-    written, _ = tf2onnx.convert.from_function(whole, input_signature=[tf.TensorSpec((1, 16, 32))], opset=18)
+    written, _ = tf2onnx.convert.from_function(whole, input_signature=[spec], opset=18)
+    written.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    assert ("LSTM" in {n.op_type for n in written.graph.node}) == recurrent
     assert kernels(found) == kernels(written)
+    assert repeats(found) == ({1} if recurrent else {1, 16})
     assert not any(t.raw_data for t in found.graph.initializer if np.prod(t.dims) > 4096)
+
+
+def repeats(model: onnx.ModelProto) -> set[int]:
+    return {op.repeat for op in onnxperf.predict(model, gpu="l4").run.run_graph.operators}
+
+
+def test_masked_steps_and_states_that_stay() -> None:
+    tokens = [keras.Input((16,)), layers.Embedding(1000, 32, mask_zero=True), layers.LSTM(64), layers.Dense(3)]
+    assert repeats(proto(keras.Sequential(tokens))) == {1, 16}
+    stateful = proto(keras.Sequential([keras.Input(batch_shape=(4, 16, 32)), layers.LSTM(64, stateful=True)]))
+    assert "LSTM" in {n.op_type for n in stateful.graph.node}
 
 
 def test_mixed_precision_computes_in_half() -> None:
@@ -260,16 +293,29 @@ def test_several_inputs_and_outputs() -> None:
 
 def test_a_subclassed_model_runs_for_inference() -> None:
     model = Branches()
-    with pytest.raises(UsageError, match="call it once"):
-        proto(model, X)
-    assert not model.built
-    model(X)
     with pytest.raises(UsageError, match="give example_inputs"):
         proto(model)
+    assert not model.built
     assert inputs(proto(model, X)) == {"x": [2, 8]}
     found = proto(model, {"x": X, "y": X}, open_batch=True)
     assert inputs(found) == {"x": ["batch", 8], "y": ["batch", 8]}
     assert [o.name for o in found.graph.output] == ["sum"]
+
+
+def test_an_unbuilt_model_is_built_for_its_examples() -> None:
+    def sequential() -> Any:
+        return keras.Sequential([layers.Dense(16), keras.Sequential([layers.ReLU(), layers.Dense(4)])])
+
+    for make in (Branches, sequential, lambda: layers.Dense(3)):
+        model, called = make(), make()
+        with pytest.raises(UsageError, match="give example_inputs"):
+            proto(model)
+        assert not model.built
+        found = proto(model, X)
+        called(X)
+        assert [w.shape for w in model.weights] == [w.shape for w in called.weights]
+        assert kernels(found) == kernels(proto(called, X))
+        assert model(np.zeros((5, 8), np.float32)).shape == called(np.zeros((5, 8), np.float32)).shape
 
 
 def test_functions() -> None:
@@ -334,8 +380,13 @@ def test_inputs_that_do_not_fit(examples: Any, says: str) -> None:
 
 def test_sizes_that_the_model_leaves_open() -> None:
     model = keras.Sequential([keras.Input((None, None, 3), name="image"), layers.Conv2D(4, 3)])
-    with pytest.raises(UsageError, match=r"'image' takes the shape \?x\?x\?x3: give example_inputs"):
+    with pytest.raises(UsageError, match=r"axis 1 of 'image', axis 2 of 'image'; give --shapes image:1x128x128x3, say"):
         proto(model)
+    with pytest.raises(UsageError, match=r"give shapes=\{\"image\": \[1, 128, 128, 3\]\}, say, or example_inputs$"):
+        onnxperf.predict(model, gpu="l4")
+    found = onnxperf.predict(model, gpu="l4", shapes={"image": [2, 9, 8, 3]})
+    assert found.scenario.inputs == (("image", (2, 9, 8, 3)),)
+    assert onnxperf.predict(model, gpu="l4", batch=4, shapes={"image": [4, 9, 8, 3]}).scenario.batch == 4
     assert inputs(proto(model, np.zeros((1, 9, 8, 3)))) == {"image": [1, 9, 8, 3]}
 
 

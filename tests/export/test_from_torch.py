@@ -17,6 +17,7 @@ import pytest
 import onnxperf
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import source
+from onnxperf.graph.module_path import SCOPES
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -176,7 +177,8 @@ def test_weights_are_nowhere_and_the_graph_bears_the_class_name() -> None:
     model = model_of(Net(), torch.ones(2, 3, 8, 8))
     assert model.graph.name == "Net"
     assert not model.functions
-    assert not any(n.metadata_props or n.doc_string for n in model.graph.node)
+    assert not any(n.doc_string for n in model.graph.node)
+    assert {entry.key for n in model.graph.node for entry in n.metadata_props} == {SCOPES}  # the modules around a node
     outside = {tuple(t.dims): t for t in model.graph.initializer if t.external_data}
     assert {(16, 3, 3, 3), (300,), (600,)} <= set(outside)
     assert not any(t.raw_data for t in outside.values())

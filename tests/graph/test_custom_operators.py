@@ -30,6 +30,14 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any], int]] = {
         {"channels_last": 1}, 1,
     ),
     "FusedMatMul": ("FusedMatMul", [array(2, 5, 4), array(2, 6, 5)], {"transA": 1, "transB": 1}, 1),
+    "FusedMatMul, rows before the batch": (
+        "FusedMatMul", [array(5, 3, 2, 4), array(4, 3, 2, 6)], {"transBatchA": 1, "transBatchB": 1}, 1,
+    ),
+    "FusedMatMul, A alone": ("FusedMatMul", [array(4, 3, 5), array(3, 6, 4)],
+                             {"transBatchA": 1, "transA": 1, "transB": 1}, 1),
+    "FusedMatMul, B alone": ("FusedMatMul", [array(3, 5, 4), array(6, 3, 4)], {"transBatchB": 1, "transB": 1}, 1),
+    "RMSNorm": ("ai.onnx::SimplifiedLayerNormalization", [array(2, 3, 4), array(4)], {}, 2),
+    "RMSNorm over two axes": ("ai.onnx::SimplifiedLayerNormalization", [array(2, 3, 4), array(3, 4)], {"axis": 1}, 1),
     "FusedGemm": ("FusedGemm", [array(5, 4), array(6, 5)], {"transA": 1, "transB": 1, "activation": "Relu"}, 1),
     "QGemm": ("QGemm", [array(4, 5, dtype=B), "s", "z", array(5, 6, dtype=B), "s", "z", None, "s", "z"], {}, 1),
     "QGemm to float": ("QGemm", [array(4, 5, dtype=B), "s", "z", array(6, 5, dtype=B), "s", "z"], {"transB": 1}, 1),
@@ -67,7 +75,8 @@ def model(type: str, given: list[Any], attrs: dict[str, Any], count: int) -> tup
     feeds = {f"x{i}": x for i, x in enumerate(given) if isinstance(x, np.ndarray)}
     names = [f"x{i}" if isinstance(x, np.ndarray) else x or "" for i, x in enumerate(given)]
     outputs = [f"y{i}" for i in range(count)]
-    node = helper.make_node(type, names, outputs, domain="com.microsoft", **attrs)
+    domain, _, name = type.rpartition("::")
+    node = helper.make_node(name, names, outputs, domain=domain or "com.microsoft", **attrs)
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
     ]
@@ -87,6 +96,16 @@ def test_shapes_are_those_that_onnx_runtime_makes(name: str) -> None:
     graph = load(proto)
     assert [(t.shape, t.dtype) for t in graph.outputs] == [(r.shape, str(r.dtype)) for r in results]
     assert not [n for n in graph.notes if n.code in ("assumed-shape", "unknown-operator")]
+
+
+@pytest.mark.parametrize(("scale", "made"), [("float", "float32"), ("float16", "float16")])
+def test_an_rms_norm_has_the_dtype_of_its_scale(scale: str, made: str) -> None:
+    """ONNX Runtime fuses Casts into it, so that its input may be wider than its output."""
+    proto = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 3, 8] x, {scale}[8] s) => ({scale}[n, 3, 8] y, float[n, 3, 1] f)
+        {{ y, f = SimplifiedLayerNormalization<axis = -1>(x, s) }}""")
+    ort.InferenceSession(proto.SerializeToString())  # which checks the types of the outputs
+    assert [(t.shape, t.dtype) for t in load(proto, batch=5).outputs] == [((5, 3, 8), made), ((5, 3, 1), "float32")]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +169,8 @@ g (float16[2, 1, 64] q, float16[2, 1, 32] k, float16[2, 1, 32] v, float16[2, 4, 
         (100, "past", 100, 60, 59, 1),
         (100, "past", 100, None, 99, 1),
         (100, "100", 100, 100, 99, 1),
-        (100, "101", 101, None, 100, 101),
-        (100, "now", 101, None, 100, 101),
+        (100, "101", 101, None, 100 + 101, 101),
+        (100, "now", 101, None, 100 + 101, 101),
     ],
 )
 @pytest.mark.parametrize("number", ["", "[1]"])
@@ -181,3 +200,17 @@ def test_attention_with_a_shared_buffer_keeps_its_length(present: str) -> None:
       <num_heads = 4, past_present_share_buffer = {int(shared)}> (x, w, , , before, , n) }}"""
     graph = load(onnx.parser.parse_model(text), dims={"past": 100})
     assert graph.outputs[1].shape == (2, 2, 4, 100 if shared else 101, 8)
+
+
+@pytest.mark.parametrize("type", ["GreedySearch", "BeamSearch", "Sampling"])
+def test_a_search_says_that_its_decoder_is_not_counted(type: str) -> None:
+    """One run of these is as many of the decoder as tokens are made; none of them is in the answer."""
+    decoder = "decoder = d (int32[n, m] ids) => (float[n, m] logits) { f = Cast <to = 1> (ids) logits = Relu(f) }"
+    text = f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+        g (int32[1, 8] ids) => (int32[1, 32] tokens) <int32 most = {{32}}> {{
+            tokens = com.microsoft.{type} <{decoder}> (ids, most)
+        }}"""
+    p = predict(onnx.parser.parse_model(text), gpu="l4")
+    [note] = [n for n in p.warnings if n.code == "body-not-counted"]
+    assert f"{type} holds graphs of 2 nodes, which are not counted" in note.message and note.nodes
+    assert "body-not-counted" in p.report()

@@ -13,7 +13,7 @@ import pytest
 
 import gpu_specs
 import onnxperf
-from onnxperf import explain, methods
+from onnxperf import explanation, methods
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
 from onnxperf.latency import constant_files, families, shipped
@@ -111,7 +111,7 @@ def test_a_family_is_one_file(add: Add) -> None:
     assert kernel.seconds == pytest.approx(passes * nbytes / t4.bandwidth_Bps + launch, rel=0.01)
     assert (kernel.bound_by, kernel.source) == ("memory", "analytic")
     assert kernel.flops == 10 * passes * 256 * 4096
-    e = explain.explain(run, "transform")
+    e = explanation.explain_kernel(run, "transform")
     assert e.seconds == kernel.seconds
     [found] = (s for s in e.sections if s.title == "interval")
     assert {"class": "unknown", "half-width": shipped().interval["unknown"]["new"]}.items() <= {
@@ -289,7 +289,7 @@ def test_a_method_is_one_file(add: Add) -> None:
     plain, run = transform("t4"), transform("t4", method="half-light")
     assert np.array_equal(run.estimates.seconds, 2 * plain.estimates.floor_s)
     assert summarise(run).seconds == pytest.approx(float(2 * plain.estimates.floor_s.sum()))
-    assert explain.explain(run, "add").seconds == summarise(run).kernels[1].seconds
+    assert explanation.explain_kernel(run, "add").seconds == summarise(run).kernels[1].seconds
 
 
 def test_a_method_never_has_the_ranges_of_another(add: Add) -> None:

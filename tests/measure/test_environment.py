@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -35,6 +36,27 @@ def test_the_processor_here() -> None:
     assert place.kind == "cpu" and place.name and place.threads == 1 and not place.driver
     free = environment.free_bytes()
     assert free is None or 0 < free <= (place.memory_bytes or free)
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        ((), ""),
+        (("onnxruntime-gpu",), ""),
+        (("onnxruntime", "onnxruntime-gpu"), "onnxruntime 1.0 and onnxruntime-gpu 1.0"),
+    ],
+)
+def test_several_distributions_of_one_module_are_told(
+    installed: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(environment, "version", version)
+    found = environment.overlapping()
+    assert found.startswith(says) and ("uninstall" in found) == bool(says)
 
 
 @pytest.mark.parametrize(

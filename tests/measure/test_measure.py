@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxperf.errors import EnvironmentFailure, ModelError, UsageError
+from onnxperf.measure import plan
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import check_hosted, prepare
@@ -127,7 +129,8 @@ def test_cuda_where_there_is_none() -> None:
     assert e.value.exit_code == 4
 
 
-def test_more_memory_than_there_is() -> None:
+def test_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "free_bytes", lambda: None)  # nothing tells: ONNX Runtime finds out
     model = small("(float[1,3000000] x) => (float[3000000,3000000] y) { t=Transpose<perm=[1,0]>(x) y=MatMul(t,x) }")
     with pytest.raises(EnvironmentFailure, match="out of memory"):
         measure(job(model))
@@ -138,8 +141,22 @@ def test_weights_that_do_not_fit_are_refused_before_anything_runs() -> None:
     for name, shape in (("w", (4, 1 << 40)), ("v", (1 << 40, 1))):
         t = model.graph.initializer.add(name=name, data_type=1, dims=shape, data_location=1)
         t.external_data.add(key="location", value="gone.bin")
-    with pytest.raises(EnvironmentFailure, match=r"its weights take 2.2e\+04 GB"):
+    with pytest.raises(EnvironmentFailure, match=r"GB of memory, 2.2e\+04 GB of it for weights"):
         measure(job(model))
+
+
+@pytest.mark.parametrize(("free", "fits"), [(12_000_000, True), (7_000_000, False)])
+def test_activations_count_as_well(free: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("(float[N,1000] x) => (float[N,1000] y) { r=Relu(x) y=Neg(r) }")
+    monkeypatch.setattr(plan, "free_bytes", lambda: free)
+    if fits:
+        assert prepare(job(model, batch=1000)).graph.batch == 1000
+        return
+    with pytest.raises(
+        OutOfMemory, match=r"at least 0.012 GB of memory, 0 GB of it for weights, and 0.007 GB are free"
+    ):
+        prepare(job(model, batch=1000))
+    assert prepare(job(model, batch=100)).graph.batch == 100
 
 
 def kill_with(number: int) -> Callable[..., None]:
@@ -181,6 +198,34 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
         measure(job(iterations=10**6), interrupt)
     assert e.value.measurement is not None and not e.value.measurement.complete
     assert e.value.measurement.device.samples
+
+
+@posix
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_waits_until_all_is_cleaned_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, rmtree = tmp_path / "own", shutil.rmtree
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+
+    def interrupted(folder: str, **terms: bool) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        rmtree(folder, **terms)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(job(iterations=1))
+    assert not list(own.iterdir())
+
+
+@posix
+def test_a_closed_stderr_leaves_a_measurement_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small("(float[4,4] x) => (float[4,4] y) { y=Relu(x) }").SerializeToString())
+    command = f"exec '{sys.executable}' -m onnxperf measure m.onnx --provider cpu --iterations 1 --json - 2>&-"
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert done.returncode == 0 and '"complete": true' in done.stdout
 
 
 @posix
@@ -239,7 +284,8 @@ def test_a_script_that_measures_when_it_is_imported_is_told_how_to_call_it(tmp_p
 
 
 @posix
-def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["SIGTERM", "SIGHUP"])
+def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path, ending: str) -> None:
     (tmp_path / "m.onnx").write_bytes(small("(float[64,64] x) => (float[64,64] y) { y=Relu(x) }").SerializeToString())
     own = tmp_path / "own"
     own.mkdir()
@@ -249,7 +295,7 @@ def test_an_end_sent_to_the_whole_group_leaves_nothing_behind(tmp_path: Path) ->
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not list(own.glob("onnxperf-*")):  # Python tries the folder out before
             time.sleep(0.05)
-        os.killpg(measuring.pid, signal.SIGTERM)
+        os.killpg(measuring.pid, getattr(signal, ending))
         assert measuring.wait(60) == 130
     assert not list(own.iterdir())
 

@@ -374,6 +374,11 @@ def packed_product(draw: Draw) -> Case:
     return Case([(*stack, m, k), (n, 1, k)], [(*stack, m, n)], attrs, program=lambda: of(*stack, m, k) @ of(k, n))
 
 
+def unpacked_weights(draw: Draw) -> Case:
+    k, n = draw(DIM), draw(DIM)
+    return Case([(n, 1, k), (n,)], [(n, k)])
+
+
 def distances(draw: Draw) -> Case:
     m, n, k = draw(DIM), draw(DIM), draw(DIM)
     attrs = {"metric": draw(st.sampled_from(["euclidean", "sqeuclidean"]))}
@@ -590,6 +595,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "BiasSoftmax": binary,
     **dict.fromkeys(REDUCE, reduced),
     **dict.fromkeys(("CumSum", "CumProd"), scalar_or_last),
+    "DequantizeBlocks": unpacked_weights,
     "TopK": top_k,
     **dict.fromkeys(("BatchNormalization", "LRN", MS + "GroupNorm", MS + "SkipGroupNorm"), channels),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), channels),

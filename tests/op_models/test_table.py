@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from op_models import IN_PLACE, NHWC, Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Tensor, work_of
+from op_models.experts import taken
 from op_models.pointwise import FLOPS
 
 MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
@@ -64,11 +65,11 @@ def attended(size: Attention, score: int, *, matrix: int = 0, vector: int = 0) -
 
 
 def experts(type: str, tokens: int, third: bool = False, packed: int = 1, **attrs: int) -> Row:
-    """Eight experts of 32 x 12 weights, two for each token: as many are read as have tokens."""
+    """Eight experts of 32 x 12 weights, two for each token: as many are read as have tokens, on average."""
     dtype, width, gap = ("uint8", 1, [None, None]) if type == "QMoE" else ("float32", 4, [None])
     sides = [(12, 32), (32, 12), *([(12, 32)] if third else [])]
     fc = [Tensor(f"fc{i}", dtype, (8, a, b // packed), "weight") for i, (a, b) in enumerate(sides)]
-    weights, busy = 32 * 12 * len(fc), min(8, 2 * tokens)
+    weights, busy = 32 * 12 * len(fc), {1: 2, 3: 5, 100: 8}[tokens]  # 8 (1 - 0.75^tokens)
     stored = busy * weights // packed * width
     return Row(
         MS + type, [(tokens, 32), (tokens, 8), *(t for w in fc for t in (w, *gap))], None,
@@ -317,7 +318,17 @@ TABLE = [
         *attended(Attention(2, 4, 4, 3, 10, 8, 8, True), 10), read=4 * (3 * 192 + 2 * 2 * 4 * 7 * 8),
         written=4 * (192 + 2 * 2 * 4 * 3 * 8), attrs={"num_heads": 4, "kv_num_heads": 4}),
     Row(MS + "GroupQueryAttention", [(2, 3, 32), (2, 3, 32), (2, 3, 32), PAST, PAST], [(2, 3, 32), GROWN, GROWN],
-        *attended(Attention(2, 4, 4, 3, 13, 8, 8, True), 10), attrs={"num_heads": 4, "kv_num_heads": 4}),
+        *attended(Attention(2, 4, 4, 3, 13, 8, 8, True), 10), read=4 * (3 * 192 + 2 * 640 + 2 * 832),
+        attrs={"num_heads": 4, "kv_num_heads": 4}),
+    Row("Attention", [(2, 4, 3, 8), (2, 4, 3, 8), (2, 4, 3, 8), None, PAST, PAST], [(2, 4, 3, 8), GROWN, GROWN],
+        *attended(Attention(2, 4, 4, 3, 13, 8, 8, False), 9), read=4 * (3 * 192 + 2 * 640 + 2 * 832)),
+    Row(MS + "SparseAttention",
+        [(2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 2, 64, 8), (2, 2, 64, 8), (1, 5), (1, 6), i64("n", (), 48), None,
+         (64, 4), (64, 4)],
+        [(2, 1, 32), (2, 2, 64, 8), (2, 2, 64, 8)],
+        *attended(Attention(2, 4, 2, 1, 32, 8, 8, True), 11, vector=3 * 2 * 6 * 8),
+        read=4 * (64 + 2 * 32 + 2 * 2 * 2 * 31 * 8 + 11 + 2 * 2 * 4) + 8, written=4 * (64 + 2 * 2 * 2 * 8),
+        attrs={"num_heads": 4, "kv_num_heads": 2, "sparse_block_size": 16, "do_rotary": 1}),
     Row(MS + "SparseAttention",
         [(2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 2, 64, 8), (2, 2, 64, 8), (1, 5), (1, 6), i64("n", (), 48)],
         [(2, 1, 32), (2, 2, 64, 8), (2, 2, 64, 8)], *attended(Attention(2, 4, 2, 1, 32, 8, 8, True), 11),
@@ -446,6 +457,9 @@ TABLE = [
     Row("ArgMin", [(2, 3, 4)], (1, 3, 4), Rows(12, 2), vector=24, version=13),
     Row(MS + "BiasSoftmax", [(2, 3, 4), (3, 4)], (2, 3, 4), Rows(2, 12, 2), vector=24 * 9 + 8, version=1),
     Row("CumSum", [(2, 3, 4), i64("axis", (), 1)], (2, 3, 4), Rows(8, 3), vector=24, version=14),
+    Row("CumSum", [(2, 3, 4), i64("axis", (), 1)], (2, 3, 4), Pointwise(24, steps=3), vector=8 * 6,
+        attrs={"serial": 1}),
+    Row("DequantizeBlocks", [u8("w", 16, 2, 16), (16, 2)], (16, 64), Pointwise(1024), vector=2048),
     Row("CumSum", [(2, 3, 4), i64("axis", (), -3)], (2, 3, 4), Rows(12, 2), vector=24, version=14),
     Row("CumSum", [(2, 3, 4), Tensor("axis", "int32", ())], (2, 3, 4), Rows(6, 4), vector=24, version=14),
     Row("TopK", [(2, 100), i64("k", (1,), 5)], (2, 5), Rows(2, 100, 3), vector=200 * 3, version=11),
@@ -478,6 +492,10 @@ TABLE = [
     Row("Identity", [(2, 3)], (2, 3), Move(6, 6)),
     Row("Reshape", [(2, 3), i64("shape", (1,), 6)], (6,), Move(6, 6)),
     Row("Transpose", [(2, 3, 4)], (4, 3, 2), Move(24, 1)),
+    Row("Transpose", [(64, 16)], (16, 64), Move(1024, 1, tile=16)),
+    Row("Transpose", [(2, 64, 8, 9)], (2, 8, 9, 64), Move(2 * 64 * 72, 1, tile=32), attrs={"perm": [0, 2, 3, 1]}),
+    Row("Transpose", [(2, 64, 1, 70)], (2, 1, 70, 64), Move(128 * 70, 1, tile=32), attrs={"perm": [0, 2, 3, 1]}),
+    Row("Transpose", [(2, 3, 4, 5)], (2, 4, 3, 5), Move(120, 5), attrs={"perm": [0, 2, 1, 3]}),
     Row("Transpose", [(2, 3, 4)], (3, 2, 4), Move(24, 4), attrs={"perm": [1, 0, 2]}),
     Row("Transpose", [(2, 3, 4, 5)], (3, 2, 4, 5), Move(120, 20), attrs={"perm": [1, 0, 2, 3]}),
     Row("Transpose", [(1, 3, 1, 5)], (3, 1, 1, 5), Move(15, 15), attrs={"perm": [1, 0, 2, 3]}),
@@ -620,3 +638,11 @@ def test_elementwise_functions_cost_1_or_as_special_functions_4() -> None:
     assert min(FLOPS.values()) == 1
     assert {FLOPS[t] for t in ("Abs", "And", "Less", "Floor", "Not", "Neg")} == {1}
     assert {FLOPS[t] for t in ("Exp", "Log", "Sin", "Tanh", "Reciprocal", "Acosh")} == {4}
+
+
+def test_more_tokens_take_no_fewer_experts() -> None:
+    """Of 64 experts, 8 for each token: 8, 15 (by two tokens one is taken twice), in the end all."""
+    found = [taken(64, 8, tokens) for tokens in range(1, 200)]
+    assert found[:2] == [8, 15] and found == sorted(found) and found[-1] == 64
+    assert all(n <= min(64, 8 * tokens) for tokens, n in enumerate(found, 1))
+    assert [taken(8, 2, 0), taken(0, 2, 5), taken(4, 9, 1)] == [0, 0, 4]

@@ -140,7 +140,7 @@ def test_what_a_library_runs_otherwise_is_marked(amp: Amp) -> None:
 def test_only_pytorch_has_autocast() -> None:
     model = SAMPLES / "mobilenetv2.onnx"
     for runtime in ("ort-cuda", "tensorrt", "ort-cpu"):
-        with pytest.raises(UsageError, match=f"{runtime} has no autocast: amp is PyTorch's; give --runtime"):
+        with pytest.raises(UsageError, match=f"{runtime} has no autocast: amp is PyTorch's; give runtime"):
             onnxperf.predict(model, gpu="t4", runtime=runtime, precision="amp")
 
 

@@ -152,12 +152,12 @@ def test_a_function_among_the_rules_is_left_out_and_told_by_its_name() -> None:
     assert after.notes == (Note("failed-fusion", f"bare did not apply: it failed with TypeError: {says}"),)
 
 
-@pytest.mark.parametrize("runtime", EVERY, ids=lambda r: r.describe)
+@pytest.mark.parametrize("runtime", [r for r in EVERY if r.name != "tensorrt"], ids=lambda r: r.describe)
 @pytest.mark.parametrize(
     "type", ["QLinearAdd", "QLinearConcat", "FastGelu", "QuickGelu", "FusedConv", "FusedMatMul", "Attention"]
 )
 def test_operators_of_other_domains_may_lack_what_they_need(make: Any, type: str, runtime: Runtime) -> None:
-    """onnx does not know them, so nothing has refused them before."""
+    """onnx does not know them, so nothing has refused them before, as TensorRT does."""
     for inputs in ("", "a", "a,a"):
         odd = f'b=com.microsoft.{type}<alpha="z">({inputs})'
         before = load(make(f"(float[4,4] x) => (float[4,4] y) {{a=Transpose(x) {odd} c=Relu(b) y=Mul(c,b)}}", {}))

@@ -53,10 +53,11 @@ MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
         "(float[1,3,8,8] x) => (float[1,4,10,10] y) {c=ConvTranspose(x,w) y=BatchNormalization(c,s,s,s,s)}",
         {"w": (3, 4, 3, 3), "s": (4,)}, "ConvTranspose",
     ),
-    "linear of a stack": (STACK + LINEAR, {"w": (4, 5), "b": (5,)}, "Gemm"),
-    "linear, bias first": (STACK + "{c=MatMul(x,w) y=Add(b,c)}", {"w": (4, 5), "b": (5,)}, "Gemm"),
+    # the Reshape back to a stack makes an output of the graph, so that it is a copy
+    "linear of a stack": (STACK + LINEAR, {"w": (4, 5), "b": (5,)}, "Gemm Reshape"),
+    "linear, bias first": (STACK + "{c=MatMul(x,w) y=Add(b,c)}", {"w": (4, 5), "b": (5,)}, "Gemm Reshape"),
     "bias made on the way": (
-        "(float[2,3,4] x, float[5] b) => (float[2,3,5] y) " + LINEAR, {"w": (4, 5)}, "Gemm",
+        "(float[2,3,4] x, float[5] b) => (float[2,3,5] y) " + LINEAR, {"w": (4, 5)}, "Gemm Reshape",
     ),
     "matrix as summand": ("(float[3,4] x, float[3,5] b) => (float[3,5] y) " + LINEAR, {"w": (4, 5)}, "Gemm"),
     "column as summand": (FLAT + LINEAR, {"w": (4, 5), "b": (3, 1)}, "Gemm"),
@@ -71,6 +72,7 @@ MATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
     "gelu, half at the end": (
         HIDDEN + "{a=Div(x,r) e=Erf(a) g=Add(o,e) p=Mul(g,x) y=Mul(h,p)}", G, "Gelu",
     ),
+    "bias and gelu of tanh": (HIDDEN + '{c=Add(x,b) y=Gelu<approximate="tanh">(c)}', {"b": (4,)}, "FastGelu"),
     "gelu with bias": (HIDDEN + "{u=Add(x,v)" + GELU[1:].replace("(x,", "(u,"), {**G, "v": (4,)}, "BiasGelu"),
     "gelu of tanh": (HIDDEN + TANH, T, "FastGelu"),
     "layer norm": (HIDDEN + LAYER, N, "LayerNormalization"),
@@ -164,9 +166,6 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "mean is an output": (
         TWO.replace("y)", "y, float[2,3,1] m)") + SKIP.replace(" y", " y,m"), {"s": (4,)}, "Add LayerNormalization",
         "used elsewhere",
-    ),
-    "gelu of tanh with bias": (
-        HIDDEN + '{c=Add(x,b) y=Gelu<approximate="tanh">(c)}', {"b": (4,)}, "Add Gelu", "",
     ),
     "bias of all axes": (HIDDEN + "{c=Add(x,b) y=Gelu(c)}", {"b": (2, 3, 4)}, "Add Gelu", "no summand is a bias"),
     "gelu by another constant": (HIDDEN + GELU, {**G, "r": 1.5}, "Div Erf Add Mul Mul", ""),
@@ -266,7 +265,7 @@ def test_what_nearly_matches_stays_and_says_why(run: Any, types: Any, name: str)
 
 
 #: Cases in which it asks for more or less than the mathematics.
-OWN = {"gelu of tanh with bias", "gelu of tanh", "layer norm of third powers", "mean is an output"}
+OWN = {"gelu of tanh", "layer norm of third powers", "mean is an output"}
 
 
 @pytest.mark.parametrize("level", ["basic", "extended"])

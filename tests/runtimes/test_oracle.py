@@ -45,6 +45,13 @@ def tiny() -> Iterator[tuple[str, str, dict[str, Any]]]:
         for number in (0.0, 1.0):
             yield f"{op} of {number}", X + f"{{r=Sigmoid(x) a={op} y=Relu(a)}}", {"c": number}
     yield "x + 0 of the input", X + "{a=Add(x,c) y=Relu(a)}", {"c": 0.0}
+    for rank in (1, 2, 3, 4):
+        text = X if rank < 4 else X.replace("[2,3,4] y", "[1,2,3,4] y")
+        yield (
+            f"x + 0 of rank {rank}",
+            text + "{r=Sigmoid(x) a=Add(r,c) y=Relu(a)}",
+            {"c": np.zeros((1,) * rank, np.float32)},
+        )
     yield "x + zeros", X + "{r=Sigmoid(x) a=Add(r,c) y=Relu(a)}", {"c": np.zeros(4, np.float32)}
     yield "x times 1, an output", X + "{r=Sigmoid(x) y=Mul(r,c)}", {"c": 1.0}
     for end in (3, 2**63 - 1):

@@ -12,6 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxperf import predict
+from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import precision
@@ -191,7 +193,10 @@ def test_fusion_leaves_products_and_nodes_as_they_are(path: Path, dtype: str) ->
     read = {t.name for o in run.operators for t in o.present if not t.stored}
     assert read <= made | {t.name for t in run.inputs}
     assert {t.name for t in run.outputs} <= made
-    assert {n for o in graph.operators for n in o.nodes} <= {n for o in run.operators for n in o.nodes}
+    nothing = {
+        n for o in graph.operators if o.type == "Add" for n in o.nodes if any(t.value == (0,) for t in o.present)
+    }
+    assert {n for o in graph.operators for n in o.nodes} - nothing <= {n for o in run.operators for n in o.nodes}
 
 
 def test_a_resnet_is_its_convolutions() -> None:
@@ -223,10 +228,115 @@ def quantised(between: str = "") -> onnx.ModelProto:
 def test_quantisation_disappears_into_kernels() -> None:
     run = run_graph(load(quantised()), TENSORRT)
     kernels: list[Operator] = [o for o in run.operators if o.place == "gpu"]
-    assert [o.type.rpartition("::")[2] for o in kernels] == ["QuantizeLinear", "FusedConv", "FusedConv"]
-    assert [o.present[0].dtype for o in kernels[1:]] == ["int8", "int8"]
-    assert [o.out.dtype for o in kernels] == ["int8", "int8", "float32"]
-    assert {work_of(o).pipe for o in kernels[1:]} == {"tensor_int8"}
+    assert [o.type.rpartition("::")[2] for o in kernels] == ["Cast", "FusedConv", "FusedConv", "Cast"]
+    assert [(o.present[0].dtype, o.out.dtype) for o in kernels] == [
+        ("float32", "int8"), ("int8", "int8"), ("int8", "float16"), ("float16", "float32"),
+    ]  # fmt: skip
+    assert {work_of(o).pipe for o in kernels[1:3]} == {"tensor_int8"}
+
+
+def residual(calibrated: bool) -> onnx.ModelProto:
+    """A residual block; with Q and DQ before the convolutions alone, or none, to be quantised with a precision."""
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
+    zero = helper.make_tensor("i", TensorProto.INT8, [], [0])
+    dtype = np.float32 if calibrated else np.int8
+    weights = [numpy_helper.from_array(np.ones((8, 8, 3, 3), dtype), n) for n in "wuv"]
+    nodes = []
+    for x, w, y in (("x", "w", "a"), ("ar", "u", "b"), ("br", "v", "c")):
+        if not calibrated:
+            nodes += [
+                helper.make_node("QuantizeLinear", [x, "s", "i"], [f"{x}q"]),
+                helper.make_node("DequantizeLinear", [f"{x}q", "s", "i"], [f"{x}d"]),
+                helper.make_node("DequantizeLinear", [w, "s", "i"], [f"{w}d"]),
+            ]
+        nodes.append(helper.make_node("Conv", [x, w] if calibrated else [f"{x}d", f"{w}d"], [y], pads=[1, 1, 1, 1]))
+        if y != "c":
+            nodes.append(helper.make_node("Relu", [y], [f"{y}r"]))
+    nodes += [
+        helper.make_node("Add", ["c", "ar"], ["sum"]),
+        helper.make_node("MaxPool", ["sum"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    io = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 8, 8]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4, 4]),
+    ]
+    stored = weights if calibrated else [scale, zero, *weights]
+    graph = helper.make_graph(nodes, "g", io[:1], io[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+
+
+def test_a_calibrated_network_keeps_its_residual_in_8_bits() -> None:
+    run = run_graph(precision(load(residual(calibrated=True)), "int8"), TENSORRT)
+    first, second, third = [o for o in run.operators if o.type == "com.microsoft::FusedConv"]
+    assert first.out.dtype == second.out.dtype == "int8"
+    assert [t.dtype for t in third.present] == ["int8"] * 3  # image, weights, residual
+    assert third.out.dtype == "float16"  # nothing behind it is quantised
+    assert not [o for o in run.operators if o.type == "QuantizeLinear"]
+
+
+def test_a_residual_that_a_file_leaves_unquantised_stays_in_half_precision() -> None:
+    run = run_graph(load(residual(calibrated=False)), TENSORRT)
+    first, second, third = [o for o in run.operators if o.type == "com.microsoft::FusedConv"]
+    assert (first.out.dtype, second.out.dtype) == ("float16", "int8")
+    assert [t.dtype for t in third.present] == ["int8", "int8", "float16"]
+    assert len([o for o in run.operators if o.type == "QuantizeLinear"]) == 1
+
+
+def test_a_quantised_linear_layer_has_its_bias(make: Callable[..., onnx.ModelProto]) -> None:
+    """Also where it stands beside others that read the same tensor, and Q and DQ lie before the bias."""
+    text = (
+        "(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)"
+        "{a=QuantizeLinear(x,s,i) b=DequantizeLinear(a,s,i) c=DequantizeLinear(wi,s,i) d=DequantizeLinear(ui,s,i)"
+        " e=MatMul(b,c) f=QuantizeLinear(e,s,i) g=DequantizeLinear(f,s,i) y=Add(g,k)"
+        " h=MatMul(b,d) j=QuantizeLinear(h,s,i) l=DequantizeLinear(j,s,i) z=Add(l,k)}"
+    )
+    model = make(text, {"k": (4,), "s": 0.1})
+    model.graph.initializer.append(helper.make_tensor("i", TensorProto.INT8, [], [0]))
+    model.graph.initializer.extend(numpy_helper.from_array(np.ones((4, 4), np.int8), n) for n in ("wi", "ui"))
+    run = run_graph(load(model), TENSORRT)
+    assert Counter(o.type for o in run.operators if o.place == "gpu") == {"Cast": 3, "Gemm": 1}
+
+
+@pytest.mark.parametrize("gpu", ["t4", "l4", "a100", "h100"])
+def test_8_bits_are_faster_than_half_precision(gpu: str) -> None:
+    """As every published pair of engines is: and at most twice, but where L2 comes to hold what it did not."""
+    half, narrow = (
+        predict(SAMPLES / "keras-resnet50.onnx", gpu=gpu, runtime="tensorrt", precision=p, batch=32)
+        for p in ("fp16", "int8")
+    )
+    assert 1.25 < half.seconds / narrow.seconds < 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(uint8[2,3] x, uint8[3,4] w) => (int32[2,4] y) {y=MatMulInteger(x,w)}", "MatMulInteger"),
+        ("(float[2,3] x) => (uint8[2,3] y, float s, uint8 z) {y,s,z=DynamicQuantizeLinear(x)}", "quant_format=QDQ"),
+        ("(float[2,3] x) => (float[2,3] y) {y=com.microsoft.FastGelu(x)}", "export the model anew"),
+        ("(float[2,3] x, float s, uint8 z) => (uint8[2,3] y) {y=QuantizeLinear(x,s,z)}", "unsigned"),
+        ("(float[1,2,4,4] x) => (float[1,2,3,3] y) {y=LpPool<kernel_shape=[2,2]>(x)}", "no such operator"),
+    ],
+)
+def test_what_its_importer_rejects_is_an_error(make: Callable[..., onnx.ModelProto], text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"TensorRT can't import this model: .*{says}"):
+        run_graph(load(make(text, {})), TENSORRT)
+
+
+def test_a_gelu_of_another_domain_is_taken_by_name(run: Callable[..., Graph]) -> None:
+    graph = run("(float[2,3] x) => (float[2,3] y) {y=com.microsoft.Gelu(x)}", runtime="tensorrt")
+    assert [o.type for o in graph.operators] == ["com.microsoft::Gelu"]
+
+
+@pytest.mark.parametrize(
+    ("version", "precision", "what"),
+    [(None, "fp16", "of releases after 7:"), (None, "int8", "releases after 7 and networks in 8 bits"),
+     ("7", "fp16", ""), ("7", "int8", "of networks in 8 bits")],
+)  # fmt: skip
+def test_what_no_row_confirms_is_said_and_has_a_wide_range(version: str | None, precision: str, what: str) -> None:
+    p = predict(residual(True), gpu="t4", runtime="tensorrt", ort_version=version, precision=precision)
+    found = [n.message for n in p.warnings if n.code == "unvalidated"]
+    assert bool(found) == bool(what) and all(what in message for message in found)
+    assert (p.high_seconds / p.seconds >= 2) == bool(what)
 
 
 def test_what_goes_along_with_rows_still_counts(run: Callable[..., Graph]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from onnx import parser
 from onnxperf.samples.measure_gpu import Run
 
+AMPLE = 10**6  # seconds: what a loaded machine takes has no part in the answers
 ROOT = Path(__file__).parents[2]
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
 tiny (float[batch,64] x, float[64,64] w) => (float[batch,64] y) {
@@ -25,7 +26,7 @@ tiny (float[batch,64] x, float[64,64] w) => (float[batch,64] y) {
 def script(*arguments: object) -> str:
     """What the script says; it ends with 0."""
     asked = [sys.executable, str(ROOT / "samples" / "measure_gpu.py"), *map(str, arguments)]
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -40,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_step_leaves_a_file_and_what_fails_is_listed(model: Path, tmp_path: Path) -> None:
     broken, out = tmp_path / "broken.onnx", tmp_path / "out"
     broken.write_bytes(b"no model")
-    script(model, broken, "--provider", "cpu", "--out", out, "--budget", 200, "--steps", "smoke", "graphs", "models")
+    script(model, broken, "--provider", "cpu", "--out", out, "--budget", AMPLE, "--steps", "smoke", "graphs", "models")
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in out.iterdir()}
     assert set(found) == {"smoke", "graphs", "measurements-fp32", "summary"}
     assert [f["what"] for f in found["summary"]["failed"]] == ["broken.onnx"]
@@ -54,7 +55,7 @@ def test_every_step_leaves_a_file_and_what_fails_is_listed(model: Path, tmp_path
     script("--unpack", out, "--out", tmp_path / "single")
     assert len([*(tmp_path / "single").glob("*.json")]) == 3
     asked = [sys.executable, "-m", "onnxperf", "validate", "--data", str(tmp_path / "single"), "--json", "-"]
-    scored = json.loads(subprocess.run(asked, capture_output=True, check=True, cwd=ROOT, timeout=300).stdout)
+    scored = json.loads(subprocess.run(asked, capture_output=True, check=True, cwd=ROOT).stdout)
     assert [f["model"] for f in scored["measurements"]["files"]] == ["tiny.onnx"] * 3
 
 
@@ -73,12 +74,13 @@ def test_without_time_everything_is_listed_as_not_done(model: Path, tmp_path: Pa
         (math.sqrt, 4, [("a", 2.0), ("b", 2.0)], None),
         (math.sqrt, -1, [], "ValueError: math domain error"),
         (os._exit, 3, [], "it ended the process"),
-        (time.sleep, 60, [], "it took too long"),
+        (time.sleep, 600, [], "it took too long"),
     ],
 )
 def test_a_task_that_fails_ends_or_hangs_leaves_the_others_to_be_done(
     what: Callable[..., Any], given: Any, found: list[Any], why: str | None, tmp_path: Path
 ) -> None:
-    run = Run(tmp_path, given, [], [], end=time.monotonic() + 100)
-    assert [*run.apart(what, {"a": (), "b": ()}, most_s=3.0 if what is time.sleep else 50.0)] == found
+    run = Run(tmp_path, given, [], [], end=math.inf)
+    most_s = 3.0 if what is time.sleep else AMPLE  # a task that hangs is ended however slow the machine is
+    assert [*run.apart(what, {"a": (), "b": ()}, most_s=most_s)] == found
     assert run.failed == ([{"what": task, "why": why} for task in "ab"] if why else [])

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from zlib import crc32
 
-from onnxperf.datasets.dataset import Dataset, File, Kernels
-from onnxperf.datasets.reading import Record, card, number, sizes, work_of
-from onnxperf.datasets.rigs import for_a_while, for_minutes, in_fewer_bits, in_turn
+import numpy as np
+
+from onnxperf.datasets.dataset import Dataset, File, Kernels, Watts
+from onnxperf.datasets.reading import Record, card, located, number, read, sizes, work_of
+from onnxperf.datasets.rigs import COPIES, for_a_while, for_minutes, in_fewer_bits, in_turn
 from onnxperf.datasets.table import GRAPH, Row
 from op_models import Tensor, Work
 
@@ -28,6 +31,8 @@ TYPES = {
 }  # fmt: skip
 WEIGHT_ONLY = {"int8_wo": 8, "int4_wo": 4}  # bits
 PHASES = {"context": "attention prefill", "generation": "attention decode", "encoder": "attention encoder"}
+POWER = "gemm_power.csv.gz"
+REPORTED = {"bfloat16": "BF16 GEMM", "fp8": "FP8 GEMM", "fp8_block": "FP8 GEMM, scaled by block", "nvfp4": "FP4 GEMM"}
 KEPT_BACK = 5  # one of so many pairs (n, k), or kinds of heads, is no fit's: it only scores
 
 Shape = tuple[str, Work | None, bool]  # the table, the work, and whether it is kept back
@@ -86,8 +91,22 @@ def _in_fewer_bits(type: str, reported: str, drawn: int) -> Kernels:
     return Kernels(f"gemm {type}", reported, f"tensor_{type}", timed=partial(in_fewer_bits, type), drawn=drawn)
 
 
+def watts(folder: Path) -> list[Watts]:
+    """The rows of sustained products, by type and card; empty where the file is not there."""
+    path, columns = located(folder / POWER), ("gpu", "dtype", "m", "n", "k", "power_w")
+    found: dict[tuple[str, str], list[tuple[Work, float]]] = {}
+    for r in read(path, columns) if path.is_file() else ():
+        gpu, work, drawn = card(CARDS.get(r["gpu"], r["gpu"])), product(r)[1], number(r, "power_w")
+        if gpu is not None and work is not None and drawn == drawn:
+            found.setdefault((REPORTED.get(r["dtype"], r["dtype"]), gpu), []).append((work, drawn))
+    return [
+        Watts(name, gpu, tuple(w for w, _ in rows), np.array([x for _, x in rows]), COPIES)
+        for (name, gpu), rows in found.items()
+    ]
+
+
 DATASET = Dataset(
-    "tensor_core", 30, GRAPH, draws_tests=False,
+    "tensor_core", 30, GRAPH, draws_tests=False, watts=watts,
     kernels=(
         Kernels("gemm bfloat16", "BF16 GEMM", "tensor_gemm", timed=in_turn, drawn=1200),
         Kernels("gemm bfloat16 sustained", "BF16 GEMM, sustained", "tensor_gemm", timed=for_minutes, drawn=400),
@@ -107,7 +126,7 @@ DATASET = Dataset(
     files=(
         _file("gemm.csv.gz", ("dtype", "m", "n", "k"), product),
         _file("gemm_vidur.csv.gz", ("dtype", "m", "n", "k"), product),
-        _file("gemm_power.csv.gz", ("dtype", "mode", "m", "n", "k"), product),
+        _file(POWER, ("dtype", "mode", "m", "n", "k"), product),
         _file("attention.csv.gz", ("phase", "dtype", "kv_dtype", "heads", "kv_heads", "head_dim", "batch", "seq"),
               attention),
     ),

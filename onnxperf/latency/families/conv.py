@@ -16,10 +16,12 @@ from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
-from onnxperf.latency.processor import joined, lanes, moving
+from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.tensor_cores import Product, tensor_cores
-from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
+from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
 from op_models import Conv, Work
+
+PACKED = 4  # channels of an image in one word of an 8-bit format
 
 
 def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -56,7 +58,7 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
     terms = {f: at([getattr(o, f) for o in options]) for f in KernelTerms._fields[:-1]}
     detail = {name: at([o.detail[name] for o in options]) for name in options[0].detail}
     if detail and len(options) > 1:
-        detail["runner-up seconds"] = runner_up(seconds)
+        detail[RUNNER_UP] = runner_up(seconds)
     return KernelTerms(**terms, detail=detail)
 
 
@@ -106,6 +108,7 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     if detail:
         detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
         detail["gather efficiency"] = np.broadcast_to(gather, seconds.shape)
+        detail[RUNNER_UP] = detail[RUNNER_UP] + seconds - bare.seconds
     return bare._replace(
         compute=compute, memory=bare.memory + transpose_s, latency=latency, launch=bare.launch + launch,
         seconds=seconds, workspace=bare.workspace + transposed * s.x_bytes,
@@ -127,12 +130,16 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
 
     The main loop reads the channels of each tap in steps of `step_bytes`: where that is 32 channels in FP16, a layer of
     1 to 16 channels takes as long as one of 32. Several narrow groups share a step, as one product that is mostly
-    zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4.
+    zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4. Assumed of 8-bit types in an engine: an
+    image's channels, up to 4, are packed in fours, so that a step reads several taps (TensorRT's format CHW4).
     """
     step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     channels = np.ceil(groups * s.cin / step) * step
-    return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, s.k / s.cin * channels)
+    k = s.k / s.cin * channels
+    packed = (works.width == 1) & (works["planned"] > 0) & (s.groups == 1) & (s.cin <= PACKED)
+    k = np.where(packed, np.ceil(s.k / s.cin * PACKED / step) * step, k)
+    return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, k)
 
 
 class CoreShape(NamedTuple):
@@ -151,8 +158,8 @@ class CoreShape(NamedTuple):
 def processor_conv(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     """Dense products, depthwise kernels, or grouped products with groups narrower than a vector register; then traffic.
 
-    Vector FLOPs of bias, sum and activation beyond two an output take another pass over the output. Dense and grouped
-    kernels hide the traffic of the core's own cache, depthwise kernels don't.
+    Vector FLOPs of bias, sum and activation beyond two an output take another pass over the output; integers are scaled
+    instead. Dense and grouped kernels hide the traffic of the core's own cache, depthwise kernels don't.
     """
     coef, clocks_per_s = cards.constants.processor, cards.sms * cards.hz
     groups, out, taps = (np.maximum(works[f], 1) for f in ("groups", "out", "taps"))
@@ -161,9 +168,11 @@ def processor_conv(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     depthwise, dense = (cin == 1) & (groups > 1), (groups == 1) | (cin >= coef["register"])
     narrow_s = 2 * s.out * groups * cout * cin * taps / (works.rate * coef["narrow"])
     grouped_s = np.where(depthwise, _core_depthwise_s(works, s, cards), narrow_s)
-    compute = np.where(dense, _core_dense_s(works, s, cards), grouped_s)
+    integers = on_integers(works)
+    dense_s = np.where(integers, _core_integers_s(works, s, cards), _core_dense_s(works, s, cards))
+    compute = np.where(dense, dense_s, grouped_s)
     beyond = np.maximum(works.vector - 2 * s.out * np.maximum(works["cout"], 1), 0)  # FLOPs
-    pass_s = beyond * coef["pass_clocks"] / clocks_per_s
+    pass_s = np.where(integers, scaling_s(works, cards), beyond * coef["pass_clocks"] / clocks_per_s)
     hidden = moving(works, cards, 0.0)
     shown = np.where(depthwise, moving(works, cards) - hidden, 0.0)
     return joined(works, cards, compute + pass_s, works.weights * fetch + hidden + shown)
@@ -181,6 +190,16 @@ def _core_dense_s(works: Works, s: CoreShape, cards: Cards) -> Array:
     registers = np.minimum(lanes(s.cout, cards) / coef["register"], coef["open"])
     efficiency = registers / (registers + coef["thin"]) * (coef["open"] + coef["thin"]) / coef["open"]
     return np.asarray(2 * s.out * s.groups * lanes(s.cout, cards) * k / works.rate / efficiency)
+
+
+def _core_integers_s(works: Works, s: CoreShape, cards: Cards) -> Array:
+    """Seconds of positions x channels-out x (k + `extra_k`) as one product, channels last, for which the channels of
+    each tap but a single one are first copied side by side, `tap_copy_clocks` each.
+    """
+    coef = cards.constants.processor
+    ops = 2 * s.out * s.groups * lanes(s.cout, cards) * (s.taps * s.cin + coef["extra_k"])
+    copies = np.where(s.taps > 1, s.out * s.groups * s.taps * coef["tap_copy_clocks"], 0.0)
+    return np.asarray(ops / works.rate + copies / (cards.sms * cards.hz))
 
 
 def _core_depthwise_s(works: Works, s: CoreShape, cards: Cards) -> Array:

@@ -17,7 +17,7 @@ from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
-from onnxperf.latency.processor import joined, lanes, moving
+from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.residuals import Residuals, scaled
 from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores, types_of
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
@@ -86,13 +86,15 @@ def few_rows(works: Works, p: Product, cards: Cards, dram_share: Array, tiled: K
 
 
 def processor_gemm(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
-    """2 batch m n (k + `extra_k`) FLOPs at peak, n padded to whole vector registers; then traffic.
+    """2 batch m n (k + `extra_k`) FLOPs at peak, n padded to whole vector registers; then traffic. Products of integers
+    scale their operands or sums as well.
 
     Reading the weights adds to the arithmetic, at `fetch` [n, g] seconds a byte: the rows of the left operand are few
     enough to stay in the core's own cache.
     """
     batch, m, n, k = _sizes(works)
     compute = 2 * batch * m * lanes(n, cards) * (k + cards.constants.processor["extra_k"]) / works.rate
+    compute = compute + np.where(on_integers(works), scaling_s(works, cards), 0.0)
     return joined(works, cards, compute, works.weights * fetch + moving(works, cards))
 
 

@@ -14,17 +14,18 @@ from op_models import Move
 
 def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """Data movement: one thread an element, which computes its index in the input unless the whole tensor is
-    contiguous.
+    contiguous, or turned by tiles, of which each thread takes several elements in a row.
 
-    A run is a stretch of elements that are contiguous in both tensors. Runs shorter than `short_run_bytes` make memory
-    fetch more bytes than are used, up to `most_waste` times as many; L1 and L2 save half of the excess.
+    A run is a stretch of elements that are contiguous in both tensors, or the side of a tile. On the side that is moved
+    in runs shorter than `short_run_bytes`, memory fetches more bytes than are used, up to `most_waste` times as many:
+    one element of the type for each that moves, at most half of all bytes; indices are read as they lie.
     """
     coef = cards.constants.pointwise
-    width = np.maximum(works.bytes / np.maximum(works["elements"], 1) / 2, 0.5)
-    run_bytes = np.maximum(works["run"] * width, width)
-    waste = np.clip(coef["short_run_bytes"] / run_bytes, 1, coef["most_waste"])
-    nbytes = works.bytes * (1 + waste) / 2
-    strided = works["run"] < works["elements"]
+    elements = np.maximum(works["elements"], 1)
+    width = np.clip(works.bytes / elements / 2, 0.5, np.maximum(works.width, 0.5))
+    waste = np.clip(coef["short_run_bytes"] / (np.maximum(works["run"], works["tile"]) * width), 1, coef["most_waste"])
+    nbytes = works.bytes + np.minimum(elements * width, works.bytes / 2) * (waste - 1)
+    strided = (works["run"] < works["elements"]) & (works["tile"] == 1)
     slots = coef["address_slots"] * strided * works["elements"]
     return elementwise(works, cards, nbytes, slots, np.where(strided, 1, coef["each"]), _one_by_one_s(works, cards))
 

@@ -14,10 +14,13 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`."""
+    """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. A thread that
+    loops waits `loop_clocks` for each of its steps.
+    """
     coef = cards.constants.pointwise
     slots = coef["address_slots"] * works["spread"] * works["elements"]
-    return elementwise(works, cards, works.bytes, slots, coef["each"])
+    loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
+    return elementwise(works, cards, works.bytes, slots, coef["each"], loop_s)
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxperf.explain.core import Step
-from onnxperf.explain.facts import KernelFacts, scalar
+from onnxperf.explanation.core import Step
+from onnxperf.explanation.facts import KernelFacts, scalar
 from onnxperf.latency import correction_name
 from op_models import Transfer
 

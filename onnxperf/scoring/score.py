@@ -129,6 +129,8 @@ WITHIN = 2.0  # times: which of two cards is faster is no question where one has
 class Order:
     """How often a method is right about which of two cards is faster: the share of `count` pairs of cards whose times,
     measured of the same work or run, differ by less than a factor of WITHIN. Where both come out the same: half.
+
+    tau: Kendall's rank correlation of measured and predicted times, over all pairs of cards however far apart.
     """
 
     kind: str
@@ -136,6 +138,7 @@ class Order:
     method: str
     count: int
     right: float
+    tau: float
 
 
 def order(kind: str, pairs: Iterable[Pairs]) -> list[Order]:
@@ -145,12 +148,14 @@ def order(kind: str, pairs: Iterable[Pairs]) -> list[Order]:
         alike.setdefault((p.name, p.method), []).append(p)
     found = []
     for (name, method), parts in alike.items():
-        right: list[float] = []
+        right, signs = list[float](), list[float]()
         for a, b in combinations(parts, 2):
             _, i, j = np.intersect1d(a.keys, b.keys, return_indices=True)
             measured, predicted = np.log(a.measured[i] / b.measured[j]), np.log(a.predicted[i] / b.predicted[j])
-            close = (np.abs(measured) < np.log(WITHIN)) & (measured != 0) & (a.gpu != b.gpu)
+            other = (measured != 0) & (a.gpu != b.gpu)
+            signs += np.sign(measured * predicted)[other].tolist()
+            close = other & (np.abs(measured) < np.log(WITHIN))
             right += (0.5 + 0.5 * np.sign(measured * predicted))[close].tolist()
         if right:
-            found.append(Order(kind, name, method, len(right), float(np.mean(right))))
+            found.append(Order(kind, name, method, len(right), float(np.mean(right)), float(np.mean(signs))))
     return found

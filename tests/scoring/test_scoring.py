@@ -16,15 +16,15 @@ from rich.console import Console
 import gpu_specs
 import onnxperf
 from onnxperf.calibrate.matching import joined
-from onnxperf.compare import comparison, show
-from onnxperf.compare.own_measurements import OwnMeasurements, Row
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
 from onnxperf.measure.environment import processor
 from onnxperf.measure.record import OperatorTime, Place, Subject
 from onnxperf.measure.series import Series
+from onnxperf.scoring import one_model, show
+from onnxperf.scoring.own_measurements import OwnMeasurements, Row
 from onnxperf.tables import put as put_tables
-from tests.compare.conftest import HOSTILE, L4, PROCESSOR, Run, made_up, put
+from tests.scoring.conftest import HOSTILE, L4, PROCESSOR, Run, made_up, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -35,7 +35,7 @@ def test_a_model_is_measured_and_predicted_for_this_processor(run: Run, small: P
     code, out, err = run(*asked, "--json", "-")
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert found["device"]["figures"] == comparison.NOMINAL and "not-calibrated" in {
+    assert found["device"]["figures"] == one_model.NOMINAL and "not-calibrated" in {
         w["code"] for w in found["warnings"]
     }
     assert (found["batch"], found["measured"]["runs"], found["runtime"]) == (4, 7, "ort-cpu")
@@ -68,7 +68,7 @@ def test_a_limit_that_is_no_share_is_refused(run: Run, text: str) -> None:
 
 
 def test_a_recorded_model_is_predicted_as_the_model_itself(small: Path) -> None:
-    c = comparison.compare(made_up(small, 1.1), gpu_specs.load("l4"), comparison.CATALOGUE)
+    c = one_model.compare(made_up(small, 1.1), gpu_specs.load("l4"), one_model.CATALOGUE)
     p = onnxperf.predict(small, gpu="l4", batch=8)
     assert (c.prediction.seconds, c.prediction.low_seconds) == (p.seconds, p.low_seconds)
     assert c.in_range is (p.low_seconds <= 1.1 * p.seconds <= p.high_seconds)
@@ -84,7 +84,7 @@ def test_what_the_runtime_spends_counts_to_the_operators_of_a_processor(small: P
     path = tmp_path / "cpu.toml"
     path.write_text(PROCESSOR.format("some CPU"), encoding="utf-8")
     device = gpu_specs.read(path)
-    c = comparison.compare(made_up(small, 1.0, Place("cpu", "", "some CPU", 0, 1), device), device, "cpu.toml")
+    c = one_model.compare(made_up(small, 1.0, Place("cpu", "", "some CPU", 0, 1), device), device, "cpu.toml")
     predicted = sum(r.predicted_s or 0.0 for r in c.rows)
     assert c.prediction.sum_seconds < predicted <= c.prediction.seconds * (1 + 1e-9)
 
@@ -100,12 +100,12 @@ def test_which_device_a_measurement_is_predicted_for(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(PROCESSOR.format("some CPU"), encoding="utf-8")
     files = [("mine.toml", gpu_specs.read(mine))]
-    assert comparison.device_of(L4) == (gpu_specs.load("l4"), comparison.CATALOGUE)
-    assert comparison.device_of(Place("cpu", "", "some CPU", 0, 1), files) == files[0][::-1]
-    assert comparison.device_of(processor())[1] == comparison.NOMINAL
+    assert one_model.device_of(L4) == (gpu_specs.load("l4"), one_model.CATALOGUE)
+    assert one_model.device_of(Place("cpu", "", "some CPU", 0, 1), files) == files[0][::-1]
+    assert one_model.device_of(processor())[1] == one_model.NOMINAL
     calibrated = [("l4-here.toml", replace(gpu_specs.load("l4"), id="l4-here"))]
-    assert comparison.device_of(L4, calibrated)[1] == "l4-here.toml"
-    assert comparison.device_of(replace(L4, id=""))[1] == comparison.CATALOGUE
+    assert one_model.device_of(L4, calibrated)[1] == "l4-here.toml"
+    assert one_model.device_of(replace(L4, id=""))[1] == one_model.CATALOGUE
     shutil.copy(Path(gpu_specs.__file__).parent / "cards" / "l4.toml", tmp_path / "l4.toml")
     path = str(tmp_path / "l4.toml")
     others = [
@@ -113,7 +113,7 @@ def test_which_device_a_measurement_is_predicted_for(tmp_path: Path) -> None:
     ]
     for place in (Place("cpu", "", "some CPU", 0, 1), *others):
         with pytest.raises(UsageError, match="onnxperf calibrate"):
-            comparison.device_of(place)
+            one_model.device_of(place)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def drawn(show: Callable[[Console], None]) -> str:
 
 
 def test_the_tables_look_as_they_did(small: Path) -> None:
-    c = comparison.compare(made_up(small, 1.0), gpu_specs.load("l4"), comparison.CATALOGUE)
+    c = one_model.compare(made_up(small, 1.0), gpu_specs.load("l4"), one_model.CATALOGUE)
     kernels = tuple(replace(k, seconds=1e-5 * (i + 1)) for i, k in enumerate(c.prediction.kernels))
     p = replace(c.prediction, seconds=1.2e-4, low_seconds=9e-5, high_seconds=1.5e-4, kernels=kernels)
     times = tuple(OperatorTime(k.name, k.op, "CUDA", 20, 1.5e-5, 1.4e-5) for k in kernels[:-1])
@@ -282,9 +282,9 @@ def test_the_tables_look_as_they_did(small: Path) -> None:
 def test_the_tables_of_files_look_as_they_did() -> None:
     rows = tuple(
         Row(f"{i}.json", HOSTILE, device, figures, "ort-cuda", "tf32", 8, 1e-3, 1e-3 * e, 8e-4, 1.2e-3, e - 1, e < 1.2)
-        for i, (device, figures, e) in enumerate((("NVIDIA L4", "catalogue", 1.1), ("my CPU", comparison.NOMINAL, 1.3)))
+        for i, (device, figures, e) in enumerate((("NVIDIA L4", "catalogue", 1.1), ("my CPU", one_model.NOMINAL, 1.3)))
     )
     t = OwnMeasurements(rows, (("x.json", f"it is {HOSTILE}"),))
     golden("validate-files.txt", drawn(lambda out: put_tables(out, show.files(t))))
-    assert any(comparison.NOMINAL in remark for remark in show.file_notes(t))
+    assert any(one_model.NOMINAL in remark for remark in show.file_notes(t))
     assert OwnMeasurements().error is None and show.file_notes(OwnMeasurements()) == []

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from onnxperf.errors import UsageError, printable
-from onnxperf.explain.core import Explanation
-from onnxperf.explain.facts import KernelFacts
-from onnxperf.explain.sections import sections
-from onnxperf.explain.trace import traced
-from onnxperf.explain.waterfall import waterfall
+from onnxperf.errors import UsageError, printable, speaking_of_arguments
+from onnxperf.explanation.core import Explanation, amount
+from onnxperf.explanation.facts import KernelFacts
+from onnxperf.explanation.sections import sections
+from onnxperf.explanation.trace import traced
+from onnxperf.explanation.waterfall import waterfall
 from onnxperf.graph import Graph
+from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import single
-from onnxperf.prediction import KernelPrediction, Prediction, summarise
+from onnxperf.lower import host_node
+from onnxperf.pipeline import Gpu, request_for, run_of
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
 from op_models import Operator, Tensor
 
@@ -34,7 +37,19 @@ def product_graph(sizes: Sequence[int]) -> Graph:
     return Graph(f"{PRODUCT} {'x'.join(map(str, sizes))}", (one,), inputs, (made,))
 
 
-def explain(run: Run, node: str = PRODUCT) -> Explanation:
+def explain(
+    model: Any, node: str, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
+) -> Explanation:
+    """Explain one kernel of a model: the one called `node`, or the one that does an ONNX node's work.
+
+    model, example_inputs, gpu and terms are those of `onnxperf.predict`. Raises what that raises, and UsageError where
+    there is no such kernel.
+    """
+    with speaking_of_arguments():
+        return explain_kernel(run_of(request_for(model, example_inputs, **terms), gpu), node)
+
+
+def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     """Explain the kernel called `node`, or the one that does an ONNX node's work, on the run's first device.
 
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
@@ -92,7 +107,8 @@ def _missing(name: str, run: Run) -> str:
     for o in (o for graph in (run.run_graph, run.graph) for o in graph.operators if name in (o.name, *o.nodes)):
         what = f"{shown} ({printable(o.type)})"
         if o.place == "host":
-            return f"{what} runs on the host under {runtime}: it has no kernel"
+            seconds = o.repeat * host_node(o).seconds(run.host_costs[0], run.cpu)
+            return f"{what} runs on the CPU under {runtime}, for {amount(seconds, 's')}: it has no kernel"
         if o.place == "free":
             return f"{what} is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
         return f"{what} has no kernel: {runtime} removes it, or makes it part of another node"

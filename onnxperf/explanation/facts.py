@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Device
+from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import KernelTerms, pipe_on
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.lower import Kernel
-from onnxperf.prediction import KernelPrediction
 from onnxperf.run import Run
 from op_models import Transfer
 

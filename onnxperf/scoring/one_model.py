@@ -18,7 +18,8 @@ from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
-from onnxperf.measure.run import Progress, measure
+from onnxperf.measure.run import measure
+from onnxperf.output import Progress
 from onnxperf.pipeline import find
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.runtimes import RUNTIMES

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import log
 
-from onnxperf.explain.core import Line, Section, amount
-from onnxperf.explain.facts import KernelFacts, scalar
-from onnxperf.explain.trace import origins
+from onnxperf.explanation.core import Line, Section, amount
+from onnxperf.explanation.facts import KernelFacts, scalar
+from onnxperf.explanation.trace import origins
 from onnxperf.latency import family_of
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
+from onnxperf.latency.terms import RUNNER_UP
 from onnxperf.scenario import PLATFORMS
 from op_models import Transfer
 
@@ -21,7 +22,7 @@ FORMULAS = {
     "blocks": "{stack} x ceil({m} / {tile rows}) x ceil({n} / {tile columns}) x {splits}",
     "waves": "{blocks} / {SMs}",
     "counted waves": "{waves}; a partial last wave counts as part of a full one",
-    "runner-up seconds": "the second fastest tile, split or algorithm, before the power limit",
+    RUNNER_UP: "the second fastest tile, split or algorithm, slowed by the power limit as the kernel is",
 }
 FACTORS = ("stack", "m", "n", "k")
 TERMS = {
@@ -113,6 +114,7 @@ def choice(x: KernelFacts) -> Iterator[Line]:
         if name in FACTORS or name.endswith("efficiency"):  # those are the waterfall's steps
             continue
         formula = filled(FORMULAS.get(name, ""), detail)
+        value *= x.seconds / scalar(x.terms.seconds) if name == RUNNER_UP else 1.0
         if (moved := detail.get(f"{name.removesuffix('seconds')}bytes")) and value and name.endswith("seconds"):
             formula = f"{amount(moved, 'B')} at {amount(moved / value, 'B/s')}"
         yield Line(name, formula, value, unit(name), where)

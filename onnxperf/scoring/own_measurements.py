@@ -11,11 +11,11 @@ import numpy as np
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.compare.comparison import Comparison, compare, device_of
-from onnxperf.compare.score import SHIPPED, Pairs, Score, score
 from onnxperf.errors import Error, UsageError
 from onnxperf.measure.files import read
-from onnxperf.measure.run import Progress
+from onnxperf.output import Progress
+from onnxperf.scoring.one_model import Comparison, compare, device_of
+from onnxperf.scoring.score import SHIPPED, Pairs, Score, score
 
 NAME = "your measurements"
 

@@ -1,0 +1,118 @@
+"""Commands that choose: which card, which batch, how many of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onnxperf.cli.arguments import DURATION, debug, of_cards, of_one, read_option
+from onnxperf.errors import UsageError
+from onnxperf.output import check_target, deliver
+
+if TYPE_CHECKING:
+    from onnxperf.pipeline import Gpu, Request
+
+BY = ("latency", "throughput", "cost", "energy")  # written out so that --help imports nothing
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@of_cards
+@click.option("--by", type=click.Choice(BY), default="latency", show_default=True, help="What cards are ranked by.")
+@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Take no batch that is slower.")
+@debug
+def compare(
+    model: str, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
+    prices: dict[str, float], json_to: str | None, by: str, limit_s: float | None, **terms: Any,
+) -> None:  # fmt: skip
+    """Predict MODEL on several cards, and rank them.
+
+    Latency and memory are of the batch that is asked for, the rest of the batch with the most samples a second. Cards
+    whose intervals overlap tie.
+
+    \b
+    Examples:
+      onnxperf compare resnet50.onnx --gpu t4,l4,a10g,a100,h100
+      onnxperf compare bert.onnx --all --gpu-memory 24GB --by cost --max-latency 20ms --dim sequence=128
+    """
+    from onnxperf.decide.choices import priced, selected
+    from onnxperf.decide.compare import compared
+    from onnxperf.output import telling
+    from onnxperf.tables import console
+    from onnxperf.views.choices import show_comparison
+
+    cards, known = selected(gpu, every, capacity_bytes, generation), priced(prices)
+    with telling() as tell:
+        found = compared(_request(model, json_to, gpu, **terms), cards, by, limit_s, known, tell)
+    deliver(json_to, found.to_json, lambda: show_comparison(console(), found))
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option("--latency-ms", type=float, required=True, metavar="MS", help="The mean latency of a request to keep.")
+@click.option("--qps", type=float, required=True, metavar="N", help="Requests of one sample a second.")
+@of_cards
+@debug
+def recommend(
+    model: str, latency_ms: float, qps: float, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None,
+    generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
+) -> None:  # fmt: skip
+    """Find the cheapest card, batch and number of replicas that serve MODEL; without --gpu of all cards with a price.
+
+    \b
+    Examples:
+      onnxperf recommend resnet50.onnx --latency-ms 10 --qps 500
+      onnxperf recommend bert.onnx --latency-ms 20 --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
+    """
+    from onnxperf.decide.choices import priced, selected
+    from onnxperf.decide.recommend import recommended
+    from onnxperf.output import telling
+    from onnxperf.pipeline import limits_of
+    from onnxperf.tables import console
+    from onnxperf.views.choices import show_recommendation
+
+    known = priced(prices)
+    named = gpu or (() if every else tuple(known))
+    cards = selected(named, every, capacity_bytes, generation)
+    limit = limits_of(latency_ms, None).seconds or 0.0
+    with telling() as tell:
+        found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
+    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found))
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@of_one
+@click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
+@debug
+def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
+    """Predict what each change would bring to MODEL on a card: another precision, runtime or batch, a CUDA graph, fewer
+    operators on the CPU, fusions that nearly matched, padded dimensions, one part less.
+
+    \b
+    Examples:
+      onnxperf whatif resnet50.onnx --gpu t4
+      onnxperf whatif bert.onnx --gpu l4 --dim sequence=128 --precision fp16
+    """
+    from dataclasses import replace
+
+    from onnxperf.decide.what_if import what_if
+    from onnxperf.pipeline import run_of
+    from onnxperf.prediction import summarise
+    from onnxperf.tables import console
+    from onnxperf.views.choices import show_what_ifs
+
+    request = _request(model, json_to, (gpu,), **terms)
+    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(replace(request, batch=n), gpu)))
+    deliver(json_to, found.to_json, lambda: show_what_ifs(console(), found))
+
+
+def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any) -> Request:
+    """What SCENARIO's options ask for of a model."""
+    from onnxperf.pipeline import request_for
+
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    check_target(json_to, model, *(card for card in gpu if isinstance(card, str)))
+    return request_for(model, **terms)

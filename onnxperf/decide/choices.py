@@ -1,0 +1,198 @@
+"""A model on several cards at several batches: what a choice of cards is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gpu_specs
+from gpu_specs import Device, Price
+from onnxperf.errors import Error, ModelError, UsageError
+from onnxperf.graph import Graph, opened
+from onnxperf.output import Progress
+from onnxperf.pipeline import Gpu, Request, find, runs
+from onnxperf.prediction import Prediction, summarise
+from onnxperf.tables import duration, size
+
+MOST_BATCH = 1024  # the largest batch that is tried
+GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One batch on a card: seconds of a run with their range, what the process holds of the memory, the card's watts.
+
+    watts: None for a processor.
+    """
+
+    batch: int
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    process_bytes: int
+    fits: bool
+    watts: float | None
+
+    @property
+    def throughput_per_second(self) -> float:
+        """Samples."""
+        return self.batch / self.seconds
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """What the card spends on a sample; None for a processor."""
+        return None if self.watts is None else self.watts * self.seconds / self.batch
+
+    def usd_per_million(self, price: Price) -> float:
+        """US dollars for a million samples, one run after the other."""
+        return 1e6 * price.usd_per_hour / 3600 / self.throughput_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card with the batches that were tried on it, ascending; `asked` is the batch that the request has.
+
+    why: why nothing could be predicted; `asked` is None then.
+    """
+
+    device: Device
+    asked: Choice | None
+    tried: tuple[Choice, ...] = ()
+    why: str = ""
+
+    def best(self, limit_s: float | None = None) -> Choice | None:
+        """The batch with the most samples a second among those that fit and take no longer than the limit.
+
+        Of batches within GAIN of it the smallest; None where not one is left.
+        """
+        able = [c for c in self.tried if c.fits and (limit_s is None or c.seconds <= limit_s)]
+        most = max((c.throughput_per_second for c in able), default=0.0)
+        return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
+
+    def lacks(self, limit_s: float | None = None) -> str:
+        """Why there is no best batch: what the smallest one that was tried takes too much of."""
+        if not self.tried:
+            return self.why
+        least = self.tried[0]
+        if not least.fits:
+            held = f"{size(least.process_bytes)} of {size(self.device.capacity_bytes)}"
+            return f"does not fit at batch {least.batch}: {held}"
+        over = f", over {duration(limit_s)}" if limit_s is not None else ""
+        return f"takes {duration(least.seconds)} at batch {least.batch}{over}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Every card, in the order that they were asked for; `fixed`: why the batch can't be changed, "" where it can."""
+
+    model: str
+    terms: Mapping[str, Any]
+    cards: tuple[Card, ...]
+    fixed: str = ""
+
+
+def choices(
+    request: Request, gpus: Sequence[Gpu], limit_s: float | None = None, tell: Progress | None = None
+) -> Choices:
+    """Predict a model on these cards, at the request's batch and at batches 1, 2, 4, ... up to MOST_BATCH.
+
+    On a card, batches end where the memory does, where a run takes longer than `limit_s`, or where twice the batch
+    gains less than GAIN. A card that can't run the model says why. Raises UsageError for a card that nobody knows, and
+    ModelError and UsageError where the model can't be predicted on any.
+    """
+    devices = [find(gpu)[0] for gpu in gpus]
+    r = replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
+    first = _on_each(r, devices)
+    errors = [e for e in first if isinstance(e, Error)]
+    if len(errors) == len(devices):
+        raise errors[0]
+    asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
+    one = next(iter(asked.values()))
+    tried = {j: {p.scenario.batch: _choice(p)} for j, p in asked.items()}
+    fixed, batch, active = "", 1, list(asked)
+    while batch <= MOST_BATCH and active and not fixed:
+        if tell:
+            tell(f"batch {batch}", batch.bit_length(), MOST_BATCH.bit_length())
+        missing = [j for j in active if batch not in tried[j]]
+        try:
+            found = runs(replace(r, batch=batch), [devices[j] for j in missing]) if missing else []
+            for j, (run, column) in zip(missing, found, strict=True):
+                tried[j][batch] = _choice(summarise(run, column))
+        except (UsageError, ModelError) as e:
+            fixed = str(e)
+            break
+        active = [j for j in active if _goes_on(tried[j], batch, limit_s)]
+        batch *= 2
+    terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
+    cards = (
+        Card(d, _choice(p), tuple(c for _, c in sorted(tried[j].items())))
+        if not isinstance(p, Error)
+        else Card(d, None, why=str(p))
+        for j, (d, p) in enumerate(zip(devices, first, strict=True))
+    )
+    return Choices(one.scenario.model, terms, tuple(cards), fixed)
+
+
+def selected(
+    gpus: Iterable[str] = (), every: bool = False, capacity_bytes: float | None = None, generation: str | None = None
+) -> list[Gpu]:
+    """The cards that are named, or those that ship: all, those with that much memory, of that architecture.
+
+    Raises UsageError where there is none.
+    """
+    named = list(gpus)
+    if not named and not every and capacity_bytes is None and generation is None:
+        raise UsageError("name the cards: --gpu l4,t4, --all, --gpu-memory 24GB or --generation ada")
+    devices = [find(gpu)[0] for gpu in named or gpu_specs.ids()]
+    known = sorted({d.architecture for d in devices})
+    if generation is not None:
+        devices = [d for d in devices if d.architecture.casefold() == generation.casefold()]
+        if not devices:
+            raise UsageError(f"--generation {generation} is that of none of these cards: they are {', '.join(known)}")
+    if capacity_bytes is not None:
+        devices = [d for d in devices if d.capacity_bytes >= capacity_bytes]
+        if not devices:
+            raise UsageError(f"--gpu-memory {size(capacity_bytes)}: none of these cards has as much")
+    return list(dict.fromkeys(devices))
+
+
+def priced(given: Mapping[str, float] | None = None) -> dict[str, Price]:
+    """Prices by the card's id: those that ship, and those that are given by a name of a card, in US dollars an hour.
+
+    Raises UsageError for a card that nobody knows, and a price that is no positive number.
+    """
+    found = gpu_specs.prices()
+    for name, usd in (given or {}).items():
+        if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
+            raise UsageError(f"the price of {name} must be a positive number of US dollars an hour, not {usd!r}")
+        found = {**found, find(name)[0].id: Price(float(usd), "as given")}
+    return found
+
+
+def _on_each(r: Request, devices: Sequence[Device]) -> list[Prediction | Error]:
+    """The prediction for each card, or why there is none; cards share their runs where all can be predicted."""
+    try:
+        return [summarise(run, j) for run, j in runs(r, devices)]
+    except Error:
+        return [_alone(r, d) for d in devices]
+
+
+def _alone(r: Request, device: Device) -> Prediction | Error:
+    try:
+        ((run, j),) = runs(r, [device])
+        return summarise(run, j)
+    except Error as e:
+        return e
+
+
+def _choice(p: Prediction) -> Choice:
+    m = p.memory
+    return Choice(p.scenario.batch, p.seconds, p.low_seconds, p.high_seconds, m.reserved_bytes, m.fits, p.watts)
+
+
+def _goes_on(tried: Mapping[int, Choice], batch: int, limit_s: float | None) -> bool:
+    """Whether a larger batch is worth a try after this one."""
+    now, before = tried[batch], tried.get(batch // 2)
+    gains = before is None or now.throughput_per_second >= GAIN * before.throughput_per_second
+    return now.fits and gains and (limit_s is None or now.seconds <= limit_s)

@@ -1,0 +1,173 @@
+"""Which card: a model on several, ranked by latency, throughput, cost or energy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpu_specs import Device, Price
+from onnxperf.decide.choices import Choice, Choices, choices, priced, selected
+from onnxperf.errors import UsageError, speaking_of_arguments
+from onnxperf.output import Progress
+from onnxperf.pipeline import Gpu, Request, limits_of, request_for
+from onnxperf.tables import size
+
+BY = ("latency", "throughput", "cost", "energy")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A card in a comparison.
+
+    asked: the run at the batch that was asked for; best: at the batch with the most samples a second that fits and
+    keeps the limit; figure: what cards are ranked by, the lowest first, as low, median and high: seconds, seconds a
+    sample at the best batch, US dollars for a million samples there, or joules a sample. rank: from 1, the same where
+    the range overlaps that of the first of this rank; ties: ids of the cards whose ranges overlap with this one's. A
+    card that is not ranked has no figure, rank 0, and says `why`.
+    """
+
+    device: Device
+    asked: Choice | None
+    best: Choice | None
+    price: Price | None
+    figure: tuple[float, float, float] | None = None
+    rank: int = 0
+    ties: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def usd_per_million(self) -> float | None:
+        """US dollars for a million samples at the best batch; None without a price or a batch."""
+        return self.best.usd_per_million(self.price) if self.best and self.price else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The card as plain data."""
+        best = None
+        if self.best is not None:
+            joules, usd = self.best.joules_per_sample, self.usd_per_million
+            own = {"throughput_per_second": self.best.throughput_per_second, "joules_per_sample": joules}
+            best = {**asdict(self.best), **own, "usd_per_million": usd}
+        return {
+            "gpu": self.device.id, "device_name": self.device.name, "rank": self.rank or None,
+            "ties_with": list(self.ties), "asked": None if self.asked is None else asdict(self.asked), "best": best,
+            "price": None if self.price is None else asdict(self.price), "why": self.why,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Cards, the best first and those that can't be ranked last.
+
+    fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can.
+    """
+
+    model: str
+    runtime: str
+    precision: str
+    batch: int
+    by: str
+    max_seconds: float | None
+    cards: tuple[Candidate, ...]
+    fixed: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data: times in seconds, sizes in bytes, prices in US dollars."""
+        own = {what: getattr(self, what) for what in ("model", "runtime", "precision", "batch", "by", "max_seconds")}
+        return {**own, "fixed_batch": self.fixed, "cards": [c.to_dict() for c in self.cards]}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def compare(
+    model: Any,
+    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    *,
+    gpu: Sequence[Gpu] | None = None,
+    by: str = "latency",
+    max_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    **terms: Any,
+) -> Comparison:
+    """Predict a model on several cards and rank them by latency, throughput, cost or energy.
+
+    model, example_inputs and terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship. Latency is
+    that of the batch asked for; the others are of the batch with the most samples a second that the card's memory holds
+    and that takes at most max_ms milliseconds. prices: US dollars an hour by card, instead of those that ship. Raises
+    what `predict` raises.
+    """
+    with speaking_of_arguments():
+        cards = selected(every=True) if gpu is None else list(gpu)
+        limit = limits_of(max_ms, None).seconds
+        return compared(request_for(model, example_inputs, **terms), cards, by, limit, priced(prices))
+
+
+def compared(
+    request: Request, gpus: Sequence[Gpu], by: str, limit_s: float | None, prices: Mapping[str, Price],
+    tell: Progress | None = None,
+) -> Comparison:  # fmt: skip
+    """`compare` of a request. Raises UsageError also where `by` is none of BY."""
+    if by not in BY:
+        raise UsageError(f"cards are ranked by one of {', '.join(BY)}, not {by!r}")
+    found = choices(request, gpus, limit_s, tell)
+    candidates = _candidates(found, by, limit_s, prices)
+    able = sorted((c for c in candidates if c.figure is not None), key=lambda c: c.figure[1] if c.figure else 0.0)
+    unable = [c for c in candidates if c.figure is None]
+    return Comparison(
+        model=found.model, **found.terms, by=by, max_seconds=limit_s, cards=(*_ranked(able), *unable), fixed=found.fixed
+    )
+
+
+def _candidates(found: Choices, by: str, limit_s: float | None, prices: Mapping[str, Price]) -> list[Candidate]:
+    """Every card with its figure, or why it has none."""
+    candidates = []
+    for card in found.cards:
+        best, price, asked = card.best(limit_s), prices.get(card.device.id), card.asked
+        figure, why = None, card.why
+        if asked is not None:
+            figure, why = _figure(by, asked, best, price)
+            if best is None:
+                why = card.lacks(limit_s)
+            elif by == "latency" and not asked.fits:
+                held, room = size(asked.process_bytes), size(card.device.capacity_bytes)
+                figure, why = None, f"does not fit at batch {asked.batch}: {held} of {room}"
+            elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
+                figure, why = None, f"is over the limit at batch {asked.batch}"
+        candidates.append(Candidate(card.device, asked, best, price, figure if best else None, why=why))
+    return candidates
+
+
+def _figure(
+    by: str, asked: Choice, best: Choice | None, price: Price | None
+) -> tuple[tuple[float, float, float] | None, str]:
+    """What a card is ranked by, as low, median and high, or why there is none."""
+    if by == "latency":
+        return (asked.low_seconds, asked.seconds, asked.high_seconds), ""
+    if best is None:
+        return None, ""
+    share = 1.0 / best.batch
+    if by == "cost" and price is None:
+        return None, "has no price: give one with --price CARD=USD"
+    if by == "energy" and best.watts is None:
+        return None, "the power of a processor is not modelled"
+    if by == "cost" and price is not None:
+        share *= 1e6 * price.usd_per_hour / 3600
+    elif by == "energy" and best.watts is not None:
+        share *= best.watts
+    return (best.low_seconds * share, best.seconds * share, best.high_seconds * share), ""
+
+
+def _ranked(able: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates, the best first, with their ranks and ties."""
+    ranked, rank, reach = list[Candidate](), 0, 0.0
+    for i, c in enumerate(able):
+        low, _, high = c.figure or (0.0, 0.0, 0.0)
+        if not rank or low > reach:
+            rank, reach = i + 1, high
+        others = (o for o in able if o is not c and o.figure and c.figure)
+        ties = tuple(o.device.id for o in others if o.figure and o.figure[0] <= high and low <= o.figure[2])
+        ranked.append(replace(c, rank=rank, ties=ties))
+    return ranked

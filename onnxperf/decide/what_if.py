@@ -1,0 +1,210 @@
+"""What each change would bring: the same samples under other terms, or by a changed graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from gpu_specs import HOSTS
+from onnxperf.decide.changes import AtBatch, option, without_fallback
+from onnxperf.decide.edits import padded, unaligned, without
+from onnxperf.errors import Error, UsageError, speaking_of_arguments
+from onnxperf.fusions.engine import NEAR
+from onnxperf.kernel_timeline import KernelPrediction, part_of
+from onnxperf.passes import PRECISIONS, lacks_unit
+from onnxperf.pipeline import Gpu, request_for, run_of
+from onnxperf.prediction import Prediction, summarise
+from onnxperf.run import Run
+from onnxperf.runtimes import RUNTIMES
+from onnxperf.scenario import PLATFORMS
+from op_models import Move, Pointwise
+
+BATCHES = (4, 16)  # times the batch
+PARTS = 5  # modules that are left out, those that take most time
+FUSIONS = 6  # kinds of fusions that nearly matched
+PART, FUSION = 0.05, 0.02  # of the time: parts and fusions that concern less are not tried
+DEEPEST = 3  # names in the path of a module
+#: What is asked of a run: precision amp belongs to one runtime, and keep is no change of its own.
+TRIED = tuple(name for name in PRECISIONS if name not in ("keep", "amp"))
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """One change, and how long the same samples take with it.
+
+    kind: precision, runtime, launch, layout, batch, host, fallback, fusion, padding or part; what: the options that ask
+    for it, or words; seconds and their range; at_best: the time is a bound of what the change can bring. Where it can't
+    be made or has no effect on what is run, seconds is None and `why` says so; else `why` is what speaks for it.
+    """
+
+    kind: str
+    what: str
+    seconds: float | None
+    low_seconds: float | None = None
+    high_seconds: float | None = None
+    at_best: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfs:
+    """A prediction, and what each change would bring, the fastest first; those that can't be made last."""
+
+    now: Prediction
+    changes: tuple[WhatIf, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The changes as plain data: `gain` is the time now by the time then."""
+        s, now = self.now.scenario, self.now.seconds
+        asked = {what: getattr(s, what) for what in ("model", "gpu", "runtime", "precision", "batch")}
+        changes = [{**asdict(c), "gain": now / c.seconds if c.seconds else None} for c in self.changes]
+        return {**asked, "seconds": now, "changes": changes}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def whatif(
+    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
+) -> WhatIfs:
+    """What each change would bring to a model on a card: precision, runtime, CUDA graph, batch, layout, a faster host,
+    fusions that nearly matched, operators on the CPU, padded dimensions, parts that are left out.
+
+    Each is a prediction of its own. Arguments are those of `onnxperf.predict`. Raises what `predict` raises.
+    """
+    with speaking_of_arguments():
+        request = request_for(model, example_inputs, **terms)
+        now = summarise(run_of(request, gpu))
+        return what_if(now, lambda batch: summarise(run_of(replace(request, batch=batch), gpu)))
+
+
+def what_if(now: Prediction, at_batch: AtBatch) -> WhatIfs:
+    """What each change would bring to a predicted run; at_batch: the prediction at another batch, raises Error where
+    the model has no other.
+    """
+    if not (now.run.method.scheduled and PLATFORMS[now.device.kind].launches):
+        raise UsageError("what a change brings is predicted for cards, by the method tile-wave")
+    run = now.run.alone(now.column)
+    found = [*_terms(now, run), *_batches(now, at_batch), *_fallback(now), *_fusions(now, run)]
+    found += [*_padded(run), *_parts(now, run)]
+    order = sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0.0))
+    return WhatIfs(now, tuple(order))
+
+
+def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
+    """One term of the scenario at a time, and half precision on another runtime."""
+    s = run.scenario
+    for name in TRIED:
+        if name != s.precision:
+            why = f"{run.devices[0].name} has no units for it" if lacks_unit(run.devices[0], name) else ""
+            yield _under(now, run, "precision", {"precision": name}, why)
+    yield _under(now, run, "launch", {"cuda_graph": True}) if not s.cuda_graph else _without_graph(now, run)
+    if run.has_open_dims and not s.fix_dims:
+        yield _under(now, run, "launch", {"fix_dims": True})
+    if "nhwc" in run.runtime.layouts and s.layout is None and any(o.type == "Conv" for o in run.graph.operators):
+        yield _under(now, run, "layout", {"layout": "nhwc"})
+    if run.runtime.offline and not s.ort_transformers:
+        yield _under(now, run, "fusion", {"ort_transformers": True})
+    usual = {"layout": None, "ort_version": None, "ort_transformers": False, "opt_level": "all", "fix_dims": False}
+    for name in RUNTIMES:
+        if name != s.runtime and RUNTIMES[name].kind == "gpu":
+            yield _under(now, run, "runtime", {"runtime": name, **usual})
+            if s.precision in ("keep", "fp32", "tf32"):
+                yield _under(now, run, "runtime", {"runtime": name, "precision": "fp16", **usual})
+    fastest = min(HOSTS.values(), key=lambda host: host.pace)
+    if fastest.pace < run.cpu.pace:
+        yield _under(now, run, "host", {"host": fastest.name}, f"{fastest.describe}, for {run.cpu.describe}")
+
+
+def _without_graph(now: Prediction, run: Run) -> WhatIf:
+    return replace(_under(now, run, "launch", {"cuda_graph": False}), what="no CUDA graph")
+
+
+def _under(now: Prediction, run: Run, kind: str, terms: Mapping[str, Any], why: str = "") -> WhatIf:
+    """The run under other terms."""
+    changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
+    what = " ".join(option(term) for term in changed.items() if term[1] is not None and term[1] is not False)
+    return _predicted(kind, what, lambda: summarise(run.under(**terms)), why)
+
+
+def _predicted(kind: str, what: str, then: Callable[[], Prediction], why: str = "", at_best: bool = False) -> WhatIf:
+    """The change that makes a prediction, or why it can't be made."""
+    try:
+        p = then()
+    except Error as e:
+        return WhatIf(kind, what, None, why=str(e))
+    return WhatIf(kind, what, p.seconds, p.low_seconds, p.high_seconds, at_best, why)
+
+
+def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
+    """Larger batches, by the time of as many samples."""
+    for batch in (times * now.scenario.batch for times in BATCHES):
+        what, share = f"--batch {batch}", now.scenario.batch / batch
+        try:
+            then = at_batch(batch)
+        except Error as e:
+            yield WhatIf("batch", what, None, why=str(e))
+            return
+        if not then.memory.fits:
+            yield WhatIf("batch", what, None, why="does not fit into the card's memory")
+            return
+        times = (then.seconds * share, then.low_seconds * share, then.high_seconds * share)
+        yield WhatIf("batch", what, *times, why="for each sample; a run takes longer")
+
+
+def _fallback(now: Prediction) -> Iterator[WhatIf]:
+    if (change := without_fallback(now)) is not None:
+        why = "the card computes what the CPU does now, without copies"
+        yield WhatIf("fallback", change.what, change.seconds, at_best=True, why=why)
+
+
+def _fusions(now: Prediction, run: Run) -> Iterator[WhatIf]:
+    """Fusions that nearly matched, as if the movement and elementwise kernels in their way cost nothing."""
+    costs = list[tuple[float, str, str, set[str]]]()
+    for note in now.warnings:
+        if note.code == NEAR:
+            named = set(note.nodes)
+            own = [k for k in now.kernels if k.nodes and named.issuperset(k.nodes) and _light(k)]
+            if (seconds := sum(k.seconds for k in own)) >= FUSION * now.seconds:
+                rule, _, why = note.message.partition(" did not apply: ")
+                costs.append((seconds, rule, why, {n for k in own for n in k.nodes}))
+    for _, rule, why, nodes in sorted(costs, key=lambda x: -x[0])[:FUSIONS]:
+        then = replace(run, given=without(run.run_graph, nodes))
+        yield _predicted("fusion", rule, partial(summarise, then), f"nearly matched: {why}", True)
+
+
+def _light(k: KernelPrediction) -> bool:
+    return isinstance(k.work.size, (Pointwise, Move))
+
+
+def _padded(run: Run) -> Iterator[WhatIf]:
+    """Dimensions of products padded to what tensor cores are aligned to."""
+    for size, to in list(unaligned(run.graph))[:PARTS]:
+        then = replace(run, graph=padded(run.graph, size, to))
+        why = "every dimension of that size; what unaligned loads cost is not modelled, only the tiles"
+        yield _predicted("padding", f"dimension {size} padded to {to}", partial(summarise, then), why)
+
+
+def _parts(now: Prediction, run: Run) -> Iterator[WhatIf]:
+    """The model without one of its modules, those that take most time first."""
+    modules = run.graph.modules
+    for depth in range(1, DEEPEST + 1):
+        times: dict[str, float] = {}
+        for k in now.kernels:
+            if name := part_of(k.module, depth):
+                times[name] = times.get(name, 0.0) + k.seconds
+        if len(times) > 1:
+            break
+    else:
+        return
+    for name in sorted((n for n, s in times.items() if s >= PART * now.seconds), key=lambda n: -times[n])[:PARTS]:
+        nodes = {node for node, module in modules.items() if part_of(module, depth) == name}
+        with suppress(Error):  # such as that nothing is left
+            then = summarise(replace(run, graph=without(run.graph, nodes)))
+            range_ = (then.seconds, then.low_seconds, then.high_seconds)
+            yield WhatIf("part", f"without {name}", *range_, why="what the rest takes: this part costs the difference")

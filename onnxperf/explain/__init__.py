@@ -1,9 +1,0 @@
-"""Why a number: one kernel's estimate step by step, from its work to the rate that the datasheet promised.
-
-An explanation is the estimate itself, for one work on one card, with every term kept: nothing is computed a second way.
-"""
-
-from onnxperf.explain.core import Explanation, Line, Section, Step, amount
-from onnxperf.explain.find import PRODUCT, explain, product_graph
-
-__all__ = ["PRODUCT", "Explanation", "Line", "Section", "Step", "amount", "explain", "product_graph"]

@@ -1,0 +1,77 @@
+"""The views that ONNX Runtime inserts and merges: they cost no kernel, but the host passes each of them in every run.
+
+MatMulAddFusion (optimizer/matmul_add_fusion.cc) makes a Gemm of a product with a stack of matrices by a Reshape to rows
+before it and one back behind it. A Split in place of Gathers of one index leaves the axis that a Squeeze then takes
+out (optimizer/gather_fusion.cc). ReshapeFusion (optimizer/reshape_fusion.cc) makes one of a Reshape and the views
+behind it, where nothing else reads what is between them, their sizes are known, and a 0 in no target is a size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from onnxperf.graph import Graph, is_static
+from op_models import Operator, Tensor
+
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+
+
+def with_views(graph: Graph) -> Graph:
+    """The graph with these views."""
+    return _merged(replace(graph, operators=tuple(v for o in graph.operators for v in _around(o))))
+
+
+def _around(o: Operator) -> Iterator[Operator]:
+    """An operator and the views before and behind it."""
+    if not o.present or not o.outputs:
+        yield o
+        return
+    if o.type == "Split":
+        yield from _pieces(o)
+        return
+    if o.type != "Gemm" or o.present[0].rank < 3:
+        yield o
+        return
+    x, y = o.present[0], o.out
+    rows = _flat(x, f"{x.name}#{o.name}#rows")
+    product = _flat(y, f"{y.name}#rows")
+    yield replace(o, name=rows.name, type="Reshape", inputs=(x,), outputs=(rows,), attrs={})
+    yield replace(o, inputs=(rows, *o.inputs[1:]), outputs=(product,))
+    yield replace(o, name=f"{o.name}#stack", type="Reshape", inputs=(product,), outputs=(y,), attrs={})
+
+
+def _pieces(o: Operator) -> Iterator[Operator]:
+    """A Split with the axis in all its pieces, and a Squeeze for each that has been a Gather of one index."""
+    rank, axis = o.present[0].rank, o.attrs.get("axis", 0)
+    taken = {t.name: replace(t, name=f"{t.name}#piece") for t in o.outputs if t.rank < rank}
+    taken = {name: replace(t, shape=(*t.shape[:axis], 1, *t.shape[axis:])) for name, t in taken.items()}
+    yield replace(o, outputs=tuple(taken.get(t.name, t) for t in o.outputs)) if taken else o
+    for t in o.outputs:
+        if t.name in taken:
+            yield replace(o, name=t.name, type="Squeeze", inputs=(taken[t.name],), outputs=(t,), attrs={})
+
+
+def _flat(t: Tensor, name: str) -> Tensor:
+    return replace(t, name=name, kind="activation", shape=(prod(t.shape[:-1]), t.shape[-1]), value=None)
+
+
+def _merged(graph: Graph) -> Graph:
+    """The graph with one Reshape for a Reshape and the views behind it."""
+    uses = Counter(t.name for o in graph.operators for t in o.present)
+    made: dict[str, Operator] = {}
+    gone, operators = set[str](), list[Operator]()
+    for o in graph.operators:
+        view = o.type in VIEWS and o.present and o.outputs
+        known = view and is_static(o.out) and not o.attrs.get("allowzero")
+        first = made.get(o.present[0].name) if known else None
+        if first is not None:
+            gone.add(first.out.name)
+            nodes = tuple(dict.fromkeys((*first.nodes, *o.nodes)))
+            o = replace(o, type="Reshape", inputs=first.inputs[:1], attrs={}, nodes=nodes)
+        if known and o.type == "Reshape" and uses[o.out.name] == 1 and o.out.name not in graph.output_names:
+            made[o.out.name] = o
+        operators.append(o)
+    return replace(graph, operators=tuple(o for o in operators if gone.isdisjoint(t.name for t in o.outputs)))

@@ -1,0 +1,112 @@
+"""How often a Loop runs whose condition only compares counters with known numbers, as while loops of TensorFlow do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from onnx import GraphProto, NodeProto
+
+#: Operators that pass a single number on.
+PASSES = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"}
+#: What must be above zero, and by how much, for a comparison of a and b to hold: sign (b - a), and whether zero does.
+COMPARISONS = {"Less": (1, False), "LessOrEqual": (1, True), "Greater": (-1, False), "GreaterOrEqual": (-1, True)}
+MAX_COMPARISONS = 64  # of one condition; real ones have two or three
+
+
+class Sum(NamedTuple):
+    """A number of the body: an input of the body, or nothing where that is "", plus a constant."""
+
+    input: str
+    constant: float
+
+
+class Comparison(NamedTuple):
+    """sign (b - a) > 0, or >= 0 where `zero` is set."""
+
+    a: Sum
+    b: Sum
+    sign: int
+    zero: bool
+
+
+class Line(NamedTuple):
+    """What an input of the body is in run i = 0, 1, ...: start + i step."""
+
+    start: float
+    step: float
+
+
+class All(NamedTuple):
+    """A condition: all of these must hold."""
+
+    of: tuple[Comparison, ...]
+
+
+#: What is known of a tensor of the body.
+Known = Sum | All
+
+
+def runs_until_false(
+    graph: GraphProto, inputs: Sequence[str], first: Sequence[float | None], stored: Mapping[str, float]
+) -> float | None:
+    """The number of runs after which a Loop's condition is false; infinity where it stays true; None where unknown.
+
+    graph: the body, whose first output is the condition for another run. inputs: names of the run's number, of the
+    condition and of the carried tensors. first: the carried tensors' first values where they are single known numbers.
+    stored: single numbers that the body reads and that are known before the run.
+    """
+    known: dict[str, Known] = {name: Sum("", number) for name, number in stored.items()}
+    known |= {name: Sum(name, 0.0) for name in inputs}
+    known[inputs[1]] = All(())  # a run has begun, so its condition was true
+    for node in graph.node:
+        if (found := _known(node, [known.get(i) for i in node.input])) is not None and node.output:
+            known[node.output[0]] = found
+    lines = {"": Line(0.0, 0.0), inputs[0]: Line(0.0, 1.0)}
+    for name, out, start in zip(inputs[2:], graph.output[1:], first, strict=False):
+        end = known.get(out.name)
+        if start is not None and isinstance(end, Sum) and end.input == name:
+            lines[name] = Line(start, end.constant)
+    again = known.get(graph.output[0].name)
+    if isinstance(again, Sum):  # a stored condition
+        return None if again.input else math.inf if again.constant else 1.0
+    if again is None or any(s.input not in lines for c in again.of for s in (c.a, c.b)):
+        return None
+    return min((_holds(c, lines) + 1.0 for c in again.of), default=math.inf)
+
+
+def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
+    """What is known of a node's output."""
+    if node.domain not in ("", "ai.onnx") or not inputs:
+        return None
+    if node.op_type in PASSES:
+        return inputs[0]
+    if len(inputs) != 2:
+        return None
+    a, b = inputs
+    if node.op_type == "And" and isinstance(a, All) and isinstance(b, All):
+        both = tuple(dict.fromkeys((*a.of, *b.of)))
+        return All(both) if len(both) <= MAX_COMPARISONS else None
+    if not isinstance(a, Sum) or not isinstance(b, Sum):
+        return None
+    if node.op_type in COMPARISONS:
+        return All((Comparison(a, b, *COMPARISONS[node.op_type]),))
+    if node.op_type == "Add" and not (a.input and b.input):
+        return Sum(a.input or b.input, a.constant + b.constant)
+    if node.op_type == "Sub" and not b.input:
+        return Sum(a.input, a.constant - b.constant)
+    return None
+
+
+def _holds(c: Comparison, lines: Mapping[str, Line]) -> float:
+    """The number of the first run in which a comparison does not hold."""
+    a, b = lines[c.a.input], lines[c.b.input]
+    above = c.sign * (b.start + c.b.constant - a.start - c.a.constant)
+    step = c.sign * (b.step - a.step)
+    if above < 0 or (above == 0 and not c.zero):
+        return 0.0
+    if step >= 0:
+        return math.inf
+    runs = above / -step
+    return math.floor(runs) + 1.0 if c.zero else math.ceil(runs)

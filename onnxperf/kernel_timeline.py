@@ -1,0 +1,118 @@
+"""The kernels of a prediction, and what the times between them tell: phases with one bottleneck, and gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from op_models import Work
+
+#: What of a kernel the JSON holds.
+OF_A_KERNEL = (
+    "name", "nodes", "op", "seconds", "low_seconds", "high_seconds", "flops", "bytes_read", "bytes_written", "bound_by",
+    "source", "start_seconds", "stream", "module",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPrediction:
+    """One kernel of the answer. Times in seconds. `module` is the innermost one that its first node was
+    exported from.
+
+    Beside what the JSON holds: `work`, that of one repeat; `after`, the names of the kernels it waits for;
+    `variant`, the tile or algorithm; `stalled_on`, what its start waited for last (stream, host or copies);
+    `repeat`, how often it runs: times, FLOPs and bytes are those of all repeats together.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    op: str
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    bound_by: str
+    source: str
+    start_seconds: float
+    stream: str
+    work: Work
+    after: tuple[str, ...] = ()
+    variant: str = ""
+    stalled_on: str = "stream"
+    repeat: int = 1
+    module: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as it stands in the JSON."""
+        return {name: getattr(self, name) for name in OF_A_KERNEL} | {"nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Kernels in a row after which the same thing sets the pace: how long that took, and how long the card idled.
+
+    An empty `first` is the start of the run.
+    """
+
+    first: str
+    last: str
+    kernels: int
+    seconds: float
+    idle_seconds: float
+    stalled_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Time without any kernel, between the ends of two; an empty name stands for the start or the end of the run."""
+
+    before: str
+    after: str
+    seconds: float
+    stalled_on: str
+
+
+def part_of(module: str, depth: int) -> str:
+    """The first `depth` names of a module's path."""
+    return ".".join(module.split(".")[:depth])
+
+
+def phases(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[Phase, ...]:
+    """A run of so many seconds as phases with one bottleneck each, in order: the host, the stream, or copies.
+
+    From one kernel's start to the next one's, the pace is set by what held that next one back; before the first
+    it is the host, behind the last start the stream.
+    """
+    found: list[Phase] = []
+    ordered = sorted(kernels, key=lambda k: k.start_seconds)
+    reach = now = 0.0
+    for k, behind in zip((None, *ordered), (*ordered, None), strict=True):
+        if k is not None:
+            reach = max(reach, k.start_seconds + k.seconds)
+        then = behind.start_seconds if behind else seconds
+        held = behind.stalled_on if behind else "stream" if ordered else "host"
+        idle, name = max(0.0, then - max(now, reach)), k.name if k else ""
+        s = Phase(name, name, int(k is not None), then - now, idle, held)
+        if found and found[-1].stalled_on == held:
+            b = found.pop()
+            s = Phase(b.first, name, b.kernels + s.kernels, b.seconds + s.seconds, b.idle_seconds + idle, held)
+        found.append(s)
+        now = then
+    return tuple(found)
+
+
+def gaps(kernels: Sequence[KernelPrediction], until: float) -> tuple[Gap, ...]:
+    """The times without any kernel before the second `until`, in order."""
+    found: list[Gap] = []
+    reach, last = 0.0, ""
+    for k in sorted(kernels, key=lambda k: k.start_seconds):
+        if k.start_seconds > reach:
+            found.append(Gap(last, k.name, k.start_seconds - reach, k.stalled_on))
+        if (end := k.start_seconds + k.seconds) >= reach:
+            reach, last = end, k.name
+    if until > reach:
+        found.append(Gap(last, "", until - reach, "host"))
+    return tuple(found)

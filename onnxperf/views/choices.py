@@ -1,0 +1,139 @@
+"""Comparisons of cards, recommendations and what-ifs on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from gpu_specs import Price
+from onnxperf.decide.compare import Candidate, Comparison
+from onnxperf.decide.recommend import ASSUMED, Plan, Recommendation
+from onnxperf.decide.what_if import WhatIf, WhatIfs
+from onnxperf.errors import printable
+from onnxperf.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
+
+GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
+BY = {
+    "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost of a million samples",
+    "energy": "energy of a sample",
+}  # fmt: skip
+
+
+def show_comparison(out: Console, c: Comparison) -> None:
+    """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
+    limit = f", at most {duration(c.max_seconds)}" if c.max_seconds is not None else ""
+    asked = f"{shortened(c.model)} under {c.runtime}, precision {c.precision}, batch {c.batch}{limit}: by {BY[c.by]}"
+    out.print(Text(printable(asked), style="bold"))
+    names = (
+        "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
+        "#$/hour", "#$/million",
+    )  # fmt: skip
+    spare = ("W", "$/hour", "J/sample", "memory", "80% interval")
+    ranked = [x for x in c.cards if x.figure is not None]
+    out.print(tabulate(out, names, map(_line, ranked), spare=spare))
+    _put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
+    put_notes(out, _notes(c, ranked))
+
+
+def _put_reasons(out: Console, reasons: Iterable[tuple[str, str]]) -> None:
+    """Print why cards are left out: a line for each reason, and the cards that it holds for."""
+    cards: dict[str, list[str]] = {}
+    for gpu, why in reasons:
+        cards.setdefault(why, []).append(gpu)
+    for why, gpus in cards.items():
+        out.print(Text(f"{', '.join(gpus)}: {printable(why)}"))
+
+
+def _line(x: Candidate) -> tuple[str, ...]:
+    a, b = x.asked, x.best
+    asked: tuple[str, ...] = (NOTHING,) * 3
+    best: tuple[str, ...] = (NOTHING,) * 4
+    if a is not None:
+        held = size(a.process_bytes) if a.fits else f"{size(a.process_bytes)}: does not fit"
+        asked = (duration(a.seconds), f"{duration(a.low_seconds)} - {duration(a.high_seconds)}", held)
+    if b is not None:
+        watts = NOTHING if b.watts is None else f"{b.watts:.0f}"
+        joules = NOTHING if b.joules_per_sample is None else number(b.joules_per_sample)
+        best = (str(b.batch), number(b.throughput_per_second, 4), watts, joules)
+    hour = NOTHING if x.price is None else f"{x.price.usd_per_hour:.2f}"
+    million = NOTHING if x.usd_per_million is None else number(x.usd_per_million)
+    return f"{x.rank}{'=' if x.ties else ''}", x.device.id, *asked, *best, hour, million
+
+
+def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
+    if any(x.ties for x in ranked):
+        yield "= ties with another card: their 80% intervals overlap; cards of one rank overlap with its first"
+    if c.fixed:
+        yield f"the batch is that of the file: {printable(c.fixed)}"
+    yield from _on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
+
+
+def _on_prices(found: Iterable[tuple[str, Price]]) -> Iterator[str]:
+    """Where prices are from, and that they are old."""
+    shipped = [(id, p) for id, p in found if p.date]
+    if shipped:
+        oldest = min(p.date for _, p in shipped)
+        doubt = "; not compared with the price lists" if any(p.status == "unverified" for _, p in shipped) else ""
+        listed = ", ".join(f"{id} {p.source}" for id, p in shipped[:6]) + (" ..." if len(shipped) > 6 else "")
+        yield f"prices on demand since {oldest}{doubt}: {listed}; --price l4=0.80 replaces one"
+
+
+def show_recommendation(out: Console, r: Recommendation) -> None:
+    """Print the cheapest plan in a sentence, all plans, and why other cards have none."""
+    asked = f"{shortened(r.model)} under {r.runtime}, precision {r.precision}"
+    goal = f"{number(r.qps)} requests a second in {duration(r.limit_s)}"
+    out.print(Text(printable(f"{asked}: {goal}"), style="bold"))
+    if r.plans:
+        out.print(Text(_sentence(r.plans[0]), style="bold green"))
+        names = (
+            "!card", "#replicas", "#if slow", "#batch", "#mean latency", "#run", "#busy", "#W", "#$/hour",
+        )  # fmt: skip
+        out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
+    else:
+        out.print(Text("none of these cards keeps that", style="bold red"))
+    _put_reasons(out, r.others)
+    slow = "if slow: replicas where a run takes as long as the upper end of its 80% interval"
+    fixed = [f"the batch is that of the file: {printable(r.fixed)}"] if r.fixed else []
+    put_notes(out, [ASSUMED, slow, *fixed, *_on_prices(r.prices)] if r.plans else [ASSUMED, *fixed])
+
+
+def _sentence(p: Plan) -> str:
+    cost = f", ${p.usd_per_hour:,.2f} an hour" if p.usd_per_hour is not None else ""
+    return f"{p.replicas} x {p.device_name} at batch {p.batch}: {duration(p.seconds)} in the mean{cost}"
+
+
+def _plan_line(p: Plan) -> tuple[str, ...]:
+    slow = NOTHING if p.replicas_if_slow is None else str(p.replicas_if_slow)
+    hour = NOTHING if p.usd_per_hour is None else f"{p.usd_per_hour:,.2f}"
+    watts = NOTHING if p.watts is None else f"{p.watts:.0f}"
+    return (
+        p.gpu, str(p.replicas), slow, str(p.batch), duration(p.seconds), duration(p.run_seconds),
+        f"{p.utilisation:.0%}", watts, hour,
+    )  # fmt: skip
+
+
+def show_what_ifs(out: Console, found: WhatIfs) -> None:
+    """Print the changes that make a run faster, and in a line each those that slow it, change nothing or can't be."""
+    p = found.now
+    asked = f"{shortened(p.scenario.model)} on {p.device.name} under {p.scenario.runtime}: {duration(p.seconds)} now"
+    out.print(Text(printable(asked), style="bold"))
+    possible = [(c, p.seconds / c.seconds, c.seconds) for c in found.changes if c.seconds]
+    rows = [(c.what, duration(s), f"{_bound(c)}{gain:.2f}x", c.why) for c, gain, s in possible if gain >= GAINS]
+    if rows:
+        out.print(tabulate(out, ("change", "#time", "#faster", "why"), [tuple(map(printable, row)) for row in rows]))
+    else:
+        out.print("no change makes it faster")
+    slower = [f"{c.what} {gain:.2f}x" for c, gain, _ in possible if gain <= LOSES]
+    same = [c.what for c, gain, _ in possible if LOSES < gain < GAINS]
+    for what, listed in (("slower", slower), ("the same", same)):
+        if listed:
+            out.print(Text(printable(f"{what}: {', '.join(listed)}"), style="dim"))
+    for c in found.changes:
+        if c.seconds is None:
+            out.print(Text(printable(f"{c.what}: {c.why}"), style="dim"))
+
+
+def _bound(c: WhatIf) -> str:
+    return "up to " if c.at_best else ""

@@ -1,0 +1,98 @@
+"""The first lines of a prediction: what was asked, how long it takes, what limits it, and what would help most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from onnxperf.decide.changes import Change, nothing, tries
+from onnxperf.errors import printable
+from onnxperf.prediction import Prediction
+from onnxperf.scenario import PLATFORMS, usual_host
+from onnxperf.tables import duration, number, size
+
+ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
+USUAL_METHOD = "tile-wave"  # is not named
+DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
+SEEN = 0.005  # shares below this one are left out
+Changes = Sequence[Change]
+
+
+def headline(p: Prediction, changes: Changes, dot: str) -> Text:
+    """That it does not fit, if so; what was asked; how long that takes and what memory; the limit and what helps."""
+    text = Text()
+    for note in p.warnings:
+        if note.code == DOES_NOT_FIT:
+            text.append(f"DOES NOT FIT: {printable(note.message)}\n", style="bold red")
+    text.append(printable(dot.join((p.scenario.model, p.device.name, *_terms(p)))) + "\n", style="bold")
+    text.append(duration(p.seconds), style="bold green")
+    text.append(f"   {p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}")
+    text.append(f"   {number(p.throughput_per_second, 4)} samples/s")
+    text.append(f"   {size(p.memory.reserved_bytes)} of {size(p.memory.capacity_bytes)}")
+    shares = largest_shares(p)
+    limit = f"{_limits(p)[shares[0][0]]} the limit" if shares else ""
+    text.append("\n" + "; ".join(filter(None, (limit, _best(p, changes)))))
+    return text
+
+
+def _best(p: Prediction, changes: Changes) -> str:
+    """The easy change that gains most, with how many more there are; or why none gains anything."""
+    if not changes:
+        return nothing(p) if tries(p) else ""
+    easy = [c for c in changes if c.small] or changes
+    fastest = min(c.seconds for c in easy)
+    c = next(c for c in easy if c.seconds <= ALIKE * fastest)
+    more = f"; {len(changes) - 1} more: --detail" if len(changes) > 1 else ""
+    return f"{c.what}: {duration(c.seconds)} ({gain(p, c)}){more}"
+
+
+def _terms(p: Prediction) -> Iterator[str]:
+    """What was asked: the runtime, the precision, the batch, and what else is not the default."""
+    s = p.scenario
+    runtime = (p.run.runtime.title or s.runtime) + (f" until {s.ort_version}" if s.ort_version else "")
+    fused = " after onnxruntime.transformers" if s.ort_transformers else ""
+    able = "tensor_tf32" in p.device.dense_flops  # on other cards the runtime's choice changes nothing
+    tf32 = " (TF32 on)" if able and any("tf32" in k.work.pipe for k in p.kernels) else ""
+    terms = (
+        f"{runtime}{fused}", _PRECISIONS.get(s.precision, s.precision.upper()) + tf32, s.layout or "",
+        f"batch {s.batch}", s.method if s.method != USUAL_METHOD else "",
+        f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
+        "CUDA graph" if s.cuda_graph else "",
+        f"{s.streams} streams" if s.streams > 1 else "",
+        f"with transfers{' of pageable memory' if s.pageable else ''}" if s.include_transfers else "",
+        f"{s.host} host" if s.host != usual_host(p.device) else "",
+        f"at most {s.power_limit_W:g} W" if s.power_limit_W else "",
+        f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
+    )  # fmt: skip
+    return filter(None, terms)
+
+
+_PRECISIONS = {"keep": "as stored", "tf32": "FP32", "amp": "FP16 autocast"}
+
+
+def _limits(p: Prediction) -> dict[str, str]:
+    """What sets the time where a run is bound by something: the words before `the limit`."""
+    return {**_LIMITS, **({} if launches(p) else _LIMITS_ON_A_CORE)}
+
+
+_LIMITS = {
+    "compute": "arithmetic is", "memory": "memory bandwidth is", "latency": "low occupancy is",
+    "launch": "launch overhead is", "transfer": "copies between host and card are",
+    "cpu": "what the CPU computes is", "communication": "exchange with other cards is",
+}  # fmt: skip
+_LIMITS_ON_A_CORE = {"latency": "arithmetic below its peak is", "launch": "the runtime's cost of each operator is"}
+
+
+def gain(p: Prediction, c: Change) -> str:
+    return f"{'up to ' if c.most else ''}{p.seconds / c.seconds:.2f}x"
+
+
+def largest_shares(p: Prediction) -> list[tuple[str, float]]:
+    """What bounds the run with its share of the time, the largest first."""
+    return sorted(((name, share) for name, share in p.bound_by.items() if share >= SEEN), key=lambda x: -x[1])
+
+
+def launches(p: Prediction) -> bool:
+    """True on a card, where a host launches kernels; a processor computes them itself."""
+    return PLATFORMS[p.device.kind].launches

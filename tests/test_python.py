@@ -1,0 +1,114 @@
+"""The package as a library: what it offers, in arguments of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnxperf
+from onnxperf.cli import cli
+from onnxperf.errors import ARGUMENTS, UsageError, speaking_of_arguments
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+RESNET, MOBILENET, OPEN = (str(SAMPLES / f"{name}.onnx") for name in ("resnet50", "mobilenetv2", "gpt2-dynamic"))
+
+
+def test_all_that_is_offered_is_listed_and_there() -> None:
+    assert set(onnxperf.__all__) <= set(dir(onnxperf))
+    assert {"predict", "check", "diff", "explain", "gpus", "load"} <= set(onnxperf.__all__)
+    assert all(getattr(onnxperf, name) is not None for name in onnxperf.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'predct'"):
+        _ = onnxperf.predct
+
+
+def test_a_model_is_loaded_once_and_predicted_often(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(Path(OPEN).read_bytes())
+    model = onnxperf.load(path)
+    path.unlink()
+    for batch in (1, 4):
+        terms: dict[str, Any] = {"gpu": "l4", "batch": batch, "dims": {"sequence": 16}}
+        found, wanted = onnxperf.predict(model, **terms), onnxperf.predict(OPEN, **terms)
+        assert found.seconds == wanted.seconds
+    assert repr(model) == "<model.onnx: 485 nodes>"
+    x = {"input_ids": np.zeros((2, 8), np.int64)}
+    assert onnxperf.predict(model, x, gpu="l4").seconds == onnxperf.predict(OPEN, x, gpu="l4").seconds
+
+
+def test_diff_and_explain_are_what_the_commands_show() -> None:
+    found = onnxperf.diff(RESNET, MOBILENET, gpu="t4")
+    assert found.ratio == pytest.approx(
+        onnxperf.predict(MOBILENET, gpu="t4").seconds / onnxperf.predict(RESNET, gpu="t4").seconds
+    )
+    kernel = onnxperf.predict(RESNET, gpu="t4", precision="fp16").kernels[3]
+    assert onnxperf.explain(RESNET, kernel.name, gpu="t4", precision="fp16").seconds == kernel.seconds
+    with pytest.raises(UsageError, match="nothing"):
+        onnxperf.explain(RESNET, "nothing", gpu="t4")
+
+
+def test_cards_are_listed() -> None:
+    cards = {d.id: d for d in onnxperf.gpus()}
+    assert cards["l4"].sms == 58 and len(cards) > 90
+    assert onnxperf.predict(MOBILENET, gpu=cards["l4"]).scenario.gpu == "l4"
+
+
+def test_a_prediction_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = onnxperf.predict(RESNET, gpu="l4", precision="fp16")
+    assert repr(p).startswith("<resnet50.onnx on l4 under ort-cuda: ") and "\n" not in repr(p) and len(repr(p)) < 100
+    brief, whole = p.report(), p.report(detail=True)
+    assert brief.startswith("resnet50.onnx · NVIDIA L4 · ONNX Runtime CUDA · FP16 · batch 1\n")
+    assert len(brief.splitlines()) < 20 < len(whole.splitlines()) and "\x1b" not in whole
+    by = p.by_operator()
+    assert sum(by.values()) == pytest.approx(p.sum_seconds) and list(by.values()) == sorted(by.values(), reverse=True)
+    table = p.to_dataframe()
+    assert len(table) == len(p.kernels) and table["seconds"].sum() == pytest.approx(p.sum_seconds)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(onnxperf.EnvironmentFailure, match="pip install pandas"):
+        p.to_dataframe()
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"batch": 2}, r'leaves dimension .sequence. .axis 1. open: give dims=\{"sequence": 128\}, say, or '
+                       r'shapes=\{"input_ids": \[2, 128\]\}'),
+        ({"batch": 0, "dims": {"sequence": 8}}, "batch must be at least 1, not 0"),
+        ({"dims": {"sequence": 8}, "runtime": "ort-cpu", "cuda_graph": True}, "leave streams and cuda_graph out"),
+        ({"gpu": None}, "name the card"),
+        ({"dims": {"sequence": 8}, "trip_counts": {"loop": 2}}, r'trip_counts=\{"loop": 2\}: no Loop'),
+    ],
+)  # fmt: skip
+def test_errors_speak_of_arguments(terms: dict[str, Any], says: str) -> None:
+    for door in (onnxperf.predict, lambda model, **t: onnxperf.diff(model, model, **t)):
+        if "gpu" in terms and door is not onnxperf.predict:
+            continue
+        with pytest.raises(UsageError, match=says) as error:
+            door(OPEN, **{"gpu": "l4", **terms})
+        assert "--" not in str(error.value)
+    with pytest.raises(UsageError, match="name the card"):
+        onnxperf.predict(OPEN, "l4")
+
+
+def test_several_sizes_in_a_message_become_one_argument() -> None:
+    with pytest.raises(UsageError) as error, speaking_of_arguments():
+        raise UsageError("give --dim a=1 --dim b=128 --shapes u:4x8 --shapes v:2, say")
+    assert str(error.value) == 'give dims={"a": 1, "b": 128} shapes={"u": [4, 8], "v": [2]}, say'
+
+
+def test_every_option_of_a_prediction_has_an_argument() -> None:
+    """The message of an error that names any option of `predict` names an argument of `onnxperf.predict`."""
+    import inspect
+
+    arguments = inspect.signature(onnxperf.predict).parameters
+    others = {"json", "top", "detail", "by-module", "max-latency", "max-memory", "debug", "runtime-version"}
+    for option in (o for p in cli.commands["predict"].params for o in p.opts if o.startswith("--")):
+        with pytest.raises(UsageError) as error, speaking_of_arguments():
+            raise UsageError(f"leave {option} out")
+        named = str(error.value).split()[1]
+        assert named in arguments or option[2:] in others, option
+    assert all(re.compile(pattern) for pattern, _ in ARGUMENTS)
