@@ -101,8 +101,8 @@ class Prediction:
 
     @property
     def joules_per_sample(self) -> float | None:
-        """The same for each sample of the batch."""
-        return None if self.joules is None else self.joules / self.scenario.batch
+        """The same for each sample of the batch; None where that is empty."""
+        return self.joules / self.scenario.batch if self.joules is not None and self.scenario.batch else None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
