@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from gpu_specs import Device, Host
 from onnxperf.errors import UsageError, printable
-from onnxperf.graph import Graph, Note, fixed, is_static
+from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.passes import AMP, lacks_unit, precision
-from onnxperf.runtimes import FLOW, LEVELS, HostCosts, Runtime, run_graph
+from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.scenario import PLATFORMS, Scenario, check, host_of, runtime_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
@@ -237,7 +237,7 @@ def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Const
 
 def _require_capturable(run: Graph) -> None:
     """Raise UsageError where no CUDA graph can be captured of a run."""
-    flow = [n for o in run.operators if o.type in FLOW for n in o.nodes]
+    flow = [n for o in run.operators if o.type in CONTROL for n in o.nodes]
     if flow:
         nodes = printable(", ".join(flow)[:200])
         raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")

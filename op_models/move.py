@@ -163,7 +163,7 @@ def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int)
 CARRIERS = (
     "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceAt",
     "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
-    "ai.onnx.ml::ZipMap",
+    "ai.onnx.ml::ZipMap", "com.microsoft::BeamSearch", "com.microsoft::GreedySearch", "com.microsoft::Sampling",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from onnxperf.graph import Graph, Note
+from onnxperf.graph import CONTROL, Graph, Note
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
 FREE = frozenset(
@@ -26,7 +26,6 @@ REDUCTIONS = frozenset(
     {f"Reduce{r}" for r in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
 )
 HOST_OUTPUTS = frozenset({"Shape", "Size", "SequenceLength"})
-FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # control flow, which the host runs
 UNKNOWN_TO_CPU = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
 NEVER_SMALL = UNKNOWN_TO_CPU | {"float16"}
 CELLS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
@@ -64,7 +63,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
         if (t.name, way) not in copied:
             copied[t.name, way] = replace(t, name=f"{t.name}#{way}", kind="activation")
             name, made = f"{o.name}#{way}#{t.name}", maker.get(t.name)
-            often = 1 if made is None else o.repeat if made.type in FLOW else made.repeat
+            often = 1 if made is None else o.repeat if made.type in CONTROL else made.repeat
             out = (copied[t.name, way],)
             placed.append(Operator(name, MEMCPY[way], (t,), out, {}, 0, o.nodes, "copy", often))
         return copied[t.name, way]
@@ -84,7 +83,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
             if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
                 moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
         at_home = preferred or not there or o.type in HOST_OUTPUTS
-        where = "host" if at_home or o.type in FLOW else "free" if is_view(o, given) else "gpu"
+        where = "host" if at_home or o.type in CONTROL else "free" if is_view(o, given) else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
         for t in o.outputs:
             maker[t.name] = o

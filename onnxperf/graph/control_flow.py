@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from onnx import TypeProto
 
 from onnxperf.graph.control_node import Body, ControlNode, Output
-from onnxperf.graph.core import Note
+from onnxperf.graph.core import SEARCHES, Note
 from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
+from onnxperf.graph.search import inline_search
 from onnxperf.graph.state import State
 from onnxperf.graph.trip_count import runs_until_false
 from onnxperf.rules import work_or_bytes
@@ -158,4 +159,5 @@ def _inline_sequence_map(node: ControlNode) -> None:
 #: The operators of control flow and how each is replaced by its bodies.
 INLINE: dict[str, Callable[[ControlNode], None]] = {
     "If": _inline_if, "Loop": _inline_loop, "Scan": _inline_scan, "SequenceMap": _inline_sequence_map,
+    **dict.fromkeys(SEARCHES, inline_search),
 }  # fmt: skip

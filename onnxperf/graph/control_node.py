@@ -113,16 +113,26 @@ class ControlNode:
         """The error for a node whose bodies don't fit it."""
         return ModelError(f"node {self.label!r} ({self.node.op_type}) can't run: {why}")
 
-    def body(self, attribute: str, inputs: int, outputs: int) -> Body:
-        """The body in an attribute; ModelError where it has not this many inputs and outputs."""
+    def inside(self, name: str) -> ControlNode:
+        """The same node, for bodies whose operators stand under this name below its own label."""
+        label = fresh(f"{self.label}/{name}", self.state.labels)
+        return ControlNode(self.state, self.trips, self.walk, self.node, label, self.names)
+
+    def has(self, attribute: str) -> bool:
+        """Whether there is a body in this attribute."""
+        return any(a.name == attribute and a.type == AttributeProto.GRAPH for a in self.node.attribute)
+
+    def body(self, attribute: str, inputs: int | None = None, outputs: int | None = None) -> Body:
+        """The body in an attribute; ModelError where it has not as many inputs and outputs as are given."""
         found = [a.g for a in self.node.attribute if a.name == attribute and a.type == AttributeProto.GRAPH]
         if not found:
             raise self.refusal(f"it has no {attribute}")
         graph = found[0]
         stored = {t.name for t in graph.initializer}
         read = [i for i in graph.input if i.name not in stored]
-        if (len(read), len(graph.output)) != (inputs, outputs):
-            has, needs = f"{len(read)} inputs and {len(graph.output)} outputs", f"{inputs} and {outputs}"
+        counts = len(read), len(graph.output)
+        if not graph.output or (inputs is not None and counts != (inputs, outputs)):
+            has, needs = f"{counts[0]} inputs and {counts[1]} outputs", f"{inputs or 'some'} and {outputs or 'some'}"
             raise self.refusal(f"its {attribute} has {has}, where {needs} are needed")
         if not all(i.name for i in read):
             raise self.refusal(f"an input of its {attribute} has no name")
@@ -130,19 +140,29 @@ class ControlNode:
         return Body(graph, read, self.names.new_child(own))
 
     def enter(
-        self, body: Body | None = None, types: Sequence[TypeProto] = (), likes: Sequence[Tensor | None] = ()
-    ) -> list[Tensor]:
+        self, body: Body | None = None, types: Sequence[TypeProto] = (), likes: Sequence[Tensor | None] = (),
+        operator: str = "", reads: Sequence[Tensor | None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
         """Add the operator that decides whether and how often a body runs, and that writes the body's inputs.
 
         These have the given types and, where a type leaves the shape open, that of the tensor in `likes`. They are
-        activations, as their content differs from run to run.
+        activations, as their content differs from run to run. The operator is of the node's type and reads its inputs,
+        unless others are given.
         """
         inputs = []
         for info, type, like in zip(body.inputs if body else (), types, likes, strict=True):
             name = body.names[info.name] if body else ""
             inputs.append(define_output(self.state, name, self.label, like, type, assumed=self.assumed))
-        self._add(self.label, self.node.op_type, tuple(self.inputs), tuple(inputs))
+        read = self.inputs if reads is None else reads
+        self._add(self.label, operator or self.node.op_type, tuple(read), tuple(inputs))
         return inputs
+
+    def add(self, type: str, inputs: Sequence[Tensor], dtype: str, shape: Sequence[int]) -> Tensor:
+        """Add an operator that the node computes beside its bodies; what it makes."""
+        label = fresh(f"{self.label}/{type}", self.state.labels)
+        out = self.state.define(fresh(label, self.state.tensor_names), dtype, tuple(shape), "activation")
+        self._add(label, type, tuple(inputs), (out,))
+        return out
 
     def _add(
         self, label: str, type: str, inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...], **attrs: int

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     import networkx
 
 
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # operators whose bodies become part of the graph
+#: Operators of ONNX Runtime that run a decoder once for each token.
+SEARCHES = frozenset(f"com.microsoft::{name}" for name in ("BeamSearch", "GreedySearch", "Sampling"))
+#: Operators whose bodies become part of the graph.
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"}) | SEARCHES
 
 
 @dataclass(frozen=True, slots=True)

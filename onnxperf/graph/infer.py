@@ -17,7 +17,7 @@ from onnxperf.graph.core import CONTROL, Graph
 from onnxperf.graph.module_path import module_of
 from onnxperf.graph.node import check_form, infer_node
 from onnxperf.graph.open_shapes import input_shape
-from onnxperf.graph.proto import MAX_NAME, Shape, captured, domain_of, dtype_of, plain
+from onnxperf.graph.proto import MAX_NAME, Shape, captured, dtype_of, operator_type, plain
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -42,8 +42,8 @@ def infer(
             check_form(state, node, label)
             if module := module_of(node):
                 modules[label] = module
-            if node.op_type in INLINE and not domain_of(node):
-                INLINE[node.op_type](ControlNode(state, trips, walk, node, label, names))
+            if (type := operator_type(node)) in INLINE:
+                INLINE[type](ControlNode(state, trips, walk, node, label, names))
             else:
                 infer_node(state, scoped(node, names) if prefix else node, label)
 

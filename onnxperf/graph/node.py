@@ -27,6 +27,7 @@ from onnxperf.graph.proto import (
     domain_of,
     dtype_of,
     graphs_in,
+    operator_type,
     plain,
     static,
     tensor_type,
@@ -75,7 +76,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     inputs = tuple(state.tensor(i, label) if i else None for i in node.input)
     outer = tuple(state.tensor(c, label) for c in captured(node) if c not in node.input)
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
-    type, schema = f"{domain}::{node.op_type}" if domain else node.op_type, state.schema(node.op_type, domain)
+    type, schema = operator_type(node), state.schema(node.op_type, domain)
     n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
     types = _infer_types(state, n, schema) if schema is not None else _custom_types(state, n)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]

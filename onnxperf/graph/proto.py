@@ -19,7 +19,8 @@ MAX_TEXT = 100  # characters of a name in a message
 #: Characters of a name, with those of the nodes around it: a name is written into the labels of all that it holds.
 MAX_NAME = 4096
 MAX_DEPTH = 64  # levels of graphs inside graphs
-LOOPS = frozenset({"Loop", "SequenceMap"})  # those whose number of runs a model can leave open
+#: Operators whose number of runs a model can leave open.
+LOOPS = frozenset({"Loop", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling"})
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 NUMBERS = {_OWN_NAMES.get(name, name.lower()): number for name, number in TensorProto.DataType.items()}
 DTYPES: dict[int, str] = {number: dtype for dtype, number in NUMBERS.items() if dtype in BITS}
@@ -148,6 +149,12 @@ def read_names(graph: GraphProto) -> set[str]:
 def domain_of(node: NodeProto) -> str:
     """The domain of a node's operator; "" for ai.onnx."""
     return "" if node.domain == "ai.onnx" else node.domain
+
+
+def operator_type(node: NodeProto) -> str:
+    """The type of a node's operator: "Conv" or, outside ai.onnx, "domain::Type"."""
+    domain = domain_of(node)
+    return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
 def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSchema | None:

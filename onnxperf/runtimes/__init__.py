@@ -8,7 +8,6 @@ from __future__ import annotations
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.ort_kernels import WITHIN
-from onnxperf.fusions.placement import FLOW
 from onnxperf.modules import Offered
 from onnxperf.runtime import LAYOUTS, HostCosts, Policy, Runtime, of_layout, of_version, run_graph
 
@@ -16,6 +15,6 @@ from onnxperf.runtime import LAYOUTS, HostCosts, Policy, Runtime, of_layout, of_
 RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)
 
 __all__ = [
-    "FLOW", "LAYOUTS", "LEVELS", "RUNTIMES", "WAITED_FOR", "WITHIN", "HostCosts", "Policy", "Runtime", "of_layout",
+    "LAYOUTS", "LEVELS", "RUNTIMES", "WAITED_FOR", "WITHIN", "HostCosts", "Policy", "Runtime", "of_layout",
     "of_version", "run_graph",
 ]  # fmt: skip

@@ -26,9 +26,9 @@ from dataclasses import replace
 from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
-from onnxperf.fusions.placement import FLOW, FREE
+from onnxperf.fusions.placement import FREE
 from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, narrow, outside, refused
-from onnxperf.graph import Graph
+from onnxperf.graph import CONTROL, Graph
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor
@@ -278,7 +278,7 @@ def place(graph: Graph) -> Graph:
         free = free or (o.type in ("Concat", "Split") and all(t.name in written for t in o.present if not t.stored))
         if not free or (o.type != "Split" and any(t.name in written for t in o.present)):  # parts lie where they lie
             written.update(t.name for t in o.outputs)
-        placed.append(replace(o, place="free" if free else "host" if o.type in FLOW else "gpu"))
+        placed.append(replace(o, place="free" if free else "host" if o.type in CONTROL else "gpu"))
     return replace(graph, operators=tuple(placed))
 
 

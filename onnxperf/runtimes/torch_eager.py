@@ -14,7 +14,6 @@ from math import prod
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.ort_kernels import WITHIN
-from onnxperf.fusions.placement import FLOW
 from onnxperf.fusions.torch_strides import (
     RUN,
     Strides,
@@ -29,7 +28,7 @@ from onnxperf.fusions.torch_strides import (
     value,
     view,
 )  # fmt: skip
-from onnxperf.graph import Graph
+from onnxperf.graph import CONTROL, Graph
 from onnxperf.passes import autocast
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
@@ -89,7 +88,7 @@ class _Placing:
     def add(self, o: Operator) -> None:
         """Place an operator, and what it needs before it."""
         x = next(iter(o.present), None)
-        if o.type in FLOW:
+        if o.type in CONTROL:
             o = replace(o, place="host")
         elif x is None or all(t.value is not None for t in o.outputs):
             o = o if x is None else replace(o, place="free")

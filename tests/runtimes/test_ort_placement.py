@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnxperf.fusions import placement
-from onnxperf.graph import Graph, load
+from onnxperf.graph import CONTROL, Graph, load
 from onnxperf.runtimes import RUNTIMES, run_graph
 from op_models import BITS, IN_PLACE, Operator, Tensor, work_of
 
@@ -228,7 +228,7 @@ def test_attributes_of_a_wrong_type_break_nothing(type: str, attrs: dict[str, An
 def test_the_table_holds_what_the_header_says() -> None:
     table = json.loads((Path(placement.__file__).parent / "cuda_kernels.json").read_text(encoding="utf-8"))
     assert set(table) == {"about", "host_inputs", "kernels"} and "1.31.1" in table["about"]
-    assert set(table["host_inputs"]) <= set(table["kernels"]) | placement.FLOW
+    assert set(table["host_inputs"]) <= set(table["kernels"]) | CONTROL
     assert all(0 <= first < end for first, end in table["host_inputs"].values())
     for versions in table["kernels"].values():
         assert list(map(int, versions)) == sorted(map(int, versions))
