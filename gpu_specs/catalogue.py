@@ -1,6 +1,7 @@
 """Finds a shipped card by any of its names."""
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ def load(name: str | Path) -> Device:
     underscores, dashes and a leading "NVIDIA", "Tesla" or "GeForce" make no difference. Raises UnknownDevice
     for a name that no card answers to, SpecError for a card file that cannot be used.
     """
-    return read(Path(name)) if _is_file(name) else _shipped(resolve(str(name))[0])
+    return replace(read(Path(name)), file=str(name)) if _is_file(name) else _shipped(resolve(str(name))[0])
 
 
 def resolve(name: str) -> tuple[str, str | None]:

@@ -152,6 +152,8 @@ class Device:
     """What is disputed or surprising about the figures."""
     locked: bool = False
     """Whether its owner holds the clock at `boost_hz`."""
+    file: str = field(default="", compare=False)
+    """The path of the card file that was given; empty for a card that ships."""
 
     @property
     def desktop(self) -> bool:

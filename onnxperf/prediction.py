@@ -118,6 +118,7 @@ class Prediction:
             **_of(s, "batch", "streams", "cuda_graph"),
             "inputs": [{"name": name, "shape": list(shape)} for name, shape in s.inputs],
             "device_name": self.device.name,
+            **({"device_file": self.device.file} if self.device.file else {}),
             "host": s.host or usual_host(self.device),
             "latency": _of(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
             **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),

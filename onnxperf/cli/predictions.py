@@ -53,17 +53,22 @@ def predict(
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
     prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
 
+    def at_batch(batch: int) -> Prediction:
+        return summarise(_run(model, None, **{**terms, "batch": batch}))
+
+    found = changes(prediction, None if terms["fit"] else at_batch)
+
+    def answer() -> str:
+        suggestions = {"suggestions": [c.to_dict() for c in found]}
+        return json.dumps(prediction.to_dict() | suggestions, indent=2, allow_nan=False)
+
     def screen() -> None:
         from onnxperf.tables import console
         from onnxperf.views.prediction import show
 
-        def at_batch(batch: int) -> Prediction:
-            return summarise(_run(model, None, **{**terms, "batch": batch}))
-
-        found = changes(prediction, None if terms["fit"] else at_batch)
         show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
 
-    deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
+    deliver(json_to, answer, screen, lambda: keep(prediction, max_latency, max_memory))
 
 
 @click.command()

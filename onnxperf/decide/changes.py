@@ -41,6 +41,10 @@ class Change:
     small: bool = True
     most: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """The change as `prediction.schema.json` describes a suggestion."""
+        return {"change": self.what, "seconds": self.seconds, "at_best": self.most}
+
 
 def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
     """The same run under other terms, where they save 2% or more, those that ask for least first.
