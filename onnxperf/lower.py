@@ -39,6 +39,10 @@ class HostNode(NamedTuple):
             return 0.0
         return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
 
+    def passing(self, costs: HostCosts, cpu: Host) -> float:
+        """Host time of all repeats, with walking to the node."""
+        return self.repeat * (costs.walk_s + self.seconds(costs, cpu))
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -102,7 +106,7 @@ class Kernels:
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
     """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
-    return sum((n.repeat * (costs.walk_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
+    return sum((n.passing(costs, cpu) for n in nodes), 0.0)
 
 
 def lower(
