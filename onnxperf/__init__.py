@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
     from onnxperf.views.prediction import report
+    from onnxperf.views.trace import trace
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _OFFERED = {
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
     "onnxperf.views.prediction": ("report",),
+    "onnxperf.views.trace": ("trace",),
     "gpu_specs": ("Device",),
     "op_models": (
         "Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work"
@@ -50,7 +52,7 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "whatif", "work",
+    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from onnxperf.runtimes import WAITED_FOR, WITHIN, HostCosts, Runtime
 from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
+TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
 
@@ -193,7 +194,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
-    return Kernel(name, "Transfer", (), w, blocks=not pinned)
+    return Kernel(name, TRANSFER, (), w, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:

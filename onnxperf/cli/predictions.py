@@ -6,11 +6,24 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import Count, debug, limited, of_a_run, of_runs, parse_product, parse_share, read_option
+from onnxperf.cli.arguments import (
+    Count,
+    debug,
+    limited,
+    of_a_run,
+    of_runs,
+    of_two,
+    parse_product,
+    parse_share,
+    read_option,
+    viewed,
+)  # fmt: skip
+from onnxperf.cli.drawn import drawn, take
 from onnxperf.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
@@ -29,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
               help="Also sum up time by module: 2 for such as layer1.0.")  # fmt: skip
+@viewed
 @limited
 @debug
 def predict(
@@ -51,6 +65,7 @@ def predict(
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and given:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
+    files = take(terms, json_to, model, terms["gpu"])
     prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
 
     def screen() -> None:
@@ -63,7 +78,8 @@ def predict(
         found = changes(prediction, None if terms["fit"] else at_batch)
         show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
 
-    deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
+    gate = partial(keep, prediction, max_latency, max_memory)
+    deliver(json_to, prediction.to_json, screen, gate, drawn(files, prediction, model))
 
 
 @click.command()
@@ -120,7 +136,7 @@ def check(
 @click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@of_a_run
+@of_two
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
 @click.option("--top", type=Count(min=0), default=8, show_default=True, help="Kernels to list.")
 @read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
@@ -131,14 +147,29 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A --dim or
     --shapes whose name only one model has applies to that model alone.
 
+    A or B can also be a run: a file of `predict --trace`, or a profile that ONNX Runtime wrote. Their operators are
+    matched by name. Two runs need no --gpu.
+
     \b
     Examples:
       onnxperf diff torch-resnet50.onnx keras-resnet50.onnx --gpu t4
       onnxperf diff yesterday.onnx today.onnx --gpu l4 --batch 8 --fail-above 5%
       onnxperf diff a.onnx b.onnx --gpu a100 --dim sequence=128 --json -
+      onnxperf diff onnxruntime_profile.json model.onnx --gpu l4 --batch 8
     """
-    if terms["fit"]:
+    from onnxperf.scoring.run_files import is_run
+
+    share, models = math.inf if fail_above is None else fail_above, [x for x in (a, b) if not is_run(x)]
+    if models and not terms["gpu"]:
+        raise UsageError(f"--gpu names the card to predict {models[0]} for")
+    if terms["fit"] and models:
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
+    if not models and (given := _given(terms, terms)):
+        raise UsageError(f"both runs are over: {given} would not change them")
+    _diff_models(a, b, json_to, top, share, terms) if len(models) == 2 else _diff_runs(a, b, json_to, top, share, terms)
+
+
+def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     from onnxperf.decide.two_models import compare, keep
 
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
@@ -149,7 +180,27 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 
         show(console(), found, top=top)
 
-    deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
+    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
+
+
+def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
+    """Runs that files tell of, or that are predicted."""
+    from onnxperf.prediction import summarise
+    from onnxperf.scoring import run_files, timed_runs
+
+    check_target(json_to, a, b)
+    runs = (
+        run_files.read(x) if run_files.is_run(x) else timed_runs.of(summarise(_run(x, None, **terms))) for x in (a, b)
+    )
+    found = timed_runs.difference(*runs)
+
+    def screen() -> None:
+        from onnxperf.tables import console
+        from onnxperf.views.two_runs import show
+
+        show(console(), found, top=top)
+
+    deliver(json_to, found.to_json, screen, lambda: timed_runs.keep(found, share))
 
 
 def _run(
