@@ -28,8 +28,7 @@ class Timeline:
     kernels together ask of DRAM or a unit, whichever takes longer.
 
     `streams` [n, g] names each kernel's stream on each device; `stalled_on` [n, g] says what each kernel waited for
-    last, an index into STALLS; `host_s` [n, g] is when the host goes on, having launched the kernel or waited for it
-    (0 where nothing is laid out). All times are seconds from the moment at which the host enters the run.
+    last, an index into STALLS. All times are seconds from the moment at which the host enters the run.
     """
 
     start_s: Array
@@ -38,7 +37,6 @@ class Timeline:
     lower_bound_s: Array
     streams: Array
     stalled_on: Array
-    host_s: Array
 
 
 def schedule(
@@ -56,7 +54,7 @@ def schedule(
     cuda_graph: all kernels are launched as a whole, and none waits for the host.
     """
     n, g = estimates.seconds.shape
-    start, host_s, stalled_on, total = np.zeros((n, g)), np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
+    start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
     queues = np.full((n, g), COMPUTE, dtype="<U16")
     for j in range(g):
         tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
@@ -64,9 +62,8 @@ def schedule(
         queues[:, j] = [p.stream for p in placed]
         start[:, j] = [p.start_s for p in placed]
         stalled_on[:, j] = [p.stalled_on for p in placed]
-        host_s[:, j] = [p.host_s for p in placed]
     critical, bound = _paths(kernels, estimates)
-    return Timeline(start, total, critical, bound, queues, stalled_on, host_s)
+    return Timeline(start, total, critical, bound, queues, stalled_on)
 
 
 def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
@@ -76,8 +73,7 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
     end = np.cumsum(seconds, axis=0)
     total = end[-1] if n else np.array([c.run_s for c in costs])
     names = np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
-    paths, none = _paths(kernels, estimates), np.zeros((n, g))
-    return Timeline(end - seconds, total, *paths, names, np.full((n, g), STREAM), none)
+    return Timeline(end - seconds, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
@@ -121,12 +117,11 @@ class Task(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where and when a task runs, what it waited for last, of STALLS, and when the host goes on."""
+    """Where and when a task runs, and what it waited for last, of STALLS."""
 
     stream: str
     start_s: float
     stalled_on: int
-    host_s: float
 
 
 def _tasks(
@@ -211,8 +206,7 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
             rank.clock_s = end - gap + task.repeat * host.sync_s
         rank.last_start_s, rank.last = start, task
         ready.append(end)
-        stream = COPY if task.way and not rank.engines else queue.name
-        placed.append(Placed(stream, start, stalled_on, rank.clock_s))
+        placed.append(Placed(COPY if task.way and not rank.engines else queue.name, start, stalled_on))
     last = max((q.free_s - gap for r in ranks.values() for q in r.queues), default=0.0)
     clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
     return placed, max(last, clock + host.tail_s) + host.sync_s
