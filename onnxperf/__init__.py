@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.views.layer_profile import layer_profile
+    from onnxperf.views.netron import annotated, netron
+    from onnxperf.views.notebook import cell
     from onnxperf.views.prediction import report
+    from onnxperf.views.roofline import plot
     from onnxperf.views.trace import trace
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
@@ -40,7 +44,11 @@ _OFFERED = {
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
+    "onnxperf.views.layer_profile": ("layer_profile",),
+    "onnxperf.views.netron": ("annotated", "netron"),
+    "onnxperf.views.notebook": ("cell",),
     "onnxperf.views.prediction": ("report",),
+    "onnxperf.views.roofline": ("plot",),
     "onnxperf.views.trace": ("trace",),
     "gpu_specs": ("Device",),
     "op_models": (
@@ -52,7 +60,8 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "trace", "whatif", "work",
+    "annotated", "cell", "check", "compare", "diff", "explain", "gpus", "layer_profile", "load", "netron", "op", "plot",
+    "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
         return ()
     costs, cpu, found = run.host_costs[j], run.cpu, list[HostStep]()
     now = costs.run_s
-    for i, (row, until) in enumerate(zip(run.kernels.rows, run.timeline.host_s[:, j].tolist(), strict=True)):
+    for i, (row, until) in enumerate(zip(run.kernels.rows, _goes_on(run, j), strict=True)):
         for node in row.skipped:
             found.append(_passed(node, now, costs, cpu))
             now = found[-1].end_s
@@ -45,6 +45,17 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
         found.append(_passed(node, now, costs, cpu))
         now = found[-1].end_s
     return tuple(found)
+
+
+def _goes_on(run: Run, j: int) -> list[float]:
+    """When the host goes on after each kernel: it has launched it or, where it waits, knows its end."""
+    rows, timeline = run.kernels.rows, run.timeline
+    if not rows:
+        return []
+    costs, last = run.host_costs[j], float(timeline.launched_s[-1, j])
+    if rows[-1].blocks:
+        last = float(timeline.total_s[j]) - run.kernels.host_seconds(costs, run.cpu)[1] - costs.sync_s
+    return [*timeline.launch_s[1:, j].tolist(), last]
 
 
 def _passed(n: HostNode, now: float, costs: HostCosts, cpu: Host) -> HostStep:

@@ -1,6 +1,4 @@
-"""What a reader has to know about an answer: its scope, what was assumed, what is far from any measurement, what does not
-fit.
-"""
+"""What a reader has to know about an answer: its scope, what was assumed, what nothing measured, what does not fit."""
 
 from __future__ import annotations
 

@@ -144,6 +144,30 @@ class Prediction:
 
         return onnxperf.trace(self)
 
+    def to_netron(self) -> str:
+        """What `--netron FILE.json` writes: what each node costs, JSON that Netron opens beside the model."""
+        import onnxperf
+
+        return onnxperf.netron(self)
+
+    def to_layer_profile(self) -> str:
+        """What `--profile` writes: JSON as by trtexec's --exportProfile."""
+        import onnxperf
+
+        return onnxperf.layer_profile(self)
+
+    def plot(self, format: str = "svg") -> bytes:
+        """What `--plot` writes: the roofline as an image, svg or png. Raises EnvironmentFailure without matplotlib."""
+        import onnxperf
+
+        return onnxperf.plot(self, format)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a small table."""
+        import onnxperf
+
+        return onnxperf.cell(self)
+
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""
         found: dict[str, float] = {}

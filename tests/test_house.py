@@ -36,6 +36,7 @@ EXTRA = {
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "prediction": {"pandas"},
     "testing": {"pytest"},
+    "views": {"matplotlib"},
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
 

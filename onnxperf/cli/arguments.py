@@ -216,6 +216,10 @@ LIMITS = (
 VIEWS = (
     click.option("--trace", "trace_to", metavar="FILE.json",
                  help="Write a timeline that ui.perfetto.dev opens, with the fields of ONNX Runtime's profiles."),
+    click.option("--netron", "netron_to", metavar="FILE.json|.onnx",
+                 help="Write what each node costs for Netron, to open beside the model; .onnx: in a copy of it."),
+    click.option("--profile", "profile_to", metavar="FILE.json", help="Write layers as trtexec --exportProfile does."),
+    click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw the roofline."),
 )  # fmt: skip
 
 #: Cards to choose from, beside those that are named, and their prices.

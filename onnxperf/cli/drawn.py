@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnxperf.prediction import Prediction
 
 #: What the names of files may end with, by view.
-SUFFIXES: dict[str, tuple[str, ...]] = {}
+SUFFIXES = {"netron": (".json", ".onnx"), "plot": (".png", ".svg")}
 
 
 def take(terms: dict[str, Any], json_to: str | None, *sources: str) -> dict[str, str]:
@@ -34,9 +34,21 @@ def drawn(files: dict[str, str], p: Prediction, model: str) -> dict[str, Callabl
     return {target: partial(VIEWS[view], p, model, target) for view, target in files.items()}
 
 
-def _trace(p: Prediction, model: str, target: str) -> str:
-    return p.to_trace() + "\n"
+def _netron(p: Prediction, model: str, target: str) -> str | bytes:
+    from onnxperf.export import framework
+    from onnxperf.views.netron import annotated
+
+    if target.endswith(".json"):
+        return p.to_netron() + "\n"
+    if framework(model):
+        raise UsageError(f"--netron {target}: only an ONNX file can be copied: export {model} first")
+    return annotated(p, model, target)
 
 
 #: What draws each view, given the prediction, the path of its model, and that of the file to write.
-VIEWS: dict[str, Callable[[Prediction, str, str], str | bytes]] = {"trace": _trace}
+VIEWS: dict[str, Callable[[Prediction, str, str], str | bytes]] = {
+    "trace": lambda p, model, target: p.to_trace() + "\n",
+    "netron": _netron,
+    "profile": lambda p, model, target: p.to_layer_profile() + "\n",
+    "plot": lambda p, model, target: p.plot(target.rpartition(".")[2]),
+}

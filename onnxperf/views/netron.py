@@ -42,7 +42,11 @@ def netron(p: Prediction) -> str:
     for node, cost in costs(p).items():
         said = [("fused into", printable(cost.fused_into))]
         if not cost.fused_into:
-            said = [("time", duration(cost.seconds)), ("share", f"{cost.seconds / p.seconds:.1%}"), ("bound", cost.bound)]
+            said = [
+                ("time", duration(cost.seconds)),
+                ("share", f"{cost.seconds / p.seconds:.1%}"),
+                ("bound", cost.bound),
+            ]
         target = node.partition("\n")[0]
         entries += ({"kind": "node", "target": target, "name": name, "value": value} for name, value in said)
     return json.dumps({"signature": SIGNATURE, "metadata": [], "metrics": entries}, indent=1)
@@ -74,7 +78,9 @@ def costs(p: Prediction) -> dict[str, Cost]:
     """The cost of each node that takes time, or is part of a kernel, by name."""
     parts: dict[str, list[tuple[float, str]]] = {}
     fused: dict[str, str] = {}
-    done = [(k.nodes, k.seconds, k.bound_by) for k in p.kernels] + [(o.nodes, o.seconds, "cpu") for o in p.cpu_operators]
+    done = [(k.nodes, k.seconds, k.bound_by) for k in p.kernels] + [
+        (o.nodes, o.seconds, "cpu") for o in p.cpu_operators
+    ]
     for nodes, seconds, bound in done:
         for node in nodes[:1]:
             parts.setdefault(node, []).append((seconds, bound))
