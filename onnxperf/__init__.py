@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.scoring.run_files import diff_runs
+    from onnxperf.scoring.timed_runs import RunDifference
     from onnxperf.views.layer_profile import layer_profile
     from onnxperf.views.netron import annotated, netron
     from onnxperf.views.notebook import cell
@@ -44,6 +46,8 @@ _OFFERED = {
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
+    "onnxperf.scoring.run_files": ("diff_runs",),
+    "onnxperf.scoring.timed_runs": ("RunDifference",),
     "onnxperf.views.layer_profile": ("layer_profile",),
     "onnxperf.views.netron": ("annotated", "netron"),
     "onnxperf.views.notebook": ("cell",),
@@ -59,9 +63,9 @@ ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "annotated", "cell", "check", "compare", "diff", "explain", "gpus", "layer_profile", "load", "netron", "op", "plot",
-    "predict", "recommend", "report", "trace", "whatif", "work",
+    "Recommendation", "Recurrent", "Rows", "RunDifference", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work",
+    "__version__", "annotated", "cell", "check", "compare", "diff", "diff_runs", "explain", "gpus", "layer_profile",
+    "load", "netron", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +14,29 @@ from onnxperf import __version__
 from onnxperf.cpu_operators import CpuOperator, on_cpu
 from onnxperf.errors import EnvironmentFailure, UsageError
 from onnxperf.graph import Note
-from onnxperf.kernel_timeline import OF_A_KERNEL, Gap, KernelPrediction, Phase, busy_seconds, gaps, part_of, phases
-from onnxperf.latency import BOUNDS
+from onnxperf.kernel_timeline import (
+    OF_A_KERNEL,
+    Gap,
+    KernelPrediction,
+    Phase,
+    busy_seconds,
+    gaps,
+    kernels,
+    part_of,
+    phases,
+)  # fmt: skip
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
 from onnxperf.notes import notes, scope
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario, usual_host
-from onnxperf.schedule import STALLS
 from onnxperf.tables import duration
 
 if TYPE_CHECKING:
     import networkx
     import pandas
+    from onnx import ModelProto
 
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
@@ -150,6 +160,15 @@ class Prediction:
 
         return onnxperf.netron(self)
 
+    def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
+        """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
+
+        Raises UsageError or ModelError where the model can't be read.
+        """
+        import onnxperf
+
+        return onnxperf.annotated(self, model)
+
     def to_layer_profile(self) -> str:
         """What `--profile` writes: JSON as by trtexec's --exportProfile."""
         import onnxperf
@@ -242,7 +261,7 @@ class Prediction:
 def summarise(run: Run, j: int = 0) -> Prediction:
     """The prediction of a run for device j."""
     e, timeline, total = run.estimates, run.timeline, float(run.timeline.total_s[j])
-    rows = _kernels(run, j)
+    rows = kernels(run, j)
     busy = min(busy_seconds(rows), total)
     low, high = _interval(run, j, total, busy)
     bound, cpu_operators = float(timeline.lower_bound_s[j]), on_cpu(run, j)
@@ -271,30 +290,6 @@ def _watts(run: Run, j: int) -> float | None:
         return None
     spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
     return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
-
-
-def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
-    """Every kernel of device j."""
-    e, timeline, rows, modules = run.estimates, run.timeline, run.kernels.rows, run.graph.modules
-    seconds, width = e.seconds[:, j], e.half_width[:, j]
-    low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
-    columns = (
-        seconds, low, high, e.bound[:, j], e.transfer, e.source[:, j], e.variant[:, j],
-        timeline.start_s[:, j], timeline.streams[:, j], timeline.stalled_on[:, j],
-    )  # fmt: skip
-    return tuple(
-        KernelPrediction(
-            name=k.name, nodes=k.nodes, op=k.op, seconds=s, low_seconds=least, high_seconds=most,
-            flops=k.repeat * k.work.flops, bytes_read=k.repeat * k.work.bytes_read,
-            bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
-            source=source, start_seconds=start, stream=stream, work=k.work,
-            after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
-            module=modules.get(k.nodes[0], "") if k.nodes else "",
-        )
-        for k, s, least, most, bound, transfer, source, variant, start, stream, stall in zip(
-            rows, *(c.tolist() for c in columns), strict=True
-        )
-    )  # fmt: skip
 
 
 def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float]:

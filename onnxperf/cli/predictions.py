@@ -186,13 +186,11 @@ def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, te
 def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     """Runs that files tell of, or that are predicted."""
     from onnxperf.prediction import summarise
-    from onnxperf.scoring import run_files, timed_runs
+    from onnxperf.scoring.run_files import diff_runs, is_run
+    from onnxperf.scoring.timed_runs import keep
 
     check_target(json_to, a, b)
-    runs = (
-        run_files.read(x) if run_files.is_run(x) else timed_runs.of(summarise(_run(x, None, **terms))) for x in (a, b)
-    )
-    found = timed_runs.difference(*runs)
+    found = diff_runs(*(x if is_run(x) else summarise(_run(x, None, **terms)) for x in (a, b)))
 
     def screen() -> None:
         from onnxperf.tables import console
@@ -200,7 +198,7 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
         show(console(), found, top=top)
 
-    deliver(json_to, found.to_json, screen, lambda: timed_runs.keep(found, share))
+    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
 
 
 def _run(

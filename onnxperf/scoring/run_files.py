@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NoReturn
 
-from onnxperf.errors import UsageError, printable
+from onnxperf.errors import UsageError, printable, speaking_of_arguments
 from onnxperf.measure.codec import shown
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
-from onnxperf.scoring.timed_runs import Timed, TimedRun, title
+from onnxperf.prediction import Prediction
+from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 
 MAX_BYTES, MAX_LINE = 1 << 29, 1 << 20
 MAX_EVENTS, MAX_OPERATORS, MAX_TYPES, MAX_TEXT = 1_000_000, 50_000, 1_000, 10_000
@@ -39,6 +40,15 @@ class _Events:
     kernels: list[tuple[float, float, str, str]] = field(default_factory=list)
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by the name of an operator
     keys: dict[Key, Key] = field(default_factory=dict)  # of operators, so that equal ones are held once
+
+
+def diff_runs(a: Prediction | str | os.PathLike[str], b: Prediction | str | os.PathLike[str]) -> RunDifference:
+    """What two runs differ in, each a prediction or the path of a file that tells of one: operators matched by name.
+
+    Such a file is a trace of `Prediction.to_trace`, or a profile of ONNX Runtime. Raises UsageError where it is none.
+    """
+    with speaking_of_arguments():
+        return difference(*(of(x) if isinstance(x, Prediction) else read(x) for x in (a, b)))
 
 
 def is_run(path: object) -> bool:

@@ -1,4 +1,4 @@
-"""The roofline of a prediction as an image: each kernel by its FLOP/s and its FLOPs a byte, under the device's peaks."""
+"""The roofline of a prediction as an image: kernels by their FLOP/s and FLOPs a byte, under the peaks of the device."""
 
 from __future__ import annotations
 

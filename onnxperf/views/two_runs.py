@@ -51,7 +51,7 @@ def _lines(d: RunDifference) -> list[tuple[str, ...]]:
     if rest := [p for _, pairs in groups[TYPES:] for p in pairs]:
         lines.append(("(others)", str(len(rest)), *_times(rest)))
     beside = [signed(r.seconds - r.sum_seconds).lstrip("+") for r in (d.a, d.b)]  # below 0 where operators overlap
-    lines.append(("(none)", "", *beside, signed(d.rest_seconds)))
+    lines.append(("launches and gaps", "", *beside, signed(d.rest_seconds)))
     return [*lines, ("together", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
 
 
