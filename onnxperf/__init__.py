@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxperf.scoring.timed_runs import RunDifference
     from onnxperf.views.layer_profile import layer_profile
     from onnxperf.views.netron import annotated, netron
-    from onnxperf.views.notebook import cell
+    from onnxperf.views.notebook import notebook
     from onnxperf.views.prediction import report
     from onnxperf.views.roofline import plot
     from onnxperf.views.trace import trace
@@ -50,7 +50,7 @@ _OFFERED = {
     "onnxperf.scoring.timed_runs": ("RunDifference",),
     "onnxperf.views.layer_profile": ("layer_profile",),
     "onnxperf.views.netron": ("annotated", "netron"),
-    "onnxperf.views.notebook": ("cell",),
+    "onnxperf.views.notebook": ("notebook",),
     "onnxperf.views.prediction": ("report",),
     "onnxperf.views.roofline": ("plot",),
     "onnxperf.views.trace": ("trace",),
@@ -64,8 +64,8 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "RunDifference", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work",
-    "__version__", "annotated", "cell", "check", "compare", "diff", "diff_runs", "explain", "gpus", "layer_profile",
-    "load", "netron", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
+    "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "layer_profile",
+    "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -185,7 +185,7 @@ class Prediction:
         """What a notebook shows: a small table."""
         import onnxperf
 
-        return onnxperf.cell(self)
+        return onnxperf.notebook(self)
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""

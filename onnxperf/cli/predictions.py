@@ -166,7 +166,8 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
     if not models and (given := _given(terms, terms)):
         raise UsageError(f"both runs are over: {given} would not change them")
-    _diff_models(a, b, json_to, top, share, terms) if len(models) == 2 else _diff_runs(a, b, json_to, top, share, terms)
+    show_difference = _diff_models if len(models) == 2 else _diff_runs
+    show_difference(a, b, json_to, top, share, terms)
 
 
 def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:

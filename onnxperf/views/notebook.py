@@ -14,7 +14,7 @@ BAR = 12  # em
 CELL = '<td style="text-align:{side};padding:1px 8px">{text}</td>'
 
 
-def cell(p: Prediction) -> str:
+def notebook(p: Prediction) -> str:
     """The HTML that Jupyter shows for a prediction."""
     s = p.scenario
     asked = " on ".join((shortened(s.model), shortened(p.device.name)))
