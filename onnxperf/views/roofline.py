@@ -61,9 +61,10 @@ def plot(p: Prediction, format: str = "svg") -> bytes:
     # the same bytes for the same prediction: no random ids, no date
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "onnxperf"}):
         warnings.simplefilter("ignore")  # of names in scripts that the font lacks
-        figure = Figure(figsize=(9, 5.6), layout="constrained")
+        figure = Figure(figsize=(9, 5.6))
         FigureCanvasAgg(figure)
-        _draw(figure.subplots(), p)
+        figure.subplots_adjust(left=0.075, right=0.985, bottom=0.09, top=0.94)
+        _draw(figure.add_subplot(), p)
         figure.savefig(image, format=format, dpi=150, metadata={"Date": None} if format == "svg" else None)
     return image.getvalue()
 
