@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.views.html import html
     from onnxperf.views.prediction import report
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
@@ -39,6 +40,7 @@ _OFFERED = {
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
+    "onnxperf.views.html": ("html",),
     "onnxperf.views.prediction": ("report",),
     "gpu_specs": ("Device",),
     "op_models": (
@@ -50,7 +52,7 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "whatif", "work",
+    "check", "compare", "diff", "explain", "gpus", "html", "load", "op", "predict", "recommend", "report", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -83,22 +83,25 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
 
 
 def deliver(
-    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None
-) -> None:
+    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None,
+    html_to: str | None = None, as_html: Callable[[], str] = str,
+) -> None:  # fmt: skip
     """Give a user the result of a command: JSON alone on stdout where `json_to` is "-"; else JSON to the file
-    `json_to`, if it is named, and what `show` prints.
+    `json_to`, if it is named, and what `show` prints. A page goes to the file `html_to`, if that is named.
 
     gate: raises LimitExceeded where the result breaks a limit; it is asked last, and also where whoever reads stdout
     stops before the end (`onnxperf predict ... | head`).
     """
     try:
-        if json_to == "-":
-            print(as_json(), flush=True)
-        else:
-            try:
-                if json_to:
-                    write_file(json_to, as_json() + "\n")
-            finally:  # what can't be written is shown all the same
+        try:
+            if json_to and json_to != "-":
+                write_file(json_to, as_json() + "\n")
+            if html_to:
+                write_file(html_to, as_html())
+        finally:  # what can't be written is shown all the same
+            if json_to == "-":
+                print(as_json(), flush=True)
+            else:
                 show()
     except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
         gate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,16 @@ class Prediction:
         import onnxperf  # views are drawn from predictions: only the package itself knows both
 
         return onnxperf.report(self, detail=detail)
+
+    def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
+        """A page that opens without a network, as `onnxperf predict --html` writes it.
+
+        at_batch: the prediction at another batch, such as `lambda n: onnxperf.predict(model, gpu="l4", batch=n)`, by
+        which the page shows latency and throughput against the batch.
+        """
+        import onnxperf
+
+        return onnxperf.html(self, at_batch)
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""

@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from onnxperf.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
 if TYPE_CHECKING:
+    from onnxperf.decide.changes import Change
     from onnxperf.graph import Graph
     from onnxperf.pipeline import Request
     from onnxperf.prediction import Prediction
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
+@click.option("--html", "html_to", metavar="FILE", help="Write a page with charts, which opens without a network.")
 @click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 @limited
 @debug
 def predict(
-    model: str, json_to: str | None, top: int | None, detail: bool, depth: int | None, max_latency: float | None,
-    max_memory: float | None, **terms: Any,
+    model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
+    max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
@@ -42,28 +46,46 @@ def predict(
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
+      onnxperf predict model.onnx --gpu l4 --html report.html
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
+    from onnxperf.graph import opened
+    from onnxperf.output import telling
+    from onnxperf.pipeline import Limits, largest, run_of
     from onnxperf.prediction import summarise
+    from onnxperf.tables import console
+    from onnxperf.views import html
+    from onnxperf.views.prediction import show
 
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and given:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
-    prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
+    if html_to is not None and html_to == json_to:
+        raise UsageError("--json and --html name the same file: name two")
+    check_target(html_to, model, gpu, option="--html")
+    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
+    request = replace(request, model=opened(request.model))  # read once
+    limits = Limits(max_latency, max_memory)
+    prediction = summarise(largest(request, gpu, limits) if fit else run_of(request, gpu))
+
+    def at_batch(batch: int) -> Prediction:
+        return summarise(run_of(replace(request, batch=batch), gpu))
+
+    @cache
+    def found() -> list[Change]:
+        return changes(prediction, None if fit else at_batch)
 
     def screen() -> None:
-        from onnxperf.tables import console
-        from onnxperf.views.prediction import show
+        show(console(), prediction, top=top, detail=detail, changes=found(), depth=depth)
 
-        def at_batch(batch: int) -> Prediction:
-            return summarise(_run(model, None, **{**terms, "batch": batch}))
+    def page() -> str:
+        with telling() as tell:
+            return html.page(prediction, found(), at_batch, tell)
 
-        found = changes(prediction, None if terms["fit"] else at_batch)
-        show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
-
-    deliver(json_to, prediction.to_json, screen, lambda: keep(prediction, max_latency, max_memory))
+    gate = partial(keep, prediction, max_latency, max_memory)
+    deliver(json_to, prediction.to_json, screen, gate, html_to, page)
 
 
 @click.command()
