@@ -5,13 +5,13 @@ Names come from model files and may hold anything, at any length: all are shorte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from onnxperf import __version__
 from onnxperf.decide.changes import AtBatch
 from onnxperf.decide.choices import batches
-from onnxperf.decide.what_if import what_if
+from onnxperf.decide.what_if import WhatIf, what_if
 from onnxperf.errors import UsageError, printable
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import pipe_on
@@ -41,6 +41,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
         "head": {
             "misfit": h.misfit[:MESSAGE], "asked": [_name(x) for x in h.asked], "time": h.time,
             "interval": h.interval, "rate": h.rate, "memory": h.memory, "limit": h.limit, "best": h.best[:MESSAGE],
+            "others": h.others,
         },
         "seconds": _digits(p.seconds), "low": _digits(p.low_seconds), "high": _digits(p.high_seconds),
         "batch": s.batch, "inputs": [f"{_name(name)} {'x'.join(map(str, shape))}" for name, shape in s.inputs][:NODES],
@@ -49,7 +50,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
         "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
         "roofs": _roofs(p), "pace": printable(told.get("paced by", "")), "gaps": printable(told.get("gaps", "")),
         "host": "host" if launches(p) else "runtime", "laid_out": p.run.method.scheduled,
-        "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, at_batch),
+        "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch),
         "facts": [[label, printable(text)[:MESSAGE]] for label, text in facts(p)],
         "notes": [
             [note.code, _sentence(note.message), [_name(n) for n in note.nodes[:NODES]], len(note.nodes)]
@@ -150,12 +151,14 @@ def _memory(p: Prediction) -> dict[str, Any]:
 
 
 def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
-    """When each operator starts, and the bytes of activations that are alive then.
+    """The start of the run and of each operator, and the bytes of activations that are alive then.
 
     An operator that launches nothing counts from the kernel before it; every other one has a kernel, in its order.
     """
     starts, now = (k.start_seconds for k in p.kernels if k.op != TRANSFER), 0.0
-    for o, alive in zip(p.run.run_graph.operators, p.run.footprint.alive, strict=True):
+    before, *during = p.run.footprint.alive
+    yield now, before
+    for o, alive in zip(p.run.run_graph.operators, during, strict=True):
         if o.place not in ("free", "host"):
             now = next(starts, now)
         yield _digits(now, 8), alive
@@ -179,16 +182,18 @@ def _no_other(batch: int) -> Prediction:
     raise UsageError("no other batch was asked for: to_html(at_batch=...) predicts them")
 
 
-def _what_ifs(p: Prediction, at_batch: AtBatch | None) -> dict[str, Any]:
-    """What each change would bring, and why none was tried, if so."""
+def _what_ifs(p: Prediction, changes: Changes, at_batch: AtBatch | None) -> dict[str, Any]:
+    """What each change would bring, with those of several terms that help; and why none was tried, if so."""
     try:
-        found: Sequence[Any] = what_if(p, at_batch).changes
+        alone = what_if(p, at_batch).changes
     except UsageError as e:
         return {"changes": [], "why": _sentence(str(e))}
-    return {"changes": list(_changes(found)), "why": ""}
+    known = {c.what for c in alone}
+    together = [WhatIf("", c.what, c.seconds, at_best=c.most) for c in changes if c.what not in known]
+    found = sorted((*alone, *together), key=lambda c: (c.seconds is None, c.seconds or 0.0))
+    return {"changes": [_change(c) for c in found], "why": ""}
 
 
-def _changes(found: Iterable[Any]) -> Iterator[list[Any]]:
-    for c in found:
-        times = [None if x is None else _digits(x) for x in (c.seconds, c.low_seconds, c.high_seconds)]
-        yield [c.kind, _sentence(c.what), *times, c.at_best, _sentence(c.why)]
+def _change(c: WhatIf) -> list[Any]:
+    times = [None if x is None else _digits(x) for x in (c.seconds, c.low_seconds, c.high_seconds)]
+    return [_sentence(c.what), *times, c.at_best, _sentence(c.why)]

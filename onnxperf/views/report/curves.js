@@ -6,17 +6,18 @@ const drawMemory = (d) => {
   const free = Math.max(0, m.capacity - m.held);
   const share = m.held / m.capacity;
   const bar = el("div", { class: "stack", "aria-hidden": "true" });
-  m.parts.forEach(([, size], i) => {
-    const part = el("i", { class: `m-${i}` });
+  const shade = (name) => `m-${name.split(" ").pop()}`;
+  m.parts.forEach(([name, size]) => {
+    const part = el("i", { class: shade(name) });
     part.style.flexGrow = String(size / Math.max(m.held, 1));
     bar.append(part);
   });
   holder.append(
     el("p", { class: "says" }, `The process holds ${bytes(m.held)} of the card's ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, and leaves ${bytes(free)}` : "does not fit"}.${m.host ? ` ${bytes(m.host)} lie in the host's memory.` : ""}`),
     bar,
-    el("ul", { class: "legend" }, ...m.parts.map(([name, size], i) => el("li", {}, el("i", { class: `m-${i}` }), `${name} ${bytes(size)}`))));
-  if (!m.times.length || m.peak === 0 || !d.kernels.name.length) {
-    holder.append(empty("No activations live in this run."));
+    el("ul", { class: "legend" }, ...m.parts.map(([name, size]) => el("li", {}, el("i", { class: shade(name) }), `${name} ${bytes(size)}`))));
+  if (!m.peak || !d.kernels.name.length) {
+    holder.append(empty("This run has no kernels over which activations would come and go."));
     return;
   }
   const at = m.alive.indexOf(Math.max(...m.alive));
@@ -75,7 +76,8 @@ const drawBatch = (d) => {
     rate: n / b.seconds[i], least: n / b.high[i], most: n / b.low[i], now: n === d.batch,
   }));
   if (rows.length < 2) {
-    holder.append(empty(`Only batch ${d.batch} is known. ${b.fixed}`));
+    const why = b.fixed || (b.fits[0] ? "no other was tried" : "it does not fit into the card's memory");
+    holder.append(empty(`Only batch ${d.batch} is shown: ${why}.`));
     return;
   }
   const able = rows.filter((r) => r.fits);
@@ -85,7 +87,7 @@ const drawBatch = (d) => {
     `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.${over ? ` Batch ${over.n} does not fit into the card's memory.` : ""}`));
   const charts = [
     ["Latency against batch", duration, (r) => [r.low, r.seconds, r.high], (r) => `${duration(r.seconds)}, 80% interval ${duration(r.low)} to ${duration(r.high)}`],
-    ["Throughput against batch, samples a second", count, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],
+    ["Throughput against batch, samples a second", short, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],
   ];
   const pair = el("div", { class: "pair" });
   holder.append(pair);
@@ -111,7 +113,7 @@ const batchChart = (rows, width, title, label, of, says) => {
   });
   const axis = svg("g", { class: "axis", "aria-hidden": "true" });
   const round = [1, 2, 5].flatMap((n) => decades(from / n, to / n, 20).map((v) => v * n));
-  const lines = round.length > 7 ? decades(from, to, 7) : round;
+  const lines = round.length > 7 ? decades(from, to, 7) : round.length < 3 ? ticks(from, to, 4) : round;
   for (const v of lines) {
     axis.append(svg("line", { x1: edge.left, x2: width - edge.right, y1: y(v), y2: y(v) }),
       svg("text", { x: edge.left - 8, y: y(v) + 4, "text-anchor": "end" }, label(v)));

@@ -19,24 +19,21 @@ const drawAnswer = (d) => {
   byId("meter").append(el("span", { class: "meter", "aria-hidden": "true" }, meter));
   byId("range").append(rangeOf(d));
   if (h.limit) byId("verdict").append(el("p", { class: "limit" }, el("i", { class: `b-${d.shares[0][0]}` }), h.limit));
-  if (h.best) byId("verdict").append(el("p", { class: "best" }, ...marked(h.best)));
+  if (h.best) {
+    const more = h.others ? [" ", el("a", { href: "#what-if-h" }, `${h.others} more`)] : [];
+    byId("verdict").append(el("p", { class: "best" }, ...marked(h.best), ...more));
+  }
   byId("scope").textContent = `${d.scope}. Inputs: ${d.inputs.join(", ")}.`;
   byId("version").textContent = `Predicted by onnxperf ${d.version}, without a run.`;
 };
 
-/** Options in code, the rest as it is. */
-const marked = (text) => {
-  const [options, rest] = [/^--[^:]*(?=: )/.exec(text)?.[0], text];
-  return options ? [el("code", {}, options), rest.slice(options.length)] : [rest];
-};
-
 /** The interval as a line with the prediction on it. */
 const rangeOf = (d) => {
-  const x = linear(d.low, d.high, 3, 97);
+  const x = linear(d.low, d.high, 0.5, 99.5);
   const at = `${x(d.seconds).toFixed(2)}%`;
   return svg("svg", { class: "interval", width: "100%", height: 14, "aria-hidden": "true" },
-    svg("line", { x1: "3%", x2: "97%", y1: 7, y2: 7 }), svg("line", { x1: "3%", x2: "3%", y1: 3, y2: 11 }),
-    svg("line", { x1: "97%", x2: "97%", y1: 3, y2: 11 }), svg("circle", { cx: at, cy: 7, r: 4.5 }));
+    svg("line", { x1: "0.5%", x2: "99.5%", y1: 7, y2: 7 }), svg("line", { x1: "0.5%", x2: "0.5%", y1: 3, y2: 11 }),
+    svg("line", { x1: "99.5%", x2: "99.5%", y1: 3, y2: 11 }), svg("circle", { cx: at, cy: 7, r: 4.5 }));
 };
 
 const drawBound = (d) => {
@@ -57,8 +54,8 @@ const drawBound = (d) => {
 
 const drawWhatIfs = (d) => {
   const holder = byId("what-if");
-  const found = d.what_ifs.changes.map(([kind, what, seconds, low, high, most, why]) =>
-    ({ kind, what, seconds, low, high, most, why, gain: seconds ? d.seconds / seconds : null }));
+  const found = d.what_ifs.changes.map(([what, seconds, low, high, most, why]) =>
+    ({ what, seconds, low, high, most, why, gain: seconds ? d.seconds / seconds : null }));
   const can = found.filter((c) => c.gain);
   const faster = can.filter((c) => c.gain >= 1.005);
   const others = can.filter((c) => c.gain < 1.005);
@@ -69,16 +66,16 @@ const drawWhatIfs = (d) => {
   }
   const widest = Math.max(...can.map((c) => c.gain), 1);
   const row = (c) => {
-    const bar = el("i", { class: `gain${c.gain < 1.005 ? " none" : ""}` });
-    bar.style.width = `${(c.gain / widest * 100).toFixed(1)}%`;
+    const bar = el("i", { class: "gain" });
+    bar.style.width = `${(Math.max(0, Math.log(c.gain)) / (Math.log(widest) || 1) * 100).toFixed(1)}%`;
     return [
-      el("span", { class: "change" }, c.what.startsWith("--") ? el("code", {}, c.what) : c.what, c.why ? el("small", {}, c.why) : null),
-      duration(c.seconds), `${duration(c.low ?? c.seconds)} \u2013 ${duration(c.high ?? c.seconds)}`,
-      el("span", { class: "with-gain" }, `${c.most ? "up to " : ""}${c.gain.toFixed(2)}x`, bar),
+      el("span", { class: "change" }, ...marked(c.what), c.why ? el("small", {}, c.why) : null),
+      el("span", { class: "with-gain" }, `${c.most ? "up to " : ""}${c.gain.toFixed(2)}x`, bar), duration(c.seconds),
+      c.low === null ? "" : `${duration(c.low)} \u2013 ${duration(c.high)}`,
     ];
   };
-  const heads = [["Change"], ["Time", true], ["80% interval", true], ["Faster", true]];
-  holder.append(el("p", { class: "says" }, "Each line is a prediction of its own, for the same number of samples; changes are not added up."),
+  const heads = [["Change"], ["Speed", true], ["Time", true], ["80% interval", true]];
+  holder.append(el("p", { class: "says" }, "Each line is a prediction of its own, for the same number of samples."),
     faster.length ? plainTable("Changes that make it faster", heads, faster.map(row), true) : empty("No change makes it faster."));
   if (others.length) {
     holder.append(el("details", {}, el("summary", {}, `${plural(others.length, "change")} that ${others.length === 1 ? "makes" : "make"} it slower or change nothing`),
@@ -86,7 +83,7 @@ const drawWhatIfs = (d) => {
   }
   if (not.length) {
     holder.append(el("details", {}, el("summary", {}, `${plural(not.length, "change")} that can't be made`),
-      el("ul", { class: "notes" }, ...not.map((c) => el("li", {}, el("code", {}, c.what), ` ${c.why}`)))));
+      el("ul", { class: "notes" }, ...not.map((c) => el("li", {}, ...marked(c.what), el("small", {}, c.why))))));
   }
 };
 

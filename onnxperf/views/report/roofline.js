@@ -107,12 +107,15 @@ const rooflineRoofs = (d, { x, y, from, to, low, dram, near, ridge, edge, floor,
   };
   if (near[1] > dram[1]) diagonal(near, "faint");
   diagonal(dram, "");
+  let last = -Infinity;
   d.roofs.compute.forEach(([name, rate], i) => {
-    roofs.append(svg("path", { class: `roof ${i ? "faint" : ""}`, d: path([[x(Math.max(from, rate / Math.max(near[1], dram[1]))), y(rate)], [x(to), y(rate)]]) }),
-      svg("text", { class: "label", x: width - edge.right, y: y(rate) - 6, "text-anchor": "end" }, `${name} ${flopRate(rate)}`));
+    roofs.append(svg("path", { class: `roof ${i ? "faint" : ""}`, d: path([[x(Math.max(from, rate / Math.max(near[1], dram[1]))), y(rate)], [x(to), y(rate)]]) }));
+    const line = y(rate) + (i ? 14 : -6); // the first above its roof, the others below theirs
+    if (line < last + 13) return;
+    roofs.append(svg("text", { class: "label", x: width - edge.right, y: last = line, "text-anchor": "end" }, `${name} ${flopRate(rate)}`));
   });
   roofs.append(svg("path", { class: "ridge", d: path([[x(ridge), y(top)], [x(ridge), floor]]) }),
     svg("circle", { class: "ridge-point", cx: x(ridge), cy: y(top), r: 3.5 }),
-    svg("text", { class: "label", x: x(ridge) + 5, y: floor - 7 }, `ridge ${digits(ridge)}`));
+    svg("text", { class: "label", x: x(ridge) - 5, y: floor - 7, "text-anchor": "end" }, `ridge ${digits(ridge)}`));
   return roofs;
 };

@@ -27,22 +27,23 @@ const drawTable = (d, all) => {
   const more = el("button", { type: "button", class: "more" });
   const draw = (change = {}) => {
     Object.assign(state, change);
-    const columns = COLUMNS[state.by];
+    const columns = COLUMNS[state.by].filter((c) => kernels.some((k) => k[c.id] !== kernels[0][c.id]) || !c.spare);
     const wanted = state.text.trim().toLowerCase();
     const kept = kernels.filter((k) => (!state.bound || k.bound === state.bound) && (!wanted || k.text.includes(wanted)));
     const rows = (state.by === "kernel" ? kept : summedUp(kept, state.by)).sort(inOrder(state));
     caption.textContent = `${state.by === "kernel" ? "Kernels" : `Kernels by ${state.by}`}, sorted by ${columns.find((c) => c.id === state.sort).title}`;
     head.replaceChildren(el("tr", {}, ...columns.map((c) => {
       const sorted = c.id === state.sort;
-      const button = el("button", { type: "button" }, c.title, el("span", { class: "arrow", "aria-hidden": "true" }, sorted ? (state.down ? "↓" : "↑") : ""));
+      const button = el("button", { type: "button" }, c.title, el("span", { class: `arrow${sorted ? "" : " off"}`, "aria-hidden": "true" }, state.down ? "↓" : "↑"));
       button.addEventListener("click", () => {
         draw({ sort: c.id, down: sorted ? !state.down : Boolean(c.figure) });
         head.querySelectorAll("button")[columns.indexOf(c)].focus();
       });
       return el("th", { scope: "col", class: c.figure ? "n" : "", "aria-sort": sorted ? (state.down ? "descending" : "ascending") : "none" }, button);
     })));
+    const longest = Math.max(...rows.map((r) => r.seconds));
     body.replaceChildren(...rows.slice(0, state.most).map((row) => el("tr", {}, ...columns.map((c, i) =>
-      el(i ? "td" : "th", { scope: i ? undefined : "row", class: c.figure ? "n" : "", dir: c.figure ? undefined : "auto" }, c.cell(row, d))))));
+      el(i ? "td" : "th", { scope: i ? undefined : "row", class: c.figure ? "n" : "", dir: c.figure ? undefined : "auto" }, c.cell(row, d, longest))))));
     if (!rows.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "empty" }, "No kernel matches.")));
     const left = rows.length - state.most;
     more.hidden = left <= 0;
@@ -75,7 +76,7 @@ const tableRows = (d, all) => d.kernels.name.map((name, i) => {
   const k = all.of(i);
   const module = d.kernels.modules[d.kernels.module[i]];
   return {
-    kernel: name, operator: k.op, module: module || "(none)", seconds: k.seconds, low: k.low, high: k.high, flops: k.flops,
+    kernel: name, operator: k.op, module: module || "(none)", seconds: k.seconds, share: k.seconds, low: k.low, high: k.high, flops: k.flops,
     moved: k.moved, bound: d.bounds[k.bound], start: d.kernels.start[i], stream: d.kernels.streams[d.kernels.stream[i]],
     variant: k.variant, source: k.source, times: k.repeat, text: `${name} ${k.op} ${module}`.toLowerCase(),
   };
@@ -89,7 +90,7 @@ const summedUp = (kernels, by) => {
     for (const k of of) bounds.set(k.bound, (bounds.get(k.bound) || 0) + k.seconds);
     const total = (field) => sum(of.map((k) => k[field]));
     return {
-      [by]: name, seconds: total("seconds"), flops: total("flops"), moved: total("moved"), times: total("times"),
+      [by]: name, seconds: total("seconds"), share: total("seconds"), flops: total("flops"), moved: total("moved"), times: total("times"),
       bound: [...bounds].sort((a, b) => b[1] - a[1])[0][0],
     };
   });
@@ -101,27 +102,28 @@ const inOrder = ({ sort, down }) => (a, b) => {
   return down ? -found : found;
 };
 
+const nameCell = (name) => el("span", { title: name }, shortened(name));
 const boundCell = (row) => el("span", { class: "bound" }, el("i", { class: `b-${row.bound}` }), row.bound);
-const shareCell = (row, d) => {
+const shareCell = (row, d, longest) => {
   const bar = el("i", { class: "share" });
-  bar.style.width = `${Math.min(100, row.seconds / d.seconds * 100).toFixed(2)}%`;
+  bar.style.width = `${(row.seconds / (longest || 1) * 100).toFixed(1)}%`;
   return el("span", { class: "with-share" }, percent(row.seconds / d.seconds), bar);
 };
 const COLUMN = {
-  kernel: { id: "kernel", title: "Kernel", cell: (r) => r.kernel },
+  kernel: { id: "kernel", title: "Kernel", cell: (r) => nameCell(r.kernel) },
   operator: { id: "operator", title: "Operator", cell: (r) => r.operator },
-  module: { id: "module", title: "Module", cell: (r) => r.module },
+  module: { id: "module", title: "Module", cell: (r) => nameCell(r.module) },
   times: { id: "times", title: "Kernels", figure: true, cell: (r) => count(r.times) },
   seconds: { id: "seconds", title: "Time", figure: true, cell: (r) => duration(r.seconds) },
   share: { id: "share", title: "Share", figure: true, cell: shareCell },
   range: { id: "high", title: "80% interval", figure: true, cell: (r) => `${duration(r.low)} \u2013 ${duration(r.high)}` },
   bound: { id: "bound", title: "Bound by", cell: boundCell },
-  flops: { id: "flops", title: "GFLOP", figure: true, cell: (r) => r.flops ? count(r.flops / 1e9) : "" },
+  flops: { id: "flops", title: "Work", figure: true, cell: (r) => r.flops ? flops(r.flops) : "" },
   moved: { id: "moved", title: "Moved", figure: true, cell: (r) => bytes(r.moved) },
   start: { id: "start", title: "Start", figure: true, cell: (r) => duration(r.start) },
-  stream: { id: "stream", title: "Stream", cell: (r) => r.stream },
-  variant: { id: "variant", title: "Tile or algorithm", cell: (r) => r.variant },
-  source: { id: "source", title: "Source", cell: (r) => r.source },
+  stream: { id: "stream", title: "Stream", spare: true, cell: (r) => r.stream },
+  variant: { id: "variant", title: "Tile or algorithm", spare: true, cell: (r) => r.variant },
+  source: { id: "source", title: "Source", spare: true, cell: (r) => r.source },
 };
 const columnsOf = (...names) => names.map((name) => COLUMN[name]);
 const COLUMNS = {

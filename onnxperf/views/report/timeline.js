@@ -8,17 +8,19 @@ const drawTimeline = (d, all) => {
     holder.replaceWith(empty("This run launches no kernel, so nothing happens in time."));
     return;
   }
-  byId("timeline-says").textContent = [d.pace && `Pace: ${d.pace}.`, d.gaps && `Gaps: ${d.gaps}.`].filter(Boolean).join(" ");
+  byId("timeline-says").textContent = d.laid_out
+    ? [d.pace && `Pace: ${d.pace}.`, d.gaps && `Gaps: ${d.gaps}.`].filter(Boolean).join(" ")
+    : "This method adds kernels up, one after the other: it knows no host and no gaps.";
   const lanes = timelineLanes(d, all);
   const state = { from: 0, to: d.seconds, chosen: -1, width: 0 };
   const plot = el("div", {
     class: "plot time-plot", tabindex: "0", role: "application", "aria-describedby": "timeline-says timeline-keys",
     "aria-label": `Timeline of ${plural(rows.name.length, "kernel")} in ${duration(d.seconds)}, lanes: ${lanes.map((l) => l.name).join(", ")}`,
   });
-  const seen = el("output", { class: "seen" });
+  const seen = el("span", { class: "seen" });
   const button = (text, label, act) => {
     const made = el("button", { type: "button", "aria-label": label }, text);
-    made.addEventListener("click", act);
+    made.addEventListener("click", () => { act(); tell(seen.textContent); });
     return made;
   };
   const show = (from, to) => {
@@ -68,20 +70,24 @@ const drawTimeline = (d, all) => {
   atWidth(plot, (width) => { state.width = width; draw(); });
 };
 
+const ENTERING = -1; // instead of a kernel: what the host does before the first one
+
 /** Lanes with their bars [start, end, kernel], in order of time. */
 const timelineLanes = (d, all) => {
   const rows = d.kernels;
   const every = rows.name.map((_, i) => i);
   const lanes = rows.streams.map((name, s) => ({
-    name, bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
+    name: name.startsWith("copy") ? name.replace("copy", "copies") : `stream ${name}`, bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
   })).sort((a, b) => (a.name < b.name ? -1 : 1));
-  const streams = lanes.filter((l) => !l.name.startsWith("copy"));
-  const copies = lanes.filter((l) => l.name.startsWith("copy"));
-  const host = every.map((i) => [rows.launch[i], rows.launched[i], i]).filter(([start, end]) => end > start);
+  const streams = lanes.filter((l) => l.name.startsWith("stream"));
+  const copies = lanes.filter((l) => !l.name.startsWith("stream"));
+  const entered = [0, Math.min(...rows.launch), ENTERING];
+  const host = [entered, ...every.map((i) => [rows.launch[i], rows.launched[i], i])].filter(([start, end]) => end > start);
   return [...(d.laid_out && host.length ? [{ name: d.host, bars: host, host: true }] : []), ...streams, ...copies];
 };
 
 const kernelLines = (d, all, i) => {
+  if (i === ENTERING) return [`the ${d.host} enters the run`];
   const k = all.of(i);
   const rows = d.kernels;
   return [
@@ -120,8 +126,8 @@ const timelineChart = (d, all, lanes, { from, to, chosen, width }) => {
         width: wide > 3 ? wide - 0.7 : wide, height: tall, "data-i": one ? i : undefined, "data-many": one ? undefined : many,
       }));
       const room = Math.floor((wide - 8) / 6.6);
-      if (one && room > 3 && !lane.host) {
-        const text = all.of(i).op;
+      const text = one && !lane.host ? all.of(i).op : "";
+      if (text && room >= Math.min(text.length, 6)) {
         chart.append(svg("text", { class: "in-bar", x: x(Math.max(start, from)) + 5, y: y + tall / 2 + 4 }, text.length > room ? `${text.slice(0, room - 1)}…` : text));
       }
     }
@@ -131,7 +137,7 @@ const timelineChart = (d, all, lanes, { from, to, chosen, width }) => {
 
 /** A moment with as many digits as tell one tick from the next. */
 const timeLabel = (t, step) => {
-  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]].find(([, s]) => step[step.length - 1] >= s) || ["ns", 1e-9];
+  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]].find(([, s]) => step[step.length - 1] >= s) || ["ns", 1e-9];
   const apart = step.length > 1 ? (step[1] - step[0]) / scale : 1;
   return `${(t / scale).toFixed(Math.min(6, Math.max(0, -Math.floor(Math.log10(apart) + 1e-9))))} ${unit}`;
 };
