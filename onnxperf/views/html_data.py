@@ -49,7 +49,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
         "shares": [[name, _digits(share), printable(means[name])] for name, share in largest_shares(p)],
         "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
         "roofs": _roofs(p), "pace": printable(told.get("paced by", "")), "gaps": printable(told.get("gaps", "")),
-        "host": "host" if launches(p) else "runtime", "laid_out": p.run.method.scheduled,
+        "card": launches(p), "laid_out": p.run.method.scheduled,
         "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch),
         "facts": [[label, printable(text)[:MESSAGE]] for label, text in facts(p)],
         "notes": [

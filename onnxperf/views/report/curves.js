@@ -13,7 +13,7 @@ const drawMemory = (d) => {
     bar.append(part);
   });
   holder.append(
-    el("p", { class: "says" }, `The process holds ${bytes(m.held)} of the card's ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, and leaves ${bytes(free)}` : "does not fit"}.${m.host ? ` ${bytes(m.host)} lie in the host's memory.` : ""}`),
+    el("p", { class: "says" }, `The process holds ${bytes(m.held)} of the ${d.card ? "card" : "machine"}'s ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, and leaves ${bytes(free)}` : "does not fit"}.${m.host ? ` ${bytes(m.host)} lie in the host's memory.` : ""}`),
     bar,
     el("ul", { class: "legend" }, ...m.parts.map(([name, size]) => el("li", {}, el("i", { class: shade(name) }), `${name} ${bytes(size)}`))));
   if (!m.peak || !d.kernels.name.length) {
@@ -76,7 +76,7 @@ const drawBatch = (d) => {
     rate: n / b.seconds[i], least: n / b.high[i], most: n / b.low[i], now: n === d.batch,
   }));
   if (rows.length < 2) {
-    const why = b.fixed || (b.fits[0] ? "no other was tried" : "it does not fit into the card's memory");
+    const why = b.fixed || (b.fits[0] ? "no other was tried" : "it does not fit into the memory");
     holder.append(empty(`Only batch ${d.batch} is shown: ${why}.`));
     return;
   }
@@ -84,7 +84,7 @@ const drawBatch = (d) => {
   const best = able.reduce((a, r) => (r.rate > a.rate ? r : a), able[0] || rows[0]);
   const over = rows.find((r) => !r.fits);
   holder.append(el("p", { class: "says" },
-    `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.${over ? ` Batch ${over.n} does not fit into the card's memory.` : ""}`));
+    `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.${over ? ` Batch ${over.n} does not fit into the memory.` : ""}`));
   const charts = [
     ["Latency against batch", duration, (r) => [r.low, r.seconds, r.high], (r) => `${duration(r.seconds)}, 80% interval ${duration(r.low)} to ${duration(r.high)}`],
     ["Throughput against batch, samples a second", short, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],

@@ -12,7 +12,7 @@ const inUnits = (value, units) => {
   return "";
 };
 const digits = (value, most = 3) => String(Number(value.toPrecision(most)));
-const duration = (s) => inUnits(s, [["s", 1], ["ms", 1e-3], ["us", 1e-6]]) || digits(s * 1e9) + "\u00a0ns";
+const duration = (s) => inUnits(s, [["s", 1], ["ms", 1e-3], ["us", 1e-6]]) || (s > 0 ? digits(s * 1e9) + "\u00a0ns" : "0");
 const bytes = (n) => inUnits(n, [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) || Math.round(n) + "\u00a0B";
 const flopRate = (n) => inUnits(n, [["PFLOP/s", 1e15], ["TFLOP/s", 1e12], ["GFLOP/s", 1e9], ["MFLOP/s", 1e6]]) || digits(n) + "\u00a0FLOP/s";
 const byteRate = (n) => inUnits(n, [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6]]) || digits(n) + "\u00a0B/s";

@@ -70,6 +70,8 @@ const drawTimeline = (d, all) => {
   atWidth(plot, (width) => { state.width = width; draw(); });
 };
 
+/** What launches kernels. */
+const hostOf = (d) => d.card ? "host" : "runtime";
 const ENTERING = -1; // instead of a kernel: what the host does before the first one
 
 /** Lanes with their bars [start, end, kernel], in order of time. */
@@ -77,23 +79,23 @@ const timelineLanes = (d, all) => {
   const rows = d.kernels;
   const every = rows.name.map((_, i) => i);
   const lanes = rows.streams.map((name, s) => ({
-    name: name.startsWith("copy") ? name.replace("copy", "copies") : `stream ${name}`, bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
+    name: name.startsWith("copy") ? name.replace("copy", "copies") : d.card ? `stream ${name}` : "operators", bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
   })).sort((a, b) => (a.name < b.name ? -1 : 1));
-  const streams = lanes.filter((l) => l.name.startsWith("stream"));
-  const copies = lanes.filter((l) => !l.name.startsWith("stream"));
+  const copies = lanes.filter((l) => l.name.startsWith("copies"));
+  const streams = lanes.filter((l) => !copies.includes(l));
   const entered = [0, Math.min(...rows.launch), ENTERING];
   const host = [entered, ...every.map((i) => [rows.launch[i], rows.launched[i], i])].filter(([start, end]) => end > start);
-  return [...(d.laid_out && host.length ? [{ name: d.host, bars: host, host: true }] : []), ...streams, ...copies];
+  return [...(d.laid_out && host.length ? [{ name: hostOf(d), bars: host, host: true }] : []), ...streams, ...copies];
 };
 
 const kernelLines = (d, all, i) => {
-  if (i === ENTERING) return [`the ${d.host} enters the run`];
+  if (i === ENTERING) return [`the ${hostOf(d)} enters the run`];
   const k = all.of(i);
   const rows = d.kernels;
   return [
     rows.name[i], `${k.op}, bound by ${d.bounds[k.bound]}`,
     `${duration(k.seconds)}, ${percent(k.seconds / d.seconds)} of the run, at ${duration(rows.start[i])}`,
-    d.laid_out && rows.launched[i] > rows.launch[i] ? `launched by the ${d.host} at ${duration(rows.launched[i])}` : "",
+    d.laid_out && rows.launched[i] > rows.launch[i] ? `launched by the ${hostOf(d)} at ${duration(rows.launched[i])}` : "",
     rows.modules[rows.module[i]],
   ];
 };
