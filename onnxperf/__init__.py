@@ -52,7 +52,8 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "html", "load", "op", "predict", "recommend", "report", "whatif", "work",
+    "check", "compare", "diff", "explain", "gpus", "html", "load", "op", "predict", "recommend", "report", "whatif",
+    "work",
 ]  # fmt: skip
 
 

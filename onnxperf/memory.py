@@ -101,8 +101,8 @@ class Footprint:
     """What a placed graph holds in bytes, whatever the card.
 
     weights: of each one; alive: activations before the run and while each operator runs, in order, inputs and outputs
-    among them; activations_bytes: the most that are alive at once; host_bytes: of tensors that operators and copies on the host
-    keep there.
+    among them; activations_bytes: the most that are alive at once; host_bytes: of tensors that operators and copies on
+    the host keep there.
     """
 
     weights: tuple[int, ...]

@@ -141,11 +141,7 @@ class Prediction:
         return onnxperf.report(self, detail=detail)
 
     def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
-        """A page that opens without a network, as `onnxperf predict --html` writes it.
-
-        at_batch: the prediction at another batch, such as `lambda n: onnxperf.predict(model, gpu="l4", batch=n)`, by
-        which the page shows latency and throughput against the batch.
-        """
+        """The page that `onnxperf predict --html` writes; `onnxperf.html` says what `at_batch` is."""
         import onnxperf
 
         return onnxperf.html(self, at_batch)

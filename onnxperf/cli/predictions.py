@@ -51,12 +51,10 @@ def predict(
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
-    from onnxperf.graph import opened
     from onnxperf.output import telling
-    from onnxperf.pipeline import Limits, largest, run_of
+    from onnxperf.pipeline import read_once
     from onnxperf.prediction import summarise
     from onnxperf.tables import console
-    from onnxperf.views import html
     from onnxperf.views.prediction import show
 
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
@@ -65,13 +63,11 @@ def predict(
     if html_to is not None and html_to == json_to:
         raise UsageError("--json and --html name the same file: name two")
     check_target(html_to, model, gpu, option="--html")
-    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
-    request = replace(request, model=opened(request.model))  # read once
-    limits = Limits(max_latency, max_memory)
-    prediction = summarise(largest(request, gpu, limits) if fit else run_of(request, gpu))
+    request = read_once(_request(model, json_to, gpu=gpu, fit=fit, **terms))
+    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
-        return summarise(run_of(replace(request, batch=batch), gpu))
+        return summarise(_run(replace(request, batch=batch), gpu, False))
 
     @cache
     def found() -> list[Change]:
@@ -81,6 +77,8 @@ def predict(
         show(console(), prediction, top=top, detail=detail, changes=found(), depth=depth)
 
     def page() -> str:
+        from onnxperf.views import html
+
         with telling() as tell:
             return html.page(prediction, found(), at_batch, tell)
 
@@ -174,14 +172,10 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
 
 
-def _run(
-    model: str | Graph, json_to: str | None, limits: tuple[float | None, float | None] = (None, None), *, gpu: str,
-    fit: bool, **terms: Any,
-) -> Run:  # fmt: skip
-    """The run that SCENARIO's options ask for; limits on seconds and bytes decide the batch where it is to fit."""
+def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
+    """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
     from onnxperf.pipeline import Limits, largest, run_of
 
-    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
     return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
 
@@ -201,13 +195,12 @@ def _held(
     The reason is empty where it keeps them.
     """
     from onnxperf.decide.budget import reasons
-    from onnxperf.pipeline import Limits, largest, run_of
     from onnxperf.prediction import summarise
     from onnxperf.tables import duration, size
 
     if isinstance(request, Error):
         raise request
-    p = summarise(largest(request, card, Limits(max_latency, max_memory)) if fit else run_of(request, card))
+    p = summarise(_run(request, card, fit, (max_latency, max_memory)))
     batch = (f"batch {p.scenario.batch}",) if fit else ()
     return (duration(p.seconds), size(p.memory.reserved_bytes), *batch), reasons(p, max_latency, max_memory)
 
@@ -251,7 +244,8 @@ def explain(
     from onnxperf.views.explanation import show
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
-    found = room.explain_kernel(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
+    run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
+    found = room.explain_kernel(run, room.PRODUCT if node is None else node)
     if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
         raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")
     deliver(json_to, found.to_json, lambda: show(console(), found))
