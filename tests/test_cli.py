@@ -126,13 +126,14 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
 
 def test_a_page_beside_the_answer(onnxperf_cli, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    plain = onnxperf_cli(*PREDICT)[1]
-    code, out, err = onnxperf_cli(*PREDICT, "--html", str(target))
+    asked = ("predict", str(GOLDEN.parent / "data" / "keras_cnn.onnx"), "--gpu", "l4")
+    plain = onnxperf_cli(*asked)[1]
+    code, out, err = onnxperf_cli(*asked, "--html", str(target))
     assert (code, out, err) == (0, plain, "")
     page = target.read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and '"asked":["resnet50.onnx","NVIDIA L4",' in page
+    assert page.startswith("<!doctype html>") and '"asked":["keras_cnn.onnx","NVIDIA L4",' in page
     assert list(tmp_path.iterdir()) == [target]
-    code, out, _ = onnxperf_cli(*PREDICT, "--html", str(target), "--json", "-", "--max-latency", "1ms")
+    code, out, _ = onnxperf_cli(*asked, "--html", str(target), "--json", "-", "--max-latency", "1ns")
     assert code == 1 and json.loads(out)["gpu"] == "l4" and target.read_text(encoding="utf-8") == page
 
 

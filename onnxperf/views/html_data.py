@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onnxperf import __version__
-from onnxperf.decide.changes import AtBatch
+from onnxperf.decide.changes import AtBatch, is_long, nothing
 from onnxperf.decide.choices import batches
 from onnxperf.decide.what_if import WhatIf, what_if
 from onnxperf.errors import UsageError, printable
@@ -50,7 +50,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
         "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
         "roofs": _roofs(p), "pace": printable(told.get("paced by", "")), "gaps": printable(told.get("gaps", "")),
         "card": launches(p), "laid_out": p.run.method.scheduled,
-        "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch),
+        "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch, tell),
         "facts": [[label, printable(text)[:MESSAGE]] for label, text in facts(p)],
         "notes": [
             [note.code, _sentence(note.message), [_name(n) for n in note.nodes[:NODES]], len(note.nodes)]
@@ -182,8 +182,14 @@ def _no_other(batch: int) -> Prediction:
     raise UsageError("no other batch was asked for: to_html(at_batch=...) predicts them")
 
 
-def _what_ifs(p: Prediction, changes: Changes, at_batch: AtBatch | None) -> dict[str, Any]:
+def _what_ifs(
+    p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progress | None
+) -> dict[str, Any]:  # fmt: skip
     """What each change would bring, with those of several terms that help; and why none was tried, if so."""
+    if is_long(p):
+        return {"changes": [], "why": nothing(p)}
+    if tell:
+        tell("what if", 0, 0)
     try:
         alone = what_if(p, at_batch).changes
     except UsageError as e:

@@ -49,6 +49,5 @@ class Page(HTMLParser):
     @property
     def data(self) -> dict[str, Any]:
         """What the page is drawn from."""
-        style, data, program = self.inside
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = json.loads(self.inside[1])
         return found

@@ -56,15 +56,18 @@ def shown(browser: Any, predicted: onnxperf.Prediction, tmp_path_factory: pytest
     def at(batch: int) -> onnxperf.Prediction:
         return onnxperf.predict(net(), gpu="l4", batch=batch)
 
-    texts = {"resnet": predicted.to_html(lambda batch: at(batch)), "batches": at(4).to_html(at)}
+    written = {"resnet": predicted.to_html(), "batches": at(4).to_html(at)}
 
     def open_at(name: str = "resnet", text: str = "", width: int = 1280, scheme: str = "light") -> Any:
         path = folder / f"{name}.html"
-        path.write_text(text or texts[name], encoding="utf-8")
+        path.write_text(text or written[name], encoding="utf-8")
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        for log in ("browser", "performance"):  # of the page before
+            browser.get_log(log)
         browser.get(path.as_uri())
         return browser
 
@@ -241,7 +244,7 @@ def test_what_strangers_wrote_stays_text(shown) -> None:
 @pytest.mark.slow
 def test_what_is_not_there_is_told(shown, tmp_path: Path) -> None:
     b = shown("nothing", onnxperf.predict(shapes_alone(), gpu="l4").to_html())
-    assert len(texts(b, "main .empty")) == 5 and count(b, "svg .dot, svg .bar") == 0
+    assert len(texts(b, "main .empty")) == 6 and count(b, "svg .dot, svg .bar") == 0
     quiet(b)
     card = tmp_path / "mine.toml"
     card.write_text(PROCESSOR, encoding="utf-8")

@@ -84,7 +84,10 @@ const tableRows = (d, all) => d.kernels.name.map((name, i) => {
 
 const summedUp = (kernels, by) => {
   const groups = new Map();
-  for (const k of kernels) groups.set(k[by], [...(groups.get(k[by]) || []), k]);
+  for (const k of kernels) {
+    if (!groups.has(k[by])) groups.set(k[by], []);
+    groups.get(k[by]).push(k);
+  }
   return [...groups].map(([name, of]) => {
     const bounds = new Map();
     for (const k of of) bounds.set(k.bound, (bounds.get(k.bound) || 0) + k.seconds);
