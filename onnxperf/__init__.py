@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxperf.rules import op, work
     from onnxperf.scoring.run_files import diff_runs
     from onnxperf.scoring.timed_runs import RunDifference
+    from onnxperf.views.html import html
     from onnxperf.views.layer_profile import layer_profile
     from onnxperf.views.netron import annotated, netron
     from onnxperf.views.notebook import notebook
@@ -48,6 +49,7 @@ _OFFERED = {
     "onnxperf.rules": ("op", "work"),
     "onnxperf.scoring.run_files": ("diff_runs",),
     "onnxperf.scoring.timed_runs": ("RunDifference",),
+    "onnxperf.views.html": ("html",),
     "onnxperf.views.layer_profile": ("layer_profile",),
     "onnxperf.views.netron": ("annotated", "netron"),
     "onnxperf.views.notebook": ("notebook",),
@@ -64,7 +66,7 @@ __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "RunDifference", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work",
-    "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "layer_profile",
+    "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
     "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,12 @@ class Prediction:
         import onnxperf
 
         return onnxperf.notebook(self)
+
+    def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
+        """The page that `onnxperf predict --html` writes; `onnxperf.html` says what `at_batch` is."""
+        import onnxperf
+
+        return onnxperf.html(self, at_batch)
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""

@@ -124,6 +124,29 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_page_beside_the_answer(onnxperf_cli, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    asked = ("predict", str(GOLDEN.parent / "data" / "keras_cnn.onnx"), "--gpu", "l4")
+    plain = onnxperf_cli(*asked)[1]
+    code, out, err = onnxperf_cli(*asked, "--html", str(target))
+    assert (code, out, err) == (0, plain, "")
+    page = target.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and '"asked":["keras_cnn.onnx","NVIDIA L4",' in page
+    assert list(tmp_path.iterdir()) == [target]
+    code, out, _ = onnxperf_cli(*asked, "--html", str(target), "--json", "-", "--max-latency", "1ns")
+    assert code == 1 and json.loads(out)["gpu"] == "l4" and target.read_text(encoding="utf-8") == page
+
+
+def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
+    for target in ("no/a.html", ".", ""):
+        code, out, err = onnxperf_cli(*PREDICT, "--html", f"{tmp_path}/{target}")
+        assert (code, out) == (2, "") and err.startswith("onnxperf: can't write") and err.count("\n") == 1
+    same = str(tmp_path / "a")
+    assert "name the same file" in onnxperf_cli(*PREDICT, "--html", same, "--json", same)[2]
+    assert "would overwrite" in onnxperf_cli(*PREDICT, "--html", RESNET)[2]
+    assert not list(tmp_path.iterdir())
+
+
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for target in ("no/a.json", "file/a.json", "no/", ".", ""):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 SUFFIXES = {"netron": (".json", ".onnx"), "plot": (".png", ".svg")}
 
 
-def take(terms: dict[str, Any], json_to: str | None, *sources: str) -> dict[str, str]:
-    """The file of each view that is asked for, taken out of the options given. sources: files that are read.
+def take(terms: dict[str, Any], others: Mapping[str, str | None], *sources: str) -> dict[str, str]:
+    """The file of each view that is asked for, taken out of the options given. others: files that other options name;
+    sources: files that are read.
 
     Raises UsageError where a file can't be written for its name, or is named twice.
     """
     files = {view: terms.pop(f"{view}_to") for view in VIEWS}
-    check_targets({"--json": json_to, **{f"--{view}": target for view, target in files.items()}}, *sources)
+    check_targets({**others, **{f"--{view}": target for view, target in files.items()}}, *sources)
     for view, suffixes in SUFFIXES.items():
         if files[view] is not None and not files[view].endswith(suffixes):
             raise UsageError(f"--{view} {files[view]}: the name must end with {' or '.join(suffixes)}")

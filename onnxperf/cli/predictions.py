@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ from onnxperf.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
 if TYPE_CHECKING:
+    from onnxperf.decide.changes import Change
     from onnxperf.graph import Graph
     from onnxperf.pipeline import Request
     from onnxperf.prediction import Prediction
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
+@click.option("--html", "html_to", metavar="FILE", help="Write a page with charts, which opens without a network.")
 @click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
@@ -46,8 +49,8 @@ if TYPE_CHECKING:
 @limited
 @debug
 def predict(
-    model: str, json_to: str | None, top: int | None, detail: bool, depth: int | None, max_latency: float | None,
-    max_memory: float | None, **terms: Any,
+    model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
+    max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
@@ -56,30 +59,43 @@ def predict(
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
+      onnxperf predict model.onnx --gpu l4 --html report.html
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
+    from onnxperf.output import telling
+    from onnxperf.pipeline import read_once
     from onnxperf.prediction import summarise
+    from onnxperf.tables import console
+    from onnxperf.views.prediction import show
 
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and given:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
-    files = take(terms, json_to, model, terms["gpu"])
-    prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
+    asked = take(terms, {"--json": json_to, "--html": html_to}, model, gpu)
+    request = read_once(_request(model, json_to, gpu=gpu, fit=fit, **terms))
+    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
+
+    def at_batch(batch: int) -> Prediction:
+        return summarise(_run(replace(request, batch=batch), gpu, False))
+
+    @cache
+    def found() -> list[Change]:
+        return changes(prediction, None if fit else at_batch)
 
     def screen() -> None:
-        from onnxperf.tables import console
-        from onnxperf.views.prediction import show
+        show(console(), prediction, top=top, detail=detail, changes=found(), depth=depth)
 
-        def at_batch(batch: int) -> Prediction:
-            return summarise(_run(model, None, **{**terms, "batch": batch}))
+    def page() -> str:
+        from onnxperf.views import html
 
-        found = changes(prediction, None if terms["fit"] else at_batch)
-        show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
+        with telling() as tell:
+            return html.page(prediction, found(), at_batch, tell)
 
     gate = partial(keep, prediction, max_latency, max_memory)
-    deliver(json_to, prediction.to_json, screen, gate, drawn(files, prediction, model))
+    files = drawn(asked, prediction, model) | ({html_to: page} if html_to else {})
+    deliver(json_to, prediction.to_json, screen, gate, files)
 
 
 @click.command()
@@ -190,8 +206,11 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
     from onnxperf.scoring.run_files import diff_runs, is_run
     from onnxperf.scoring.timed_runs import keep
 
+    def predicted(model: str) -> Prediction:
+        return summarise(_run(_request(model, None, **terms), terms["gpu"], False))
+
     check_target(json_to, a, b)
-    found = diff_runs(*(x if is_run(x) else summarise(_run(x, None, **terms)) for x in (a, b)))
+    found = diff_runs(*(x if is_run(x) else predicted(x) for x in (a, b)))
 
     def screen() -> None:
         from onnxperf.tables import console
@@ -202,14 +221,10 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
     deliver(json_to, found.to_json, screen, lambda: keep(found, share))
 
 
-def _run(
-    model: str | Graph, json_to: str | None, limits: tuple[float | None, float | None] = (None, None), *, gpu: str,
-    fit: bool, **terms: Any,
-) -> Run:  # fmt: skip
-    """The run that SCENARIO's options ask for; limits on seconds and bytes decide the batch where it is to fit."""
+def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
+    """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
     from onnxperf.pipeline import Limits, largest, run_of
 
-    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
     return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
 
@@ -229,13 +244,12 @@ def _held(
     The reason is empty where it keeps them.
     """
     from onnxperf.decide.budget import reasons
-    from onnxperf.pipeline import Limits, largest, run_of
     from onnxperf.prediction import summarise
     from onnxperf.tables import duration, size
 
     if isinstance(request, Error):
         raise request
-    p = summarise(largest(request, card, Limits(max_latency, max_memory)) if fit else run_of(request, card))
+    p = summarise(_run(request, card, fit, (max_latency, max_memory)))
     batch = (f"batch {p.scenario.batch}",) if fit else ()
     return (duration(p.seconds), size(p.memory.reserved_bytes), *batch), reasons(p, max_latency, max_memory)
 
@@ -279,7 +293,8 @@ def explain(
     from onnxperf.views.explanation import show
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
-    found = room.explain_kernel(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
+    run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
+    found = room.explain_kernel(run, room.PRODUCT if node is None else node)
     if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
         raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")
     deliver(json_to, found.to_json, lambda: show(console(), found))

@@ -10,9 +10,8 @@ import gpu_specs
 from gpu_specs import Device, Price
 from onnxperf.decide.changes import AtBatch
 from onnxperf.errors import Error, ModelError, UsageError
-from onnxperf.graph import Graph, opened
 from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, find, runs
+from onnxperf.pipeline import Gpu, Request, find, read_once, runs
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.tables import duration, size
 
@@ -103,7 +102,7 @@ def choices(
     ModelError and UsageError where the model can't be predicted on any.
     """
     devices = [find(gpu)[0] for gpu in gpus]
-    r = replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
+    r = read_once(request)
     first = _on_each(r, devices)
     errors = [e for e in first if isinstance(e, Error)]
     if len(errors) == len(devices):
