@@ -147,14 +147,14 @@ def roofs(p: Prediction) -> tuple[list[Roof], list[Roof]]:
     """The memories of the device, DRAM first, and the units that the kernels use, the fastest first."""
     cards, constants = Cards([p.device], p.run.constants), p.run.constants
     (card,) = cards.devices
-    near = Roof("L2 cache", float(cards.l2_Bps[0, 0])) if cards.kind == "gpu" else None
-    near = near or Roof("L1 cache", card.sms * card.boost_hz * constants.processor["l1_bytes"])
+    near = Roof("L2", float(cards.l2_Bps[0, 0])) if cards.kind == "gpu" else None
+    near = near or Roof("L1", card.sms * card.boost_hz * constants.processor["l1_bytes"])
     used = {pipe_on(card, k.work.pipe) for k in p.kernels if k.flops}
-    units = (Roof(_unit(name), card.dense_flops[name]) for name in used if name in card.dense_flops)
+    units = (Roof(unit(name), card.dense_flops[name]) for name in used if name in card.dense_flops)
     return [Roof("DRAM", card.bandwidth_Bps), near], sorted(units, key=lambda u: -u.rate)
 
 
-def _unit(pipe: str) -> str:
-    """A pipe as people call it."""
+def unit(pipe: str) -> str:
+    """An arithmetic unit by the name that people use."""
     kind, _, type = pipe.rpartition("_")
     return f"{type.upper()} tensor cores" if kind else type.upper()
