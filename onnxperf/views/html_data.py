@@ -15,17 +15,17 @@ from onnxperf.decide.what_if import WhatIf, what_if
 from onnxperf.errors import UsageError, printable
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import pipe_on
-from onnxperf.latency.cards import Cards
+from onnxperf.lower import TRANSFER
 from onnxperf.output import Progress
 from onnxperf.prediction import BOUND_BY, Prediction
 from onnxperf.tables import short_type, shortened
 from onnxperf.views.headline import Changes, largest_shares, launches, words
 from onnxperf.views.prediction import facts, meanings
+from onnxperf.views.roofline import roofs, unit
 
 KERNELS = 20_000  # listed, those that take most time
 NAME, MESSAGE = 160, 1_000  # characters of a name and of a sentence
 NODES = 6  # named of those that a note is about
-TRANSFER = "Transfer"  # the operator of a copy that no node of the model asks for
 
 
 def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progress | None) -> dict[str, Any]:
@@ -102,32 +102,17 @@ def _kernels(p: Prediction) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _kind(p: Prediction, k: KernelPrediction) -> tuple[Any, ...]:
-    unit = _unit(pipe_on(p.device, k.work.pipe)) if k.flops else ""
+    used = unit(pipe_on(p.device, k.work.pipe)) if k.flops else ""
     times = map(_digits, (k.seconds, k.low_seconds, k.high_seconds))
     bound = BOUND_BY.index(k.bound_by)
     op = _name(short_type(k.op))
-    return (op, *times, k.flops, k.bytes_read, k.bytes_written, bound, unit, _name(k.variant), k.source, k.repeat)
-
-
-def _unit(pipe: str) -> str:
-    """An arithmetic unit by the name that people use."""
-    kind = pipe.removeprefix("tensor_").upper()
-    return f"{kind} tensor cores" if pipe.startswith("tensor_") else kind
+    return (op, *times, k.flops, k.bytes_read, k.bytes_written, bound, used, _name(k.variant), k.source, k.repeat)
 
 
 def _roofs(p: Prediction) -> dict[str, list[list[Any]]]:
     """What no kernel exceeds on this device: bytes/s of its memories, and FLOP/s of the units that the kernels use."""
-    cards = Cards([p.device], p.run.constants)
-    (card,) = cards.devices
-    if cards.kind == "gpu":
-        near, rate = "L2", float(cards.l2_Bps[0, 0])
-    else:
-        near, rate = "L1", card.sms * card.boost_hz * p.run.constants.processor["l1_bytes"]
-    units = {_unit(u): card.dense_flops[u] for u in (pipe_on(card, k.work.pipe) for k in p.kernels if k.flops)}
-    return {
-        "memory": [["DRAM", _digits(card.bandwidth_Bps)], [near, _digits(rate)]],
-        "compute": [[unit, _digits(flops)] for unit, flops in sorted(units.items(), key=lambda x: -x[1])],
-    }
+    memories, units = ([[roof.name, _digits(roof.rate)] for roof in found] for found in roofs(p))
+    return {"memory": memories, "compute": units}
 
 
 def _memory(p: Prediction) -> dict[str, Any]:
