@@ -9,8 +9,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import parser
 
 import gpu_specs
 import onnxperf
@@ -125,14 +127,16 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
 
 
 def test_a_page_beside_the_answer(onnxperf_cli, tmp_path: Path) -> None:
-    target = tmp_path / "report.html"
-    asked = ("predict", str(GOLDEN.parent / "data" / "keras_cnn.onnx"), "--gpu", "l4")
+    target, model = tmp_path / "report.html", tmp_path / "tiny.onnx"
+    tiny = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    onnx.save(parser.parse_model(tiny), model)
+    asked = ("predict", str(model), "--gpu", "l4")
     plain = onnxperf_cli(*asked)[1]
     code, out, err = onnxperf_cli(*asked, "--html", str(target))
     assert (code, out, err) == (0, plain, "")
     page = target.read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and '"asked":["keras_cnn.onnx","NVIDIA L4",' in page
-    assert list(tmp_path.iterdir()) == [target]
+    assert page.startswith("<!doctype html>") and '"asked":["tiny.onnx","NVIDIA L4",' in page
+    assert set(tmp_path.iterdir()) == {target, model}
     code, out, _ = onnxperf_cli(*asked, "--html", str(target), "--json", "-", "--max-latency", "1ns")
     assert code == 1 and json.loads(out)["gpu"] == "l4" and target.read_text(encoding="utf-8") == page
 

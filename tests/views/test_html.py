@@ -114,6 +114,7 @@ def test_hostile_names_are_text() -> None:
     assert not any(c in name for name in names for c in "\x1b\u202e\u2028")
 
 
+@pytest.mark.slow
 def test_bert_stays_small() -> None:
     assert len(onnxperf.predict(ROOT / "samples" / "bert-base.onnx", gpu="l4").to_html().encode()) < 200_000
 
