@@ -21,7 +21,7 @@ from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_
 from onnxperf.prediction import Prediction
 from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 
-MAX_BYTES, MAX_LINE = 1 << 29, 1 << 20
+MAX_BYTES, MAX_LINE = 1 << 28, 1 << 20
 MAX_EVENTS, MAX_OPERATORS, MAX_TYPES, MAX_TEXT = 1_000_000, 50_000, 1_000, 10_000
 MAX_TIME = 1e15  # microseconds
 ON_CPU = "CPUExecutionProvider"

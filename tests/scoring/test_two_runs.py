@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from math import fsum
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -152,6 +153,25 @@ def test_a_hostile_file_is_an_error_that_says_where(line: str, says: str, writte
     with pytest.raises(UsageError, match=f"profile.json: {says}") as error:
         read(written(line))
     assert len(str(error.value)) < 500
+
+
+def test_a_damaged_trace_is_read_or_refused(small: Path, tmp_path: Path) -> None:
+    text = onnxperf.predict(small, gpu="l4", batch=2).to_trace()
+    chance, path, refused = Random(0), tmp_path / "trace.json", 0
+    for _ in range(200):
+        broken = bytearray(text.encode())
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(broken))
+            broken[at : at + chance.randint(0, 9)] = chance.choice(
+                (b"", b"]", b"{", b"-", b"9e99", b"null", b"\xff", b"[]")
+            )
+        path.write_bytes(bytes(broken))
+        try:
+            assert read(path).seconds > 0
+        except UsageError as e:
+            refused += 1
+            assert str(e).startswith(str(path))
+    assert 20 < refused < 200
 
 
 def test_sizes_of_files_are_limited(written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
