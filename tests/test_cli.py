@@ -146,7 +146,7 @@ def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
         code, out, err = onnxperf_cli(*PREDICT, "--html", f"{tmp_path}/{target}")
         assert (code, out) == (2, "") and err.startswith("onnxperf: can't write") and err.count("\n") == 1
     same = str(tmp_path / "a")
-    assert "name the same file" in onnxperf_cli(*PREDICT, "--html", same, "--json", same)[2]
+    assert "would both write" in onnxperf_cli(*PREDICT, "--html", same, "--json", same)[2]
     assert "would overwrite" in onnxperf_cli(*PREDICT, "--html", RESNET)[2]
     assert not list(tmp_path.iterdir())
 
