@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.scoring.run_files import diff_runs
+    from onnxperf.scoring.timed_runs import RunDifference
+    from onnxperf.views.html import html
+    from onnxperf.views.layer_profile import layer_profile
+    from onnxperf.views.netron import annotated, netron
+    from onnxperf.views.notebook import notebook
     from onnxperf.views.prediction import report
+    from onnxperf.views.roofline import plot
+    from onnxperf.views.trace import trace
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
 __version__ = "0.1.0"
@@ -39,7 +47,15 @@ _OFFERED = {
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
+    "onnxperf.scoring.run_files": ("diff_runs",),
+    "onnxperf.scoring.timed_runs": ("RunDifference",),
+    "onnxperf.views.html": ("html",),
+    "onnxperf.views.layer_profile": ("layer_profile",),
+    "onnxperf.views.netron": ("annotated", "netron"),
+    "onnxperf.views.notebook": ("notebook",),
     "onnxperf.views.prediction": ("report",),
+    "onnxperf.views.roofline": ("plot",),
+    "onnxperf.views.trace": ("trace",),
     "gpu_specs": ("Device",),
     "op_models": (
         "Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work"
@@ -49,8 +65,9 @@ ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "whatif", "work",
+    "Recommendation", "Recurrent", "Rows", "RunDifference", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work",
+    "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
+    "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

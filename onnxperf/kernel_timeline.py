@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from onnxperf.latency import BOUNDS
+from onnxperf.run import Run
+from onnxperf.schedule import STALLS
 from op_models import Work
 
 #: What of a kernel the JSON holds.
@@ -48,6 +53,30 @@ class KernelPrediction:
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
         return {name: getattr(self, name) for name in OF_A_KERNEL} | {"nodes": list(self.nodes)}
+
+
+def kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
+    """Every kernel of device j."""
+    e, timeline, rows, modules = run.estimates, run.timeline, run.kernels.rows, run.graph.modules
+    seconds, width = e.seconds[:, j], e.half_width[:, j]
+    low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
+    columns = (
+        seconds, low, high, e.bound[:, j], e.transfer, e.source[:, j], e.variant[:, j],
+        timeline.start_s[:, j], timeline.streams[:, j], timeline.stalled_on[:, j],
+    )  # fmt: skip
+    return tuple(
+        KernelPrediction(
+            name=k.name, nodes=k.nodes, op=k.op, seconds=s, low_seconds=least, high_seconds=most,
+            flops=k.repeat * k.work.flops, bytes_read=k.repeat * k.work.bytes_read,
+            bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
+            source=source, start_seconds=start, stream=stream, work=k.work,
+            after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
+            module=modules.get(k.nodes[0], "") if k.nodes else "",
+        )
+        for k, s, least, most, bound, transfer, source, variant, start, stream, stall in zip(
+            rows, *(c.tolist() for c in columns), strict=True
+        )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +131,16 @@ def phases(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[Phase, 
         found.append(s)
         now = then
     return tuple(found)
+
+
+def busy_seconds(kernels: Sequence[KernelPrediction]) -> float:
+    """Seconds in which any kernel runs."""
+    busy = reach = 0.0
+    for k in sorted(kernels, key=lambda k: k.start_seconds):
+        end = k.start_seconds + k.seconds
+        busy += max(0.0, end - max(k.start_seconds, reach))
+        reach = max(reach, end)
+    return busy
 
 
 def gaps(kernels: Sequence[KernelPrediction], until: float) -> tuple[Gap, ...]:

@@ -15,6 +15,7 @@ from onnxperf.runtimes import WAITED_FOR, WITHIN, HostCosts, Runtime
 from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
+TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
 
@@ -38,6 +39,10 @@ class HostNode(NamedTuple):
         if not self.computed:
             return 0.0
         return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
+
+    def passing(self, costs: HostCosts, cpu: Host) -> float:
+        """Host time of all repeats, with walking to the node."""
+        return self.repeat * (costs.walk_s + self.seconds(costs, cpu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class Kernels:
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
     """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
-    return sum((n.repeat * (costs.walk_s + n.seconds(costs, cpu)) for n in nodes), 0.0)
+    return sum((n.passing(costs, cpu) for n in nodes), 0.0)
 
 
 def lower(
@@ -189,7 +194,7 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
-    return Kernel(name, "Transfer", (), w, blocks=not pinned)
+    return Kernel(name, TRANSFER, (), w, blocks=not pinned)
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:

@@ -100,11 +100,13 @@ def _rounded(size: int, unit: int) -> int:
 class Footprint:
     """What a placed graph holds in bytes, whatever the card.
 
-    weights: of each one; activations_bytes: the most that are alive at once, inputs and outputs among them;
-    host_bytes: of tensors that operators and copies on the host keep there.
+    weights: of each one; alive: activations before the run and while each operator runs, in order, inputs and outputs
+    among them; activations_bytes: the most that are alive at once; host_bytes: of tensors that operators and copies on
+    the host keep there.
     """
 
     weights: tuple[int, ...]
+    alive: tuple[int, ...]
     activations_bytes: int
     host_bytes: int
 
@@ -147,15 +149,16 @@ def footprint(graph: Graph) -> Footprint:
     dying: dict[int, list[str]] = {}
     for name, at in last.items():
         dying.setdefault(at, []).append(name)
-    alive = peak = sum(size[t.name] for t in graph.inputs)
+    alive = sum(size[t.name] for t in graph.inputs)
+    during = [alive]
     for i, new in enumerate(born):
         alive += sum(size[name] for name in new)
-        peak = max(peak, alive)
+        during.append(alive)
         alive -= sum(size[name] for name in dying.get(i, ()) if name not in kept)
     weights = tuple(_rounded(t.bytes, ALIGNMENT) for t in graph.stored())
     on_host = {t.name: t.bytes for o in graph.operators for t in o.outputs if o.place == "host"}
     on_host |= {o.out.name: o.out.bytes for o in graph.operators if o.type == "MemcpyToHost"}
-    return Footprint(weights, peak, sum(on_host.values()))
+    return Footprint(weights, tuple(during), max(during), sum(on_host.values()))
 
 
 def memory(held: Footprint, workspace_bytes: int, capacity_bytes: int, arena: str, context_bytes: int) -> Memory:

@@ -1,4 +1,4 @@
-"""What a reader has to know about an answer: what was assumed, what is far from any measurement, what does not fit."""
+"""What a reader has to know about an answer: its scope, what was assumed, what nothing measured, what does not fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
 from onnxperf.lower import Kernels, host_node
+from onnxperf.passes import AMP
 from onnxperf.run import Run
+from onnxperf.scenario import PLATFORMS
 from op_models import Transfer, shared_caches
 
 
@@ -170,3 +172,25 @@ def _misplaced(run: Run, j: int) -> Iterator[Note]:
     if not need.fits:
         short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
         yield Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run")
+
+
+def scope(run: Run, j: int) -> str:
+    """What is inside the time, and what is not."""
+    s, under = run.scenario, run.runtime.describe
+    copies = "inputs and outputs stay on the device"
+    if s.include_transfers:
+        copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
+    if not run.method.scheduled:
+        power = "" if run.method.power_limit else "no power budget, "
+        left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
+        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
+    if PLATFORMS[run.devices[j].kind].launches:
+        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
+        host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
+        terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
+        if run.has_open_dims:
+            terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"
+        inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
+    else:
+        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
+    return f"steady state, {inside}; session start and warm-up excluded"

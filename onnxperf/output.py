@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -82,23 +82,37 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
                 raise UsageError(f"{option} {target} would overwrite {source}, which is read: name another file")
 
 
+def check_targets(targets: Mapping[str, str | None], *sources: str) -> None:
+    """`check_target` for each file that an option names, and a UsageError where two options name the same one."""
+    named: dict[str, str] = {}
+    for option, target in targets.items():
+        check_target(target, *sources, option=option)
+        if target is None or (target == "-" and option == "--json"):
+            continue
+        if (other := named.setdefault(os.path.realpath(target), option)) != option:
+            raise UsageError(f"{other} and {option} would both write {target}: name two files")
+
+
 def deliver(
-    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None
-) -> None:
+    json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None,
+    files: Mapping[str, Callable[[], str | bytes]] | None = None,
+) -> None:  # fmt: skip
     """Give a user the result of a command: JSON alone on stdout where `json_to` is "-"; else JSON to the file
-    `json_to`, if it is named, and what `show` prints.
+    `json_to`, if it is named, and what `show` prints. files: what else is written, by the path of its file.
 
     gate: raises LimitExceeded where the result breaks a limit; it is asked last, and also where whoever reads stdout
     stops before the end (`onnxperf predict ... | head`).
     """
     try:
-        if json_to == "-":
-            print(as_json(), flush=True)
-        else:
-            try:
-                if json_to:
-                    write_file(json_to, as_json() + "\n")
-            finally:  # what can't be written is shown all the same
+        try:
+            for target, content in (files or {}).items():
+                write_file(target, content())
+            if json_to and json_to != "-":
+                write_file(json_to, as_json() + "\n")
+        finally:  # what can't be written is shown all the same
+            if json_to == "-":
+                print(as_json(), flush=True)
+            else:
                 show()
     except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
         gate()

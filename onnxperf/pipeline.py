@@ -179,6 +179,11 @@ def request_for(
     return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=terms)
 
 
+def read_once(request: Request) -> Request:
+    """The same request with its model read: asked again, for another batch or card, no file is read again."""
+    return replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
+
+
 def run_of(request: Request, gpu: Gpu) -> Run:
     """The run that a request asks for on one card."""
     return runs(request, [gpu])[0][0]
@@ -252,12 +257,12 @@ def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
     device, notes = find(gpu)
-    model = request.model if isinstance(request.model, Graph) else opened(request.model)
+    request = read_once(request)
 
     def at(batch: int) -> tuple[Run, float]:
         """The run at a batch, and the share of the scarcest allowance that it leaves; negative where it is too much."""
         try:
-            run = run_of(replace(request, model=model, batch=batch), device)
+            run = run_of(replace(request, batch=batch), device)
         except UsageError as e:
             raise UsageError(f"the largest batch can't be looked for: {e}") from None
         return run, limits.left(run)

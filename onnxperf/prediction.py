@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +15,29 @@ from onnxperf import __version__
 from onnxperf.cpu_operators import CpuOperator, on_cpu
 from onnxperf.errors import EnvironmentFailure, UsageError
 from onnxperf.graph import Note
-from onnxperf.kernel_timeline import OF_A_KERNEL, Gap, KernelPrediction, Phase, gaps, part_of, phases
-from onnxperf.latency import BOUNDS
+from onnxperf.kernel_timeline import (
+    OF_A_KERNEL,
+    Gap,
+    KernelPrediction,
+    Phase,
+    busy_seconds,
+    gaps,
+    kernels,
+    part_of,
+    phases,
+)  # fmt: skip
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
-from onnxperf.notes import notes
-from onnxperf.passes import AMP
+from onnxperf.notes import notes, scope
 from onnxperf.run import Run
-from onnxperf.scenario import PLATFORMS, Scenario, usual_host
-from onnxperf.schedule import STALLS
+from onnxperf.scenario import Scenario, usual_host
 from onnxperf.tables import duration
 
 if TYPE_CHECKING:
     import networkx
     import pandas
+    from onnx import ModelProto
 
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
@@ -140,6 +150,51 @@ class Prediction:
 
         return onnxperf.report(self, detail=detail)
 
+    def to_trace(self) -> str:
+        """What `--trace` writes: a timeline for ui.perfetto.dev, JSON with the fields of ONNX Runtime's profiles."""
+        import onnxperf
+
+        return onnxperf.trace(self)
+
+    def to_netron(self) -> str:
+        """What `--netron FILE.json` writes: what each node costs, JSON that Netron opens beside the model."""
+        import onnxperf
+
+        return onnxperf.netron(self)
+
+    def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
+        """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
+
+        Raises UsageError or ModelError where the model can't be read.
+        """
+        import onnxperf
+
+        return onnxperf.annotated(self, model)
+
+    def to_layer_profile(self) -> str:
+        """What `--profile` writes: JSON as by trtexec's --exportProfile."""
+        import onnxperf
+
+        return onnxperf.layer_profile(self)
+
+    def plot(self, format: str = "svg") -> bytes:
+        """What `--plot` writes: the roofline as an image, svg or png. Raises EnvironmentFailure without matplotlib."""
+        import onnxperf
+
+        return onnxperf.plot(self, format)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a small table."""
+        import onnxperf
+
+        return onnxperf.notebook(self)
+
+    def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
+        """The page that `onnxperf predict --html` writes; `onnxperf.html` says what `at_batch` is."""
+        import onnxperf
+
+        return onnxperf.html(self, at_batch)
+
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""
         found: dict[str, float] = {}
@@ -214,8 +269,8 @@ class Prediction:
 def summarise(run: Run, j: int = 0) -> Prediction:
     """The prediction of a run for device j."""
     e, timeline, total = run.estimates, run.timeline, float(run.timeline.total_s[j])
-    rows = _kernels(run, j)
-    busy = min(_busy(rows), total)
+    rows = kernels(run, j)
+    busy = min(busy_seconds(rows), total)
     low, high = _interval(run, j, total, busy)
     bound, cpu_operators = float(timeline.lower_bound_s[j]), on_cpu(run, j)
     works = [(k.repeat, k.work) for k in run.kernels.rows]
@@ -223,7 +278,7 @@ def summarise(run: Run, j: int = 0) -> Prediction:
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
     return Prediction(
         scenario=run.scenario_on(j), seconds=total, low_seconds=max(low, bound), high_seconds=high, interval=COVERAGE,
-        scope=_scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
+        scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=bound,
         throughput_per_second=run.graph.batch / total,
         shares=_shares(rows, busy, total, sum(o.seconds for o in cpu_operators)),
@@ -243,30 +298,6 @@ def _watts(run: Run, j: int) -> float | None:
         return None
     spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
     return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
-
-
-def _kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
-    """Every kernel of device j."""
-    e, timeline, rows, modules = run.estimates, run.timeline, run.kernels.rows, run.graph.modules
-    seconds, width = e.seconds[:, j], e.half_width[:, j]
-    low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
-    columns = (
-        seconds, low, high, e.bound[:, j], e.transfer, e.source[:, j], e.variant[:, j],
-        timeline.start_s[:, j], timeline.streams[:, j], timeline.stalled_on[:, j],
-    )  # fmt: skip
-    return tuple(
-        KernelPrediction(
-            name=k.name, nodes=k.nodes, op=k.op, seconds=s, low_seconds=least, high_seconds=most,
-            flops=k.repeat * k.work.flops, bytes_read=k.repeat * k.work.bytes_read,
-            bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
-            source=source, start_seconds=start, stream=stream, work=k.work,
-            after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
-            module=modules.get(k.nodes[0], "") if k.nodes else "",
-        )
-        for k, s, least, most, bound, transfer, source, variant, start, stream, stall in zip(
-            rows, *(c.tolist() for c in columns), strict=True
-        )
-    )  # fmt: skip
 
 
 def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float]:
@@ -290,16 +321,6 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     return kept * total * float(np.exp(-half_width)), total * float(np.exp(half_width))
 
 
-def _busy(rows: tuple[KernelPrediction, ...]) -> float:
-    """Seconds in which any kernel runs."""
-    busy = reach = 0.0
-    for k in sorted(rows, key=lambda k: k.start_seconds):
-        end = k.start_seconds + k.seconds
-        busy += max(0.0, end - max(k.start_seconds, reach))
-        reach = max(reach, end)
-    return busy
-
-
 def _shares(
     rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0
 ) -> tuple[tuple[str, float], ...]:
@@ -317,25 +338,3 @@ def _shares(
     shares["cpu"] = min(idle, on_cpu_s / total)
     shares["launch"] += idle - shares["cpu"]
     return tuple(shares.items())
-
-
-def _scope(run: Run, j: int) -> str:
-    """What is inside the time, and what is not."""
-    s, under = run.scenario, run.runtime.describe
-    copies = "inputs and outputs stay on the device"
-    if s.include_transfers:
-        copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
-    if not run.method.scheduled:
-        power = "" if run.method.power_limit else "no power budget, "
-        left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
-        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
-    if PLATFORMS[run.devices[j].kind].launches:
-        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
-        host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
-        terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
-        if run.has_open_dims:
-            terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"
-        inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
-    else:
-        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
-    return f"steady state, {inside}; session start and warm-up excluded"

@@ -28,10 +28,14 @@ class Timeline:
     kernels together ask of DRAM or a unit, whichever takes longer.
 
     `streams` [n, g] names each kernel's stream on each device; `stalled_on` [n, g] says what each kernel waited for
-    last, an index into STALLS. All times are seconds from the moment at which the host enters the run.
+    last, an index into STALLS. `launch_s` and `launched_s` [n, g] are when the host began to launch each kernel, with
+    the nodes that it passed before, and when it had launched all its repeats. All times are seconds from the moment at
+    which the host enters the run.
     """
 
     start_s: Array
+    launch_s: Array
+    launched_s: Array
     total_s: Array
     critical_path_s: Array
     lower_bound_s: Array
@@ -55,6 +59,7 @@ def schedule(
     """
     n, g = estimates.seconds.shape
     start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
+    launch, launched = np.zeros((n, g)), np.zeros((n, g))
     queues = np.full((n, g), COMPUTE, dtype="<U16")
     for j in range(g):
         tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
@@ -62,8 +67,9 @@ def schedule(
         queues[:, j] = [p.stream for p in placed]
         start[:, j] = [p.start_s for p in placed]
         stalled_on[:, j] = [p.stalled_on for p in placed]
+        launch[:, j], launched[:, j] = [p.launch_s for p in placed], [p.launched_s for p in placed]
     critical, bound = _paths(kernels, estimates)
-    return Timeline(start, total, critical, bound, queues, stalled_on)
+    return Timeline(start, launch, launched, total, critical, bound, queues, stalled_on)
 
 
 def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
@@ -73,7 +79,8 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
     end = np.cumsum(seconds, axis=0)
     total = end[-1] if n else np.array([c.run_s for c in costs])
     names = np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
-    return Timeline(end - seconds, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
+    start = end - seconds  # and no host: each is launched when it starts
+    return Timeline(start, start, start, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
@@ -117,11 +124,13 @@ class Task(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where and when a task runs, and what it waited for last, of STALLS."""
+    """Where and when a task runs, what it waited for last, of STALLS, and from when to when the host launched it."""
 
     stream: str
     start_s: float
     stalled_on: int
+    launch_s: float
+    launched_s: float
 
 
 def _tasks(
@@ -190,8 +199,8 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
     gap = host.gap_s
     for task in tasks:
         rank = ranks.setdefault(task.rank, _Rank(host, streams))
-        launched = rank.clock_s + task.launch_s / task.repeat
-        rank.clock_s += task.launch_s
+        launch, launched = rank.clock_s, rank.clock_s + task.launch_s / task.repeat
+        rank.clock_s = all_launched = launch + task.launch_s
         queue = rank.queue_of(task)
         inputs_ready = max((ready[i] for i in task.after), default=0.0)
         start = max(launched, queue.free_s, inputs_ready, rank.last_start_s)
@@ -206,7 +215,8 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
             rank.clock_s = end - gap + task.repeat * host.sync_s
         rank.last_start_s, rank.last = start, task
         ready.append(end)
-        placed.append(Placed(COPY if task.way and not rank.engines else queue.name, start, stalled_on))
+        stream = COPY if task.way and not rank.engines else queue.name
+        placed.append(Placed(stream, start, stalled_on, launch, all_launched))
     last = max((q.free_s - gap for r in ranks.values() for q in r.queues), default=0.0)
     clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
     return placed, max(last, clock + host.tail_s) + host.sync_s

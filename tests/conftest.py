@@ -32,6 +32,7 @@ SLOW = (
     "test_samples_run.py",
     "test_testing.py",
     "validate/test_measure_gpu.py",
+    "views/test_in_browser.py",
 )
 
 

@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import parser
 
 import gpu_specs
 import onnxperf
@@ -133,6 +135,31 @@ def test_json_file_beside_the_table(onnxperf_cli, tmp_path: Path) -> None:
     assert "resnet50.onnx · NVIDIA L4" in out
     assert json.loads(target.read_text())["schema_version"] == 1
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_page_beside_the_answer(onnxperf_cli, tmp_path: Path) -> None:
+    target, model = tmp_path / "report.html", tmp_path / "tiny.onnx"
+    tiny = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    onnx.save(parser.parse_model(tiny), model)
+    asked = ("predict", str(model), "--gpu", "l4")
+    plain = onnxperf_cli(*asked)[1]
+    code, out, err = onnxperf_cli(*asked, "--html", str(target))
+    assert (code, out, err) == (0, plain, "")
+    page = target.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and '"asked":["tiny.onnx","NVIDIA L4",' in page
+    assert set(tmp_path.iterdir()) == {target, model}
+    code, out, _ = onnxperf_cli(*asked, "--html", str(target), "--json", "-", "--max-latency", "1ns")
+    assert code == 1 and json.loads(out)["gpu"] == "l4" and target.read_text(encoding="utf-8") == page
+
+
+def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
+    for target in ("no/a.html", ".", ""):
+        code, out, err = onnxperf_cli(*PREDICT, "--html", f"{tmp_path}/{target}")
+        assert (code, out) == (2, "") and err.startswith("onnxperf: can't write") and err.count("\n") == 1
+    same = str(tmp_path / "a")
+    assert "would both write" in onnxperf_cli(*PREDICT, "--html", same, "--json", same)[2]
+    assert "would overwrite" in onnxperf_cli(*PREDICT, "--html", RESNET)[2]
+    assert not list(tmp_path.iterdir())
 
 
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:

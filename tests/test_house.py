@@ -24,8 +24,8 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 ROOMS = (
     "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
     "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "notes", "cpu_operators",
-    "kernel_timeline", "prediction", "pipeline", "decide", "testing", "measure", "datasets", "derive", "calibrate",
-    "explanation", "scoring", "validate", "views", "cli", "__main__",
+    "host_timeline", "kernel_timeline", "prediction", "pipeline", "decide", "testing", "measure", "datasets", "derive",
+    "calibrate", "explanation", "scoring", "validate", "views", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.
@@ -36,6 +36,7 @@ EXTRA = {
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "prediction": {"pandas"},
     "testing": {"pytest"},
+    "views": {"matplotlib"},
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
 

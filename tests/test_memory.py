@@ -72,6 +72,12 @@ def test_activations_by_hand(operators: list[Operator], outputs: str, pages: int
     assert peak(*operators, outputs=outputs) == pages
 
 
+def test_what_is_alive_before_the_run_and_while_each_operator_runs() -> None:
+    operators = (op("x", "a"), op("a", "v", "free"), op("v", "b", pages=2), op("b", "y"))
+    g = Graph("g", operators, (tensor("x"),), (tensor("y"),))
+    assert [n / ALIGNMENT for n in footprint(g).alive] == [1, 2, 2, 4, 4]
+
+
 @pytest.mark.parametrize(("length", "pages"), [(64, 1 + 2 + 1), (65, 1 + 2 + 2 * 2 + 1)])
 def test_a_cache_that_does_not_grow_is_its_past(length: int, pages: int) -> None:
     """Two caches of a page each; one position more of both takes a second page each."""

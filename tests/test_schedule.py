@@ -249,4 +249,5 @@ def test_ranks_have_hosts_and_streams_of_their_own() -> None:
     tasks = [Task(4, 50, 1.0), Task(4, 10, 1.0, after=(0,), rank=1), Task(4, 10, 1.0, rank=1)]
     placed, end_s = run_tasks(tasks, HostThread(10, 2, 5, 1))
     assert [p.start_s for p in placed] == [14, 65, 76]
+    assert [(p.launch_s, p.launched_s) for p in placed] == [(10, 14), (10, 14), (14, 18)]
     assert end_s == 76 + 10 + 5

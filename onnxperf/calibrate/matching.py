@@ -6,9 +6,9 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpu_specs import Device
-from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.measure.record import Measurement, OperatorTime
 from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import Prediction
@@ -18,6 +18,29 @@ from onnxperf.tables import short_type
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
 EXPORTED = "node_"  # PyTorch's exporter names a node by this and the name of its output
+
+
+class Named(Protocol):
+    """An operator that ran, as ONNX Runtime names it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+
+class Holding(Protocol):
+    """A kernel, and the nodes whose work it does."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +70,9 @@ def predicted(m: Measurement, device: Device) -> Run:
 
 
 def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:
-    """Every kernel in order with the operators measured for it, then every operator that belongs to none.
-
-    ONNX Runtime renames what it fuses. An operator belongs to the kernel of the same name; else to a kernel that holds
-    the node which the operator is named after; else, in order, to the next kernel without an operator whose type is the
-    same, or ends in the other's (BiasGelu, Gelu).
-    """
+    """Every kernel in order with the operators measured for it (see `owners`), then every one that belongs to none."""
     kernels = sorted(prediction.kernels, key=lambda k: k.start_seconds)
-    owner = _by_name(operators, kernels)
-    for alike in (str.__eq__, _related):
-        free: dict[str, deque[int]] = defaultdict(deque)
-        for i in sorted({*range(len(kernels))} - {*owner.values()}):
-            free[short_type(kernels[i].op)].append(i)
-        for j in sorted({*range(len(operators))} - owner.keys()):
-            near = [queue for type, queue in free.items() if queue and alike(type, short_type(operators[j].type))]
-            if near:
-                owner[j] = min(near).popleft()
+    owner = owners(operators, kernels)
     measured: dict[int, list[OperatorTime]] = defaultdict(list)
     for j, i in sorted(owner.items()):
         measured[i].append(operators[j])
@@ -75,7 +85,26 @@ def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[J
     return (*found, *(Joined(o.name, short_type(o.type), None, o.seconds, (o.name,)) for o in rest))
 
 
-def _by_name(operators: Sequence[OperatorTime], kernels: Sequence[KernelPrediction]) -> dict[int, int]:
+def owners(operators: Sequence[Named], kernels: Sequence[Holding]) -> dict[int, int]:
+    """The kernel that each operator belongs to, by index; both in order. Operators that belong to none are left out.
+
+    ONNX Runtime renames what it fuses. An operator belongs to the kernel of the same name; else to a kernel that holds
+    the node which the operator is named after; else, in order, to the next kernel without an operator whose type is the
+    same, or ends in the other's (BiasGelu, Gelu).
+    """
+    owner = _by_name(operators, kernels)
+    for alike in (str.__eq__, _related):
+        free: dict[str, deque[int]] = defaultdict(deque)
+        for i in sorted({*range(len(kernels))} - {*owner.values()}):
+            free[short_type(kernels[i].op)].append(i)
+        for j in sorted({*range(len(operators))} - owner.keys()):
+            near = [queue for type, queue in free.items() if queue and alike(type, short_type(operators[j].type))]
+            if near:
+                owner[j] = min(near).popleft()
+    return owner
+
+
+def _by_name(operators: Sequence[Named], kernels: Sequence[Holding]) -> dict[int, int]:
     """For each operator whose name tells its kernel: the operator's index -> the kernel's."""
     exact = {k.name: i for i, k in enumerate(kernels)}
     nodes: dict[str, list[int]] = defaultdict(list)

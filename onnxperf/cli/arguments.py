@@ -170,6 +170,8 @@ def _only(given: tuple[str, ...]) -> str:
 
 A_CARD = "Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)"
 GPU = read_option("--gpu", read=_only, multiple=True, required=True, help=f"{A_CARD}.")
+IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts) if texts else None,
+                         help=f"For models: {A_CARD[0].lower()}{A_CARD[1:]}.")  # fmt: skip
 SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
                   read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
 
@@ -209,6 +211,16 @@ LIMITS = (
         "--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when the process holds more of the card's memory."
     ),
 )
+
+#: Views of a prediction, each written to a file.
+VIEWS = (
+    click.option("--trace", "trace_to", metavar="FILE.json",
+                 help="Write a timeline that ui.perfetto.dev opens, with the fields of ONNX Runtime's profiles."),
+    click.option("--netron", "netron_to", metavar="FILE.json|.onnx",
+                 help="Write what each node costs for Netron, to open beside the model; .onnx: in a copy of it."),
+    click.option("--profile", "profile_to", metavar="FILE.json", help="Write layers as trtexec --exportProfile does."),
+    click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw the roofline."),
+)  # fmt: skip
 
 #: Cards to choose from, beside those that are named, and their prices.
 CARDS = (
@@ -276,9 +288,9 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 
 of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
-of_one = _options(GPU, *SCENARIO)
+of_one, of_two = _options(GPU, *SCENARIO), _options(IF_A_MODEL, *SCENARIO, FIT)
 of_cards = _options(SEVERAL(), *CARDS, *SCENARIO)
-limited, of_an_export = _options(*LIMITS), _options(*EXPORTED)
+limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 

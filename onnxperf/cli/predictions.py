@@ -6,15 +6,30 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import Count, debug, limited, of_a_run, of_runs, parse_product, parse_share, read_option
+from onnxperf.cli.arguments import (
+    Count,
+    debug,
+    limited,
+    of_a_run,
+    of_runs,
+    of_two,
+    parse_product,
+    parse_share,
+    read_option,
+    viewed,
+)  # fmt: skip
+from onnxperf.cli.drawn import drawn, take
 from onnxperf.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.output import check_target, deliver
 
 if TYPE_CHECKING:
+    from onnxperf.decide.changes import Change
     from onnxperf.graph import Graph
     from onnxperf.pipeline import Request
     from onnxperf.prediction import Prediction
@@ -25,15 +40,17 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
+@click.option("--html", "html_to", metavar="FILE", help="Write a page with charts, which opens without a network.")
 @click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
               help="Also sum up time by module: 2 for such as layer1.0.")  # fmt: skip
+@viewed
 @limited
 @debug
 def predict(
-    model: str, json_to: str | None, top: int | None, detail: bool, depth: int | None, max_latency: float | None,
-    max_memory: float | None, **terms: Any,
+    model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
+    max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict one run of MODEL, and say what bounds it.
 
@@ -42,33 +59,47 @@ def predict(
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
+      onnxperf predict model.onnx --gpu l4 --html report.html
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
+    from onnxperf.output import telling
+    from onnxperf.pipeline import read_once
     from onnxperf.prediction import summarise
+    from onnxperf.tables import console
+    from onnxperf.views.prediction import show
 
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and given:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
-    prediction = summarise(_run(model, json_to, (max_latency, max_memory), **terms))
+    asked = take(terms, {"--json": json_to, "--html": html_to}, model, gpu)
+    request = read_once(_request(model, json_to, gpu=gpu, fit=fit, **terms))
+    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
-        return summarise(_run(model, None, **{**terms, "batch": batch}))
+        return summarise(_run(replace(request, batch=batch), gpu, False))
 
-    found = changes(prediction, None if terms["fit"] else at_batch)
+    @cache
+    def found() -> list[Change]:
+        return changes(prediction, None if fit else at_batch)
 
     def answer() -> str:
-        suggestions = {"suggestions": [c.to_dict() for c in found]}
+        suggestions = {"suggestions": [c.to_dict() for c in found()]}
         return json.dumps(prediction.to_dict() | suggestions, indent=2, allow_nan=False)
 
     def screen() -> None:
-        from onnxperf.tables import console
-        from onnxperf.views.prediction import show
+        show(console(), prediction, top=top, detail=detail, changes=found(), depth=depth)
 
-        show(console(), prediction, top=top, detail=detail, changes=found, depth=depth)
+    def page() -> str:
+        from onnxperf.views import html
 
-    deliver(json_to, answer, screen, lambda: keep(prediction, max_latency, max_memory))
+        with telling() as tell:
+            return html.page(prediction, found(), at_batch, tell)
+
+    gate = partial(keep, prediction, max_latency, max_memory)
+    files = drawn(asked, prediction, model) | ({html_to: page} if html_to else {})
+    deliver(json_to, answer, screen, gate, files)
 
 
 @click.command()
@@ -125,7 +156,7 @@ def check(
 @click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@of_a_run
+@of_two
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
 @click.option("--top", type=Count(min=0), default=8, show_default=True, help="Kernels to list.")
 @read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
@@ -136,14 +167,30 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A --dim or
     --shapes whose name only one model has applies to that model alone.
 
+    A or B can also be a run: a file of `predict --trace`, or a profile that ONNX Runtime wrote. Their operators are
+    matched by name. Two runs need no --gpu.
+
     \b
     Examples:
       onnxperf diff torch-resnet50.onnx keras-resnet50.onnx --gpu t4
       onnxperf diff yesterday.onnx today.onnx --gpu l4 --batch 8 --fail-above 5%
       onnxperf diff a.onnx b.onnx --gpu a100 --dim sequence=128 --json -
+      onnxperf diff onnxruntime_profile.json model.onnx --gpu l4 --batch 8
     """
-    if terms["fit"]:
+    from onnxperf.scoring.run_files import is_run
+
+    share, models = math.inf if fail_above is None else fail_above, [x for x in (a, b) if not is_run(x)]
+    if models and not terms["gpu"]:
+        raise UsageError(f"--gpu names the card to predict {models[0]} for")
+    if terms["fit"] and models:
         raise UsageError("--fit could take another batch for each model: give both the same with --batch")
+    if not models and (given := _given(terms, terms)):
+        raise UsageError(f"both runs are over: {given} would not change them")
+    show_difference = _diff_models if len(models) == 2 else _diff_runs
+    show_difference(a, b, json_to, top, share, terms)
+
+
+def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     from onnxperf.decide.two_models import compare, keep
 
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
@@ -154,17 +201,34 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 
         show(console(), found, top=top)
 
-    deliver(json_to, found.to_json, screen, lambda: keep(found, math.inf if fail_above is None else fail_above))
+    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
 
 
-def _run(
-    model: str | Graph, json_to: str | None, limits: tuple[float | None, float | None] = (None, None), *, gpu: str,
-    fit: bool, **terms: Any,
-) -> Run:  # fmt: skip
-    """The run that SCENARIO's options ask for; limits on seconds and bytes decide the batch where it is to fit."""
+def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
+    """Runs that files tell of, or that are predicted."""
+    from onnxperf.prediction import summarise
+    from onnxperf.scoring.run_files import diff_runs, is_run
+    from onnxperf.scoring.timed_runs import keep
+
+    def predicted(model: str) -> Prediction:
+        return summarise(_run(_request(model, None, **terms), terms["gpu"], False))
+
+    check_target(json_to, a, b)
+    found = diff_runs(*(x if is_run(x) else predicted(x) for x in (a, b)))
+
+    def screen() -> None:
+        from onnxperf.tables import console
+        from onnxperf.views.two_runs import show
+
+        show(console(), found, top=top)
+
+    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
+
+
+def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
+    """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
     from onnxperf.pipeline import Limits, largest, run_of
 
-    request = _request(model, json_to, gpu=gpu, fit=fit, **terms)
     return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
 
@@ -184,13 +248,12 @@ def _held(
     The reason is empty where it keeps them.
     """
     from onnxperf.decide.budget import reasons
-    from onnxperf.pipeline import Limits, largest, run_of
     from onnxperf.prediction import summarise
     from onnxperf.tables import duration, size
 
     if isinstance(request, Error):
         raise request
-    p = summarise(largest(request, card, Limits(max_latency, max_memory)) if fit else run_of(request, card))
+    p = summarise(_run(request, card, fit, (max_latency, max_memory)))
     batch = (f"batch {p.scenario.batch}",) if fit else ()
     return (duration(p.seconds), size(p.memory.reserved_bytes), *batch), reasons(p, max_latency, max_memory)
 
@@ -234,7 +297,8 @@ def explain(
     from onnxperf.views.explanation import show
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
-    found = room.explain_kernel(_run(subject, json_to, **terms), room.PRODUCT if node is None else node)
+    run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
+    found = room.explain_kernel(run, room.PRODUCT if node is None else node)
     if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
         raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")
     deliver(json_to, found.to_json, lambda: show(console(), found))

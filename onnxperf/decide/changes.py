@@ -52,7 +52,7 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
     at_batch: where given, a larger batch is tried too. Nothing is tried for a graph of more than MAX_TENSORS.
     """
     run = now.run.alone(now.column)
-    if not tries(now) or _is_long(now):
+    if not tries(now) or is_long(now):
         return []
     best = dict[str, Any]()
     found = list[Change]()
@@ -90,13 +90,14 @@ def tries(now: Prediction) -> bool:
     return now.run.method.scheduled and PLATFORMS[now.device.kind].launches
 
 
-def _is_long(now: Prediction) -> bool:
+def is_long(now: Prediction) -> bool:
+    """Whether other terms are not tried for that many inputs and outputs of operators."""
     return sum(len(o.inputs) + len(o.outputs) for o in now.run.graph.operators) > MAX_TENSORS
 
 
 def nothing(now: Prediction) -> str:
     """Why no change helps, by how near the run is to what the card can do and what it is bound by; or is tried."""
-    if _is_long(now):
+    if is_long(now):
         many = f"the operators have more than {MAX_TENSORS:,} inputs and outputs"
         return f"what would make it faster is not looked for: {many}"
     most, share = max(now.bound_by.items(), key=lambda x: x[1])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gpu_specs
 from gpu_specs import Device, Price
+from onnxperf.decide.changes import AtBatch
 from onnxperf.errors import Error, ModelError, UsageError
-from onnxperf.graph import Graph, opened
 from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, find, runs
+from onnxperf.pipeline import Gpu, Request, find, read_once, runs
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.tables import duration, size
 
@@ -102,36 +102,58 @@ def choices(
     ModelError and UsageError where the model can't be predicted on any.
     """
     devices = [find(gpu)[0] for gpu in gpus]
-    r = replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
+    r = read_once(request)
     first = _on_each(r, devices)
     errors = [e for e in first if isinstance(e, Error)]
     if len(errors) == len(devices):
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     one = next(iter(asked.values()))
+
+    def predicted(batch: int, at: Sequence[int]) -> Iterable[Prediction]:
+        return (summarise(run, column) for run, column in runs(replace(r, batch=batch), [devices[j] for j in at]))
+
+    tried, fixed = _tried(asked, predicted, limit_s, tell)
+    terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
+    cards = (
+        Card(d, _choice(p), tried[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
+        for j, (d, p) in enumerate(zip(devices, first, strict=True))
+    )
+    return Choices(one.scenario.model, terms, tuple(cards), fixed)
+
+
+def batches(now: Prediction, at_batch: AtBatch, tell: Progress | None = None) -> tuple[tuple[Choice, ...], str]:
+    """What `choices` tries for one card, ascending, and why the batch can't be changed, "" where it can.
+
+    at_batch: the prediction at another batch; raises UsageError or ModelError where the model has no other.
+    """
+    tried, fixed = _tried({0: now}, lambda batch, at: [at_batch(batch) for _ in at], None, tell)
+    return tried[0], fixed
+
+
+def _tried(
+    asked: Mapping[int, Prediction], on_each: Callable[[int, Sequence[int]], Iterable[Prediction]],
+    limit_s: float | None, tell: Progress | None,
+) -> tuple[dict[int, tuple[Choice, ...]], str]:  # fmt: skip
+    """For each card that is asked for the batches that are worth a try, ascending, and why there are no others.
+
+    on_each: the predictions at a batch for some of the cards.
+    """
     tried = {j: {p.scenario.batch: _choice(p)} for j, p in asked.items()}
     fixed, batch, active = "", 1, list(asked)
-    while batch <= MOST_BATCH and active and not fixed:
+    while batch <= MOST_BATCH and active:
         if tell:
             tell(f"batch {batch}", batch.bit_length(), MOST_BATCH.bit_length())
         missing = [j for j in active if batch not in tried[j]]
         try:
-            found = runs(replace(r, batch=batch), [devices[j] for j in missing]) if missing else []
-            for j, (run, column) in zip(missing, found, strict=True):
-                tried[j][batch] = _choice(summarise(run, column))
+            for j, p in zip(missing, on_each(batch, missing) if missing else (), strict=True):
+                tried[j][batch] = _choice(p)
         except (UsageError, ModelError) as e:
             fixed = str(e)
             break
         active = [j for j in active if _goes_on(tried[j], batch, limit_s)]
         batch *= 2
-    terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
-    cards = (
-        Card(d, _choice(p), tuple(c for _, c in sorted(tried[j].items())))
-        if not isinstance(p, Error)
-        else Card(d, None, why=str(p))
-        for j, (d, p) in enumerate(zip(devices, first, strict=True))
-    )
-    return Choices(one.scenario.model, terms, tuple(cards), fixed)
+    return {j: tuple(c for _, c in sorted(of.items())) for j, of in tried.items()}, fixed
 
 
 def selected(

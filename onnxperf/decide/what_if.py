@@ -83,15 +83,15 @@ def whatif(
         return what_if(now, lambda batch: summarise(run_of(replace(request, batch=batch), gpu)))
 
 
-def what_if(now: Prediction, at_batch: AtBatch) -> WhatIfs:
-    """What each change would bring to a predicted run; at_batch: the prediction at another batch, raises Error where
-    the model has no other.
+def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:
+    """What each change would bring to a predicted run; at_batch: where given, the prediction at another batch is tried
+    too. It raises Error where the model has no other.
     """
     if not (now.run.method.scheduled and PLATFORMS[now.device.kind].launches):
         raise UsageError("what a change brings is predicted for cards, by the method tile-wave")
     run = now.run.alone(now.column)
-    found = [*_terms(now, run), *_batches(now, at_batch), *_fallback(now), *_fusions(now, run)]
-    found += [*_padded(run), *_parts(now, run)]
+    found = [*_terms(now, run), *_fallback(now), *_fusions(now, run), *_padded(run), *_parts(now, run)]
+    found += _batches(now, at_batch) if at_batch is not None else ()
     order = sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0.0))
     return WhatIfs(now, tuple(order))
 

@@ -119,6 +119,11 @@ def _ordered(
         yield nodes[i], label
 
 
+def labelled(graph: GraphProto) -> Iterator[tuple[NodeProto, str]]:
+    """The nodes of a model's graph, without those in bodies of others, each with the name that its operator has."""
+    return _ordered(graph, None, set())
+
+
 def _sorted(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:
     import networkx
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxperf.errors import EnvironmentFailure
 from onnxperf.measure.record import OperatorTime
@@ -24,6 +24,15 @@ SHAPED = ("op_name", "provider", "input_type_shape", "output_type_shape", "param
 BODIES = frozenset({"If", "Loop", "Scan"})  # their times include those of the nodes inside them
 
 Event = dict[str, Any]
+Key = tuple[str, str, str]  # an operator's name, type and provider
+
+
+class Call(NamedTuple):
+    """One execution of an operator; both times in microseconds."""
+
+    key: Key
+    begin: float
+    lasts: float
 
 
 def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTime, ...], Series]:
@@ -36,13 +45,13 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
     Raises EnvironmentFailure where it can't be read or holds no whole run.
     """
     runs: list[float] = []
-    times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    alike: dict[tuple[str, str, str], str] = {}  # operator -> its type and shapes
+    times: dict[Key, list[float]] = defaultdict(list)
+    alike: dict[Key, str] = {}  # operator -> its type and shapes
     for index, (events, whole) in enumerate(_runs(path)):
         if index < skip:
             continue
         runs.append(whole["dur"] * MICROSECOND)
-        for key, seconds in _own(events).items():
+        for key, seconds in own_seconds(Call(_key(e), e["ts"], e["dur"]) for e in events).items():
             times[key].append(seconds)
         if not alike:
             products = (e for e in events if _key(e)[1] in PRODUCTS)
@@ -59,7 +68,7 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
 
 def merged(passes: Sequence[Sequence[OperatorTime]]) -> tuple[OperatorTime, ...]:
     """The operators of several profiles of one model, in the order of the first: medians of medians, least of all."""
-    found: dict[tuple[str, str, str], list[OperatorTime]] = defaultdict(list)
+    found: dict[Key, list[OperatorTime]] = defaultdict(list)
     for o in chain.from_iterable(passes):
         found[o.name, o.type, o.provider].append(o)
     return tuple(
@@ -104,18 +113,16 @@ def _is_event(event: Any) -> bool:
     return texts and all(type(event.get(k)) is int and event[k] >= 0 for k in ("ts", "dur"))
 
 
-def _key(event: Event) -> tuple[str, str, str]:
-    """Name, type and provider."""
+def _key(event: Event) -> Key:
     args = event.get("args", {})
     return event["name"].removesuffix(ENDING), args.get("op_name", ""), args.get("provider", "")
 
 
-def _own(events: Iterable[Event]) -> dict[tuple[str, str, str], float]:
-    """Seconds of each operator (name, type, provider), without those of the nodes in its body."""
-    found: dict[tuple[str, str, str], float] = {}
-    around: list[tuple[int, tuple[str, str, str]]] = []  # bodies that run: when each ends, and whose it is
-    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
-        key, begin, lasts = _key(event), event["ts"], event["dur"]
+def own_seconds(calls: Iterable[Call]) -> dict[Key, float]:
+    """Seconds of each operator in a run, without those of the nodes in its body."""
+    found: dict[Key, float] = {}
+    around: list[tuple[float, Key]] = []  # bodies that run: when each ends, and whose it is
+    for key, begin, lasts in sorted(calls, key=lambda c: (c.begin, -c.lasts)):
         found[key] = found.get(key, 0.0) + lasts * MICROSECOND
         while around and begin >= around[-1][0]:
             around.pop()

@@ -14,6 +14,7 @@ from onnxperf.errors import printable
 from onnxperf.graph import Note
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.prediction import Prediction
+from onnxperf.scoring.timed_runs import RunDifference
 from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.views.prediction import QUIET
 
@@ -46,7 +47,7 @@ def show(out: Console, d: Difference, *, top: int = 8) -> None:
     out.print(stacked(parts), end="")
 
 
-def verdict(d: Difference) -> str:
+def verdict(d: Difference | RunDifference) -> str:
     """The answer in a sentence."""
     if d.a.seconds == d.b.seconds:
         return f"A and B take the same time, {duration(d.a.seconds)}"

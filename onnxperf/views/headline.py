@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -19,32 +20,60 @@ SEEN = 0.005  # shares below this one are left out
 Changes = Sequence[Change]
 
 
-def headline(p: Prediction, changes: Changes, dot: str) -> Text:
-    """That it does not fit, if so; what was asked; how long that takes and what memory; the limit and what helps."""
-    text = Text()
-    for note in p.warnings:
-        if note.code == DOES_NOT_FIT:
-            text.append(f"DOES NOT FIT: {printable(note.message)}\n", style="bold red")
-    text.append(printable(dot.join((p.scenario.model, p.device.name, *_terms(p)))) + "\n", style="bold")
-    text.append(duration(p.seconds), style="bold green")
-    text.append(f"   {p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}")
-    text.append(f"   {number(p.throughput_per_second, 4)} samples/s")
-    text.append(f"   {size(p.memory.reserved_bytes)} of {size(p.memory.capacity_bytes)}")
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The words of the answer, safe to print: why it does not fit, if so; what was asked; how long that takes, with its
+    range and rate; the memory; the limit; the best change, and how many others there are. What there is not is "".
+    """
+
+    misfit: str
+    asked: tuple[str, ...]
+    time: str
+    interval: str
+    rate: str
+    memory: str
+    limit: str
+    best: str
+    others: int
+
+
+def words(p: Prediction, changes: Changes) -> Headline:
+    """The answer in words; changes: the same run under other terms."""
     shares = largest_shares(p)
-    limit = f"{_limits(p)[shares[0][0]]} the limit" if shares else ""
-    text.append("\n" + "; ".join(filter(None, (limit, _best(p, changes)))))
+    return Headline(
+        misfit=next((printable(note.message) for note in p.warnings if note.code == DOES_NOT_FIT), ""),
+        asked=tuple(map(printable, (p.scenario.model, p.device.name, *_terms(p)))),
+        time=duration(p.seconds),
+        interval=f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}",
+        rate=f"{number(p.throughput_per_second, 4)} samples/s",
+        memory=f"{size(p.memory.reserved_bytes)} of {size(p.memory.capacity_bytes)}",
+        limit=f"{_limits(p)[shares[0][0]]} the limit" if shares else "",
+        best=_best(p, changes),
+        others=max(0, len(changes) - 1),
+    )
+
+
+def headline(p: Prediction, changes: Changes, dot: str) -> Text:
+    """The answer on a terminal; dot: what stands between the terms that were asked."""
+    text, h = Text(), words(p, changes)
+    if h.misfit:
+        text.append(f"DOES NOT FIT: {h.misfit}\n", style="bold red")
+    text.append(dot.join(h.asked) + "\n", style="bold")
+    text.append(h.time, style="bold green")
+    text.append("".join(f"   {x}" for x in (h.interval, h.rate, h.memory)))
+    more = f"{h.others} more: --detail" if h.others else ""
+    text.append("\n" + "; ".join(filter(None, (h.limit, h.best, more))))
     return text
 
 
 def _best(p: Prediction, changes: Changes) -> str:
-    """The easy change that gains most, with how many more there are; or why none gains anything."""
+    """The easy change that gains most; or why none gains anything."""
     if not changes:
         return nothing(p) if tries(p) else ""
     easy = [c for c in changes if c.small] or changes
     fastest = min(c.seconds for c in easy)
     c = next(c for c in easy if c.seconds <= ALIKE * fastest)
-    more = f"; {len(changes) - 1} more: --detail" if len(changes) > 1 else ""
-    return f"{c.what}: {duration(c.seconds)} ({gain(p, c)}){more}"
+    return f"{c.what}: {duration(c.seconds)} ({gain(p, c)})"
 
 
 def _terms(p: Prediction) -> Iterator[str]:

@@ -57,7 +57,7 @@ def show(
     """
     parts: list[RenderableType] = [headline(p, changes, " - " if out.options.ascii_only else " · ")]
     if detail:
-        parts += [_shares(out, p), two_columns(_facts(p)), _by_operator(out, p), _changes(out, p, changes)]
+        parts += [_shares(out, p), two_columns(facts(p)), _by_operator(out, p), _changes(out, p, changes)]
         if p.run.method.scheduled:
             parts += [_phases(out, p), _gaps(out, p)]
     else:
@@ -145,12 +145,12 @@ def _seconds(items: Iterable[KernelPrediction | Phase]) -> float:
 
 def _shares(out: Console, p: Prediction) -> Table:
     full = "#" if out.options.ascii_only else "█"
-    means = _meanings(p)
+    means = meanings(p)
     rows = [(n, f"{share:.0%}", full * max(1, round(share * BAR)), means[n]) for n, share in largest_shares(p)]
     return tabulate(out, ("!name", "!share", "!bar", "meaning"), rows, spare=("bar",), heads=False)
 
 
-def _meanings(p: Prediction) -> dict[str, str]:
+def meanings(p: Prediction) -> dict[str, str]:
     """What it means that a run is bound by something, and what helps, on that kind of device."""
     replayed = {"launch": "starting kernels is the limit; larger batches help"} if p.scenario.cuda_graph else {}
     return {**_MEANING, "cpu": advice(p), **(replayed if launches(p) else _ON_A_CORE)}
@@ -178,7 +178,7 @@ def _memory(p: Prediction) -> str:
     return f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {'fits' if m.fits else 'DOES NOT FIT'}: {parts}"
 
 
-def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
+def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     m, w = p.memory, p.work
     added, path, least = map(duration, (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds))
     yield "kernels", f"{len(p.kernels)}: {added} sum of kernels, {path} critical path, {least} speed-of-light bound"
