@@ -156,6 +156,14 @@ class Device:
     """The path of the card file that was given; empty for a card that ships."""
 
     @property
+    def usable_bytes(self) -> int:
+        """DRAM that the driver offers: where ECC is on as shipped and keeps its bits in DRAM itself, a sixteenth less
+        (a T4 of 16,384 MiB offers 15,360, an L4 of 24,576 23,034; https://docs.nvidia.com/cuda/kepler-tuning-guide/
+        says 6.25%).
+        """
+        return self.capacity_bytes * 15 // 16 if self.inline_ecc else self.capacity_bytes
+
+    @property
     def desktop(self) -> bool:
         """Whether it is a board for desktops and workstations, by its name."""
         return DESKTOP.search(self.name) is not None

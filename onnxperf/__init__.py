@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
-
+TYPE_CHECKING = False  # nothing is imported here, so that Ctrl-C finds the handlers of the command in place
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpu_specs import Device
     from onnxperf.decide.budget import check
     from onnxperf.decide.compare import Comparison, compare
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from onnxperf.decide.recommend import Recommendation, recommend
     from onnxperf.decide.two_models import diff
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
+    from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
     from onnxperf.explanation import Explanation, explain
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
@@ -43,6 +42,9 @@ _OFFERED = {
     "onnxperf.decide.recommend": ("Recommendation", "recommend"),
     "onnxperf.decide.two_models": ("diff",),
     "onnxperf.decide.what_if": ("WhatIf", "WhatIfs", "whatif"),
+    "onnxperf.errors": (
+        "BudgetExceeded", "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "UsageError"
+    ),
     "onnxperf.explanation": ("Explanation", "explain"),
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
@@ -75,6 +77,8 @@ def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
     if name not in ROOMS:
         raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(ROOMS[name]), name)
 
 

@@ -22,8 +22,9 @@ MB = 1 << 20
 class Memory:
     """Bytes on the device. Inputs and outputs count as activations.
 
-    reserved_bytes: what the process holds of the card, with the context and what its allocator took and does not fill;
-    host_bytes: tensors that copies and operators on the host keep in its memory; context_bytes: CUDA's context.
+    capacity_bytes: what the driver offers (`Device.usable_bytes`); reserved_bytes: what the process holds of it, with
+    the context and what its allocator took and does not fill; host_bytes: tensors that copies and operators on the host
+    keep in its memory; context_bytes: CUDA's context.
     """
 
     weights_bytes: int
@@ -41,7 +42,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """True where the card's nominal capacity holds the total and the context."""
+        """True where the memory that the driver offers holds the total and the context."""
         return self.total_bytes + self.context_bytes <= self.capacity_bytes
 
 

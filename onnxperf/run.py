@@ -200,7 +200,7 @@ class Run:
         """The memory on device j."""
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
         most = _workspace(self.kernels, self.estimates.workspace[:, j], device, self.constants)
-        return self.kept(memory, self.footprint, most, device.capacity_bytes, self.runtime.policy.arena, context)
+        return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
 
 
 def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:

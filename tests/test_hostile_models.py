@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.parser import parse_model
@@ -158,3 +161,66 @@ def test_names_of_bodies_in_bodies_have_one_limit_together() -> None:
         node.name, graph = "n" * 2000, node.attribute[0].g
     with pytest.raises(onnxperf.ModelError, match="with those of the nodes around it more than 4,096 characters"):
         onnxperf.predict(model, gpu="l4")
+
+
+def test_folding_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference implementation would load external data of an attribute, from the folder that it runs in."""
+    (tmp_path / "secret.bin").write_bytes((37).to_bytes(8, "little"))
+    monkeypatch.chdir(tmp_path)
+    model = parse_model("""<ir_version: 9, opset_import: ["" : 20]> g (float[1] x) => (float[n, n] y)
+        <int64[1] sides = {2}> { shape = ConstantOfShape(sides) zeros = ConstantOfShape(shape) y = Add(zeros, x) }""")
+    value = TensorProto(name="v", dims=[1], data_type=TensorProto.INT64, data_location=TensorProto.EXTERNAL)
+    for key, of in (("location", "secret.bin"), ("offset", "0"), ("length", "8")):
+        value.external_data.add(key=key, value=of)
+    model.graph.node[0].attribute.append(helper.make_attribute("value", value))
+    p = onnxperf.predict(model, gpu="l4")
+    assert p.run.graph.outputs[0].shape != (37, 37) and "assumed-shape" in {n.code for n in p.warnings}
+
+
+def test_a_range_beyond_its_own_type_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """limit - start overflows in int32, so that onnx infers a small size: NumPy would make 107 million numbers."""
+    from onnxperf.graph import values
+
+    made: list[int] = []
+    arange = np.arange
+    monkeypatch.setattr(np, "arange", lambda *terms, **more: made.append(1) or arange(*terms[:1], **more))
+    model = parse_model("""<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[2] y)
+        <int32 a = {-2147483648}, int32 b = {2147483647}, int32 c = {40}> {
+            r = Range(a, b, c) f = Cast <to = 1> (r) s = ReduceSum <keepdims = 0> (f) y = Add(x, s)
+        }""")
+    onnxperf.predict(model, gpu="l4")
+    assert not made
+    assert values._steps(*(np.array(n) for n in (0, 10, 3))) == pytest.approx(10 / 3)
+
+
+def test_a_search_inside_a_search_is_refused() -> None:
+    """Each level would be walked twice, 2^depth in all."""
+    inner = "decoder = e (int32[b, s] input_ids) => (float[b, s, 8] l) { l = Relu(x) }"
+    body = f"""decoder = d (int32[b, s] input_ids) => (float[b, s, 8] logits) {{
+        t = com.microsoft.GreedySearch <{inner}> (ids, most) logits = Cast <to = 1> (t) }}"""
+    model = parse_model(f"""<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+        g (int32[1, 4] ids, float[1, 4, 8] x) => (int32[1, 8] y) <int32[1] most = {{8}}> {{
+            y = com.microsoft.GreedySearch <{body}> (ids, most)
+        }}""")
+    with pytest.raises(onnxperf.ModelError, match="it stands inside another search"):
+        onnxperf.predict(model, gpu="l4")
+
+
+@pytest.mark.parametrize(("node", "terms"), [
+    ("o = com.microsoft.MatMulNBits (i)", {}),
+    ("o = com.microsoft.MatMulBnb4 (i)", {}),
+    ('o, p, q = com.microsoft.QuantizeLinear ("")', {"runtime": "tensorrt", "precision": "bf16"}),
+])  # fmt: skip
+def test_operators_without_their_inputs_crash_nothing(node: str, terms: dict[str, str]) -> None:
+    model = parse_model(f"""<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+        g (float16[4, 4] i, float[2, 3] x) => (float[2, 3] y, o) {{ {node} y = Abs(x) }}""")
+    with suppress(onnxperf.Error):
+        assert onnxperf.predict(model, gpu="t4", **terms).seconds > 0
+
+
+def test_a_batch_of_nothing_is_no_choice() -> None:
+    model = parse_model('<ir_version: 9, opset_import: ["" : 20]> g (float[0, 3] x) => (float[0, 3] y) { y = Relu(x) }')
+    for ask in (onnxperf.compare, partial(onnxperf.recommend, latency_ms=10, qps=100)):
+        with pytest.raises(onnxperf.UsageError, match="the model's batch is 0"):
+            ask(model, gpu=["l4", "t4"])
+    assert not [c for c in onnxperf.whatif(model, gpu="l4").changes if c.what.startswith("--batch")]

@@ -214,3 +214,10 @@ def test_products_never_take_less_memory_for_a_larger_batch(gpu: str) -> None:
         held = [getattr(m, field) for m in found]
         assert held == sorted(held), field
     assert found[0].workspace_bytes == (32 << 20 if gpu == "h100-sxm" else 4 << 20)
+
+
+@pytest.mark.parametrize(("gpu", "mib"), [("t4", 15_360), ("l4", 23_040), ("a100-sxm4-80gb", 81_920)])
+def test_ecc_in_gddr_memory_takes_a_sixteenth(gpu: str, mib: int) -> None:
+    """nvidia-smi shows 15,360 MiB for a T4 and 23,034 for an L4; HBM has room of its own for ECC."""
+    p = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu=gpu)
+    assert p.memory.capacity_bytes == p.device.usable_bytes == mib << 20

@@ -76,7 +76,7 @@ class Card:
             return self.why
         least = self.tried[0]
         if not least.fits:
-            held = f"{size(least.process_bytes)} of {size(self.device.capacity_bytes)}"
+            held = f"{size(least.process_bytes)} of {size(self.device.usable_bytes)}"
             return f"does not fit at batch {least.batch}: {held}"
         over = f", over {duration(limit_s)}" if limit_s is not None else ""
         return f"takes {duration(least.seconds)} at batch {least.batch}{over}"
@@ -109,6 +109,8 @@ def choices(
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     one = next(iter(asked.values()))
+    if not one.scenario.batch:
+        raise UsageError("there is nothing to choose: the model's batch is 0, it computes nothing")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Prediction]:
         return (summarise(run, column) for run, column in runs(replace(r, batch=batch), [devices[j] for j in at]))

@@ -132,7 +132,7 @@ def _candidates(found: Choices, by: str, limit_s: float | None, prices: Mapping[
             if best is None:
                 why = card.lacks(limit_s)
             elif by == "latency" and not asked.fits:
-                held, room = size(asked.process_bytes), size(card.device.capacity_bytes)
+                held, room = size(asked.process_bytes), size(card.device.usable_bytes)
                 figure, why = None, f"does not fit at batch {asked.batch}: {held} of {room}"
             elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
                 figure, why = None, f"is over the limit at batch {asked.batch}"

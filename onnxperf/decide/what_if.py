@@ -15,7 +15,7 @@ from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.fusions.engine import NEAR
 from onnxperf.kernel_timeline import KernelPrediction, part_of
-from onnxperf.passes import PRECISIONS, lacks_unit
+from onnxperf.passes import PRECISIONS, QUANTISED, lacks_unit
 from onnxperf.pipeline import Gpu, request_for, run_of
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
@@ -29,6 +29,7 @@ FUSIONS = 6  # kinds of fusions that nearly matched
 PART, FUSION = 0.05, 0.02  # of the time: parts and fusions that concern less are not tried
 DEEPEST = 3  # names in the path of a module
 #: What is asked of a run: precision amp belongs to one runtime, and keep is no change of its own.
+ENGINES = "tensorrt"  # has kernels for products in 8 bits
 TRIED = tuple(name for name in PRECISIONS if name not in ("keep", "amp"))
 
 
@@ -100,7 +101,11 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
     """One term of the scenario at a time, and half precision on another runtime."""
     s = run.scenario
     for name in TRIED:
-        if name != s.precision:
+        if name in QUANTISED and s.runtime != ENGINES:
+            why = f"{run.runtime.title} multiplies in 8 bits with no kernels of its own: {ENGINES} does"
+            yield WhatIf("precision", f"--precision {name}", None, why=why)
+            yield _under(now, run, "precision", {"runtime": ENGINES, "precision": name, "layout": None})
+        elif name != s.precision:
             why = f"{run.devices[0].name} has no units for it" if lacks_unit(run.devices[0], name) else ""
             yield _under(now, run, "precision", {"precision": name}, why)
     yield _under(now, run, "launch", {"cuda_graph": True}) if not s.cuda_graph else _without_graph(now, run)
@@ -143,7 +148,7 @@ def _predicted(kind: str, what: str, then: Callable[[], Prediction], why: str = 
 
 def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
     """Larger batches, by the time of as many samples."""
-    for batch in (times * now.scenario.batch for times in BATCHES):
+    for batch in (times * now.scenario.batch for times in BATCHES if now.scenario.batch):
         what, share = f"--batch {batch}", now.scenario.batch / batch
         try:
             then = at_batch(batch)

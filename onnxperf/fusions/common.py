@@ -14,6 +14,7 @@ from onnxperf.fusions.engine import Fused, Miss, Rewriter
 from onnxperf.fusions.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
 from onnxperf.graph import Graph, Known, known_dims
 from op_models import NHWC, Operator, Tensor
+from op_models.core import BITS
 
 HALF_OR_SINGLE = frozenset({"float32", "float16", "bfloat16"})  # what ONNX Runtime's own kernels know
 GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "bias"))
@@ -21,6 +22,23 @@ GAMMA, BETA, BIAS = (Variable(name, stored=True) for name in ("gamma", "beta", "
 BATCH_NORM = re.compile(r"getitem(_\d+)?(#nhwc)?")
 EPSILON = Variable("epsilon")
 PRODUCT = op.MatMul(A, B)
+
+
+#: Products as ONNX writes them and ONNX Runtime fuses them.
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
+#: What runs that hold such products in 8 bits rest on, under runtimes that have no kernels for them.
+NO_KERNELS = "products in 8 bits, for which it has no kernels (TensorRT has)"
+
+
+def narrow(t: Tensor) -> bool:
+    """Whether a tensor has 8 bits or fewer, as quantised ones do."""
+    return 0 < BITS[t.dtype] <= 8 and t.dtype != "bool"
+
+
+def has_narrow_products(run: Graph) -> bool:
+    """Whether a run multiplies operands of 8 bits, both of them, in operators that are made for floating-point ones."""
+    products = (o for o in run.operators if o.type.rpartition("::")[2] in PRODUCTS and len(o.present) > 1)
+    return any(all(map(narrow, o.present[:2])) for o in products)
 
 
 def _above(g: Graph | Rewriter, t: Tensor) -> Iterator[Operator]:

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from onnxperf.fusions.common import narrow
 from onnxperf.fusions.engine import Pass
 from onnxperf.fusions.ort_quantised import MOVES
 from onnxperf.graph import Graph
 from onnxperf.passes import CALIBRATED, precision
-from op_models import BITS, FLOATS, Operator, Tensor
+from op_models import FLOATS, Operator, Tensor
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax")
@@ -51,17 +52,12 @@ def refused(o: Operator) -> str:
         return "it has no such operator: replace it, add a plugin, or leave this part to ONNX Runtime"
     if o.type.startswith(DOMAINS) and o.type not in BY_NAME:
         return "they are not ONNX's: export the model anew, without optimising or quantising it for ONNX Runtime"
-    if o.type.rpartition("::")[2] not in (Q, DQ) or not o.outputs:
+    if o.type.rpartition("::")[2] not in (Q, DQ) or not o.outputs or not o.present:
         return ""
     if "uint8" in (o.present[0].dtype, o.out.dtype):
         return f"it has no unsigned 8-bit activations ({QDQ})"
     zero = o.inputs[2] if len(o.inputs) > 2 else None
     return f"zero points must be 0 ({QDQ})" if zero is not None and any(zero.value or ()) else ""
-
-
-def narrow(t: Tensor) -> bool:
-    """Whether a tensor has 8 bits or fewer, as quantised ones do."""
-    return 0 < BITS[t.dtype] <= 8 and t.dtype != "bool"
 
 
 def in_half(graph: Graph) -> Graph:

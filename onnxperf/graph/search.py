@@ -19,6 +19,7 @@ from onnx import TypeProto, ValueInfoProto
 
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.control_node import ControlNode, Output
+from onnxperf.graph.core import SEARCHES
 from onnxperf.graph.proto import Shape, dtype_of, tensor_type
 from op_models import Tensor
 
@@ -43,6 +44,11 @@ class Sizes(NamedTuple):
 
 def inline_search(node: ControlNode) -> None:
     """The prompt's run, and one for each further token: up to max_length, unless --trip-count says how many."""
+    if any(
+        f"com.microsoft::{type}" in SEARCHES and node.label.startswith(f"{label}/")
+        for label, type in node.trips.seen.items()
+    ):
+        raise node.refusal("it stands inside another search")
     prompt, beamed = _input(node, 0), node.node.op_type == "BeamSearch"
     if prompt is None or prompt.rank < 2:
         raise node.refusal("its first input must be [batch, length]")

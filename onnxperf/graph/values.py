@@ -117,6 +117,10 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
     inputs = [i for i in node.input if i]
     if node.op_type not in ARITHMETIC or not inputs or not all(i in values for i in inputs):
         return {}
+    if any(a.HasField("t") and a.t.data_location == TensorProto.EXTERNAL for a in node.attribute):
+        return {}  # the reference would open the file, wherever it lies and however large it is
+    if node.op_type == "Range" and _steps(*(values[i] for i in inputs)) > MAX_VALUE:
+        return {}
     for out in filter(None, node.output):
         shape = static(types.get(out))
         # a dimension of 0 makes the result empty, not what NumPy holds on the way to it
@@ -130,6 +134,12 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
         return {}
     found = zip(node.output, results, strict=False)
     return {o: r for o, r in found if isinstance(r, np.ndarray) and r.size <= MAX_VALUE and r.dtype.kind in "iufb"}
+
+
+def _steps(start: Array, limit: Array, delta: Array) -> float:
+    """How many numbers a Range makes: onnx's inference takes the difference in the numbers' own type, and overflows."""
+    first, last, step = (float(v.flat[0]) if v.size == 1 else np.nan for v in (start, limit, delta))
+    return max(0.0, (last - first) / step) if step and np.isfinite((first, last, step)).all() else np.inf
 
 
 def numbers(value: Array) -> tuple[int | float | bool, ...] | None:

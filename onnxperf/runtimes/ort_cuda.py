@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
+from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED, Fusion, Pass
 from onnxperf.fusions.ort_cuda_nodes import separate
 from onnxperf.fusions.ort_kernels import apart
@@ -35,6 +36,7 @@ CUDA = Runtime(
     ),
     title="ONNX Runtime CUDA",
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
+    unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
 )  # fmt: skip
 
 

@@ -24,10 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_basic, ort_extended
+from onnxperf.fusions.common import has_narrow_products, narrow
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FREE
-from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, narrow, outside, refused
+from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside, refused
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtime import HostCosts, Policy, Runtime
@@ -296,8 +297,7 @@ RULES = (
 
 def _narrow_products(run: Graph) -> str:
     """What no measurement confirms of any release: products in 8 bits."""
-    found = any(o.type in PRODUCTS and all(map(narrow, o.present[:2])) for o in run.operators)
-    return "networks in 8 bits" if found else ""
+    return "networks in 8 bits" if has_narrow_products(run) else ""
 
 
 def _later_releases(run: Graph) -> str:

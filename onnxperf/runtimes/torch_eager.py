@@ -13,6 +13,7 @@ from functools import partial
 from math import prod
 
 from onnxperf.fusions import torch_calls
+from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.torch_strides import (
     RUN,
@@ -182,5 +183,6 @@ EAGER = Runtime(
     title="PyTorch eager",
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
+    unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})
