@@ -81,10 +81,12 @@ const drawBatch = (d) => {
     return;
   }
   const able = rows.filter((r) => r.fits);
-  const best = able.reduce((a, r) => (r.rate > a.rate ? r : a), able[0] || rows[0]);
+  const best = able.reduce((a, r) => (r.rate > a.rate ? r : a), able[0]);
   const over = rows.find((r) => !r.fits);
-  holder.append(el("p", { class: "says" },
-    `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.${over ? ` Batch ${over.n} does not fit into the memory.` : ""}`));
+  holder.append(el("p", { class: "says" }, [
+    best && `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.`,
+    over && `Batch ${over.n} takes ${bytes(over.held)}, which does not fit into the memory.`,
+  ].filter(Boolean).join(" ")));
   const charts = [
     ["Latency against batch", duration, (r) => [r.low, r.seconds, r.high], (r) => `${duration(r.seconds)}, 80% interval ${duration(r.low)} to ${duration(r.high)}`],
     ["Throughput against batch, samples a second", short, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],

@@ -26,7 +26,7 @@ const rooflineInWords = (d, all, drawn, moving, ridge) => {
   const left = drawn.filter((k) => k.flops / k.moved < ridge);
   const parts = [];
   if (drawn.length) {
-    parts.push(`Kernels left of the ridge, at ${digits(ridge)} FLOP/byte, can't go faster than memory feeds them: ${share(left)} of all kernels' time.`);
+    parts.push(`Left of the ridge, at ${digits(ridge)} FLOP/byte, ${d.roofs.memory[0][0]} feeds a kernel more slowly than it could compute: ${share(left)} of all kernels' time. What ${d.roofs.memory[1][0]} holds may lie above that roof.`);
   }
   if (moving.length) parts.push(`Those that only move data, ${share(moving)}, stand below the axis.`);
   if (all.length > DOTS) parts.push(`Shown are the ${DOTS.toLocaleString("en-US")} kinds that take most time.`);
@@ -101,7 +101,7 @@ const rooflineRoofs = (d, { x, y, from, to, low, dram, near, ridge, edge, floor,
     const start = Math.max(from, low / rate);
     const end = top / rate;
     roofs.append(svg("path", { class: `roof ${more}`, d: path([[x(start), y(start * rate)], [x(end), y(top)]]) }));
-    const at = start * (end / start) ** (narrow ? 0.45 : 0.3);
+    const at = start * (end / start) ** (narrow ? 0.45 : 0.58);
     const slope = Math.atan2(y(at * 10 * rate) - y(at * rate), x(at * 10) - x(at)) * 180 / Math.PI;
     roofs.append(svg("text", { class: "label", transform: `translate(${x(at)} ${y(at * rate) - 6}) rotate(${slope.toFixed(2)})` }, `${name} ${byteRate(rate)}`));
   };

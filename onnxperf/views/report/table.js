@@ -105,7 +105,9 @@ const inOrder = ({ sort, down }) => (a, b) => {
   return down ? -found : found;
 };
 
-const nameCell = (name) => el("span", { title: name }, shortened(name));
+/** A name that breaks behind its separators where the line is short. */
+const nameCell = (name) => el("span", { class: "name", title: name },
+  ...shortened(name).split(/(?<=[/._:-])/).flatMap((part) => [el("wbr"), part]).slice(1));
 const boundCell = (row) => el("span", { class: "bound" }, el("i", { class: `b-${row.bound}` }), row.bound);
 const shareCell = (row, d, longest) => {
   const bar = el("i", { class: "share" });

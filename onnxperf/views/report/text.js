@@ -41,7 +41,8 @@ const svg = (name, attributes = {}, ...children) =>
 /** Options of the command line as code, what follows them as it is. */
 const marked = (text) => {
   const options = /^--[^:,]*/.exec(text)?.[0] ?? "";
-  return options ? [el("code", {}, options), text.slice(options.length)] : [text];
+  const each = options.split(/ (?=--)/).flatMap((option) => [" ", el("span", { class: "whole" }, option)]).slice(1);
+  return options ? [el("code", {}, ...each), text.slice(options.length)] : [text];
 };
 /** The start and the end of a long name. */
 const shortened = (name, most = 40) => name.length <= most ? name : `${name.slice(0, 12)}…${name.slice(13 - most)}`;
