@@ -137,10 +137,9 @@ class Run:
         """Runs that err alike beside their kernels: of one runtime, those most of whose products run on tensor cores
         apart. These are other kernels, that other rows tell of, and the runtime chooses among them by layer.
         """
-        flops = {False: 0, True: 0}
-        for k in self.kernels.rows:
-            flops[pipe_on(self.devices[j], k.work.pipe).startswith("tensor_")] += k.repeat * k.work.matrix_flops
-        return f"{self.scenario.runtime} tensor" if flops[True] > flops[False] else self.scenario.runtime
+        flops = self.kept(_flops_by_pipe, self.kernels)
+        on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
+        return f"{self.scenario.runtime} tensor" if 2 * on_tensor > sum(flops.values()) else self.scenario.runtime
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
@@ -201,6 +200,14 @@ class Run:
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
         most = _workspace(self.kernels, self.estimates.workspace[:, j], device, self.constants)
         return self.kept(memory, self.footprint, most, device.capacity_bytes, self.runtime.policy.arena, context)
+
+
+def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
+    """The FLOPs of all products by the pipe that computes them."""
+    flops: dict[str, int] = {}
+    for k in kernels.rows:
+        flops[k.work.pipe] = flops.get(k.work.pipe, 0) + k.repeat * k.work.matrix_flops
+    return flops
 
 
 def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import io
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -26,10 +26,12 @@ import gpu_specs
 import onnxperf
 from onnxperf import Prediction, predict
 from onnxperf.graph import read
+from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.methods import METHODS
+from onnxperf.outline import _busy
 from onnxperf.passes import AMP, PRECISIONS
 from onnxperf.pipeline import MAX_BATCH
-from onnxperf.prediction import _busy, _shares
+from onnxperf.prediction import _shares
 from onnxperf.runtimes import LEVELS, RUNTIMES
 from onnxperf.views.prediction import show
 from tests.zoo import PLAIN, sizes
@@ -178,11 +180,16 @@ def test_a_prediction_is_frozen(image: Prediction) -> None:
     assert hash(image) == hash(pickle.loads(pickle.dumps(image)))
 
 
+def busy(rows: Sequence[KernelPrediction]) -> float:
+    """Seconds in which any of these kernels runs."""
+    return _busy(np.array([k.start_seconds for k in rows]), np.array([k.seconds for k in rows]))
+
+
 def test_overlapping_kernels_share_the_time_in_which_any_ran(image: Prediction) -> None:
     k = image.kernels[0]
     first = dataclasses.replace(k, start_seconds=0.0, seconds=4.0, bound_by="compute")
     second = dataclasses.replace(k, start_seconds=2.0, seconds=4.0, bound_by="memory")
-    shares = dict(_shares((first, second), _busy((first, second)), 10.0))
+    shares = dict(_shares((first, second), busy((first, second)), 10.0))
     assert {n: s for n, s in shares.items() if s} == {"compute": 0.3, "memory": 0.3, "launch": pytest.approx(0.4)}
 
 
@@ -194,7 +201,7 @@ def test_a_share_is_never_above_one(image: Prediction, seconds: list[float]) -> 
         for s, end in zip(seconds, ends, strict=True)
     ]
     total = float(ends[-1])
-    shares = dict(_shares(tuple(rows), min(_busy(tuple(rows)), total), total))
+    shares = dict(_shares(tuple(rows), min(busy(rows), total), total))
     assert max(shares.values()) <= 1
     assert sum(shares.values()) == pytest.approx(1)
 
@@ -373,7 +380,7 @@ def test_the_critical_path_and_the_phases_that_wait_for_the_host(terms: Any) -> 
     assert sum(s.kernels for s in late) <= sum(k.stalled_on == "host" for k in p.kernels)
     assert sum(s.seconds for s in p.phases) == pytest.approx(p.seconds)
     assert sum(s.kernels for s in p.phases) == len(p.kernels)
-    assert sum(g.seconds for g in p.gaps) + _busy(p.kernels) == pytest.approx(p.seconds), "kernels and gaps are all"
+    assert sum(g.seconds for g in p.gaps) + busy(p.kernels) == pytest.approx(p.seconds), "kernels and gaps are all"
     assert [g.seconds for g in p.gaps] == sorted((g.seconds for g in p.gaps), reverse=True)
     assert sum(s.idle_seconds for s in late) < p.seconds
     if terms.get("cuda_graph"):

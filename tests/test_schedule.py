@@ -244,6 +244,24 @@ def test_devices_are_columns() -> None:
             assert float(t.total_s[j]) == total
 
 
+@given(cases(), st.booleans(), st.booleans())
+def test_one_stream_on_all_devices_is_that_of_each(case: tuple[Kernels, Estimates], ranks: bool, graph: bool) -> None:
+    """All devices are laid out at once: each as its tasks are one after the other, to the last bit."""
+    rows, e = case
+    rows = replace(rows, rows=tuple(replace(k, rank=i % 2 * ranks) for i, k in enumerate(rows.rows)))
+    slow = replace(HOST, run_s=20.0, walk_s=0.5, launch_s=3.0, gap_s=0.25)
+    both = replace(e, seconds=np.hstack([e.seconds, e.seconds / 3]), floor_s=np.hstack([e.floor_s, e.floor_s]))
+    t = schedule(rows, both, [HOST, slow], CPU, cuda_graph=graph)
+    for j, own in enumerate((HOST, slow)):
+        launches, tail = ([0.0] * len(rows.rows), 0.0) if graph else rows.host_seconds(own, CPU)
+        start, gap = (own.replay_s, own.replay_gap_s) if graph else (own.run_s, own.gap_s)
+        columns = zip(rows.rows, launches, both.seconds[:, j].tolist(), strict=True)
+        tasks = [Task(x, s, 1.0, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s in columns]
+        placed, total = run_tasks(tasks, HostThread(start, tail, own.sync_s, gap))
+        assert [p.start_s for p in placed] == t.start_s[:, j].tolist() and total == t.total_s[j]
+        assert [(p.stream, p.stalled_on) for p in placed] == [*zip(t.streams[:, j], t.stalled_on[:, j], strict=True)]
+
+
 def test_ranks_have_hosts_and_streams_of_their_own() -> None:
     """Two processes, each with its own host and card: the second waits for a result of the first, not for its host."""
     tasks = [Task(4, 50, 1.0), Task(4, 10, 1.0, after=(0,), rank=1), Task(4, 10, 1.0, rank=1)]

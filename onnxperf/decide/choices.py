@@ -10,9 +10,9 @@ import gpu_specs
 from gpu_specs import Device, Price
 from onnxperf.errors import Error, ModelError, UsageError
 from onnxperf.graph import Graph, opened
+from onnxperf.outline import Outline, outline
 from onnxperf.output import Progress
 from onnxperf.pipeline import Gpu, Request, find, runs
-from onnxperf.prediction import Prediction, summarise
 from onnxperf.tables import duration, size
 
 MOST_BATCH = 1024  # the largest batch that is tried
@@ -49,6 +49,15 @@ class Choice:
         return 1e6 * price.usd_per_hour / 3600 / self.throughput_per_second
 
 
+def best(tried: Iterable[Choice]) -> Choice | None:
+    """The knee of throughput: of the batches that fit the smallest whose throughput is within GAIN of the most; None
+    where none fits.
+    """
+    able = sorted((c for c in tried if c.fits), key=lambda c: c.batch)
+    most = max((c.throughput_per_second for c in able), default=0.0)
+    return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """A card with the batches that were tried on it, ascending; `asked` is the batch that the request has.
@@ -62,13 +71,8 @@ class Card:
     why: str = ""
 
     def best(self, limit_s: float | None = None) -> Choice | None:
-        """The batch with the most samples a second among those that fit and take no longer than the limit.
-
-        Of batches within GAIN of it the smallest; None where not one is left.
-        """
-        able = [c for c in self.tried if c.fits and (limit_s is None or c.seconds <= limit_s)]
-        most = max((c.throughput_per_second for c in able), default=0.0)
-        return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
+        """The knee of the batches that take no longer than the limit; None where not one is left."""
+        return best(c for c in self.tried if limit_s is None or c.seconds <= limit_s)
 
     def lacks(self, limit_s: float | None = None) -> str:
         """Why there is no best batch: what the smallest one that was tried takes too much of."""
@@ -103,13 +107,13 @@ def choices(
     """
     devices = [find(gpu)[0] for gpu in gpus]
     r = replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
-    first = _on_each(r, devices)
+    first = on_each(r, devices)
     errors = [e for e in first if isinstance(e, Error)]
     if len(errors) == len(devices):
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     one = next(iter(asked.values()))
-    tried = {j: {p.scenario.batch: _choice(p)} for j, p in asked.items()}
+    tried = {j: {p.scenario.batch: choice_of(p)} for j, p in asked.items()}
     fixed, batch, active = "", 1, list(asked)
     while batch <= MOST_BATCH and active and not fixed:
         if tell:
@@ -118,7 +122,7 @@ def choices(
         try:
             found = runs(replace(r, batch=batch), [devices[j] for j in missing]) if missing else []
             for j, (run, column) in zip(missing, found, strict=True):
-                tried[j][batch] = _choice(summarise(run, column))
+                tried[j][batch] = choice_of(outline(run, column))
         except (UsageError, ModelError) as e:
             fixed = str(e)
             break
@@ -126,7 +130,7 @@ def choices(
         batch *= 2
     terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
-        Card(d, _choice(p), tuple(c for _, c in sorted(tried[j].items())))
+        Card(d, choice_of(p), tuple(c for _, c in sorted(tried[j].items())))
         if not isinstance(p, Error)
         else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
@@ -170,23 +174,20 @@ def priced(given: Mapping[str, float] | None = None) -> dict[str, Price]:
     return found
 
 
-def _on_each(r: Request, devices: Sequence[Device]) -> list[Prediction | Error]:
-    """The prediction for each card, or why there is none; cards share their runs where all can be predicted."""
-    try:
-        return [summarise(run, j) for run, j in runs(r, devices)]
-    except Error:
-        return [_alone(r, d) for d in devices]
+def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
+    """The outline of a request on each card, or why there is none.
 
-
-def _alone(r: Request, device: Device) -> Prediction | Error:
+    Cards share their runs; where one of them can't be predicted, each half is asked for on its own.
+    """
     try:
-        ((run, j),) = runs(r, [device])
-        return summarise(run, j)
+        return [outline(run, j) for run, j in runs(r, devices)]
     except Error as e:
-        return e
+        half = len(devices) // 2
+        return [*on_each(r, devices[:half]), *on_each(r, devices[half:])] if half else [e]
 
 
-def _choice(p: Prediction) -> Choice:
+def choice_of(p: Outline) -> Choice:
+    """The choice that an outline is."""
     m = p.memory
     return Choice(p.scenario.batch, p.seconds, p.low_seconds, p.high_seconds, m.reserved_bytes, m.fits, p.watts)
 
