@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
+    from onnxperf.sweeps.core import Sweep, sweep
     from onnxperf.views.prediction import report
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
@@ -39,6 +40,7 @@ _OFFERED = {
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
+    "onnxperf.sweeps.core": ("Sweep", "sweep"),
     "onnxperf.views.prediction": ("report",),
     "gpu_specs": ("Device",),
     "op_models": (
@@ -49,8 +51,9 @@ ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
-    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "whatif", "work",
+    "Recommendation", "Recurrent", "Rows", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
+    "check", "compare", "diff", "explain", "gpus", "load", "op", "predict", "recommend", "report", "sweep", "whatif",
+    "work",
 ]  # fmt: skip
 
 

@@ -35,7 +35,9 @@ EXTRA = {
     "fitting": {"scipy"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "prediction": {"pandas"},
+    "sweeps": {"distributed", "pandas", "pyarrow"},
     "testing": {"pytest"},
+    "views": {"matplotlib"},
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "joblib", "subprocess", "ctypes"}
 

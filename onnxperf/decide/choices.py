@@ -58,6 +58,11 @@ def best(tried: Iterable[Choice]) -> Choice | None:
     return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
 
 
+def too_large(choice: Choice, device: Device) -> str:
+    """That a batch does not fit into a card's memory."""
+    return f"does not fit at batch {choice.batch}: {size(choice.process_bytes)} of {size(device.capacity_bytes)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """A card with the batches that were tried on it, ascending; `asked` is the batch that the request has.
@@ -80,8 +85,7 @@ class Card:
             return self.why
         least = self.tried[0]
         if not least.fits:
-            held = f"{size(least.process_bytes)} of {size(self.device.capacity_bytes)}"
-            return f"does not fit at batch {least.batch}: {held}"
+            return too_large(least, self.device)
         over = f", over {duration(limit_s)}" if limit_s is not None else ""
         return f"takes {duration(least.seconds)} at batch {least.batch}{over}"
 
