@@ -97,7 +97,8 @@ def _cluster(scheduler: str, here: Executor) -> Iterator[Engine]:
         raise EnvironmentFailure("--dask takes Dask: pip install 'onnxperf[dask]'")
     import distributed
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is said below
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said below
     lost = f"the Dask scheduler at {scheduler} is gone; {KEPT}"
     try:
         client: Any = distributed.Client(scheduler, timeout=ANSWERS_S, set_as_default=False)  # type: ignore[no-untyped-call]

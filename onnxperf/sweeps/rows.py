@@ -20,7 +20,7 @@ from typing import Any
 
 from gpu_specs import Device
 from onnxperf.decide.choices import Choice, best, too_large
-from onnxperf.errors import Error
+from onnxperf.errors import Error, printable
 from onnxperf.scenario import PLATFORMS
 from onnxperf.sweeps.grid import Dims, Grid
 
@@ -84,7 +84,7 @@ def block(
     model: str, dims: Dims, grid: Grid, found: Mapping[int | None, Mapping[tuple[str, int], Choice | Error]]
 ) -> Block:
     """The block of what was found, by batch and then by precision and card."""
-    rows = list[Row]()
+    rows, model = list[Row](), printable(model)
     for precision in grid.precisions:
         for j, device in enumerate(grid.devices):
             cells = {batch: found[batch][precision, j] for batch in grid.batches}
@@ -103,7 +103,7 @@ def _row(
     runtime = str(grid.terms.get("runtime") or PLATFORMS[device.kind].runtime)
     if isinstance(cell, Error):
         nothing = None, None, None, None, None, None, None, None, None
-        return Row(model, device.id, runtime, precision, dims, batch, *nothing, False, False, str(cell))
+        return Row(model, device.id, runtime, precision, dims, batch, *nothing, False, False, printable(str(cell)))
     price = grid.prices.get(device.id)
     return Row(
         model, device.id, runtime, precision, dims, cell.batch, cell.seconds, cell.low_seconds, cell.high_seconds,
