@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from onnxperf.errors import EnvironmentFailure, UsageError
 P = ParamSpec("P")
 T = TypeVar("T")
 ANSWERS_S = 10.0  # how long a scheduler may take to answer
+ASKED_S = 1.0  # how often it is asked whether it is there
 KEPT = "what is in the cache stays; run the same command again to go on"
 
 
@@ -40,6 +42,38 @@ class Here(Executor):
         done: Future[T] = Future()
         done.set_result(fn(*args, **kwargs))
         return done
+
+
+class OnDask(Executor):
+    """Sends what is submitted to a cluster. Its futures end where Dask's own executor's can wait for ever: when the
+    scheduler is gone.
+    """
+
+    def __init__(self, client: Any):
+        self.client = client
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The future of the result; CancelledError or OSError where the scheduler is gone."""
+        return _Far(self.client, self.client.submit(fn, *args, **kwargs, pure=False))
+
+
+class _Far(Future[T]):
+    """A future on a cluster."""
+
+    def __init__(self, client: Any, far: Any):
+        super().__init__()
+        self.client, self.far = client, far
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result; what the task raised is raised here."""
+        while True:
+            try:
+                return self.far.result(timeout=ASKED_S)  # type: ignore[no-any-return]
+            except TimeoutError:
+                if self.far.status == "error":
+                    raise
+                if self.client.status == "closed":
+                    raise CancelledError from None
 
 
 @contextmanager
@@ -108,13 +142,13 @@ def _cluster(scheduler: str, here: Executor) -> Iterator[Engine]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise EnvironmentFailure(f"the Dask scheduler at {scheduler} has no workers: start some with `dask worker`")
-        yield Engine(here, client.get_executor(), 4 * threads)
+        yield Engine(here, OnDask(client), 4 * threads)
     except distributed.scheduler.KilledWorker:
         raise EnvironmentFailure(f"worker after worker of {scheduler} ended at the same task; {KEPT}") from None
     except ImportError as e:
         raise EnvironmentFailure(f"workers of {scheduler} can't run this: {e}; install onnxperf there") from None
-    except (CancelledError, OSError):
-        if client.status == "running":
+    except (CancelledError, asyncio.CancelledError, OSError) as e:
+        if isinstance(e, OSError) and client.status == "running":
             raise
         raise EnvironmentFailure(lost) from None
     finally:

@@ -89,7 +89,7 @@ def test_a_folder_is_swept_by_several_processes(cli: Cli, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_plot_has_a_line_for_each_card_and_precision(cli: Cli, suffix: str) -> None:
-    code, out, err = cli("net.onnx", *GRID, "-o", f"s{suffix}")
+    code, _, err = cli("net.onnx", *GRID, "-o", f"s{suffix}")
     assert (code, err) == (0, "")
     drawn = Path(f"s{suffix}").read_bytes()
     assert drawn.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_said_in_a_line(cli: Cli, arguments: str, code: int, sa
     for folder in ("folder.csv", "empty"):
         Path(folder).mkdir()
     Path("taken").write_text("no model", encoding="utf-8")
-    found, out, err = cli(*arguments.split())
+    found, _, err = cli(*arguments.split())
     assert found == code and says in err and err.count("\n") == 1 and err.startswith("onnxperf: ")
     assert not Path("s.csv").exists() and not list(Path.cwd().glob(".onnxperf-*"))
 

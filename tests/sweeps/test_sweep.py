@@ -137,7 +137,9 @@ def test_a_dimension_goes_to_the_models_that_have_it() -> None:
     assert [(b.model, b.dims) for b in found] == [
         ("a", (("seq", 32),)), ("a", (("seq", 64),)), ("b", ()), ("c", (("seq", 32),)), ("c", (("seq", 64),)),
     ]  # fmt: skip
-    assert all(r.seconds for b in found[:3] for r in b.rows) and all("empty" in r.why for b in found[3:] for r in b.rows)
+    assert all(r.seconds for b in found[:3] for r in b.rows) and all(
+        "empty" in r.why for b in found[3:] for r in b.rows
+    )
     with pytest.raises(UsageError, match="no model has a dimension 'sek'"):
         swept(models, grid_of(["t4"], dims={"sek": [32]}, batches=1))
     with pytest.raises(UsageError, match="did you mean 'seq'"):
@@ -193,9 +195,7 @@ def test_results_are_found_by_all_they_depend_on(tmp_path: Path, monkeypatch: py
 
 def test_small_values_beside_a_model_count(tmp_path: Path) -> None:
     def digest(size: int) -> str:
-        model = onnx.parser.parse_model(
-            '<ir_version: 9, opset_import: ["" : 17]> g (float[batch,64] x) => (float[batch,a,b] y) { y = Reshape(x, s) }'
-        )
+        model = model_of("g (float[batch,64] x) => (float[batch,a,b] y) { y = Reshape(x, s) }", {})
         shape = TensorProto(name="s", data_type=TensorProto.INT64, dims=[3], data_location=TensorProto.EXTERNAL)
         shape.external_data.add(key="location", value="s.bin")
         model.graph.initializer.append(shape)
