@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -15,8 +15,12 @@ from onnxperf.output import aside
 from onnxperf.sweeps.rows import Block, Row
 from onnxperf.tables import NOTHING, duration, number, shortened, size, tabulate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PLOTS = (".png", ".svg")
-LINES = 24  # of a plot that can be read
+LINES = 20  # of a plot that can be read
+TICKS = 12
 T = TypeVar("T")
 FIGURES = ("#latency", "#80% interval", "#samples/s", "#memory", "#W", "#J/sample", "#$/million")
 SPARE = ("$/million", "J/sample", "W", "memory", "80% interval")
@@ -97,41 +101,45 @@ def check_lines(target: str, lines: int) -> None:
 
 
 def plot(target: str, blocks: Sequence[Block]) -> None:
-    """Draw throughput and latency over the batch, with their 80% intervals, a line for each card and precision; knees
-    are marked. Runs that don't fit are left out.
+    """Draw blocks to a file, see `drawn`."""
+    with aside(target) as path:
+        drawn(blocks).savefig(path, format=Path(target).suffix.lower().lstrip("."))
+
+
+def drawn(blocks: Sequence[Block]) -> Figure:
+    """Throughput and latency over the batch with their 80% intervals, a line for each model, size, card and precision;
+    knees are circled. Runs that don't fit are left out.
     """
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 9), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
     several = len({_name(b) for b in blocks}) > 1
     lines = _gathered_rows(blocks)
-    for name, rows in lines.items():
+    for i, (name, rows) in enumerate(lines.items()):
+        color = colormaps["tab20"](i % 20)
         x = [r.batch or 1 for r in rows]
         low, mid, high = ([getattr(r, f"{end}seconds") for r in rows] for end in ("low_", "", "high_"))
         rates = [[n / s for n, s in zip(x, each, strict=True)] for each in (high, mid, low)]
-        label = ", ".join(name if several else name[1:])
-        color = above.plot(x, rates[1], marker=".", label=_plain(label))[0].get_color()
-        below.plot(x, [1e3 * s for s in mid], marker=".", color=color)
-        above.fill_between(x, rates[0], rates[2], color=color, alpha=0.15, linewidth=0)
-        below.fill_between(x, [1e3 * s for s in low], [1e3 * s for s in high], color=color, alpha=0.15, linewidth=0)
-        for r in (r for r in rows if r.knee):
-            above.plot([r.batch], [r.throughput_per_second], marker="o", color=color, fillstyle="none", markersize=10)
-    above.set_title(_plain("; ".join(dict.fromkeys(_name(b) for b in blocks)) if not several else ""))
-    above.set_ylabel("samples/s, knees circled")
-    below.set(xlabel="batch", ylabel="latency in ms")
+        times = [[1e3 * s for s in each] for each in (low, mid, high)]
+        for axes, (least, middle, most) in ((above, rates), (below, times)):
+            axes.plot(x, middle, marker=".", color=color, label=_plain(", ".join(name if several else name[1:])))
+            axes.fill_between(x, least, most, color=color, alpha=0.15, linewidth=0)
+        knees = [(r.batch, r.throughput_per_second) for r in rows if r.knee]
+        above.plot(*zip(*knees, strict=True), "o", color=color, fillstyle="none", markersize=10)
     ticks = sorted({r.batch or 1 for rows in lines.values() for r in rows})
+    ticks = ticks[:: -(-len(ticks) // TICKS) or 1]
     for axes in (above, below):
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, map(str, ticks))
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    below.set_yscale("log")
+    above.set(ylabel="samples/s, knees circled", ylim=(0, None), title="" if several else _plain(_name(blocks[0])))
+    below.set(xlabel="batch", ylabel="latency in ms", yscale="log")
     if lines:
         above.legend(fontsize="small")
-    with aside(target) as path:
-        figure.savefig(path, format=Path(target).suffix.lower().lstrip("."))
+    return figure
 
 
 def _gathered_rows(blocks: Iterable[Block]) -> dict[tuple[str, str, str], list[Row]]:
