@@ -45,7 +45,7 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     rows, costs = run.kernels.rows, run.host_costs[j]
     copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
-    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpu) for o in on_host)
+    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
     return Note(note.code, f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies", note.nodes)
 
 

@@ -59,7 +59,7 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     if not run.method.error_class:
         kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
         kind = next(k for k in kinds if k in known["run"])
-        idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
+        idle = (total - busy) * float(np.hypot(known["host"], run.cpus[j].half_width))
         inside = known["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
         half_width = float(np.hypot(inside, known["run"][kind]))
     at_most = np.array([k.at_most for k in run.kernels.rows], dtype=bool)

@@ -287,7 +287,8 @@ def _scope(run: Run, j: int) -> str:
         return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
         launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
-        host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
+        cpu = run.cpus[j]
+        host = f"launched by {cpu.describe} ({'assumed' if cpu.source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
         if run.has_open_dims:
             terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"

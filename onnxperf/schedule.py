@@ -43,19 +43,20 @@ def schedule(
     kernels: Kernels,
     estimates: Estimates,
     costs: Sequence[HostCosts],
-    cpu: Host,
+    cpus: Sequence[Host],
     *,
     streams: int = 1,
     cuda_graph: bool = False,
 ) -> Timeline:
     """Lay the kernels out in time on every device.
 
-    costs: what the host of each device [g] spends, on the processor `cpu`. streams: how many kernels may run at once.
-    cuda_graph: all kernels are launched as a whole, and none waits for the host.
+    costs: what the host of each device [g] spends; cpus: which processor that is. streams: how many kernels may run at
+    once. cuda_graph: all kernels are launched as a whole, and none waits for the host.
     """
     n, g = estimates.seconds.shape
-    by_costs = {c: _host(kernels, c, cpu, cuda_graph) for c in dict.fromkeys(costs)}
-    hosts, paths = [by_costs[c] for c in costs], _paths(kernels, estimates)
+    each = [*zip(costs, cpus, strict=True)]
+    made = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
+    hosts, paths = [made[pair] for pair in each], _paths(kernels, estimates)
     if streams == 1:
         start, total, stalled_on = _in_line(kernels, estimates.seconds, hosts)
         return Timeline(start, total, *paths, _one_stream(kernels, g), stalled_on)
