@@ -99,7 +99,7 @@ def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
         for block in stream:
             show_grid(console(), block)
         return
-    dims = tuple(name for name, _ in grid.dims)
+    dims = grid.named["dims"]
     if Path(out).suffix.lower() in PLOTS:
         held = list(stream)
         plot(out, held)
@@ -147,21 +147,21 @@ def _cache(folder: str | None) -> Cache | None:
 def _announce(models: Sequence[Model], grid: Grid) -> None:
     """Say how large a sweep is, and how long its first model makes it seem: a point is timed, once all is loaded."""
     from onnxperf.sweeps.engines import cores
-    from onnxperf.sweeps.grid import Point
     from onnxperf.sweeps.work import Prepared, predicted, prepare
 
     sizes = f"{len(models):,} models x {grid.points:,} batches and sizes"
     many = f"{sizes} x {len(grid.precisions)} precisions x {len(grid.devices)} cards"
     click.echo(f"onnxperf: {len(models) * grid.cells:,} cells: {many}", err=True)
-    first = next((p for m in models if isinstance(p := prepare(m.source, open_batch=True), Prepared)), None)
+    read = (prepare(m.source, None, True, grid.named) for m in models)
+    first = next((p for p in read if isinstance(p, Prepared)), None)
     if first is None:
         return
-    point = Point(grid.bindings(first.dims)[0], grid.batches[0])
+    own = grid.narrowed(first.names)
     asked = tuple((name, grid.devices) for name in grid.precisions)
     seconds = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        predicted(first.data, point, grid.shapes or {}, grid.trip_counts, grid.terms, asked)
+        predicted(first.data, own.each()[0], own.shapes or {}, own.trip_counts, own.terms, asked)
         seconds = time.perf_counter() - start
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
     about = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"

@@ -33,7 +33,7 @@ def narrowed(requests: Sequence[Request]) -> list[Request]:
 def _kept(r: Request, own: Names, every: Names) -> dict[str, Any]:
     """The bindings of a request that its own model has a name for, or no model."""
     return {
-        what: {n: v for n, v in (getattr(r, what) or {}).items() if _has(own[what], n) or not _has(every[what], n)}
+        what: {n: v for n, v in (getattr(r, what) or {}).items() if has(own[what], n) or not has(every[what], n)}
         for what in NAMED
     }
 
@@ -58,6 +58,6 @@ def names_of(model: Opened) -> Names:
     }
 
 
-def _has(names: set[str], wanted: str) -> bool:
+def has(names: set[str], wanted: str) -> bool:
     """True for a name, and for one inside the body of a node: it stands behind that node's and a slash."""
     return any(wanted == name or (name and wanted.endswith(f"/{name}")) for name in names)

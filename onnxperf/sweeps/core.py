@@ -79,4 +79,4 @@ def sweep(
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:
             found = list(blocks([Model(model, examples=example_inputs)], grid, here, kept))
-        return Sweep(tuple(row for block in found for row in block.rows), tuple(name for name, _ in grid.dims))
+        return Sweep(tuple(row for block in found for row in block.rows), grid.named["dims"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from gpu_specs import Device, Price
+from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
 from onnxperf.errors import UsageError
 from onnxperf.graph.bind import whole
@@ -42,15 +44,29 @@ class Grid:
     terms: Mapping[str, Any] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
 
-    def bindings(self, named: Iterable[str] | None = None) -> list[Dims]:
-        """The sizes of open dimensions to try; named: of those with such a name alone."""
-        kept = [(name, sizes) for name, sizes in self.dims if named is None or name in named]
-        return [tuple(zip((n for n, _ in kept), each, strict=True)) for each in product(*(s for _, s in kept))]
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The names that bindings give to dimensions, tensors and loops."""
+        dims = tuple(name for name, _ in self.dims)
+        return {"dims": dims, "shapes": tuple(self.shapes or ()), "trip_counts": tuple(self.trip_counts or ())}
+
+    def narrowed(self, names: Names) -> Grid:
+        """The grid with the bindings of these names alone."""
+        dims = tuple((name, sizes) for name, sizes in self.dims if name in names["dims"])
+        shapes = {name: shape for name, shape in (self.shapes or {}).items() if name in names["shapes"]}
+        trips = {name: count for name, count in (self.trip_counts or {}).items() if name in names["trip_counts"]}
+        return replace(self, dims=dims, shapes=shapes, trip_counts=trips)
+
+    def each(self) -> list[Point]:
+        """Every point: the sizes of dimensions in order, with all batches each."""
+        names = [name for name, _ in self.dims]
+        bindings = (tuple(zip(names, sizes, strict=True)) for sizes in product(*(s for _, s in self.dims)))
+        return [Point(dims, batch) for dims in bindings for batch in self.batches]
 
     @property
     def points(self) -> int:
         """How many points each model has at most."""
-        return len(self.bindings()) * len(self.batches)
+        return prod(len(sizes) for _, sizes in self.dims) * len(self.batches)
 
     @property
     def cells(self) -> int:

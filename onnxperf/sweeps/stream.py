@@ -51,13 +51,12 @@ def blocks(
 ) -> Iterator[Block]:
     """The blocks of a sweep: what the cache lacks is predicted, and kept there.
 
-    Where there are several models, a size of an open dimension goes to those that have one of that name. A model that
-    can't be used has its reason in every row. Raises at the end UsageError where no model has a dimension of a name
-    that was given, and the first error where nothing could be predicted; EnvironmentFailure where the engine or the
-    cache fails.
+    Where there are several models, a binding goes to those that have a dimension, tensor or loop of its name. A model
+    that can't be used has its reason in every row. Raises at the end UsageError where no model has a name that was
+    given, and the first error where nothing could be predicted; EnvironmentFailure where the engine or the cache fails.
     """
     specs = [spec(device) for device in grid.devices]
-    nowhere = {name for name, _ in grid.dims} if len(models) > 1 else set()
+    nowhere = {name for names in grid.named.values() for name in names} if len(models) > 1 else set()
     found: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
     failed: Error | None = None
     some = False
@@ -76,7 +75,7 @@ def blocks(
             yield block(task.model, task.point.dims, grid, found)
             found = {}
     if nowhere:
-        raise UsageError(f"no model has a dimension {', '.join(map(repr, sorted(nowhere)))}: leave it out of --dim")
+        raise UsageError(f"no model has a dimension, tensor or loop {', '.join(map(repr, sorted(nowhere)))}")
     if failed and not some:
         raise failed
 
@@ -86,28 +85,33 @@ def _tasks(
 ) -> Iterator[tuple[_Task, Future[Answer | Error]]]:
     """Every model at every point, and the answer to come on what the cache lacks.
 
-    nowhere: names of dimensions that no model had so far; those that a model has are taken off.
+    nowhere: names that no model had so far; those that a model has are taken off.
     """
     whole = tuple((name, tuple(range(len(specs)))) for name in grid.precisions)
     open_batch = grid.batches != (None,)
-    reads = (((i, m), engine.reads.submit(prepare, m.source, m.examples, open_batch)) for i, m in enumerate(models))
+    reads = (
+        ((i, m), engine.reads.submit(prepare, m.source, m.examples, open_batch, grid.named))
+        for i, m in enumerate(models)
+    )
     for (i, m), read in _in_order(reads, engine.ahead):
         name = m.name or (read.name if isinstance(read, Prepared) else "model")
-        named = read.dims if isinstance(read, Prepared) and len(models) > 1 else None
-        nowhere -= named or set()
-        points = [Point(dims, batch) for dims in grid.bindings(named) for batch in grid.batches]
+        own = grid
+        if isinstance(read, Prepared) and len(models) > 1:
+            nowhere -= {name for names in read.names.values() for name in names}
+            own = grid.narrowed(read.names)
+        points = own.each()
         for n, point in enumerate(points, 1):
             done = i * grid.points + n * grid.points // len(points)
             if isinstance(read, Error):
                 yield _Task(name, point, {}, None, whole, done), _answered(read)
                 continue
-            place = cache.place(read, grid, point) if cache else None
+            place = cache.place(read, own, point) if cache else None
             known = cache.read(place) if cache and place else {}
             lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in known)) for x, at in whole)
             asked = tuple((x, tuple(grid.devices[j] for j in at)) for x, at in lacks if at)
             task = _Task(name, point, known, place, tuple(x for x in lacks if x[1]), done)
-            shapes = {**read.shapes, **(grid.shapes or {})}
-            given = read.data, point, shapes, grid.trip_counts, grid.terms, asked
+            shapes = {**read.shapes, **(own.shapes or {})}
+            given = read.data, point, shapes, own.trip_counts, own.terms, asked
             yield task, engine.predicts.submit(predicted, *given) if asked else _answered((edition(), []))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from gpu_specs import Device
-from onnxperf.decide.bindings import names_of
+from onnxperf.decide.bindings import Names, has, names_of
 from onnxperf.decide.choices import Choice, choice_of, on_each
 from onnxperf.errors import Error
 from onnxperf.export import source
@@ -27,14 +27,14 @@ from onnxperf.sweeps.grid import Point
 class Prepared:
     """A model without its weights, which predicts the same: small enough to be sent to where it is predicted.
 
-    digest: a hash of all that predictions read of it, small values in files beside it included; dims: the names of its
-    open dimensions; shapes: of the example inputs, if there were any.
+    digest: a hash of all that predictions read of it, small values in files beside it included; names: of those that
+    bindings give to dimensions, tensors and loops, the ones that it has; shapes: of example inputs, if there were any.
     """
 
     name: str
     data: bytes
     digest: str
-    dims: frozenset[str]
+    names: Names
     shapes: Mapping[str, tuple[int, ...]]
 
 
@@ -44,15 +44,17 @@ Asked = tuple[tuple[str, tuple[Device, ...]], ...]
 Answer = tuple[str, list[list[Choice | Error]]]
 
 
-def prepare(model: Any, example_inputs: Any = None, open_batch: bool = False) -> Prepared | Error:
-    """Read a model's file, or export a framework's model, or say why it can't be."""
+def prepare(model: Any, example_inputs: Any, open_batch: bool, named: Mapping[str, Iterable[str]]) -> Prepared | Error:
+    """Read a model's file, or export a framework's model, or say why it can't be; named: what bindings name."""
     try:
         read, examples = source(model, example_inputs, None, open_batch)
         first = opened(read)
         shapes = {n: tuple(map(int, shape)) for n, shape in shapes_of(first.proto, examples).items()}
-        data = skeleton(read.proto if isinstance(read, Opened) else read)
+        data = skeleton(first.proto, first.folder)
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        return Prepared(first.name, data, digest, frozenset(names_of(first)["dims"]), shapes)
+        every = names_of(first)
+        names = {what: {name for name in given if has(every[what], name)} for what, given in named.items()}
+        return Prepared(first.name, data, digest, names, shapes)
     except Error as e:
         return e
 

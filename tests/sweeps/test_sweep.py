@@ -140,7 +140,11 @@ def test_a_dimension_goes_to_the_models_that_have_it() -> None:
     assert all(r.seconds for b in found[:3] for r in b.rows) and all(
         "empty" in r.why for b in found[3:] for r in b.rows
     )
-    with pytest.raises(UsageError, match="no model has a dimension 'sek'"):
+    shaped = grid_of(["t4"], shapes={"z": [5, 64]})
+    other = model_of("g (float[n,64] z) => (float[n,64] y) { y = MatMul(z, w) }", {"w": (64, 64)})
+    found, _ = swept([Model(net(1), "b"), Model(other, "z")], shaped)
+    assert [r.batch for b in found for r in b.rows if r.seconds] == [1, 5]
+    with pytest.raises(UsageError, match="no model has a dimension, tensor or loop 'sek'"):
         swept(models, grid_of(["t4"], dims={"sek": [32]}, batches=1))
     with pytest.raises(UsageError, match="did you mean 'seq'"):
         swept(models[:1], grid_of(["t4"], dims={"sek": [32]}, batches=1))
@@ -201,9 +205,9 @@ def test_small_values_beside_a_model_count(tmp_path: Path) -> None:
         model.graph.initializer.append(shape)
         onnx.save(model, tmp_path / "m.onnx")
         (tmp_path / "s.bin").write_bytes(np.array([0, size, 64 // size], np.int64).tobytes())
-        read = prepare(str(tmp_path / "m.onnx"))
-        assert isinstance(read, Prepared)
-        return read.digest
+        read = [prepare(m, None, False, {}) for m in (str(tmp_path / "m.onnx"), onnxperf.load(tmp_path / "m.onnx"))]
+        (found,) = {r.digest for r in read if isinstance(r, Prepared)}
+        return found
 
     assert digest(8) == digest(8) != digest(16)
 
