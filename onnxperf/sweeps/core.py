@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.decide.choices import selected
-from onnxperf.errors import EnvironmentFailure, UsageError, speaking_of_arguments
+from onnxperf.errors import EnvironmentFailure, UsageError, as_arguments, speaking_of_arguments
 from onnxperf.pipeline import Gpu
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import engine
@@ -79,4 +79,5 @@ def sweep(
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:
             found = list(blocks([Model(model, examples=example_inputs)], grid, here, kept))
-        return Sweep(tuple(row for block in found for row in block.rows), grid.named["dims"])
+        rows = (replace(row, why=as_arguments(row.why)) for block in found for row in block.rows)
+        return Sweep(tuple(rows), grid.named["dims"])

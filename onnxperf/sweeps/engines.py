@@ -1,4 +1,7 @@
-"""Where a sweep is computed: in this process, on all cores of this machine, or on a Dask cluster."""
+"""Where a sweep is computed: in this process, on all cores of this machine, or on a Dask cluster.
+
+A cluster is trusted: Dask sends tasks and results as pickles. Models are sent without their weights.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from onnxperf.output import aside
 
 Record = Mapping[str, Any]
 Write = Callable[[Iterable[Record]], None]
-ROW_GROUP = 50_000  # rows of a Parquet file that are held before they are written
+ROW_GROUP = 10_000  # rows of a Parquet file that are held before they are written
 
 
 def check_kind(target: str, others: Iterable[str] = ()) -> None:
