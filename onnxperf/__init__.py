@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnxperf.rules import op, work
     from onnxperf.scoring.run_files import diff_runs
     from onnxperf.scoring.timed_runs import RunDifference
+    from onnxperf.sweeps.core import Sweep, sweep
     from onnxperf.views.html import html
     from onnxperf.views.layer_profile import layer_profile
     from onnxperf.views.netron import annotated, netron
@@ -55,6 +56,7 @@ _OFFERED = {
     "onnxperf.views.layer_profile": ("layer_profile",),
     "onnxperf.views.netron": ("annotated", "netron"),
     "onnxperf.views.notebook": ("notebook",),
+    "onnxperf.sweeps.core": ("Sweep", "sweep"),
     "onnxperf.views.prediction": ("report",),
     "onnxperf.views.roofline": ("plot",),
     "onnxperf.views.trace": ("trace",),
@@ -67,9 +69,10 @@ ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "RunDifference", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work",
-    "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
-    "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "trace", "whatif", "work",
+    "Recommendation", "Recurrent", "Rows", "RunDifference", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs",
+    "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
+    "layer_profile", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep", "trace",
+    "whatif", "work",
 ]  # fmt: skip
 
 

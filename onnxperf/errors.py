@@ -71,13 +71,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def as_arguments(said: str) -> str:
+    """A message with the arguments of Python where it names options of the command line."""
+    for option, argument in ARGUMENTS:
+        said = re.sub(option, argument, said)
+    return said
+
+
 @contextmanager
 def speaking_of_arguments() -> Iterator[None]:
     """Let errors name arguments of Python where they name options of the command line."""
     try:
         yield
     except Error as e:
-        said = str(e)
-        for option, argument in ARGUMENTS:
-            said = re.sub(option, argument, said)
+        said = as_arguments(str(e))
         raise (e if said == str(e) else type(e)(said)) from None

@@ -33,7 +33,7 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
     """
     if not run.method.scheduled or run.scenario.cuda_graph:
         return ()
-    costs, cpu, found = run.host_costs[j], run.cpu, list[HostStep]()
+    costs, cpu, found = run.host_costs[j], run.cpus[j], list[HostStep]()
     now = costs.run_s
     for i, (row, until) in enumerate(zip(run.kernels.rows, _goes_on(run, j), strict=True)):
         for node in row.skipped:
@@ -54,7 +54,7 @@ def _goes_on(run: Run, j: int) -> list[float]:
         return []
     costs, last = run.host_costs[j], float(timeline.launched_s[-1, j])
     if rows[-1].blocks:
-        last = float(timeline.total_s[j]) - run.kernels.host_seconds(costs, run.cpu)[1] - costs.sync_s
+        last = float(timeline.total_s[j]) - run.kernels.host_seconds(costs, run.cpus[j])[1] - costs.sync_s
     return [*timeline.launch_s[1:, j].tolist(), last]
 
 

@@ -133,16 +133,6 @@ def phases(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[Phase, 
     return tuple(found)
 
 
-def busy_seconds(kernels: Sequence[KernelPrediction]) -> float:
-    """Seconds in which any kernel runs."""
-    busy = reach = 0.0
-    for k in sorted(kernels, key=lambda k: k.start_seconds):
-        end = k.start_seconds + k.seconds
-        busy += max(0.0, end - max(k.start_seconds, reach))
-        reach = max(reach, end)
-    return busy
-
-
 def gaps(kernels: Sequence[KernelPrediction], until: float) -> tuple[Gap, ...]:
     """The times without any kernel before the second `until`, in order."""
     found: list[Gap] = []

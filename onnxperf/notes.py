@@ -47,7 +47,7 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     rows, costs = run.kernels.rows, run.host_costs[j]
     copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
-    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpu) for o in on_host)
+    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
     return Note(note.code, f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies", note.nodes)
 
 
@@ -186,7 +186,7 @@ def scope(run: Run, j: int) -> str:
         return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
         launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
-        host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
+        host = f"launched by {run.cpus[j].describe} ({'assumed' if run.cpus[j].source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
         if run.has_open_dims:
             terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"

@@ -58,7 +58,8 @@ def telling() -> Iterator[Progress]:
 
     err = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    above = sys.stdout.isatty()  # what is printed meanwhile goes above the bar, unless it goes elsewhere
+    with Bar(*columns, console=err, transient=True, redirect_stdout=above, disable=not err.is_terminal) as bar:
         task = bar.add_task("reading")
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 

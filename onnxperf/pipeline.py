@@ -16,7 +16,7 @@ from onnxperf.graph import Graph, Note, Opened, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
-from onnxperf.scenario import PLATFORMS, Scenario, usual_host
+from onnxperf.scenario import PLATFORMS, Scenario
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -219,9 +219,8 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         own = [devices[j] for j in at]
         first = own[0]
         scenario = replace(
-            usual, gpu=first.id, host=usual.host or usual_host(first),
-            runtime=usual.runtime or PLATFORMS[first.kind].runtime,
-        )  # fmt: skip
+            usual, gpu=first.id, host=usual.host or "", runtime=usual.runtime or PLATFORMS[first.kind].runtime
+        )
         run = Run(graph, tuple(own), scenario, kept=kept, device_notes=tuple(found[j][1] for j in at))
         if terms.get("host") and not run.method.scheduled:
             raise UsageError(f"--host would change nothing under the method {usual.method}: leave that out")

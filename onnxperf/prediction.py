@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpu_specs import Device
 from onnxperf import __version__
 from onnxperf.cpu_operators import CpuOperator, on_cpu
@@ -20,16 +18,15 @@ from onnxperf.kernel_timeline import (
     Gap,
     KernelPrediction,
     Phase,
-    busy_seconds,
     gaps,
     kernels,
     part_of,
     phases,
 )  # fmt: skip
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
 from onnxperf.notes import notes, scope
+from onnxperf.outline import outline
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario, usual_host
 from onnxperf.tables import duration
@@ -268,57 +265,24 @@ class Prediction:
 
 def summarise(run: Run, j: int = 0) -> Prediction:
     """The prediction of a run for device j."""
-    e, timeline, total = run.estimates, run.timeline, float(run.timeline.total_s[j])
-    rows = kernels(run, j)
-    busy = min(busy_seconds(rows), total)
-    low, high = _interval(run, j, total, busy)
-    bound, cpu_operators = float(timeline.lower_bound_s[j]), on_cpu(run, j)
+    e, timeline, found = run.estimates, run.timeline, outline(run, j)
+    rows, total, cpu_operators = kernels(run, j), found.seconds, on_cpu(run, j)
     works = [(k.repeat, k.work) for k in run.kernels.rows]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
     return Prediction(
-        scenario=run.scenario_on(j), seconds=total, low_seconds=max(low, bound), high_seconds=high, interval=COVERAGE,
-        scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
-        critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=bound,
+        scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
+        interval=COVERAGE, scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
+        critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
         throughput_per_second=run.graph.batch / total,
-        shares=_shares(rows, busy, total, sum(o.seconds for o in cpu_operators)),
+        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators)),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
             ("bytes_read", read), ("bytes_written", written),
         ),
-        memory=run.memory(j), kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
-        power_factor=float(e.power_factor[j]), watts=_watts(run, j),
-        run=run, column=j,
+        memory=found.memory, kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
+        power_factor=float(e.power_factor[j]), watts=found.watts, run=run, column=j,
     )  # fmt: skip
-
-
-def _watts(run: Run, j: int) -> float | None:
-    """What device j draws on average in a run; None for a processor, whose power is not modelled."""
-    if run.devices[j].kind != "gpu":
-        return None
-    spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
-    return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
-
-
-def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float]:
-    """The range of a run.
-
-    The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own, as its pace does where
-    that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Where measured runs err
-    less than their kernels' ranges say, these are scaled by `share`. Of methods with an error class of their own none
-    of this is known: their ranges are the kernels'. Kernels whose sizes are upper bounds may have nothing to do.
-    """
-    half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
-    if not run.method.error_class:
-        kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
-        kind = next(k for k in kinds if k in known["run"])
-        idle = (total - busy) * float(np.hypot(known["host"], run.cpu.half_width))
-        inside = known["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
-        half_width = float(np.hypot(inside, known["run"][kind]))
-    at_most = np.array([k.at_most for k in run.kernels.rows], dtype=bool)
-    seconds = run.estimates.seconds[:, j]
-    kept = 1.0 - busy / total * float(seconds[at_most].sum()) / float(seconds.sum() or 1.0)  # were they to do nothing
-    return kept * total * float(np.exp(-half_width)), total * float(np.exp(half_width))
 
 
 def _shares(

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_specs import Device, Host
+from gpu_specs import Device, Host, load_host
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
@@ -25,7 +25,7 @@ from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.passes import AMP, lacks_unit, precision
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check, host_of, runtime_of, usual_host
+from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
 
@@ -105,8 +105,9 @@ class Run:
         return replace(self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=notes)
 
     def scenario_on(self, j: int) -> Scenario:
-        """The scenario of device j."""
-        return replace(self.scenario, gpu=self.devices[j].id)
+        """The scenario of device j, with the host that is usual for it where none was asked for."""
+        device = self.devices[j]
+        return replace(self.scenario, gpu=device.id, host=self.scenario.host or usual_host(device))
 
     @property
     def runtime(self) -> Runtime:
@@ -123,10 +124,10 @@ class Run:
         """The method of prediction."""
         return METHODS[self.scenario.method]
 
-    @cached_property
-    def cpu(self) -> Host:
-        """The processor that launches kernels."""
-        return host_of(self.scenario, self.devices[0])
+    @property
+    def cpus(self) -> tuple[Host, ...]:
+        """The processor that launches the kernels of each device."""
+        return self.kept(_cpus, self.scenario.host, self.devices)
 
     @property
     def unmeasured(self) -> str:
@@ -137,15 +138,14 @@ class Run:
         """Runs that err alike beside their kernels: of one runtime, those most of whose products run on tensor cores
         apart. These are other kernels, that other rows tell of, and the runtime chooses among them by layer.
         """
-        flops = {False: 0, True: 0}
-        for k in self.kernels.rows:
-            flops[pipe_on(self.devices[j], k.work.pipe).startswith("tensor_")] += k.repeat * k.work.matrix_flops
-        return f"{self.scenario.runtime} tensor" if flops[True] > flops[False] else self.scenario.runtime
+        flops = self.kept(_flops_by_pipe, self.kernels)
+        on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
+        return f"{self.scenario.runtime} tensor" if 2 * on_tensor > sum(flops.values()) else self.scenario.runtime
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
         """What the host of each device spends."""
-        return self.kept(_host_costs, self.runtime, self.devices, self.cpu, self.constants)
+        return self.kept(_host_costs, self.runtime, self.devices, self.cpus, self.constants)
 
     @cached_property
     def session_graph(self) -> Graph:
@@ -189,7 +189,7 @@ class Run:
         if not self.method.scheduled:
             return self.kept(added_up, kernels, estimates, self.host_costs)
         costs = self.host_costs
-        return self.kept(schedule, kernels, estimates, costs, self.cpu, streams=s.streams, cuda_graph=s.cuda_graph)
+        return self.kept(schedule, kernels, estimates, costs, self.cpus, streams=s.streams, cuda_graph=s.cuda_graph)
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -201,6 +201,14 @@ class Run:
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
         most = _workspace(self.kernels, self.estimates.workspace[:, j], device, self.constants)
         return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
+
+
+def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
+    """The FLOPs of all products by the pipe that computes them."""
+    flops: dict[str, int] = {}
+    for k in kernels.rows:
+        flops[k.work.pipe] = flops.get(k.work.pipe, 0) + k.repeat * k.work.matrix_flops
+    return flops
 
 
 def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:
@@ -216,23 +224,30 @@ def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constant
 
 
 def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
-    """The indices of devices that can be columns of one run: of one kind, launched by the same usual host, with units
-    for the precision (a device that lacks one stands alone, for its graph has casts of its own).
+    """The indices of devices that can be columns of one run: of one kind, with units for the precision (a device that
+    lacks one stands alone, for its graph has casts of its own).
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for j, device in enumerate(devices):
         alone = device.id if lacks_unit(device, precision) else ""
-        groups.setdefault((device.kind, usual_host(device), alone), []).append(j)
+        groups.setdefault((device.kind, alone), []).append(j)
     return list(groups.values())
 
 
-def _host_costs(runtime: Runtime, devices: Sequence[Device], cpu: Host, c: Constants) -> tuple[HostCosts, ...]:
-    """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to the
+def _cpus(host: str, devices: Sequence[Device]) -> tuple[Host, ...]:
+    """The host of that name for every device, or the one that is usual for each."""
+    return tuple(load_host(host or usual_host(device)) for device in devices)
+
+
+def _host_costs(
+    runtime: Runtime, devices: Sequence[Device], cpus: Sequence[Host], c: Constants
+) -> tuple[HostCosts, ...]:
+    """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to its
     processor, and by what calibration found of the host that the device has.
     """
     own = c.host.get(runtime.host_constants)
     usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
-    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d in devices)
+    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d, cpu in zip(devices, cpus, strict=True))
 
 
 def _require_capturable(run: Graph) -> None:

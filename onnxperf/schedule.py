@@ -47,29 +47,33 @@ def schedule(
     kernels: Kernels,
     estimates: Estimates,
     costs: Sequence[HostCosts],
-    cpu: Host,
+    cpus: Sequence[Host],
     *,
     streams: int = 1,
     cuda_graph: bool = False,
 ) -> Timeline:
     """Lay the kernels out in time on every device.
 
-    costs: what the host of each device [g] spends, on the processor `cpu`. streams: how many kernels may run at once.
-    cuda_graph: all kernels are launched as a whole, and none waits for the host.
+    costs: what the host of each device [g] spends; cpus: which processor that is. streams: how many kernels may run at
+    once. cuda_graph: all kernels are launched as a whole, and none waits for the host.
     """
     n, g = estimates.seconds.shape
+    each = [*zip(costs, cpus, strict=True)]
+    made = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
+    hosts, paths = [made[pair] for pair in each], _paths(kernels, estimates)
+    if streams == 1:
+        start, begun, launched, total, stalled_on = _in_line(kernels, estimates.seconds, hosts)
+        return Timeline(start, begun, launched, total, *paths, _one_stream(kernels, g), stalled_on)
     start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
     launch, launched = np.zeros((n, g)), np.zeros((n, g))
     queues = np.full((n, g), COMPUTE, dtype="<U16")
-    for j in range(g):
-        tasks, host = _tasks(kernels, estimates, j, costs[j], cpu, cuda_graph)
-        placed, total[j] = run_tasks(tasks, host, streams)
+    for j, (launches, host) in enumerate(hosts):
+        placed, total[j] = run_tasks(_tasks(kernels, estimates, j, launches), host, streams)
         queues[:, j] = [p.stream for p in placed]
         start[:, j] = [p.start_s for p in placed]
         stalled_on[:, j] = [p.stalled_on for p in placed]
         launch[:, j], launched[:, j] = [p.launch_s for p in placed], [p.launched_s for p in placed]
-    critical, bound = _paths(kernels, estimates)
-    return Timeline(start, launch, launched, total, critical, bound, queues, stalled_on)
+    return Timeline(start, launch, launched, total, *paths, queues, stalled_on)
 
 
 def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts]) -> Timeline:
@@ -78,9 +82,14 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
     n, g = seconds.shape
     end = np.cumsum(seconds, axis=0)
     total = end[-1] if n else np.array([c.run_s for c in costs])
-    names = np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(n, g)
     start = end - seconds  # and no host: each is launched when it starts
-    return Timeline(start, start, start, total, *_paths(kernels, estimates), names, np.full((n, g), STREAM))
+    paths, stalled_on = _paths(kernels, estimates), np.full((n, g), STREAM)
+    return Timeline(start, start, start, total, *paths, _one_stream(kernels, g), stalled_on)
+
+
+def _one_stream(kernels: Kernels, g: int) -> Array:
+    """The names [n, g] under which kernels and copies stand where they all run on one stream."""
+    return np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(-1, g)
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
@@ -133,17 +142,55 @@ class Placed(NamedTuple):
     launched_s: float
 
 
-def _tasks(
-    kernels: Kernels, e: Estimates, j: int, costs: HostCosts, cpu: Host, cuda_graph: bool
-) -> tuple[list[Task], HostThread]:
-    """The kernels as tasks of device j, and its host."""
-    launches, tail = kernels.host_seconds(costs, cpu)
-    host = HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
+def _host(kernels: Kernels, costs: HostCosts, cpu: Host, cuda_graph: bool) -> tuple[list[float], HostThread]:
+    """Seconds that the host takes to launch each kernel, and what else it does."""
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
-        launches = [0.0] * len(kernels.rows)
-        host = HostThread(costs.replay_s, 0.0, costs.sync_s, costs.replay_gap_s)
+        return [0.0] * len(kernels.rows), HostThread(costs.replay_s, 0.0, costs.sync_s, costs.replay_gap_s)
+    launches, tail = kernels.host_seconds(costs, cpu)
+    return launches, HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
+
+
+def _tasks(kernels: Kernels, e: Estimates, j: int, launches: list[float]) -> list[Task]:
+    """The kernels as tasks of device j."""
     columns = zip(kernels.rows, launches, e.seconds[:, j].tolist(), e.occupancy[:, j].tolist(), strict=True)
-    return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns], host
+    return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns]
+
+
+def _in_line(
+    kernels: Kernels, seconds: Array, hosts: Sequence[tuple[list[float], HostThread]]
+) -> tuple[Array, Array, Array, Array, Array]:
+    """What `run_tasks` makes of one stream, for all devices at once: when each kernel starts, when its launches begin
+    and when they are done [n, g], the end of the run [g], and what each kernel waited for [n, g].
+    """
+    n, g = seconds.shape
+    start_s, tail_s, sync_s, gap_s = np.array([thread for _, thread in hosts], dtype=float).T
+    launch_s = np.array([each for each, _ in hosts], dtype=float).T.reshape(n, g)
+    start, launched, copied = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g), dtype=bool)
+    begun, done = np.zeros((n, g)), np.zeros((n, g))
+    by_host, ready, nothing = np.full((n, 1), HOST), np.zeros((n, g)), np.zeros(g)
+    ranks: dict[int, tuple[Array, int]] = {}  # the host's clock, and the kernel that was launched last
+    for i, k in enumerate(kernels.rows):
+        clock, last = ranks.get(k.rank, (start_s, -1))
+        launched[i], begun[i], clock = clock + launch_s[i] / k.repeat, clock, clock + launch_s[i]
+        done[i] = clock
+        before = ready[last] if last >= 0 else nothing
+        start[i] = np.maximum(launched[i], before)
+        for a in k.after:
+            np.maximum(start[i], ready[a], out=start[i])
+        copies = [a for a in (*k.after, last) if a >= 0 and kernels.rows[a].way]
+        if copies:
+            copied[i] = (ready[copies] == start[i]).any(axis=0)
+            if last in copies and kernels.rows[last].blocks:
+                by_host[i] = COPIES
+        ready[i] = np.maximum(start[i] + seconds[i] + k.repeat * gap_s, clock + seconds[i] / k.repeat + gap_s)
+        if k.blocks:
+            clock = ready[i] - gap_s + k.repeat * sync_s
+        ranks[k.rank] = clock, i
+    ends = [ready[last] - gap_s for _, last in ranks.values()] or [nothing]
+    clocks = [clock for clock, _ in ranks.values()] or [start_s]
+    total = np.maximum(np.max(ends, axis=0), np.max(clocks, axis=0) + tail_s) + sync_s
+    stalled_on = np.where(start == launched, by_host, np.where(copied, COPIES, STREAM))
+    return start, begun, done, total, stalled_on
 
 
 #: The names of the copy engines, by the direction of copies.

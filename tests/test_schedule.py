@@ -51,7 +51,7 @@ def estimates(seconds: list[float], share: list[float] | None = None, floor: flo
 
 
 def lay(rows: Kernels, e: Estimates, **terms: int) -> tuple[list[float], float]:
-    t = schedule(rows, e, [HOST], CPU, **terms)  # type: ignore[arg-type]
+    t = schedule(rows, e, [HOST], [CPU], **terms)  # type: ignore[arg-type]
     return t.start_s[:, 0].tolist(), float(t.total_s[0])
 
 
@@ -115,13 +115,13 @@ def test_copies_have_a_stream_of_their_own_each_way() -> None:
     e = estimates([5, 5, 5, 5], [0.1] * 4)
     for k1, start, name in (("h2d", 16, COPY), ("d2h", 10, f"{COPY}-2")):
         rows = copies(kernels(4, 0.0), k0="h2d", k1=k1)
-        t = schedule(rows, e, [HOST], CPU, streams=2)
+        t = schedule(rows, e, [HOST], [CPU], streams=2)
         assert t.streams[:, 0].tolist() == [COPY, name, COMPUTE, f"{COMPUTE}-2"]
         assert t.start_s[:, 0].tolist() == [10, start, start, start]
 
 
 def held(rows: Kernels, seconds: list[float], **terms: int) -> list[str]:
-    t = schedule(rows, estimates(seconds, [0.5] * len(seconds)), [HOST], CPU, **terms)  # type: ignore[arg-type]
+    t = schedule(rows, estimates(seconds, [0.5] * len(seconds)), [HOST], [CPU], **terms)  # type: ignore[arg-type]
     return [STALLS[i] for i in t.stalled_on[:, 0]]
 
 
@@ -184,7 +184,7 @@ def longest(rows: Kernels, seconds: list[float]) -> float:
 def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -> None:
     rows, e = case
     seconds = e.seconds[:, 0].tolist()
-    t: Timeline = schedule(rows, e, [HOST], CPU, streams=streams)
+    t: Timeline = schedule(rows, e, [HOST], [CPU], streams=streams)
     start, total = t.start_s[:, 0].tolist(), float(t.total_s[0])
     end = [begun + s for begun, s in zip(start, seconds, strict=True)]
     near = 1e-9
@@ -215,14 +215,14 @@ def test_laws_of_every_schedule(case: tuple[Kernels, Estimates], streams: int) -
 def test_the_bound_is_what_all_kernels_ask_of_the_card_where_their_path_is_shorter() -> None:
     e = estimates([4, 4, 4])
     for asked, bound in ((0.0, 2.0), (5.0, 5.0)):
-        t = schedule(kernels(3), replace(e, least_s=np.array([asked])), [HOST], CPU, streams=4)
+        t = schedule(kernels(3), replace(e, least_s=np.array([asked])), [HOST], [CPU], streams=4)
         assert t.lower_bound_s.tolist() == [bound]
 
 
 @given(cases())
 def test_more_streams_never_change_the_bounds(case: tuple[Kernels, Estimates]) -> None:
     rows, e = case
-    one, many = (schedule(rows, e, [HOST], CPU, streams=s) for s in (1, 4))
+    one, many = (schedule(rows, e, [HOST], [CPU], streams=s) for s in (1, 4))
     assert one.critical_path_s.tolist() == many.critical_path_s.tolist()
     assert one.lower_bound_s.tolist() == many.lower_bound_s.tolist()
 
@@ -237,11 +237,29 @@ def test_devices_are_columns() -> None:
         occupancy=np.hstack([a.occupancy, b.occupancy]),
     )  # fmt: skip
     for streams in (1, 2):
-        t = schedule(rows, both, [HOST, HOST], CPU, streams=streams)
+        t = schedule(rows, both, [HOST, HOST], [CPU, CPU], streams=streams)
         for j, e in enumerate((a, b)):
             starts, total = lay(rows, e, streams=streams)
             assert t.start_s[:, j].tolist() == starts
             assert float(t.total_s[j]) == total
+
+
+@given(cases(), st.booleans(), st.booleans())
+def test_one_stream_on_all_devices_is_that_of_each(case: tuple[Kernels, Estimates], ranks: bool, graph: bool) -> None:
+    """All devices are laid out at once: each as its tasks are one after the other, to the last bit."""
+    rows, e = case
+    rows = replace(rows, rows=tuple(replace(k, rank=i % 2 * ranks) for i, k in enumerate(rows.rows)))
+    slow = replace(HOST, run_s=20.0, walk_s=0.5, launch_s=3.0, gap_s=0.25)
+    both = replace(e, seconds=np.hstack([e.seconds, e.seconds / 3]), floor_s=np.hstack([e.floor_s, e.floor_s]))
+    t = schedule(rows, both, [HOST, slow], [CPU, CPU], cuda_graph=graph)
+    for j, own in enumerate((HOST, slow)):
+        launches, tail = ([0.0] * len(rows.rows), 0.0) if graph else rows.host_seconds(own, CPU)
+        start, gap = (own.replay_s, own.replay_gap_s) if graph else (own.run_s, own.gap_s)
+        columns = zip(rows.rows, launches, both.seconds[:, j].tolist(), strict=True)
+        tasks = [Task(x, s, 1.0, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s in columns]
+        placed, total = run_tasks(tasks, HostThread(start, tail, own.sync_s, gap))
+        assert [p.start_s for p in placed] == t.start_s[:, j].tolist() and total == t.total_s[j]
+        assert [(p.stream, p.stalled_on) for p in placed] == [*zip(t.streams[:, j], t.stalled_on[:, j], strict=True)]
 
 
 def test_ranks_have_hosts_and_streams_of_their_own() -> None:

@@ -217,7 +217,7 @@ def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     own = replace(
         e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], least_s=e.least_s[[j]], occupancy=e.occupancy[:, [j]]
     )
-    return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpu).total_s[0])
+    return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpus).total_s[0])
 
 
 def _fitted(model: _Model) -> tuple[Array, dict[str, float]]:

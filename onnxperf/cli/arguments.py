@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gpu_specs import HOSTS
+from onnxperf.cli.lists import parse_batches
 from onnxperf.errors import UsageError
 from onnxperf.modules import modules_of
 
@@ -116,13 +117,6 @@ def parse_price(text: str) -> tuple[str, float]:
     return name, float(usd)
 
 
-def parse_batches(text: str) -> tuple[int, ...]:
-    """Batches to try, with commas between."""
-    if not re.fullmatch(r"\s*[1-9][0-9]{0,4}\s*(,\s*[1-9][0-9]{0,4}\s*){0,99}", text):
-        raise UsageError(f"{text!r} is no list of batches; write them with commas between, such as 1,2,4")
-    return tuple(map(int, text.split(",")))
-
-
 def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
     """The values of a repeatable option by name; UsageError where one name has two different values."""
     found: dict[str, Any] = {}
@@ -175,6 +169,9 @@ IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts)
 SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
                   read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
 
+PRECISION = _chosen(
+    "--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True
+)
 FIT = click.option(
     "--fit", is_flag=True, help="Take the largest batch that fits into the card's memory and the limits."
 )
@@ -186,7 +183,7 @@ SCENARIO = (
                  help="An older release: ort-cuda up to 1.6, 1.11, 1.12, 1.16; tensorrt up to 7."),
     click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
     click.option("--fix-dims", is_flag=True, help="Fix open dimensions when the session starts, not in its runs."),
-    _chosen("--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True),
+    PRECISION,
     _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]"),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
     SHAPES, DIM, BATCH,
@@ -229,8 +226,8 @@ CARDS = (
     click.option("--generation", metavar="ada", help="Cards of this architecture."),
     read_option("--price", "prices", read=partial(by_name, parse=parse_price), multiple=True, metavar="l4=0.80",
                 help="What a card costs, in US dollars an hour; repeatable."),
-    click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
 )  # fmt: skip
+AS_JSON = click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
 
 #: How a model is run here; `Job` has the defaults.
 HERE = (
@@ -289,7 +286,8 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
 of_one, of_two = _options(GPU, *SCENARIO), _options(IF_A_MODEL, *SCENARIO, FIT)
-of_cards = _options(SEVERAL(), *CARDS, *SCENARIO)
+of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *SCENARIO)
+of_a_sweep = _options(SEVERAL(), *CARDS, *(o for o in SCENARIO if o not in (PRECISION, DIM, BATCH)))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 

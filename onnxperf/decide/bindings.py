@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxperf.errors import Error
-from onnxperf.graph import Graph, opened
+from onnxperf.graph import Graph, Opened, opened
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.proto import LOOPS, graphs_in, nodes_in
 from onnxperf.pipeline import Request
@@ -33,28 +33,31 @@ def narrowed(requests: Sequence[Request]) -> list[Request]:
 def _kept(r: Request, own: Names, every: Names) -> dict[str, Any]:
     """The bindings of a request that its own model has a name for, or no model."""
     return {
-        what: {n: v for n, v in (getattr(r, what) or {}).items() if _has(own[what], n) or not _has(every[what], n)}
+        what: {n: v for n, v in (getattr(r, what) or {}).items() if has(own[what], n) or not has(every[what], n)}
         for what in NAMED
     }
 
 
 def _names(r: Request) -> Names:
+    """The names of a request's dimensions, tensors and loops; none where its model can't be read."""
+    if not isinstance(r.model, Graph):
+        with suppress(Error):  # it is told where the model is predicted
+            return names_of(opened(r.model))
+    return {what: set() for what in NAMED}
+
+
+def names_of(model: Opened) -> Names:
     """The names of a model's dimensions, tensors and loops."""
-    none: Names = {what: set() for what in NAMED}
-    if isinstance(r.model, Graph):
-        return none
-    with suppress(Error):  # it is told where the model is predicted
-        top = opened(r.model).proto.graph
-        infos = [i for g in (top, *graphs_in(top.node)) for i in (*g.input, *g.value_info, *g.output)]
-        nodes = [*nodes_in(top.node)]
-        return {
-            "dims": {d for i in infos for d in declared_dims(i) or () if isinstance(d, str)},
-            "shapes": {i.name for i in infos} | {o for n in nodes for o in n.output},
-            "trip_counts": {n.name for n in nodes if n.op_type in LOOPS},
-        }
-    return none
+    top = model.proto.graph
+    infos = [i for g in (top, *graphs_in(top.node)) for i in (*g.input, *g.value_info, *g.output)]
+    nodes = [*nodes_in(top.node)]
+    return {
+        "dims": {d for i in infos for d in declared_dims(i) or () if isinstance(d, str)},
+        "shapes": {i.name for i in infos} | {o for n in nodes for o in n.output},
+        "trip_counts": {n.name for n in nodes if n.op_type in LOOPS},
+    }
 
 
-def _has(names: set[str], wanted: str) -> bool:
+def has(names: set[str], wanted: str) -> bool:
     """True for a name, and for one inside the body of a node: it stands behind that node's and a slash."""
     return any(wanted == name or (name and wanted.endswith(f"/{name}")) for name in names)

@@ -70,7 +70,7 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
         for precision in _quantised(run):
             _tried(now, run, {**best, "precision": precision}, found)
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
-    if fastest.pace < run.cpu.pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
+    if fastest.pace < run.cpus[0].pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
         _tried(now, run, {"host": fastest.name}, found)
     found += [c for c in (without_fallback(now), batched(now, at_batch)) if c is not None]
     return [c for c in found if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in found)]

@@ -10,9 +10,10 @@ import gpu_specs
 from gpu_specs import Device, Price
 from onnxperf.decide.changes import AtBatch
 from onnxperf.errors import Error, ModelError, UsageError
+from onnxperf.outline import Outline, outline
 from onnxperf.output import Progress
 from onnxperf.pipeline import Gpu, Request, find, read_once, runs
-from onnxperf.prediction import Prediction, summarise
+from onnxperf.prediction import Prediction
 from onnxperf.tables import duration, size
 
 MOST_BATCH = 1024  # the largest batch that is tried
@@ -49,6 +50,20 @@ class Choice:
         return 1e6 * price.usd_per_hour / 3600 / self.throughput_per_second
 
 
+def best(tried: Iterable[Choice]) -> Choice | None:
+    """The knee of throughput: of the batches that fit the smallest whose throughput is within GAIN of the most; None
+    where none fits.
+    """
+    able = sorted((c for c in tried if c.fits), key=lambda c: c.batch)
+    most = max((c.throughput_per_second for c in able), default=0.0)
+    return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
+
+
+def too_large(choice: Choice, device: Device) -> str:
+    """That a batch does not fit into a card's memory."""
+    return f"does not fit at batch {choice.batch}: {size(choice.process_bytes)} of {size(device.usable_bytes)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """A card with the batches that were tried on it, ascending; `asked` is the batch that the request has.
@@ -62,13 +77,8 @@ class Card:
     why: str = ""
 
     def best(self, limit_s: float | None = None) -> Choice | None:
-        """The batch with the most samples a second among those that fit and take no longer than the limit.
-
-        Of batches within GAIN of it the smallest; None where not one is left.
-        """
-        able = [c for c in self.tried if c.fits and (limit_s is None or c.seconds <= limit_s)]
-        most = max((c.throughput_per_second for c in able), default=0.0)
-        return next((c for c in able if c.throughput_per_second * GAIN >= most), None)
+        """The knee of the batches that take no longer than the limit; None where not one is left."""
+        return best(c for c in self.tried if limit_s is None or c.seconds <= limit_s)
 
     def lacks(self, limit_s: float | None = None) -> str:
         """Why there is no best batch: what the smallest one that was tried takes too much of."""
@@ -76,8 +86,7 @@ class Card:
             return self.why
         least = self.tried[0]
         if not least.fits:
-            held = f"{size(least.process_bytes)} of {size(self.device.usable_bytes)}"
-            return f"does not fit at batch {least.batch}: {held}"
+            return too_large(least, self.device)
         over = f", over {duration(limit_s)}" if limit_s is not None else ""
         return f"takes {duration(least.seconds)} at batch {least.batch}{over}"
 
@@ -103,7 +112,7 @@ def choices(
     """
     devices = [find(gpu)[0] for gpu in gpus]
     r = read_once(request)
-    first = _on_each(r, devices)
+    first = on_each(r, devices)
     errors = [e for e in first if isinstance(e, Error)]
     if len(errors) == len(devices):
         raise errors[0]
@@ -112,13 +121,13 @@ def choices(
     if not one.scenario.batch:
         raise UsageError("there is nothing to choose: the model's batch is 0, it computes nothing")
 
-    def predicted(batch: int, at: Sequence[int]) -> Iterable[Prediction]:
-        return (summarise(run, column) for run, column in runs(replace(r, batch=batch), [devices[j] for j in at]))
+    def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
+        return (outline(run, column) for run, column in runs(replace(r, batch=batch), [devices[j] for j in at]))
 
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
-        Card(d, _choice(p), tried[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
+        Card(d, choice_of(p), tried[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
     )
     return Choices(one.scenario.model, terms, tuple(cards), fixed)
@@ -134,14 +143,15 @@ def batches(now: Prediction, at_batch: AtBatch, tell: Progress | None = None) ->
 
 
 def _tried(
-    asked: Mapping[int, Prediction], on_each: Callable[[int, Sequence[int]], Iterable[Prediction]],
-    limit_s: float | None, tell: Progress | None,
+    asked: Mapping[int, Outline | Prediction],
+    on_each: Callable[[int, Sequence[int]], Iterable[Outline | Prediction]], limit_s: float | None,
+    tell: Progress | None,
 ) -> tuple[dict[int, tuple[Choice, ...]], str]:  # fmt: skip
     """For each card that is asked for the batches that are worth a try, ascending, and why there are no others.
 
     on_each: the predictions at a batch for some of the cards.
     """
-    tried = {j: {p.scenario.batch: _choice(p)} for j, p in asked.items()}
+    tried = {j: {p.scenario.batch: choice_of(p)} for j, p in asked.items()}
     fixed, batch, active = "", 1, list(asked)
     while batch <= MOST_BATCH and active:
         if tell:
@@ -149,7 +159,7 @@ def _tried(
         missing = [j for j in active if batch not in tried[j]]
         try:
             for j, p in zip(missing, on_each(batch, missing) if missing else (), strict=True):
-                tried[j][batch] = _choice(p)
+                tried[j][batch] = choice_of(p)
         except (UsageError, ModelError) as e:
             fixed = str(e)
             break
@@ -194,23 +204,20 @@ def priced(given: Mapping[str, float] | None = None) -> dict[str, Price]:
     return found
 
 
-def _on_each(r: Request, devices: Sequence[Device]) -> list[Prediction | Error]:
-    """The prediction for each card, or why there is none; cards share their runs where all can be predicted."""
-    try:
-        return [summarise(run, j) for run, j in runs(r, devices)]
-    except Error:
-        return [_alone(r, d) for d in devices]
+def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
+    """The outline of a request on each card, or why there is none.
 
-
-def _alone(r: Request, device: Device) -> Prediction | Error:
+    Cards share their runs; where one of them can't be predicted, each half is asked for on its own.
+    """
     try:
-        ((run, j),) = runs(r, [device])
-        return summarise(run, j)
+        return [outline(run, j) for run, j in runs(r, devices)]
     except Error as e:
-        return e
+        half = len(devices) // 2
+        return [*on_each(r, devices[:half]), *on_each(r, devices[half:])] if half else [e]
 
 
-def _choice(p: Prediction) -> Choice:
+def choice_of(p: Outline | Prediction) -> Choice:
+    """The choice that an outline is."""
     m = p.memory
     return Choice(p.scenario.batch, p.seconds, p.low_seconds, p.high_seconds, m.reserved_bytes, m.fits, p.watts)
 

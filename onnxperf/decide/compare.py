@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpu_specs import Device, Price
-from onnxperf.decide.choices import Choice, Choices, choices, priced, selected
+from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
 from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.output import Progress
 from onnxperf.pipeline import Gpu, Request, limits_of, request_for
-from onnxperf.tables import size
 
 BY = ("latency", "throughput", "cost", "energy")
 
@@ -132,8 +131,7 @@ def _candidates(found: Choices, by: str, limit_s: float | None, prices: Mapping[
             if best is None:
                 why = card.lacks(limit_s)
             elif by == "latency" and not asked.fits:
-                held, room = size(asked.process_bytes), size(card.device.usable_bytes)
-                figure, why = None, f"does not fit at batch {asked.batch}: {held} of {room}"
+                figure, why = None, too_large(asked, card.device)
             elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
                 figure, why = None, f"is over the limit at batch {asked.batch}"
         candidates.append(Candidate(card.device, asked, best, price, figure if best else None, why=why))

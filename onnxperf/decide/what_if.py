@@ -122,8 +122,8 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
             if s.precision in ("keep", "fp32", "tf32"):
                 yield _under(now, run, "runtime", {"runtime": name, "precision": "fp16", **usual})
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
-    if fastest.pace < run.cpu.pace:
-        yield _under(now, run, "host", {"host": fastest.name}, f"{fastest.describe}, for {run.cpu.describe}")
+    if fastest.pace < run.cpus[0].pace:
+        yield _under(now, run, "host", {"host": fastest.name}, f"{fastest.describe}, for {run.cpus[0].describe}")
 
 
 def _without_graph(now: Prediction, run: Run) -> WhatIf:

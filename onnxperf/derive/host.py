@@ -48,7 +48,7 @@ class HostRun:
     def costs(self, values: Mapping[str, float]) -> HostCosts:
         """The runtime's host costs with the parameters at these values, on a server of the card's years."""
         own: dict[str, Any] = {path.rpartition(".")[2]: v for path, v in values.items()}
-        return replace(self.run.runtime.host, **own).scaled(self.run.cpu.pace)
+        return replace(self.run.runtime.host, **own).scaled(self.run.cpus[0].pace)
 
     @property
     def kernels_s(self) -> float:
@@ -59,12 +59,12 @@ class HostRun:
     def waits(self) -> bool:
         """Whether kernels take clearly less than launching them usually does: then the run tells of the host."""
         costs = self.costs(USUAL)
-        return self.kernels_s < SHARE * (costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpu)[0]))
+        return self.kernels_s < SHARE * (costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpus[0])[0]))
 
     def seconds(self, values: Mapping[str, float]) -> float:
         """The length of the run."""
         run = self.run
-        return float(schedule(run.kernels, run.estimates, [self.costs(values)], run.cpu).total_s[0])
+        return float(schedule(run.kernels, run.estimates, [self.costs(values)], run.cpus).total_s[0])
 
 
 def runs(rows: Sequence[MeasuredRun], constants: Constants) -> list[HostRun]:

@@ -29,13 +29,14 @@ DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "ui
 LISTS = {"value_floats": ("floats", np.float32), "value_ints": ("ints", np.int64)}
 
 
-def skeleton(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
+def skeleton(model: str | os.PathLike[str] | bytes | ModelProto, folder: Path | None = None) -> bytes:
     """The bytes of an ONNX file that predicts the same; its weights refer to a file that does not exist.
 
-    Small whole numbers among a file's external data are copied into it. The model itself is not changed. Raises
-    UsageError where there is no such file, ModelError where its content can't be used.
+    folder: where the external data of a ModelProto lie. Small whole numbers among a file's external data are copied
+    into it. The model itself is not changed. Raises UsageError where there is no such file, ModelError where its
+    content can't be used.
     """
-    folder = read(model)[2]  # raises the errors
+    folder = read(model)[2] or folder  # raises the errors
     proto = ModelProto()
     if isinstance(model, ModelProto):
         proto.CopyFrom(model)

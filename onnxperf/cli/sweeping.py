@@ -1,0 +1,170 @@
+"""The command that sweeps: models on a grid of cards, precisions, batches and open dimensions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onnxperf.cli.arguments import PRECISIONS, by_name, debug, of_a_sweep, read_option
+from onnxperf.cli.lists import parse_batches, parse_dim
+from onnxperf.errors import EnvironmentFailure, UsageError
+from onnxperf.output import check_target, telling
+
+if TYPE_CHECKING:
+    from onnxperf.sweeps.cache import Cache
+    from onnxperf.sweeps.grid import Grid
+    from onnxperf.sweeps.rows import Block
+    from onnxperf.sweeps.stream import Model
+
+LARGE = 100_000  # cells: a sweep of more says how long it takes before it begins
+
+
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """Precisions with commas between."""
+    names = tuple(name.strip() for name in text.split(","))
+    if unknown := [name for name in names if name not in PRECISIONS]:
+        raise UsageError(f"{unknown[0]!r} is no precision: they are {', '.join(PRECISIONS)}")
+    return names
+
+
+@click.command()
+@click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL|FOLDER...")
+@read_option("--batch", "batches", read=parse_batches, metavar="1,2,4,...,256",
+             help="Batches; ... goes on as it began.  [default: the model's own]")  # fmt: skip
+@read_option("--dim", "dims", read=partial(by_name, parse=parse_dim), multiple=True, metavar="NAME=N,N",
+             help="Sizes of a named open dimension; repeatable.")  # fmt: skip
+@read_option("--precision", "precisions", read=parse_precisions, metavar="fp32,fp16", default="keep",
+             show_default=True, help=f"Precisions: {', '.join(PRECISIONS)}.")  # fmt: skip
+@click.option("-o", "out", type=click.Path(), metavar="FILE",
+              help="Write a table (.csv, .json, .jsonl, .parquet) or a plot (.png, .svg).")  # fmt: skip
+@click.option("--dask", "scheduler", metavar="tcp://HOST:PORT", help="Predict on this scheduler's Dask cluster.")
+@click.option("--cache", "folder", type=click.Path(), metavar="DIR",
+              help="Where results are kept.  [default: onnxperf/sweeps in the user's cache]")  # fmt: skip
+@click.option("--no-cache", is_flag=True, help="Keep no results, and use none.")
+@of_a_sweep
+@debug
+def sweep(
+    models: tuple[str, ...], gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
+    out: str | None, scheduler: str | None, folder: str | None, no_cache: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Predict models on every combination of cards, precisions, batches and sizes of open dimensions.
+
+    Of a FOLDER all .onnx files in it are taken. On each card and in each precision the knee is the smallest batch whose
+    throughput is within 1% of the highest. What can't be predicted says why. With -o a line for each card is printed,
+    else the whole grid. Several models are predicted on all cores. An interrupted sweep goes on where it stopped.
+
+    \b
+    Examples:
+      onnxperf sweep resnet50.onnx --batch 1,2,4,...,256 --precision fp32,fp16 --gpu l4,t4
+      onnxperf sweep bert.onnx --dim sequence=128,512 --all --batch 1,8,64 -o sweep.parquet
+      onnxperf sweep models/ --generation ada --precision fp16 --batch 1,16 -o sweep.csv --dask tcp://10.0.0.1:8786
+    """
+    from onnxperf.decide.choices import selected
+    from onnxperf.sweeps.engines import engine
+    from onnxperf.sweeps.grid import grid_of
+    from onnxperf.sweeps.stream import blocks
+    from onnxperf.views.sweep import PLOTS, check_lines
+
+    if no_cache and folder is not None:
+        raise UsageError("--no-cache keeps nothing: leave --cache out")
+    grid = grid_of(selected(gpu, every, capacity_bytes, generation), **asked)
+    found = list(_models(models))
+    if out is not None:
+        from onnxperf.sweeps.files import check_kind
+
+        check_kind(out, PLOTS)
+        check_target(out, *(m.name for m in found), *gpu, option="-o")
+        if Path(out).suffix.lower() in PLOTS:
+            check_lines(out, len(found) * grid.cells // len(grid.batches))
+    cache = None if no_cache else _cache(folder)
+    if len(found) * grid.cells > LARGE:
+        _announce(found, grid)
+    with telling() as tell, engine(len(found), scheduler) as made:
+        _give(out, grid, blocks(found, grid, made, cache, tell))
+
+
+def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
+    """Print blocks as they come, whole, or their knees where they are written to a file as well."""
+    from onnxperf.sweeps.files import table
+    from onnxperf.sweeps.rows import columns
+    from onnxperf.tables import console
+    from onnxperf.views.sweep import PLOTS, plot, show_grid, show_knees
+
+    if out is None:
+        for block in stream:
+            show_grid(console(), block)
+        return
+    dims = grid.named["dims"]
+    if Path(out).suffix.lower() in PLOTS:
+        held = list(stream)
+        plot(out, held)
+        for block in held:
+            show_knees(console(), block)
+        return
+    with table(out, columns(dims)) as write:
+        for block in stream:
+            write(row.to_dict(dims) for row in block.rows)
+            show_knees(console(), block)
+
+
+def _models(named: Sequence[str]) -> Iterator[Model]:
+    """The models that are named, each once, and those in folders that are."""
+    from onnxperf.export import framework
+    from onnxperf.sweeps.stream import Model
+
+    for name in dict.fromkeys(named):
+        if not name:
+            raise UsageError("the path of MODEL is empty")
+        if not Path(name).is_dir() or framework(name):
+            yield Model(name, name)
+            continue
+        files = sorted(path for path in Path(name).rglob("*.onnx") if path.is_file())
+        if not files:
+            raise UsageError(f"there is no .onnx file in the folder {name}")
+        yield from (Model(str(path), str(path)) for path in files)
+
+
+def _cache(folder: str | None) -> Cache | None:
+    """The cache in a folder, or in the usual one, which need not be there to be written to."""
+    from onnxperf.sweeps.cache import Cache, usual_folder
+
+    if folder is not None:
+        if not folder:
+            raise UsageError("--cache needs the name of a folder")
+        return Cache.at(folder)
+    try:
+        return Cache.at(usual_folder())
+    except EnvironmentFailure as e:
+        click.echo(f"onnxperf: results are not kept: {e}", err=True)
+        return None
+
+
+def _announce(models: Sequence[Model], grid: Grid) -> None:
+    """Say how large a sweep is, and how long its first model makes it seem: a point is timed, once all is loaded."""
+    from onnxperf.sweeps.engines import cores
+    from onnxperf.sweeps.work import Prepared, predicted, prepare
+
+    sizes = f"{len(models):,} models x {grid.points:,} batches and sizes"
+    many = f"{sizes} x {len(grid.precisions)} precisions x {len(grid.devices)} cards"
+    click.echo(f"onnxperf: {len(models) * grid.cells:,} cells: {many}", err=True)
+    read = (prepare(m.source, None, True, grid.named) for m in models)
+    first = next((p for p in read if isinstance(p, Prepared)), None)
+    if first is None:
+        return
+    own = grid.narrowed(first.names)
+    asked = tuple((name, grid.devices) for name in grid.precisions)
+    seconds = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        predicted(first.data, own.each()[0], own.shapes or {}, own.trip_counts, own.terms, asked)
+        seconds = time.perf_counter() - start
+    hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
+    about = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+    click.echo(
+        f"onnxperf: about {about} on this machine, were all like {first.name}; the cache saves its part", err=True
+    )

@@ -1,0 +1,106 @@
+"""Results of sweeps on the disk: a small JSON file for each model and point, found by what its cells depend on.
+
+A file is written aside and renamed, so that it is whole or not there: a sweep that was interrupted goes on where it
+stopped. What can't be predicted is not kept. The folder can be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gpu_specs import Device, SpecError, load_host
+from onnxperf.decide.choices import Choice
+from onnxperf.errors import EnvironmentFailure
+from onnxperf.output import write_file
+from onnxperf.sweeps.edition import edition
+from onnxperf.sweeps.grid import Grid, Point
+from onnxperf.sweeps.work import Prepared
+
+Cells = dict[tuple[str, str], Choice]  # by precision and a card's `spec`
+#: The types of a choice's fields, as they are annotated.
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,), "float": (float,), "bool": (bool,), "float | None": (float, type(None))
+}  # fmt: skip
+
+
+def usual_folder() -> Path:
+    """The folder for caches that the system names, or the usual one."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "onnxperf" / "sweeps"
+
+
+def spec(device: Device) -> str:
+    """A hash of all that a card's file says."""
+    return _hash(repr(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder of results."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: str | os.PathLike[str]) -> Cache:
+        """The cache in a folder, which is made. Raises EnvironmentFailure where nothing can be written there."""
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise EnvironmentFailure(f"can't keep results in {path}: {e.strerror or e}") from e
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise EnvironmentFailure(f"can't keep results in {path}: it can't be written to")
+        return cls(path)
+
+    def place(self, model: Prepared, grid: Grid, point: Point) -> Path:
+        """The file of a model's cells at a point."""
+        terms = dict(grid.terms)
+        if isinstance(host := terms.get("host"), str) and host:
+            with suppress(SpecError):  # it is told where the model is predicted
+                terms["host"] = repr(load_host(host))
+        shapes = {**model.shapes, **(grid.shapes or {})}
+        asked = [
+            model.digest,
+            point.dims,
+            point.batch,
+            sorted(shapes.items()),
+            sorted((grid.trip_counts or {}).items()),
+        ]
+        name = _hash(json.dumps([*asked, sorted(terms.items())], default=repr))
+        return self.folder / edition() / name[:2] / f"{name}.json"
+
+    def read(self, place: Path) -> Cells:
+        """The cells in a file; none where there is no such file, or it holds something else."""
+        try:
+            found = json.loads(place.read_text(encoding="utf-8"))
+            return {(c["precision"], c["spec"]): _choice(c["choice"]) for c in found["cells"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def write(self, place: Path, cells: Mapping[tuple[str, str], Choice]) -> None:
+        """Keep cells. Raises EnvironmentFailure where they can't be written."""
+        kept = [{"precision": name, "spec": card, "choice": asdict(c)} for (name, card), c in cells.items()]
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise EnvironmentFailure(f"can't keep results in {place.parent}: {e.strerror or e}") from e
+        write_file(str(place), json.dumps({"cells": kept}, allow_nan=False))
+
+
+def _choice(given: Mapping[str, Any]) -> Choice:
+    """A choice as it was kept; TypeError or KeyError where it is none."""
+    for f in fields(Choice):
+        if type(given[f.name]) not in KINDS[str(f.type)]:
+            raise TypeError(f.name)
+    return Choice(**given)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

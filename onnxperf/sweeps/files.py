@@ -1,0 +1,96 @@
+"""Tables of sweeps as files: rows are written as they come, and the file takes its place when it is whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from onnxperf.errors import EnvironmentFailure, UsageError
+from onnxperf.output import aside
+
+Record = Mapping[str, Any]
+Write = Callable[[Iterable[Record]], None]
+ROW_GROUP = 10_000  # rows of a Parquet file that are held before they are written
+
+
+def check_kind(target: str, others: Iterable[str] = ()) -> None:
+    """Raise UsageError where a file's ending names no kind of table, nor one of the others, EnvironmentFailure where
+    what it takes is not installed.
+    """
+    suffix = Path(target).suffix.lower()
+    if suffix not in (*KINDS, *others):
+        raise UsageError(f"-o {target}: its ending must be one of {', '.join((*KINDS, *others))}")
+    if suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise EnvironmentFailure(f"writing {target} takes pyarrow: pip install 'onnxperf[parquet]'")
+
+
+@contextmanager
+def table(target: str, columns: Mapping[str, type]) -> Iterator[Write]:
+    """A function that adds rows to the table in a file of that name, which is there when all are written."""
+    with aside(target) as path, KINDS[Path(target).suffix.lower()](path, columns) as write:
+        yield write
+
+
+@contextmanager
+def _csv(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*columns])
+        writer.writeheader()
+        yield writer.writerows
+
+
+@contextmanager
+def _json_lines(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(rows: Iterable[Record]) -> None:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+        yield write
+
+
+@contextmanager
+def _json(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    """A list, a line for each row."""
+    with path.open("w", encoding="utf-8") as file:
+        before = "[\n"
+
+        def write(rows: Iterable[Record]) -> None:
+            nonlocal before
+            for row in rows:
+                file.write(before + json.dumps(row, allow_nan=False))
+                before = ",\n"
+
+        yield write
+        file.write("\n]\n" if before != "[\n" else "[]\n")
+
+
+@contextmanager
+def _parquet(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, kinds[type]) for name, type in columns.items()])
+    held: list[Record] = []
+    with parquet.ParquetWriter(path, schema) as writer:
+
+        def write(rows: Iterable[Record]) -> None:
+            held.extend(rows)
+            if len(held) >= ROW_GROUP:
+                flush()
+
+        def flush() -> None:
+            writer.write_table(pyarrow.Table.from_pylist(held, schema=schema))
+            held.clear()
+
+        yield write
+        flush()
+
+
+KINDS = {".csv": _csv, ".json": _json, ".jsonl": _json_lines, ".parquet": _parquet}

@@ -1,0 +1,111 @@
+"""`Grid`: what a sweep asks of every model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from gpu_specs import Device, Price
+from onnxperf.decide.bindings import Names
+from onnxperf.decide.choices import priced
+from onnxperf.errors import UsageError
+from onnxperf.graph.bind import whole
+from onnxperf.passes import PRECISIONS
+from onnxperf.pipeline import MAX_BATCH, Gpu, find
+
+Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One load of a model: the sizes of its open dimensions and its batch, None for that of the file."""
+
+    dims: Dims
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every combination of cards, precisions, batches and sizes of open dimensions.
+
+    batches: ascending; shapes, trip_counts, terms: as for `onnxperf.predict`, the same everywhere; prices: by card.
+    """
+
+    devices: tuple[Device, ...]
+    precisions: tuple[str, ...]
+    batches: tuple[int | None, ...]
+    dims: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    shapes: Mapping[str, Sequence[int]] | None = None
+    trip_counts: Mapping[str, int] | None = None
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The names that bindings give to dimensions, tensors and loops."""
+        dims = tuple(name for name, _ in self.dims)
+        return {"dims": dims, "shapes": tuple(self.shapes or ()), "trip_counts": tuple(self.trip_counts or ())}
+
+    def narrowed(self, names: Names) -> Grid:
+        """The grid with the bindings of these names alone."""
+        dims = tuple((name, sizes) for name, sizes in self.dims if name in names["dims"])
+        shapes = {name: shape for name, shape in (self.shapes or {}).items() if name in names["shapes"]}
+        trips = {name: count for name, count in (self.trip_counts or {}).items() if name in names["trip_counts"]}
+        return replace(self, dims=dims, shapes=shapes, trip_counts=trips)
+
+    def each(self) -> list[Point]:
+        """Every point: the sizes of dimensions in order, with all batches each."""
+        names = [name for name, _ in self.dims]
+        bindings = (tuple(zip(names, sizes, strict=True)) for sizes in product(*(s for _, s in self.dims)))
+        return [Point(dims, batch) for dims in bindings for batch in self.batches]
+
+    @property
+    def points(self) -> int:
+        """How many points each model has at most."""
+        return prod(len(sizes) for _, sizes in self.dims) * len(self.batches)
+
+    @property
+    def cells(self) -> int:
+        """How many rows each model has at most."""
+        return self.points * len(self.precisions) * len(self.devices)
+
+
+def grid_of(
+    gpus: Sequence[Gpu], *, batches: Sequence[int] | int | None = None, precisions: Sequence[str] | str = "keep",
+    dims: Mapping[str, Sequence[int] | int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
+    trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None, **terms: Any,
+) -> Grid:  # fmt: skip
+    """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
+    if isinstance(gpus, str) or not gpus:
+        raise UsageError('name the cards: sweep(model, gpu=["l4", "t4"])')
+    devices = tuple(dict.fromkeys(find(gpu)[0] for gpu in gpus))
+    names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    for name in names or ("",):
+        if name not in PRECISIONS:
+            raise UsageError(f"unknown precision {name!r}: it is one of {', '.join(PRECISIONS)}")
+    for what, given in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"{what} must be a mapping, not a {type(given).__name__}")
+    sizes: tuple[int | None, ...] = (None,)
+    if batches is not None:
+        sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
+    open_dims = tuple((name, _sizes(given, f"dimension {name!r}", 1 << 31)) for name, given in (dims or {}).items())
+    if isinstance(host := terms.get("host"), os.PathLike):
+        terms["host"] = os.fspath(host)
+    unique = tuple(dict.fromkeys(names))
+    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, terms, priced(prices))
+
+
+def _sizes(given: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:
+    """Sizes that are given, each once, in the order given."""
+    try:
+        found = tuple(dict.fromkeys(whole(size, what) for size in (given if isinstance(given, Iterable) else [given])))
+    except TypeError:
+        found = ()
+    if not found or not all(0 < size <= most for size in found):
+        raise UsageError(f"{what} must be whole numbers from 1 to {most:,}, not {given!r}")
+    return found

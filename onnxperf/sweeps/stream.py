@@ -1,0 +1,146 @@
+"""A sweep as a stream of blocks, in the order of the models, whoever computes them: no more than some are ever held."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onnxperf.decide.choices import Choice
+from onnxperf.errors import EnvironmentFailure, Error, UsageError
+from onnxperf.output import Progress
+from onnxperf.sweeps.cache import Cache, Cells, spec
+from onnxperf.sweeps.edition import edition
+from onnxperf.sweeps.engines import Engine
+from onnxperf.sweeps.grid import Grid, Point
+from onnxperf.sweeps.rows import Block, block
+from onnxperf.sweeps.work import Answer, Prepared, predicted, prepare
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model to sweep: what to read; its name in the table, its own where that is empty; example inputs for it."""
+
+    source: Any
+    name: str = ""
+    examples: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A model at a point: what the cache has of it and where the rest is kept, which cards that is in each precision,
+    and how many points are done when it is.
+    """
+
+    model: str
+    point: Point
+    known: Cells
+    place: Path | None
+    lacks: tuple[tuple[str, tuple[int, ...]], ...]
+    done: int
+
+
+def blocks(
+    models: Sequence[Model], grid: Grid, engine: Engine, cache: Cache | None = None, tell: Progress | None = None
+) -> Iterator[Block]:
+    """The blocks of a sweep: what the cache lacks is predicted, and kept there.
+
+    Where there are several models, a binding goes to those that have a dimension, tensor or loop of its name. A model
+    that can't be used has its reason in every row. Raises at the end UsageError where no model has a name that was
+    given, and the first error where nothing could be predicted; EnvironmentFailure where the engine or the cache fails.
+    """
+    specs = [spec(device) for device in grid.devices]
+    nowhere = {name for names in grid.named.values() for name in names} if len(models) > 1 else set()
+    found: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
+    failed: Error | None = None
+    some = False
+    for task, answer in _in_order(_tasks(models, grid, engine, cache, specs, nowhere), engine.ahead):
+        if tell:
+            tell(Path(task.model).name, task.done, len(models) * grid.points)
+        new = _cells(task, grid, answer)
+        keys = {(name, j): (name, specs[j]) for name in grid.precisions for j in range(len(specs))}
+        found[task.point.batch] = {at: new[at] if at in new else task.known[key] for at, key in keys.items()}
+        failed = failed or next((x for x in new.values() if isinstance(x, Error)), None)
+        some = some or any(isinstance(x, Choice) for x in found[task.point.batch].values())
+        fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
+        if cache and task.place and fresh:
+            cache.write(task.place, {**task.known, **fresh})
+        if len(found) == len(grid.batches):
+            yield block(task.model, task.point.dims, grid, found)
+            found = {}
+    if nowhere:
+        raise UsageError(f"no model has a dimension, tensor or loop {', '.join(map(repr, sorted(nowhere)))}")
+    if failed and not some:
+        raise failed
+
+
+def _tasks(
+    models: Sequence[Model], grid: Grid, engine: Engine, cache: Cache | None, specs: Sequence[str], nowhere: set[str]
+) -> Iterator[tuple[_Task, Future[Answer | Error]]]:
+    """Every model at every point, and the answer to come on what the cache lacks.
+
+    nowhere: names that no model had so far; those that a model has are taken off.
+    """
+    whole = tuple((name, tuple(range(len(specs)))) for name in grid.precisions)
+    open_batch = grid.batches != (None,)
+    reads = (
+        ((i, m), engine.reads.submit(prepare, m.source, m.examples, open_batch, grid.named))
+        for i, m in enumerate(models)
+    )
+    for (i, m), read in _in_order(reads, engine.ahead):
+        name = m.name or (read.name if isinstance(read, Prepared) else "model")
+        own = grid
+        if isinstance(read, Prepared) and len(models) > 1:
+            nowhere -= {name for names in read.names.values() for name in names}
+            own = grid.narrowed(read.names)
+        points = own.each()
+        for n, point in enumerate(points, 1):
+            done = i * grid.points + n * grid.points // len(points)
+            if isinstance(read, Error):
+                yield _Task(name, point, {}, None, whole, done), _answered(read)
+                continue
+            place = cache.place(read, own, point) if cache else None
+            known = cache.read(place) if cache and place else {}
+            lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in known)) for x, at in whole)
+            asked = tuple((x, tuple(grid.devices[j] for j in at)) for x, at in lacks if at)
+            task = _Task(name, point, known, place, tuple(x for x in lacks if x[1]), done)
+            shapes = {**read.shapes, **(own.shapes or {})}
+            given = read.data, point, shapes, own.trip_counts, own.terms, asked
+            yield task, engine.predicts.submit(predicted, *given) if asked else _answered((edition(), []))
+
+
+def _cells(task: _Task, grid: Grid, answer: Answer | Error) -> dict[tuple[str, int], Choice | Error]:
+    """What was answered, by precision and the card's index. Raises EnvironmentFailure where others answered."""
+    places = [(name, j) for name, at in task.lacks for j in at]
+    if isinstance(answer, Error):
+        return dict.fromkeys(places, answer)
+    made_by, cells = answer
+    if made_by != edition():
+        raise EnvironmentFailure(
+            f"a worker has another onnxperf, {made_by}, than this one, {edition()}: install this there"
+        )
+    return dict(zip(places, (cell for column in cells for cell in column), strict=True))
+
+
+def _answered(answer: Answer | Error) -> Future[Answer | Error]:
+    done: Future[Answer | Error] = Future()
+    done.set_result(answer)
+    return done
+
+
+def _in_order(futures: Iterable[tuple[T, Future[R]]], ahead: int) -> Iterator[tuple[T, R]]:
+    """The results of futures in their order; no more than `ahead` others are asked for before one is taken."""
+    waiting = deque[tuple[T, Future[R]]]()
+    for pair in futures:
+        waiting.append(pair)
+        if len(waiting) > ahead:
+            what, future = waiting.popleft()
+            yield what, future.result()
+    for what, future in waiting:
+        yield what, future.result()
