@@ -67,7 +67,7 @@ def load(
     Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
     from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
-    from onnxperf.graph.infer import infer
+    from onnxperf.graph.rebatch import inferred
 
     proto, name, folder = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}
@@ -75,4 +75,4 @@ def load(
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
-    return infer(proto, bind(proto, given, sizes, batch), given, trips, name, folder)
+    return inferred(proto, bind(proto, given, sizes, batch), given, trips, name, folder)
