@@ -70,6 +70,8 @@ def reshape(n: NodeAt) -> Place | SameMemory:
     if not own and len(found) > 1 and kept is None:
         raise Unproved(f"it makes {times(out)} of {times(n.shape(0))}, in which several axes could hold the batch")
     chosen = kept if kept is not None and (not own or kept == found[0]) else _alike(n.shape(0), place, found)
+    if len(found) > 1:
+        n.guesses.append(chosen)
     if chosen != kept:
         n.resize(1, out, chosen)
     return chosen
@@ -172,11 +174,23 @@ def gather(n: NodeAt) -> Place:
     if indices is not None:
         return Place(axis + indices.axis, indices.parts)
     place = n.only()
-    if place.axis == axis:
-        if rank:
-            raise Unproved("its indices are those of samples")
+    if place.axis != axis:
+        return Place(place.axis + (rank - 1 if place.axis > axis else 0), place.parts)
+    if not rank:
         raise Across("it takes one sample out of the batch")
-    return Place(place.axis + (rank - 1 if place.axis > axis else 0), place.parts)
+    return _gather_all(n, place)
+
+
+def _gather_all(n: NodeAt, place: Place) -> Place:
+    """A Gather of all there is along an axis, in order, which is a Reshape: as exporters write PyTorch's as_strided."""
+    size, indices = n.shape(0)[place.axis], n.value(1)
+    if size == n.batch.old or indices.ravel().tolist() != list(range(size)):
+        raise Unproved("its indices are those of samples")
+    found = [p for p in candidates(n.out(), place.outer(n.shape(0)), n.batch.old) if p.axis >= place.axis]
+    if not found:
+        raise Unproved("its indices are those of samples")
+    n.repeat(1, Place(found[0].axis - place.axis, found[0].parts))
+    return found[0]
 
 
 def elements(n: NodeAt) -> Place:

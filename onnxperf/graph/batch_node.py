@@ -31,7 +31,8 @@ class NodeAt:
     """A node of a graph that is inferred at a probing batch, with what it is in the file itself.
 
     inputs: tensors at the file's own batch, as `outputs` are; places: where each input holds the batch, None where it
-    does not; values: what is known of inputs before the run, at both batches; `edits` grows as rules ask.
+    does not; values: what is known of inputs before the run, at both batches. `edits` grows as rules ask; `guesses` where
+    they had a choice between places that are the same in memory.
     """
 
     type: str
@@ -43,6 +44,7 @@ class NodeAt:
     values: Sequence[tuple[Array | None, Array | None]]
     batch: Batch
     edits: list[Edit] = field(default_factory=list)
+    guesses: list[Place] = field(default_factory=list)
 
     def has(self, index: int) -> bool:
         """Whether an input is given."""

@@ -83,6 +83,7 @@ class _Probe:
         self.own, self.batch = own, batch
         self.edits: dict[str, list[Edit]] = {}
         self.across: dict[str, str] = {}
+        self.guessed = False
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
         self._apply = _Edits(self.edits, batch)
@@ -128,6 +129,7 @@ class _Probe:
             [(own.values.get(i), state.values.get(i)) for i in node.input], self.batch,
         )  # fmt: skip
         found = places_of(n)
+        self.guessed = self.guessed or bool(n.guesses)
         if n.edits:
             self.edits[label] = n.edits
         return found
@@ -172,7 +174,7 @@ class _Probe:
 
     def conclude(self, graph: Graph) -> None:
         """Raise _Refusal where constants hold the batch, and not every sample is shown to be computed by itself."""
-        if not self.edits:
+        if not self.edits and not self.guessed:
             return
         live = {n for o in graph.operators for n in o.nodes}
         flow = next((o for o in graph.operators if o.type in CONTROL), None)
