@@ -42,7 +42,7 @@ def at_batch(sample: Any, batch: int) -> Any:
 
     def size(name: str, i: int, axis: Any) -> int:
         if isinstance(axis, int):
-            return batch if i == 0 and axis == 1 or (name == first and i == 0) else axis
+            return batch if (i == 0 and axis == 1) or (name == first and i == 0) else axis
         return own.get(axis[0], axis[1])
 
     inputs = {name: tuple(size(name, i, a) for i, a in enumerate(axes)) for name, axes in sample.inputs.items()}

@@ -40,7 +40,9 @@ def batch_axes(model: ModelProto, known: Mapping[str, tuple[Dim, ...]]) -> dict[
     return found
 
 
-def check_axes(model: ModelProto, known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], batch: int) -> None:
+def check_axes(
+    model: ModelProto, known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], batch: int
+) -> None:
     """Raise UsageError where recurrent operators read the batch from an open second dimension: that has a name."""
     nodes = [n for n in model.graph.node if n.op_type in RECURRENT and not domain_of(n)]
     second = {name for n in nodes for name, axis, _ in _read(n) if axis}

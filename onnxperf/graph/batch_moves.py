@@ -45,9 +45,7 @@ def flatten(n: NodeAt) -> Place:
     """Two axes, in the same order in memory."""
     place, rank = n.only(), len(n.shape(0))
     at = n.attrs.get("axis", 1)
-    found = same_memory(
-        n.out(), int(place.axis >= (at + rank if at < 0 else at)), place.outer(n.shape(0)), n.batch.old
-    )
+    found = same_memory(n.out(), int(place.axis >= (at + rank if at < 0 else at)), place.outer(n.shape(0)), n.batch.old)
     if found is None:
         raise Unproved("it takes the batch apart")
     return found

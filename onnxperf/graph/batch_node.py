@@ -31,7 +31,8 @@ class NodeAt:
     """A node of a graph that is inferred at a probing batch, with what it is in the file itself.
 
     inputs: tensors at the file's own batch, as `outputs` are; places: where each input holds the batch, None where it
-    does not; values: what is known of inputs before the run, at both batches. `edits` grows as rules ask; `guesses` where
+    does not; values: what is known of inputs before the run, at both batches; alike: axes along which an input repeats
+    itself. `edits` grows as rules ask; `guesses` where
     they had a choice between places that are the same in memory.
     """
 
@@ -42,6 +43,7 @@ class NodeAt:
     outputs: Sequence[Tensor | None]
     places: Sequence[Place | None]
     values: Sequence[tuple[Array | None, Array | None]]
+    alike: Sequence[frozenset[int]]
     batch: Batch
     edits: list[Edit] = field(default_factory=list)
     guesses: list[Place] = field(default_factory=list)
@@ -122,7 +124,8 @@ class NodeAt:
         if not place.fits(tensor.shape, self.batch.old):
             raise Unproved(f"its constant {tensor.name!r} ({size}) can't be repeated for each sample")
         value = self.values[index][0]
-        alike = value is not None and repeated(value, place, self.batch) is not None
+        alike = place.axis in self.alike[index]
+        alike = alike or (value is not None and repeated(value, place, self.batch) is not None)
         if self.batch.old > 1 and not alike:
             raise Unproved(f"its constant {tensor.name!r} ({size}) may differ from sample to sample")
         self.repeat(index, place)

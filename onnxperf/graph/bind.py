@@ -122,14 +122,19 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             raise UsageError(f"{refusal}: {e}") from None
     if missing:
         raise UsageError(left_open(missing, bound))
-    several = [(name, s) for name, s in bound.items() if len(s) > 1] or [(name, s) for name, s in bound.items() if s]
-    samples = next((s[axes.get(name, 0)] for name, s in several), 1)
+    samples = _samples(bound, axes)
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
     if old is None and replaced is not None and samples:
         old = replaced
         held = {n: 0 for n in shapes if n in bound and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
     return Binding(bound, symbols, samples, old, held, refusal, dynamic, stale, notes)
+
+
+def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:
+    """The number of samples: the batch of the first input that has more than one dimension, or else any."""
+    several = [name for name, shape in bound.items() if len(shape) > 1] or [n for n, shape in bound.items() if shape]
+    return next((bound[name][axes.get(name, 0)] for name in several), 1)
 
 
 def _replaced(declared: Mapping[str, tuple[Dim, ...] | None], given: Mapping[str, Shape]) -> tuple[int | None, bool]:

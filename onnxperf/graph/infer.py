@@ -22,6 +22,9 @@ from onnxperf.graph.proto import MAX_NAME, Shape, captured, domain_of, dtype_of,
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
+#: Defines the outputs of a node by its label, and adds its operator.
+InferNode = Callable[[State, NodeProto, str], None]
+
 
 class Inferred(NamedTuple):
     """A graph, and what was known of each tensor on the way to it."""
@@ -32,7 +35,7 @@ class Inferred(NamedTuple):
 
 def infer(
     model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None, infer_node: Callable[[State, NodeProto, str], None] = infer_node,
+    folder: Path | None, infer_node: InferNode = infer_node,
 ) -> Inferred:  # fmt: skip
     """The static, folded `Graph` of a model whose inputs are bound.
 

@@ -2,16 +2,17 @@
 batch are replaced.
 
 The model is inferred as it is, and at a probing batch that no size of it equals by chance. Where an input of a node
-holds the batch, the operator's rule says where its outputs do, and which of its constants must hold it. Only where every
-sample is computed by itself, in the way that the file computes it, is a constant replaced; the batch that was asked for
-is inferred with these, and each of its shapes compared with those at the other two.
+holds the batch, the operator's rule says where its outputs do, and which of its constants must hold it. Constants are
+replaced only where every sample is computed by itself, as the file computes it; the batch that was asked for is inferred
+with these, and each of its shapes compared with those at the other two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -22,7 +23,7 @@ from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unprove
 from onnxperf.graph.batch_rules import Places, places_of
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import CONTROL, Graph, Note, fresh
-from onnxperf.graph.infer import infer
+from onnxperf.graph.infer import InferNode, Inferred, infer
 from onnxperf.graph.node import infer_node
 from onnxperf.graph.proto import Shape, attributes, domain_of, times
 from onnxperf.graph.state import State
@@ -35,37 +36,72 @@ HINT = "export the model with an open batch"
 MOST_NAMED = 3  # nodes that the note names
 
 
+class Followed(NamedTuple):
+    """A model in its own batch and in the probing one, and which of its constants hold the batch, by node."""
+
+    own: Inferred
+    probed: Inferred
+    edits: Mapping[str, list[Edit]]
+
+
+#: What was found of a model, by the sizes that it has beside the batch: it holds for every batch.
+Kept = dict[Any, Followed]
+
+
 def inferred(
     model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None,
+    folder: Path | None, kept: Kept,
 ) -> Graph:  # fmt: skip
     """The static graph of a model whose inputs are bound, changed to their batch where it is made for another one.
 
-    Raises UsageError, which names a node, where it can't be changed; else what `infer` raises.
+    What was found out on the way goes to `kept`, which belongs to this model. Raises UsageError, which names a node,
+    where the batch can't be changed; else what `infer` raises.
     """
     if not binding.batch_axes or binding.old_batch is None:
         return infer(model, binding, shapes, trip_counts, name, folder).graph
+    old, new = binding.old_batch, binding.batch
     given = {tensor: shape for tensor, shape in shapes.items() if tensor in binding.inputs}
-    own = infer(model, binding.at(binding.old_batch), given, trip_counts, name, folder)
-    probe = _Probe(own.state, Batch(binding.old_batch, PROBE * binding.old_batch))
-    edits = _Edits(probe.edits, Batch(binding.old_batch, binding.batch))
+
+    def at(n: int, infer_one: InferNode = infer_node) -> Inferred:
+        return infer(model, binding.at(n), shapes if n == new else given, trip_counts, name, folder, infer_one)
+
+    sizes = (binding.at(old).inputs, binding.batch_axes, binding.symbols, trip_counts)
+    key = tuple(tuple(sorted(each.items())) for each in sizes)
     try:
-        probed = infer(model, binding.at(probe.batch.new), given, trip_counts, name, folder, probe.infer_node)
-        probe.conclude(probed.graph)
-    except (UsageError, ModelError) as e:
-        why = e if isinstance(e, _Refusal) else None
-        if why is None:  # an error at the sizes that were asked for says more
-            infer(model, binding, shapes, trip_counts, name, folder, edits.infer_node)
-        raise UsageError(f"{binding.refusal}: {why or e}; {HINT}") from None
-    try:
-        found = infer(model, binding, shapes, trip_counts, name, folder, edits.infer_node)
+        if key not in kept:
+            kept[key] = _followed(at, old, new)
+        return _at_batch(at, kept[key], binding)
+    except _Refusal as e:
+        raise UsageError(f"{binding.refusal}: {e}; {HINT}") from None
     except UsageError as e:
         raise UsageError(f"{e}; {HINT}") from None
-    if not probe.edits:
+
+
+def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed:
+    """The model in its own batch and the probing one; `new` is the batch whose sizes an error names."""
+    own = at(old)
+    probe = _Probe(own.state, Batch(old, PROBE * old))
+    try:
+        probed = at(probe.batch.new, probe.infer_node)
+    except _Refusal:
+        raise
+    except (UsageError, ModelError):
+        at(new, _Edits(probe.edits, Batch(old, new)).infer_node)
+        raise
+    probe.conclude(probed.graph)
+    return Followed(own, probed, probe.edits)
+
+
+def _at_batch(at: Callable[..., Inferred], followed: Followed, binding: Binding) -> Graph:
+    """The graph at the batch of the binding; _Refusal where it does not grow with the batch."""
+    own, probed, edits = followed
+    batch = Batch(own.graph.batch, binding.batch)
+    found = at(batch.new, _Edits(edits, batch).infer_node)
+    if not edits:
         return found.graph
-    _compare(binding, own.state, probed.state, found.state)
-    _compare_work(binding, own.graph, found.graph)
-    return replace(found.graph, notes=(*found.graph.notes, _note(edits, binding, found.state)))
+    _compare(own.state, probed.state, found.state)
+    _compare_work(own.graph, found.graph)
+    return replace(found.graph, notes=(*found.graph.notes, _note(edits, binding)))
 
 
 class _Refusal(UsageError):
@@ -86,6 +122,7 @@ class _Probe:
         self.guessed = False
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
+        self.alike: dict[str, frozenset[int]] = {}  # axes along which a tensor repeats itself
         self._apply = _Edits(self.edits, batch)
 
     def infer_node(self, state: State, node: NodeProto, label: str) -> None:
@@ -101,12 +138,20 @@ class _Probe:
         except Unproved as e:
             raise _Refusal(f"{where}: {e}") from None
         self._apply.infer_node(state, node, label)
+        if node.op_type == "Expand" and not held:
+            self.alike[node.output[0]] = self._repeats(node)
         for k, out in enumerate(o for o in node.output if o):
             place = found[k] if isinstance(found, tuple) and k < len(found) else found
             if isinstance(place, SameMemory):
                 place = self._seen(state, out, place)
             if out in state.tensors and isinstance(place, Place):
                 self._expect(state, out, place, where)
+
+    def _repeats(self, node: NodeProto) -> frozenset[int]:
+        """The axes that an Expand makes of axes of 1, or without any."""
+        before, after = (self.own.tensors[name].shape for name in (node.input[0], node.output[0]))
+        padded = (1,) * (len(after) - len(before)) + before
+        return frozenset(axis for axis, d in enumerate(padded) if d == 1)
 
     def _seen(self, state: State, out: str, same: SameMemory) -> Place | None:
         """The place in an output whose shape is computed in the graph; None where its shape has no such place."""
@@ -126,7 +171,8 @@ class _Probe:
             f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), state.opsets.get(domain, 0),
             [own.tensors.get(i) for i in node.input], [own.tensors.get(o) for o in node.output],
             [self.places.get(i) for i in node.input],
-            [(own.values.get(i), state.values.get(i)) for i in node.input], self.batch,
+            [(own.values.get(i), state.values.get(i)) for i in node.input],
+            [self.alike.get(i, frozenset()) for i in node.input], self.batch,
         )  # fmt: skip
         found = places_of(n)
         self.guessed = self.guessed or bool(n.guesses)
@@ -221,8 +267,8 @@ class _Edits:
         return made
 
 
-def _compare(binding: Binding, own: State, probed: State, found: State) -> None:
-    """Raise UsageError where a size at the batch that was asked for is not on the line through those at the others."""
+def _compare(own: State, probed: State, found: State) -> None:
+    """Raise _Refusal where a size at the batch that was asked for is not on the line through those at the others."""
     old, new, probe = own.binding.batch, found.binding.batch, probed.binding.batch
     for name, tensor in found.tensors.items():
         a, b = own.tensors.get(name), probed.tensors.get(name)
@@ -232,12 +278,11 @@ def _compare(binding: Binding, own: State, probed: State, found: State) -> None:
         line = all((z - x) * (probe - old) == (y - x) * (new - old) for x, y, z in sizes)
         if not line or len({len(a.shape), len(b.shape), len(tensor.shape)}) > 1:
             shapes = f"{times(a.shape)} at batch {old}, {times(tensor.shape)} at batch {new}"
-            raise UsageError(f"{binding.refusal}: tensor {name!r} does not grow with it ({shapes}); {HINT}")
+            raise _Refusal(f"tensor {name!r} does not grow with it ({shapes})")
 
 
-def _compare_work(binding: Binding, own: Graph, found: Graph) -> None:
-    """Raise UsageError where an operator's FLOPs neither stay as they are nor grow as the batch does."""
-    old, new = own.batch, found.batch
+def _compare_work(own: Graph, found: Graph) -> None:
+    """Raise _Refusal where an operator's FLOPs neither stay as they are nor grow as the batch does."""
     before = {o.name: o for o in own.operators}
 
     def flops(o: Operator) -> int:
@@ -245,15 +290,15 @@ def _compare_work(binding: Binding, own: Graph, found: Graph) -> None:
 
     for o in found.operators:
         one, now = (flops(before[o.name]), flops(o)) if o.name in before else (0, 0)
-        if now not in (one, one * new // old):
-            says = f"{one:,} FLOPs at batch {old}, {now:,} at batch {new}"
-            raise UsageError(f"{binding.refusal}: node {o.name!r} ({o.type}) does not grow with it ({says}); {HINT}")
+        if now != one and now * own.batch != one * found.batch:
+            says = f"{one:,} FLOPs at batch {own.batch}, {now:,} at batch {found.batch}"
+            raise _Refusal(f"node {o.name!r} ({o.type}) does not grow with it ({says})")
 
 
-def _note(edits: _Edits, binding: Binding, state: State) -> Note:
+def _note(edits: Mapping[str, list[Edit]], binding: Binding) -> Note:
     """Which nodes were changed."""
-    nodes = tuple(edits.edits)
+    nodes = tuple(edits)
     named = ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
-    inputs = ", ".join(binding.batch_axes)
-    says = f"the file is made for batch {binding.old_batch}: taken as exported for batch {binding.batch}"
-    return Note("rebatched", printable(f"{says}, in {inputs}, and where nodes hold it in constants: {named}"), nodes)
+    what = f"the file is made for batch {binding.old_batch}: its graph is taken as for batch {binding.batch}"
+    says = f"{what}, which constants of {named} hold; a constant that all samples share stays one"
+    return Note("rebatched", printable(says), nodes)

@@ -27,8 +27,8 @@ class Program:
 
     `shape` is that of the newest tensor for a batch of 1. Its axis `at` is as many times as large as the batch, in
     `parts` which hold the batch each; None: the shape is the same for every batch. `over`: it is in several axes.
-    `twins`: a Reshape has put it beside an axis of 1. From a file for one sample nobody can tell which of them it is in,
-    and what would compute across the batch may be what computes along the other: then no step does.
+    `twins`: a Reshape has put it beside an axis of 1. From a file for one sample nobody can tell which of them it is
+    in, and what would compute across the batch may be what computes along the other: then no step does.
     """
 
     shape: list[int]
