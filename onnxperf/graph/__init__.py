@@ -64,7 +64,8 @@ def load(
     """The static graph of a model, which is the path of a file, a file's bytes, an onnx.ModelProto or `Opened`.
 
     shapes: sizes by tensor name, for inputs and for tensors whose shape can't be inferred; dims: sizes by the name of
-    an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given);
+    an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given; where the
+    file fixes another, nodes that hold it in constants are changed, which a note says);
     trip_counts: how often a Loop runs, by node name, where the model leaves it open (once where no count is given);
     examples: arrays by input name or in the order of the inputs, of which only the shapes are read.
 

@@ -176,13 +176,15 @@ def gather(n: NodeAt) -> Place:
         return Place(place.axis + (rank - 1 if place.axis > axis else 0), place.parts)
     if not rank:
         raise Across("it takes one sample out of the batch")
+    if (found := n.inputs[1]) is None or not found.stored:
+        raise Across("it reads samples by indices that are only known in the run")
     return _gather_all(n, place)
 
 
 def _gather_all(n: NodeAt, place: Place) -> Place:
     """A Gather of all there is along an axis, in order, which is a Reshape: as exporters write PyTorch's as_strided."""
-    size, indices = n.shape(0)[place.axis], n.value(1)
-    if size == n.batch.old or indices.ravel().tolist() != list(range(size)):
+    size, indices = n.shape(0)[place.axis], n.values[1][0]
+    if size == n.batch.old or indices is None or indices.ravel().tolist() != list(range(size)):
         raise Unproved("its indices are those of samples")
     found = [p for p in candidates(n.out(), place.outer(n.shape(0)), n.batch.old) if p.axis >= place.axis]
     if not found:
@@ -270,6 +272,10 @@ def resize(n: NodeAt) -> Place:
     if place.axis not in axes:
         return place
     k = axes.index(place.axis)
+    if n.has(3) and n.changed(3):
+        return place
+    if n.has(3) and n.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Across("its sizes are bounds")
     if n.has(3):
         sizes = tuple(int(d) for d in n.value(3).ravel())
         if sizes[k] != n.shape(0)[place.axis]:

@@ -80,14 +80,14 @@ class NodeAt:
         """What an input is known to hold, which must be the same at every batch."""
         own, probed = self.values[index] if index < len(self.values) else (None, None)
         if own is None or probed is None or own.shape != probed.shape or (own != probed).any():
-            raise Unproved("what it is told to do is only known in the run, or depends on the batch")
+            raise Across("what it is told to do is only known in the run, or depends on the batch")
         return own
 
     def changed(self, index: int) -> bool:
         """Whether what an input holds is computed from the batch, or unknown."""
         try:
             self.value(index)
-        except Unproved:
+        except Across:
             return True
         return False
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from onnxperf.graph.batch_moves import MOVES
 from onnxperf.graph.batch_node import NodeAt
-from onnxperf.graph.batch_place import Across, Place, SameMemory, Unproved, axes_of
+from onnxperf.graph.batch_place import Across, Place, SameMemory, axes_of
 from op_models.pointwise import SIMPLE, SPECIALS
 
 Places = Place | SameMemory | tuple[Place | None, ...] | None
@@ -32,6 +32,8 @@ def image(n: NodeAt) -> Place:
     place = n.only()
     if place.axis:
         raise Across("the batch is not the leading dimension of its input")
+    if n.attrs.get("training_mode"):
+        raise Across("it takes the mean of all samples")
     return place
 
 
@@ -175,7 +177,7 @@ def recurrent(n: NodeAt) -> tuple[Place | None, ...]:
 def attention(n: NodeAt) -> Place:
     """Queries, keys and values, now and before, of one sample; a mask that is spread over the scores."""
     place = Place(0)
-    for i in (0, 1, 2, 4, 5):
+    for i in (0, 1, 2, 4, 5, 6):
         if n.has(i):
             n.require(i, place)
     if n.has(3):
@@ -233,7 +235,7 @@ RULES: Mapping[str, Rule] = {
         "Swish", "ThresholdedRelu", "com.microsoft::Gelu", "com.microsoft::QuickGelu",
     ), first),
     **dict.fromkeys((
-        "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
+        "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
         "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
         "LpPool", "MaxPool", "QLinearConv", "SpaceToDepth",
     ), image),
@@ -272,4 +274,4 @@ def places_of(n: NodeAt) -> Places:
     try:
         return RULES[n.type](n)
     except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):  # forms that the operator can't have
-        raise Unproved("it has a form that is not understood") from None
+        raise Across("it has a form that is not understood") from None

@@ -3,8 +3,8 @@ batch are replaced.
 
 The model is inferred as it is, and at a probing batch that no size of it equals by chance. Where an input of a node
 holds the batch, the operator's rule says where its outputs do, and which of its constants must hold it. Constants are
-replaced only where every sample is computed by itself, as the file computes it; the batch that was asked for is inferred
-with these, and each of its shapes compared with those at the other two.
+replaced only where every sample is computed by itself, as the file computes it; the batch that was asked for is then
+inferred with these, and each of its shapes compared with those at the other two.
 """
 
 from __future__ import annotations
@@ -299,6 +299,6 @@ def _note(edits: Mapping[str, list[Edit]], binding: Binding) -> Note:
     """Which nodes were changed."""
     nodes = tuple(edits)
     named = ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
-    what = f"the file is made for batch {binding.old_batch}: its graph is taken as for batch {binding.batch}"
-    says = f"{what}, which constants of {named} hold; a constant that all samples share stays one"
+    what = f"the file is made for batch {binding.old_batch}: taken as for batch {binding.batch}, in its inputs"
+    says = f"{what} ({', '.join(binding.batch_axes)}) and in {len(nodes)} nodes that hold it in constants: {named}"
     return Note("rebatched", printable(says), nodes)

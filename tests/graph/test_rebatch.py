@@ -13,7 +13,9 @@ from onnx.parser import parse_model
 
 import onnxperf
 from onnxperf.errors import UsageError
-from onnxperf.graph import Graph, load
+from onnxperf.graph import Graph, load, opened, rebatch
+from onnxperf.measure.job import Job
+from onnxperf.measure.plan import prepare
 from onnxperf.rules import work_or_bytes
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -219,7 +221,8 @@ def test_recurrent_operators_have_the_batch_in_other_axes(first: bool, lengths: 
     assert load(lstm(1, first, lengths)).batch == 1
 
 
-@pytest.mark.parametrize("name", ["vit-base-16", "bert-base", "gpt2", "mobilenetv2", "keras-efficientnetb0"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit-base-16", "bert-base", "gpt2", "keras-efficientnetb0"])
 def test_samples_that_are_fixed_take_any_batch(name: str) -> None:
     graph, one = load(SAMPLES / f"{name}.onnx", batch=16), load(SAMPLES / f"{name}.onnx")
     assert rebatched(graph)
@@ -228,6 +231,36 @@ def test_samples_that_are_fixed_take_any_batch(name: str) -> None:
 
 
 def test_everything_that_takes_a_batch_takes_it() -> None:
-    fitting = onnxperf.predict(SAMPLES / "mobilenetv2.onnx", gpu="t4", fit=True, max_ms=20)
+    fixed = model(ATTENTION, 1, RIGHT["attention"][1])
+    fitting = onnxperf.predict(fixed, gpu="t4", fit=True, max_ms=0.2)
     assert fitting.scenario.batch > 8
+    assert fitting.seconds == onnxperf.predict(fixed, gpu="t4", batch=fitting.scenario.batch).seconds
     assert "rebatched" in {w.code for w in fitting.warnings}
+    ranked = onnxperf.compare(fixed, gpu=["t4", "l4"], by="throughput")
+    assert ranked.to_dict()["fixed_batch"] == ""
+    assert {c.best.batch for c in ranked.cards if c.best} > {1}
+
+
+def test_the_file_is_followed_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, followed = opened(model(ATTENTION, 1, RIGHT["attention"][1])), list[int]()
+    whole = rebatch._followed
+    monkeypatch.setattr(rebatch, "_followed", lambda at, old, new: (followed.append(new), whole(at, old, new))[1])
+    graphs = [load(read, batch=n) for n in (2, 5, 9)]
+    assert [g.outputs[0].shape[0] for g in graphs] == [2, 5, 9]
+    assert followed == [2]
+
+
+def test_an_input_whose_shape_is_given_is_no_batch() -> None:
+    text = "(float[N, 6, 4] x, float[1, 4] scale) => (float[N, 24] y) { z = Mul(x, scale) " + target("s", "N", 24)
+    fixed = model(text + " y = Reshape(z, s) }")
+    with pytest.raises(UsageError, match=r"'Mul_0' \(Mul\) can't be shown to compute each sample by itself"):
+        load(fixed, batch=3)
+    graph = load(fixed, batch=3, shapes={"scale": (1, 4)})
+    assert [t.shape for t in graph.inputs] == [(3, 6, 4), (1, 4)]
+    assert graph.outputs[0].shape == (3, 24)
+    assert shapes(load(fixed, shapes={"x": (3, 6, 4)})) == shapes(graph), "or all others are given"
+
+
+def test_a_measurement_runs_the_file_as_it_is() -> None:
+    with pytest.raises(UsageError, match="a file is measured as it is, and node 'Reshape_3' holds another batch"):
+        prepare(Job(model(ATTENTION, 1, RIGHT["attention"][1]), "cpu", batch=2))
