@@ -65,11 +65,13 @@ def reshape(n: NodeAt) -> Place | SameMemory:
     as_is = _resolved(n, place)
     kept = next((p for p in found if p.scaled(out, n.batch) == as_is), None)
     own = [p for p in found if out[p.axis] == n.batch.old]
-    if not own and len(found) > 1 and kept is None:
-        raise Unproved(f"it makes {times(out)} of {times(n.shape(0))}, in which several axes could hold the batch")
-    chosen = kept if kept is not None and (not own or kept == found[0]) else _alike(n.shape(0), place, found)
-    if len(found) > 1:
-        n.guesses.append(chosen)
+    if own or len(found) == 1 or kept is not None:
+        chosen = kept if kept is not None and (not own or kept == found[0]) else _alike(n.shape(0), place, found)
+        n.twins.extend(found[1:])
+    else:
+        guess = (n.shape(0), place, out)
+        n.guesses.append(guess)
+        chosen = found[0 if n.before.get(guess) else -1]
     if chosen != kept:
         n.resize(1, out, chosen)
     return chosen

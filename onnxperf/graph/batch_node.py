@@ -26,14 +26,18 @@ class Edit:
     of: str = ""
 
 
+#: A shape, where it holds the batch, and the shape that a Reshape makes of it.
+Guess = tuple[Shape, Place, Shape]
+
+
 @dataclass(frozen=True)
 class NodeAt:
     """A node of a graph that is inferred at a probing batch, with what it is in the file itself.
 
     inputs: tensors at the file's own batch, as `outputs` are; places: where each input holds the batch, None where it
     does not; values: what is known of inputs before the run, at both batches; alike: axes along which an input repeats
-    itself. `edits` grows as rules ask; `guesses` where
-    they had a choice between places that are the same in memory.
+    itself. `edits` grows as rules ask. Where an axis before or one behind may hold the batch, rules take the one behind
+    unless `before` says otherwise, and note it in `guesses`. `twins` are axes of the batch's size beside its own.
     """
 
     type: str
@@ -46,7 +50,9 @@ class NodeAt:
     alike: Sequence[frozenset[int]]
     batch: Batch
     edits: list[Edit] = field(default_factory=list)
-    guesses: list[Place] = field(default_factory=list)
+    before: Mapping[Guess, bool] = field(default_factory=dict)
+    guesses: list[Guess] = field(default_factory=list)
+    twins: list[Place] = field(default_factory=list)
 
     def has(self, index: int) -> bool:
         """Whether an input is given."""

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from onnxperf.errors import ModelError, UsageError, printable
-from onnxperf.graph.batch_node import Edit, NodeAt
+from onnxperf.graph.batch_node import Edit, Guess, NodeAt
 from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
 from onnxperf.graph.batch_rules import Places, places_of
 from onnxperf.graph.bind import Binding
@@ -34,6 +34,7 @@ from op_models import Operator
 PROBE = 251  # a prime: times as large as the file's batch is the batch that is probed
 HINT = "export the model with an open batch"
 MOST_NAMED = 3  # nodes that the note names
+MOST_WAYS = 24  # in which the batch may go through a model
 
 
 class Followed(NamedTuple):
@@ -78,18 +79,32 @@ def inferred(
 
 
 def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed:
-    """The model in its own batch and the probing one; `new` is the batch whose sizes an error names."""
-    own = at(old)
-    probe = _Probe(own.state, Batch(old, PROBE * old))
-    try:
-        probed = at(probe.batch.new, probe.infer_node)
-    except _Refusal:
-        raise
-    except (UsageError, ModelError):
-        at(new, _Edits(probe.edits, Batch(old, new)).infer_node)
-        raise
-    probe.conclude(probed.graph)
-    return Followed(own, probed, probe.edits)
+    """The model in its own batch and the probing one; `new` is the batch whose sizes an error names.
+
+    Where nodes by themselves leave open which axis holds the batch, every way is tried: all but one must fail.
+    """
+    own, found, failed = at(old), list[Followed](), list[tuple[_Probe, Exception]]()
+    ways, tried, open_at = [dict[Guess, bool]()], 0, ""
+    while ways:
+        way, tried = ways.pop(0), tried + 1
+        probe = _Probe(own.state, Batch(old, PROBE * old), way)
+        try:
+            probed = at(probe.batch.new, probe.infer_node)
+            probe.conclude(probed.graph)
+            found.append(Followed(own, probed, probe.edits))
+        except (UsageError, ModelError) as e:
+            failed.append((probe, e))
+        guesses = [guess for guess in probe.guesses if guess not in way]
+        open_at = open_at or next((probe.guesses[guess] for guess in guesses), "")
+        ways += [{**way, **dict.fromkeys(guesses[:i], False), guess: True} for i, guess in enumerate(guesses)]
+        if len(found) > 1 or tried + len(ways) > MOST_WAYS:
+            raise _Refusal(f"node {open_at!r} (Reshape) leaves open which axis of its output holds the batch")
+    if found:
+        return found[0]
+    probe, error = failed[0]
+    if not isinstance(error, _Refusal):
+        at(new, _Edits(probe.edits, Batch(old, new)).infer_node)  # raises it with the sizes that were asked for
+    raise error
 
 
 def _at_batch(at: Callable[..., Inferred], followed: Followed, binding: Binding) -> Graph:
@@ -115,11 +130,12 @@ class _Probe:
     constant holds the batch, as the model is then the same at every batch.
     """
 
-    def __init__(self, own: State, batch: Batch):
-        self.own, self.batch = own, batch
+    def __init__(self, own: State, batch: Batch, before: Mapping[Guess, bool]):
+        self.own, self.batch, self.before = own, batch, before
         self.edits: dict[str, list[Edit]] = {}
         self.across: dict[str, str] = {}
         self.guessed = False
+        self.guesses: dict[Guess, str] = {}  # the first node that each is made at
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
         self.alike: dict[str, frozenset[int]] = {}  # axes along which a tensor repeats itself
@@ -172,10 +188,11 @@ class _Probe:
             [own.tensors.get(i) for i in node.input], [own.tensors.get(o) for o in node.output],
             [self.places.get(i) for i in node.input],
             [(own.values.get(i), state.values.get(i)) for i in node.input],
-            [self.alike.get(i, frozenset()) for i in node.input], self.batch,
+            [self.alike.get(i, frozenset()) for i in node.input], self.batch, before=self.before,
         )  # fmt: skip
         found = places_of(n)
-        self.guessed = self.guessed or bool(n.guesses)
+        self.guessed = self.guessed or bool(n.guesses or n.twins)
+        self.guesses = {**dict.fromkeys(n.guesses, label), **self.guesses}
         if n.edits:
             self.edits[label] = n.edits
         return found

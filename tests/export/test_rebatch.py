@@ -15,19 +15,6 @@ from torch import nn  # noqa: E402
 from onnxperf.export.from_torch import proto  # noqa: E402
 
 
-class Excited(nn.Module):
-    """A convolution whose channels are weighed by their means, flattened for a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fc, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 8), nn.Linear(8 * 256, 10)
-
-    def forward(self, x: Any) -> Any:
-        y = self.conv(x)
-        weights = torch.sigmoid(self.fc(y.mean((2, 3)))).view(x.shape[0], 8, 1, 1)
-        return self.head((y * weights).view(x.shape[0], -1))
-
-
 class Windowed(nn.Module):
     """Attention in windows of 4 x 4 of a shifted image, behind a class token."""
 
@@ -56,16 +43,14 @@ class Spoken(nn.Module):
 
 
 MODULES = {
-    "excited": (Excited, lambda n: torch.zeros(n, 3, 16, 16)),
     "windowed": (Windowed, lambda n: torch.zeros(n, 16, 16, 8)),
     "spoken": (Spoken, lambda n: torch.zeros(n, 12, dtype=torch.int64)),
     "encoder": (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), lambda n: torch.zeros(n, 9, 16)),
-    "sequence first": (lambda: nn.TransformerEncoderLayer(16, 2, 32), lambda n: torch.zeros(9, n, 16)),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "sequence first"])
+@pytest.mark.parametrize("name", MODULES)
 def test_an_export_at_batch_1_has_the_kernels_of_one_at_6(name: str) -> None:
     build, example = MODULES[name]
     one, own = (proto(build(), example(n)) for n in (1, 6))
@@ -73,10 +58,3 @@ def test_an_export_at_batch_1_has_the_kernels_of_one_at_6(name: str) -> None:
     assert "rebatched" in {w.code for w in found.warnings}
     assert Counter(k.work for k in found.run.kernels.rows) == Counter(k.work for k in wanted.run.kernels.rows)
     assert found.seconds == wanted.seconds
-
-
-@pytest.mark.slow
-def test_a_sequence_in_the_place_of_the_batch_is_none() -> None:
-    build, example = MODULES["sequence first"]
-    with pytest.raises(onnxperf.UsageError, match="can't be used, the model is made for batch 9: node"):
-        onnxperf.predict(proto(build(), example(1)), gpu="l4", batch=6)
