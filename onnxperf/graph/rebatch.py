@@ -46,7 +46,7 @@ class Followed(NamedTuple):
 
 
 #: What was found of a model, by the sizes that it has beside the batch: it holds for every batch.
-Kept = dict[Any, Followed]
+Kept = dict[Any, Followed | None]
 
 
 def inferred(
@@ -71,19 +71,25 @@ def inferred(
     try:
         if key not in kept:
             kept[key] = _followed(at, old, new)
-        return _at_batch(at, kept[key], binding)
+        followed = kept[key]
+        return at(new).graph if followed is None else _at_batch(at, followed, binding)
     except _Refusal as e:
         raise UsageError(f"{binding.refusal}: {e}; {HINT}") from None
     except UsageError as e:
         raise UsageError(f"{e}; {HINT}") from None
 
 
-def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed:
-    """The model in its own batch and the probing one; `new` is the batch whose sizes an error names.
+def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed | None:
+    """The model in its own batch and the probing one; `new` is the batch whose sizes an error names. None where the
+    model can't be inferred in its own batch.
 
     Where nodes by themselves leave open which axis holds the batch, every way is tried: all but one must fail.
     """
-    own, found, failed = at(old), list[Followed](), list[tuple[_Probe, Exception]]()
+    try:
+        own = at(old)
+    except (UsageError, ModelError):  # the file's own sizes contradict each other: nothing to follow, nothing to change
+        return None
+    found, failed = list[Followed](), list[tuple[_Probe, Exception]]()
     ways, tried, open_at = [dict[Guess, bool]()], 0, ""
     while ways:
         way, tried = ways.pop(0), tried + 1
