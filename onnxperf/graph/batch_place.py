@@ -85,7 +85,8 @@ def candidates(shape: Shape, outer: int, old: int) -> list[Place]:
 def repeated(value: Array, place: Place, batch: Batch) -> Array | None:
     """A tensor's elements for the new batch; None where samples of the old one differ."""
     axis, shape = place.axis, value.shape
-    split = value.reshape(*shape[:axis], place.parts, batch.old, -1, *shape[axis + 1 :])
+    inner = shape[axis] // (place.parts * batch.old)
+    split = value.reshape(*shape[:axis], place.parts, batch.old, inner, *shape[axis + 1 :])
     first = split.take([0], axis + 1)
     if not (split == first).all():
         return None

@@ -205,17 +205,20 @@ def test_indices_that_count_the_samples_go_on_counting() -> None:
         assert shapes(load(masked(old), batch=6)) == shapes(load(masked(6)))
 
 
-def lstm(batch: int, first: bool, lengths: bool) -> ModelProto:
-    """A fixed LSTM with states of its own; `first`: a Transpose in front, as PyTorch's batch_first makes one."""
+def lstm(batch: int, first: bool, lengths: bool, last: bool = False) -> ModelProto:
+    """A fixed LSTM with states of its own; `first`: a Transpose in front, as PyTorch's batch_first makes one.
+
+    `last`: only its last state is read.
+    """
     shape = [batch, 12, 8] if first else [12, batch, 8]
     inputs = [("x", 1, shape), ("h", 1, [2, batch, 4]), ("c", 1, [1, batch, 4]), ("lens", TensorProto.INT32, [batch])]
     kept = [helper.make_tensor_value_info(*i) for i in inputs if lengths or i[0] != "lens"]
     bounds = [helper.make_tensor(n, 7, [1], [v]) for n, v in (("zero", 0), ("one", 1))]
     stored = [TensorProto(name=n, data_type=1, dims=[1, 16, k]) for n, k in (("w", 8), ("r", 4))]
-    flat = helper.make_tensor("flat", 7, [3], [12, batch, 4])
+    flat = helper.make_tensor("flat", 7, [3 - last], [batch, 4] if last else [12, batch, 4])
     nodes = [
         helper.make_node("Slice", ["h", "zero", "one", "zero"], ["h0"]),
-        helper.make_node("LSTM", ["t" if first else "x", "w", "r", "", "lens" if lengths else "", "h0", "c"], ["y"],
+        helper.make_node("LSTM", ["t" if first else "x", "w", "r", "", "lens" if lengths else "", "h0", "c"], ["", "y"] if last else ["y"],
                          hidden_size=4),
         helper.make_node("Reshape", ["y", "flat"], ["z"]),
     ]  # fmt: skip
@@ -227,8 +230,9 @@ def lstm(batch: int, first: bool, lengths: bool) -> ModelProto:
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("lengths", [True, False])
-def test_recurrent_operators_have_the_batch_in_other_axes(first: bool, lengths: bool) -> None:
-    found, own = load(lstm(1, first, lengths), batch=6), load(lstm(6, first, lengths), batch=6)
+@pytest.mark.parametrize("last", [True, False])
+def test_recurrent_operators_have_the_batch_in_other_axes(first: bool, lengths: bool, last: bool) -> None:
+    found, own = load(lstm(1, first, lengths, last), batch=6), load(lstm(6, first, lengths, last), batch=6)
     assert [t.shape for t in found.inputs] == [t.shape for t in own.inputs]
     assert shapes(found) == shapes(own)
     assert found.batch == own.batch == 6
