@@ -216,10 +216,10 @@ def lstm(batch: int, first: bool, lengths: bool, last: bool = False) -> ModelPro
     bounds = [helper.make_tensor(n, 7, [1], [v]) for n, v in (("zero", 0), ("one", 1))]
     stored = [TensorProto(name=n, data_type=1, dims=[1, 16, k]) for n, k in (("w", 8), ("r", 4))]
     flat = helper.make_tensor("flat", 7, [3 - last], [batch, 4] if last else [12, batch, 4])
+    reads = ["t" if first else "x", "w", "r", "", "lens" if lengths else "", "h0", "c"]
     nodes = [
         helper.make_node("Slice", ["h", "zero", "one", "zero"], ["h0"]),
-        helper.make_node("LSTM", ["t" if first else "x", "w", "r", "", "lens" if lengths else "", "h0", "c"], ["", "y"] if last else ["y"],
-                         hidden_size=4),
+        helper.make_node("LSTM", reads, ["", "y"] if last else ["y"], hidden_size=4),
         helper.make_node("Reshape", ["y", "flat"], ["z"]),
     ]  # fmt: skip
     if first:
