@@ -75,7 +75,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     example_inputs: arrays or tensors, by name or in the order of the inputs; only shapes and types are read.
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file, which
     can be a processor's. A list of them gives a list of predictions, in little more time than one.
-    shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension.
+    shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension, even where
+    the file fixes another.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
     precision: keep, fp32, tf32, fp16, bf16, int8, fp8 or amp, PyTorch's autocast to float16. layout: nchw or nhwc, how
     images lie in memory, where the runtime can be told. runtime: ort-cuda (None means that, and ort-cpu on a

@@ -241,6 +241,7 @@ def test_example_inputs_by_order_and_by_name() -> None:
 
 SMALL = "<ir_version: 9, opset_import: ['' : 20]> g ".replace("'", '"')
 RELU = parser.parse_model(SMALL + "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+SQUEEZED = parser.parse_model(SMALL + "(float[1,4] x) => (float[4] y) { y = Squeeze(x) }")
 BROKEN = parser.parse_model(SMALL + "(float[3,4] x, float[5,6] z) => (float[N,M] y) { y = MatMul(x, z) }")
 SHAPED = parser.parse_model(SMALL + "(float[N,4] x, float[4] z) => (float[A,B] y) {s = Shape(x) u = Expand(z, s)"
                             " c = Cast<to=1>(s) r = ReduceMax<keepdims=0>(c) y = Mul(u, r)}")  # fmt: skip
@@ -283,7 +284,7 @@ SHAPED = parser.parse_model(SMALL + "(float[N,4] x, float[4] z) => (float[A,B] y
         (RELU, {"shapes": {"x": (2, 4)}, "dims": {"N": 3}}, onnxperf.UsageError, "'N'"),
         (RELU, {"example_inputs": [np.zeros((1, 4))] * 2}, onnxperf.UsageError, "2 example inputs"),
         (SAMPLES / "gpt2-dynamic.onnx", {}, onnxperf.UsageError, "sequence"),
-        (SAMPLES / "bert-base.onnx", {"batch": 8}, onnxperf.UsageError, "batch"),
+        (SQUEEZED, {"batch": 8}, onnxperf.UsageError, "made for batch 1: node 'Squeeze_0'"),
     ],
 )  # fmt: skip
 def test_every_bad_request_is_one_clear_error(model: Any, terms: Any, error: type[onnxperf.Error], says: str) -> None:
@@ -535,7 +536,6 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
     ("terms", "message"),
     [
         ({"fit": True, "batch": 2}, "either given or the largest"),
-        ({"fit": True}, r"can't be looked for: .* made for batch 1"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
         ({"pageable": True}, "give include_transfers as well"),
         ({"pageable": 1}, "must be True or False"),
@@ -562,6 +562,11 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
 def test_settings_that_cannot_be(terms: Any, message: str) -> None:
     with pytest.raises(onnxperf.UsageError, match=message):
         predict(SAMPLES / "resnet50.onnx", gpu="l4", **terms)
+
+
+def test_no_largest_batch_is_looked_for_where_the_file_fixes_it() -> None:
+    with pytest.raises(onnxperf.UsageError, match=r"can't be looked for: .* made for batch 1: node 'Squeeze_0'"):
+        predict(SQUEEZED, gpu="l4", fit=True)
 
 
 def test_the_model_is_read_once_for_all_batches_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,8 @@ SHAPES = read_option("--shapes", read=partial(by_name, parse=parse_shape), multi
                      help="Shape of a tensor; repeatable.")  # fmt: skip
 DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
                   help="Size of a named open dimension; repeatable.")  # fmt: skip
-BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs.")
+BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs, also where the"
+                     " file fixes another: nodes that hold it are changed, which a note says.")  # fmt: skip
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
 

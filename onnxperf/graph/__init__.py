@@ -31,11 +31,15 @@ __all__ = [
 
 
 class Opened(NamedTuple):
-    """A model that was read and checked, its name, and the folder of its file: `load` leaves it as it is."""
+    """A model that was read and checked, its name, and the folder of its file: `load` leaves it as it is.
+
+    `kept` is what `load` found out about it, and need not find out for another batch.
+    """
 
     proto: ModelProto
     name: str
     folder: Path | None
+    kept: dict[Any, Any]
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.proto.graph.node)} nodes>"
@@ -45,7 +49,7 @@ def opened(model: str | os.PathLike[str] | bytes | ModelProto | Opened) -> Opene
     """Read a model once, to load it with several sizes. Raises what `load` does where it can't be used."""
     from onnxperf.graph.read import read
 
-    return model if isinstance(model, Opened) else Opened(*read(model))
+    return model if isinstance(model, Opened) else Opened(*read(model), {})
 
 
 def load(
@@ -60,19 +64,20 @@ def load(
     """The static graph of a model, which is the path of a file, a file's bytes, an onnx.ModelProto or `Opened`.
 
     shapes: sizes by tensor name, for inputs and for tensors whose shape can't be inferred; dims: sizes by the name of
-    an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given);
+    an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given; where the
+    file fixes another, nodes that hold it in constants are changed, which a note says);
     trip_counts: how often a Loop runs, by node name, where the model leaves it open (once where no count is given);
     examples: arrays by input name or in the order of the inputs, of which only the shapes are read.
 
     Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
     from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
-    from onnxperf.graph.infer import infer
+    from onnxperf.graph.rebatch import inferred
 
-    proto, name, folder = opened(model)
+    proto, name, folder, kept = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}
     given = {tensor: sizes_of(shape, tensor) for tensor, shape in asked.items()}
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
-    return infer(proto, bind(proto, given, sizes, batch), given, trips, name, folder)
+    return inferred(proto, bind(proto, given, sizes, batch), given, trips, name, folder, kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, SupportsIndex
 
@@ -12,23 +12,20 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
 USUAL = 1 << 24  # a larger size is likely a mistake
-MOST_NAMED = 16  # open dimensions that a message names
-#: Unless their layout is 1, inputs are [sequence, batch, size] and initial states [directions, batch, size].
-RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
 
 @dataclass(frozen=True)
 class Binding:
     """Static shapes of the inputs, the size of every named dimension, and notes on what was assumed.
 
-    `batch` is the number of samples. `old_batch` is the static leading dimension that --batch, or --shapes with nothing
-    else, replaced, or None. `stale` says that other static sizes were replaced, so that the shapes which the file
-    declares for what is made of its inputs are no evidence.
+    `batch` is the number of samples. `old_batch` is the static batch that --batch, or --shapes with nothing else,
+    replaced, or None; `batch_axes` has the axis of each input in which it did. `stale` says that other static sizes
+    were replaced, so that the shapes which the file declares for what is made of its inputs are no evidence.
     `refusal` begins the error message where the graph can't run with sizes that differ from the file's own, and is
     empty where none do. `dynamic` says that the file itself leaves dimensions open: only then does a runtime compute
     shapes during the run.
@@ -38,10 +35,17 @@ class Binding:
     symbols: dict[str, int]
     batch: int
     old_batch: int | None
+    batch_axes: dict[str, int]
     refusal: str
     dynamic: bool
     stale: bool
     notes: list[Note]
+
+    def at(self, batch: int) -> Binding:
+        """The binding with another batch in the place of the one that replaced the file's."""
+        axes = self.batch_axes
+        inputs = {n: (*s[: axes[n]], batch, *s[axes[n] + 1 :]) if n in axes else s for n, s in self.inputs.items()}
+        return replace(self, inputs=inputs, batch=batch)
 
     def declared(self, info: ValueInfoProto) -> tuple[int | None, ...] | None:
         """The shape that a ValueInfo declares, its named dimensions bound; None where it declares none that holds."""
@@ -79,9 +83,10 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     refusal = refusal or _extreme(shapes, dims, batch)
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
+    axes = batch_axes(model, known)
     if batch is not None:
-        _check_axis(model, known, shapes, batch)
-        lead = _batch_lead(known, shapes, inner, symbols, batch)
+        check_axes(model, known, shapes, batch)
+        lead = _batch_lead(known, axes, shapes, inner, symbols, batch)
         if isinstance(lead, str):
             symbols[lead] = batch
         elif isinstance(lead, int) and lead != batch:
@@ -90,10 +95,9 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     notes: list[Note] = []
     bound: dict[str, Shape] = {}
     missing: list[tuple[str, int, Dim]] = []  # of a dimension with a name, only its first place
+    held = at_batch(known, axes, shapes, old)
     for name, own in known.items():
-        sizes = list(own)
-        if old is not None and name not in shapes and sizes and sizes[0] == old and (len(sizes) > 1 or len(known) == 1):
-            sizes[0] = batch
+        sizes = [batch if axis == held.get(name) else d for axis, d in enumerate(own)]
         for axis, d in enumerate(sizes):
             size = symbols.get(d) if isinstance(d, str) else d
             if size is None and axis == 0 and d not in inner:
@@ -118,10 +122,19 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             raise UsageError(f"{refusal}: {e}") from None
     if missing:
         raise UsageError(left_open(missing, bound))
-    samples = next((s[0] for s in bound.values() if len(s) > 1), next((s[0] for s in bound.values() if s), 1))
+    samples = _samples(bound, axes)
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
-    return Binding(bound, symbols, samples, replaced if old is None else old, refusal, dynamic, stale, notes)
+    if old is None and replaced is not None and samples:
+        old = replaced
+        held = {n: 0 for n in shapes if n in bound and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
+    return Binding(bound, symbols, samples, old, held, refusal, dynamic, stale, notes)
+
+
+def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:
+    """The number of samples: the batch of the first input that has more than one dimension, or else any."""
+    several = [name for name, shape in bound.items() if len(shape) > 1] or [n for n, shape in bound.items() if shape]
+    return next((bound[name][axes.get(name, 0)] for name in several), 1)
 
 
 def _replaced(declared: Mapping[str, tuple[Dim, ...] | None], given: Mapping[str, Shape]) -> tuple[int | None, bool]:
@@ -242,13 +255,13 @@ def _with_given(
 
 
 def _batch_lead(
-    known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], inner: set[str], symbols: Mapping[str, int],
-    batch: int,
+    known: Mapping[str, tuple[Dim, ...]], axes: Mapping[str, int], shapes: Mapping[str, Shape], inner: set[str],
+    symbols: Mapping[str, int], batch: int,
 ) -> Dim:  # fmt: skip
     """The leading dimension that --batch binds; UsageError where there is none, or it contradicts other sizes."""
     if batch < 1:
         raise UsageError(f"--batch must be at least 1, not {batch}")
-    leads = [d[0] for name, d in known.items() if d and name not in shapes]
+    leads = [d[axes.get(name, 0)] for name, d in known.items() if d and name not in shapes]
     if not leads:
         given = next((name for name, d in known.items() if d), None)
         if given is None:
@@ -260,29 +273,6 @@ def _batch_lead(
     if isinstance(lead, str) and symbols.get(lead, batch) != batch:
         raise UsageError(f"--batch {batch} contradicts {symbols[lead]} given for dimension {lead!r}")
     return lead
-
-
-def _check_axis(
-    model: ModelProto, known: Mapping[str, tuple[Dim, ...]], shapes: Mapping[str, Shape], batch: int
-) -> None:
-    """Raise UsageError where the batch is the second dimension of an input: recurrent operators read it so."""
-    read = {
-        name
-        for n in model.graph.node
-        if n.op_type in RECURRENT and not any(a.name == "layout" and a.i for a in n.attribute)
-        for name in (*n.input[:1], *n.input[5:7])
-    }
-    second = [name for name, own in known.items() if name in read and name not in shapes and len(own) == 3]
-    if second:
-        named = dict.fromkeys(d for d in (known[name][1] for name in second) if isinstance(d, str))
-        flags = [f"--dim {plain(d)}={batch}" for d in named]
-        for name in second:
-            first, at, size = known[name]
-            if not isinstance(at, str):
-                example = [first if isinstance(first, int) else 128, batch, size if isinstance(size, int) else 128]
-                flags.append(f"--shapes {plain(name)}:{times(example)}")
-        axis = f"the batch of {second[0]!r} is its second dimension, as {times(known[second[0]])} is read"
-        raise UsageError(f"--batch can't be used: {axis}; give {' '.join(flags[:MOST_NAMED])}, say")
 
 
 def _assumed(name: str, dim: Dim, size: int) -> Note:

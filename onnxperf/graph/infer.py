@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
@@ -21,15 +22,26 @@ from onnxperf.graph.proto import MAX_NAME, Shape, captured, dtype_of, operator_t
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
+#: Defines the outputs of a node by its label, and adds its operator.
+InferNode = Callable[[State, NodeProto, str], None]
+
+
+class Inferred(NamedTuple):
+    """A graph, and what was known of each tensor on the way to it."""
+
+    graph: Graph
+    state: State
+
 
 def infer(
     model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None,
-) -> Graph:  # fmt: skip
+    folder: Path | None, infer_node: InferNode = infer_node,
+) -> Inferred:  # fmt: skip
     """The static, folded `Graph` of a model whose inputs are bound.
 
     shapes: of tensors, by name; trip_counts: of loops, by node; name: of the graph; folder: where the model's file
-    lies. Raises ModelError for a graph that contradicts itself and UsageError for a request that it can't meet.
+    lies; infer_node: what defines the outputs of one node, by its label. Raises ModelError for a graph that contradicts
+    itself and UsageError for a request that it can't meet.
     """
     state = State(model, binding, shapes, folder)
     trips = TripCounts(model.graph, trip_counts)
@@ -59,7 +71,8 @@ def infer(
             raise ModelError(f"output {info.name!r} is made by no node")
         outputs.append(state.tensors[info.name])
     live = _live(state.operators, outputs, state.made_together)
-    return Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes), modules)
+    graph = Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes), modules)
+    return Inferred(graph, state)
 
 
 def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:

@@ -254,18 +254,12 @@ def _may_be_left_out(schema: defs.OpSchema | None, index: int) -> bool:
 
 
 def _check_reshape(state: State, n: _Node, outputs: Sequence[Tensor]) -> None:
-    """Refuse a Reshape that changes the number of elements, or that moves a new batch into another axis."""
+    """Refuse a Reshape that changes the number of elements."""
     if n.type != "Reshape" or not n.inputs[0] or not outputs or n.inputs[0].dtype == "opaque":
         return
     data, out = n.inputs[0], outputs[0]
     if data.size != out.size:
         raise state.refusal(f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}")
-    target = state.values.get(n.inputs[1].name) if len(n.inputs) > 1 and n.inputs[1] else None
-    old, new = state.binding.old_batch, state.binding.batch
-    if old is None or target is None or target.size < 2 or not data.shape:
-        return
-    if data.shape[0] == new and target.flat[0] == old:
-        raise state.refusal(f"node {n.label!r} (Reshape) fixes the leading dimension at {old}")
 
 
 def _fits(tensor: Tensor, inferred: TypeProto | None) -> bool:

@@ -31,6 +31,9 @@ def prepare(job: Job) -> Plan:
     Raises UsageError, ModelError, EnvironmentFailure.
     """
     graph = load(job.model, shapes=job.shapes, dims=job.dims, batch=job.batch)
+    if held := next((n.nodes[0] for n in graph.notes if n.code == "rebatched"), None):
+        why = f"a file is measured as it is, and node {held!r} holds another batch in a constant"
+        raise UsageError(f"--batch {graph.batch} can't be used: {why}; export the model with an open batch")
     proto, _, folder = read(job.model)
     if job.precision in ("fp32", "tf32") and any(
         t.dtype in NOT_SINGLE for t in (*graph.inputs, *graph.stored()) if t.size > 1

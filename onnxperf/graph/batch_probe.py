@@ -1,0 +1,189 @@
+"""Infers a model at a batch by which no size of it is right by chance, and finds out which constants hold the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxperf.errors import UsageError
+from onnxperf.graph.batch_node import Edit, Guess, NodeAt
+from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
+from onnxperf.graph.batch_rules import Places, places_of
+from onnxperf.graph.core import CONTROL, Graph, fresh
+from onnxperf.graph.node import infer_node
+from onnxperf.graph.proto import Shape, attributes, domain_of, times
+from onnxperf.graph.state import State
+from onnxperf.graph.values import MAX_VALUE, Array
+
+
+class Refusal(UsageError):
+    """Why the batch can't be changed."""
+
+
+class Edits:
+    """Infers nodes with the constants that hold a batch in the place of their own."""
+
+    def __init__(self, edits: Mapping[str, list[Edit]], batch: Batch):
+        self.edits, self.batch = edits, batch
+        self._made: dict[tuple[str, Place], str] = {}
+
+    def infer_node(self, state: State, node: NodeProto, label: str) -> None:
+        """Infer a node, changed where it has to be."""
+        if label in self.edits:
+            changed = NodeProto()
+            changed.CopyFrom(node)
+            for edit in self.edits[label]:
+                changed.input[edit.index] = self._constant(state, node.input[edit.index], edit)
+            node = changed
+        infer_node(state, node, label)
+
+    def _constant(self, state: State, name: str, edit: Edit) -> str:
+        """The name of the constant that an edit asks for."""
+        if edit.of and (edit.of, edit.place) in self._made:
+            return self._made[edit.of, edit.place]
+        made = fresh(f"{edit.of or name} at batch {self.batch.new}", state.tensor_names)
+        scaled = edit.place.scaled(edit.base, self.batch)
+        if edit.of:
+            value: Array | None = state.values.get(edit.of) if prod(scaled) <= MAX_VALUE else None
+            value = None if value is None else repeated(value, edit.place, self.batch)
+            state.define(made, state.tensors[edit.of].dtype, scaled, "constant", value)
+            self._made[edit.of, edit.place] = made
+        else:
+            state.define(made, "int64", (len(scaled),), "constant", np.array(scaled, dtype=np.int64))
+        return made
+
+
+class Probe:
+    """Infers a model at the probing batch, and collects by node which constants hold the batch.
+
+    `own` is the model in its own batch. `across` are the nodes that may compute across samples: no harm where no
+    constant holds the batch, as the model is then the same at every batch.
+    """
+
+    def __init__(self, own: State, batch: Batch, before: Mapping[Guess, bool]):
+        self.own, self.batch, self.before = own, batch, before
+        self.edits: dict[str, list[Edit]] = {}
+        self.across: dict[str, str] = {}
+        self.guessed = False
+        self.guesses: dict[Guess, str] = {}  # the first node that each is made at
+        self.places: dict[str, Place | None] = {}
+        self.lost: set[str] = set()
+        self.alike: dict[str, frozenset[int]] = {}  # axes along which a tensor repeats itself
+        self._apply = Edits(self.edits, batch)
+
+    def infer_node(self, state: State, node: NodeProto, label: str) -> None:
+        """Infer a node, with other constants where its own hold the batch, and tell where its outputs hold it."""
+        where = f"node {label!r} ({node.op_type})"
+        held = [i for i in node.input if i in state.tensors and self._holds(state, i)]
+        try:
+            found = self._follow(state, node, label) if held else None
+        except Across as e:
+            found = None
+            self.across[label] = f"{where} can't be shown to compute each sample by itself: {e}"
+        except Unproved as e:
+            raise Refusal(f"{where}: {e}") from None
+        self._apply.infer_node(state, node, label)
+        if node.op_type == "Expand" and not held:
+            self.alike[node.output[0]] = self._repeats(node)
+        for k, out in enumerate(node.output):
+            place = found[k] if isinstance(found, tuple) and k < len(found) else found
+            if out not in state.tensors:
+                continue
+            if isinstance(place, SameMemory):
+                place = self._seen(state, out, place)
+            if isinstance(place, Place):
+                self._expect(state, out, place, where)
+
+    def _repeats(self, node: NodeProto) -> frozenset[int]:
+        """The axes that an Expand makes of axes of 1, or without any."""
+        before, after = (self.own.tensors.get(name) for name in (node.input[0], node.output[0]))
+        if before is None or after is None:
+            return frozenset()
+        padded = (1,) * (after.rank - before.rank) + before.shape
+        return frozenset(axis for axis, d in enumerate(padded) if d == 1)
+
+    def _seen(self, state: State, out: str, same: SameMemory) -> Place | None:
+        """The place in an output whose shape is computed in the graph; None where its shape has no such place."""
+        own, made = self.own.tensors.get(out), state.tensors[out]
+        if own is None:
+            return None
+        every = (same_memory(own.shape, axis, same.outer, self.batch.old) for axis in range(own.rank))
+        return next((p for p in every if p and p.scaled(own.shape, self.batch) == made.shape), None)
+
+    def _follow(self, state: State, node: NodeProto, label: str) -> Places:
+        """Where a node's outputs hold the batch, by the operator's rule; None where their own shapes tell."""
+        lost = [i for i in node.input if i in self.lost]
+        if lost:
+            if node.op_type == "Reshape" and not self._is_flat(state, node):
+                raise Unproved(f"where its input {lost[0]!r} holds the batch is not known")
+            raise Across(f"where its input {lost[0]!r} holds the batch is not known")
+        domain, own = domain_of(node), self.own
+        n = NodeAt(
+            f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), state.opsets.get(domain, 0),
+            [own.tensors.get(i) for i in node.input], [own.tensors.get(o) for o in node.output],
+            [self.places.get(i) for i in node.input],
+            [(own.values.get(i), state.values.get(i)) for i in node.input],
+            [self.alike.get(i, frozenset()) for i in node.input], self.batch, before=self.before,
+        )  # fmt: skip
+        found = places_of(n)
+        self.guessed = self.guessed or bool(n.guesses or n.twins)
+        self.guesses = {**dict.fromkeys(n.guesses, label), **self.guesses}
+        if n.edits:
+            self.edits[label] = n.edits
+        return found
+
+    def _is_flat(self, state: State, node: NodeProto) -> bool:
+        """Whether a Reshape's target is computed from the batch, or is one axis of all elements."""
+        own, probed = (s.values.get(node.input[1]) for s in (self.own, state))
+        same = own is not None and probed is not None and own.shape == probed.shape and (own == probed).all()
+        return not same or (own is not None and own.ravel().tolist() == [-1])
+
+    def _holds(self, state: State, name: str) -> bool:
+        """Whether a tensor's shape depends on the batch; then `places` or `lost` has it."""
+        if name in self.places:
+            return self.places[name] is not None
+        if name in self.lost:
+            return True
+        own, shape = self.own.tensors.get(name), state.tensors[name].shape
+        if own is None:
+            self.lost.add(name)
+            return True
+        place = None
+        if own.shape != shape:
+            place = next((p for p in map(Place, range(len(shape))) if self._is_alone(own.shape, shape, p)), None)
+            if place is None:
+                self.lost.add(name)
+                return True
+        self.places[name] = place
+        return place is not None
+
+    def _is_alone(self, own: Shape, shape: Shape, place: Place) -> bool:
+        """Whether the axis of a place holds the batch and nothing else."""
+        alone = place.axis < len(own) and own[place.axis] == self.batch.old
+        return alone and place.scaled(own, self.batch) == shape
+
+    def _expect(self, state: State, out: str, place: Place, where: str) -> None:
+        """Take down where an output holds the batch; Refusal where its shape is another."""
+        own, shape = self.own.tensors.get(out), state.tensors[out].shape
+        if own is None or not place.fits(own.shape, self.batch.old) or place.scaled(own.shape, self.batch) != shape:
+            made = times(own.shape) if own is not None else "nothing"
+            raise Refusal(f"{where} makes {made} of a batch of {self.batch.old}, and no such shape of a larger one")
+        self.places[out] = place
+
+    def conclude(self, graph: Graph) -> None:
+        """Raise Refusal where constants hold the batch, and not every sample is shown to be computed by itself."""
+        if not self.edits and not self.guessed:
+            return
+        live = {n for o in graph.operators for n in o.nodes}
+        flow = next((o for o in graph.operators if o.type in CONTROL), None)
+        if flow is not None:
+            raise Refusal(f"node {flow.name!r} ({flow.type}) holds graphs, which are not followed")
+        if across := [why for label, why in self.across.items() if label in live]:
+            raise Refusal(across[0])
+        for t in graph.outputs:
+            place = self.places.get(t.name)
+            if place is not None and self.own.tensors[t.name].shape[place.axis] != self.batch.old:
+                raise Refusal(f"output {t.name!r} has no axis of its own for the batch")
