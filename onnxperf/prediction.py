@@ -19,9 +19,9 @@ from onnxperf.latency.intervals import COVERAGE
 from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
 from onnxperf.notes import notes
-from onnxperf.passes import AMP
+from onnxperf.passes import AMP, PHASES, kept_by_training
 from onnxperf.run import Run
-from onnxperf.scenario import PLATFORMS, Scenario, usual_host
+from onnxperf.scenario import PLATFORMS, Scenario, training_of, usual_host
 from onnxperf.schedule import STALLS
 from onnxperf.tables import duration
 
@@ -104,6 +104,27 @@ class Prediction:
         """The same for each sample of the batch; None where that is empty."""
         return self.joules / self.scenario.batch if self.joules is not None and self.scenario.batch else None
 
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """Of a training step: its loss, optimiser and recomputing, seconds of its parts, which add to `seconds`, and
+        bytes of gradients and of what the optimiser keeps; None in inference.
+        """
+        step, run = training_of(self.scenario), self.run
+        if step is None:
+            return None
+        parts = dict.fromkeys(PHASES, 0.0)
+        end = self.seconds
+        for phase in reversed(PHASES[1:]):
+            start = min((k.start_seconds for k, row in zip(self.kernels, run.kernels.rows, strict=True)
+                         if row.phase == phase), default=end)  # fmt: skip
+            parts[phase], end = end - start, start
+        parts[PHASES[0]] = end
+        return {
+            "loss": step.loss or None, "optimizer": step.optimizer, "recompute": step.recompute,
+            **{f"{phase}_seconds": seconds for phase, seconds in parts.items()},
+            **kept_by_training(run.run_graph),
+        }  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
         s = self.scenario
@@ -124,6 +145,7 @@ class Prediction:
             **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
             "memory": _of(self.memory, *of_memory) | held,
             "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
+            **({} if self.training is None else {"training": self.training}),
             "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             "kernels": [k.to_dict() for k in self.kernels],
             "cpu_operators": [o.to_dict() for o in self.cpu_operators],
@@ -330,7 +352,8 @@ def _scope(run: Run, j: int) -> str:
         left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
         return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
-        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
+        what = "one run" if s.mode == "inference" else "one training step: forward, backward and update"
+        launch = "one replay of a CUDA graph" if s.cuda_graph else f"kernels, launch gaps and host dispatch of {what}"
         host = f"launched by {run.cpu.describe} ({'assumed' if run.cpu.source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
         if run.has_open_dims:

@@ -182,5 +182,6 @@ EAGER = Runtime(
     title="PyTorch eager",
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
+    trains=True,
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})
