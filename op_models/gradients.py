@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from op_models.core import Conv, Move, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.attention import attention
+from op_models.core import Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.normalize import grouped
 from op_models.pointwise import GELU, GELU_TANH, SIGMOID, SOFTPLUS, SPECIAL, costing
 from op_models.reduce import along, beyond
@@ -121,6 +122,21 @@ def embedding_gradient(op: Operator, grad: Tensor, ids: Tensor) -> Work:
 def slice_gradient(op: Operator, grad: Tensor) -> Work:
     """The gradient is copied to its place among zeros."""
     return work(op, Move(grad.size, grad.shape[-1] if grad.shape else 1), written={0: grad.size})
+
+
+@op("torch::attention_backward")
+def attention_gradient(
+    op: Operator, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, q_num_heads: int = 1,
+    kv_num_heads: int = 1, is_causal: int = 0,
+) -> Work:  # fmt: skip
+    """Five products where the forward kernel has two, as scores are computed again: 2.5 times its FLOPs, at 1 / 1.2 of
+    its rate (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4 and 6), as long as three such batches.
+    """
+    forward = replace(op, type="Attention", inputs=(q, k, v, mask), outputs=(grad,))
+    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads, "is_causal": is_causal}
+    own = attention(forward, q, k, v, mask, **heads)
+    size = own.size._replace(batch=3 * own.size.batch) if isinstance(own.size, Attention) else own.size
+    return work(op, size, matrix=5 * own.matrix_flops // 2, vector=3 * own.vector_flops)
 
 
 @op("torch::foreach")

@@ -72,8 +72,14 @@ def expand(t: Tape, o: Operator, g: Tensor) -> Found:
 def reduce(t: Tape, o: Operator, g: Tensor) -> Found:
     """A sum's gradient is spread by a view, a mean's divided as well."""
     x = o.present[0]
-    kept = tuple(1 if a != b else a for a, b in zip(x.shape, g.shape, strict=True)) if g.rank == x.rank else g.shape
-    wide = t.add(o, "Expand", (g,), x.shape, attrs={"from": kept})
+    axes = o.attrs.get("axes") or (o.inputs[1].value if len(o.inputs) > 1 and o.inputs[1] is not None else None)
+    if o.type == "GlobalAveragePool":
+        axes = range(2, x.rank)
+    gone = {int(axis) % max(x.rank, 1) for axis in (range(x.rank) if axes is None else axes)}
+    kept = tuple(1 if axis in gone else d for axis, d in enumerate(x.shape))
+    if g.shape != kept:
+        g = t.add(o, "Reshape", (g,), kept)
+    wide = t.add(o, "Expand", (g,), x.shape)
     yield 0, wide if o.type == "ReduceSum" else t.add(o, "Div", (wide, _number(o, wide)), x.shape)
 
 
@@ -197,11 +203,9 @@ def softmax(t: Tape, o: Operator, g: Tensor) -> Found:
 def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
     """A kernel for the input, one for scale and bias together."""
     x, groups = o.present[0], o.attrs.get("num_groups")
-    if o.type == "BatchNormalization":
-        yield 0, t.add(o, "torch::batch_norm_backward", (g, x), x.shape)
-        for i, p in t.wanted(o):
-            if i in (1, 2):  # its kernel sums them on the way
-                yield i, t.add(o, "Reshape", (g,), p.shape)
+    if o.type == "torch::batch_norm_training":
+        shapes = (p.shape for p in o.present)
+        yield from enumerate(t.several(o, "torch::batch_norm_backward", (g, x), shapes))
         return
     if t.wants(x):
         rows = x.shape[1] if o.type == "InstanceNormalization" and x.rank > 1 else groups
@@ -211,9 +215,8 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
             yield 0, t.add(o, "torch::layer_norm_backward", (g, x), x.shape, attrs={"axis": o.attrs.get("axis", -1)})
     own = [(i, p) for i, p in t.wanted(o) if i]
     if own:
-        both = t.add(o, "torch::layer_norm_weight_gradient", (g, x), own[0][1].shape)
-        for i, p in own:
-            yield i, both if i == own[0][0] else t.add(o, "Reshape", (both,), p.shape)
+        made = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p.shape for _, p in own))
+        yield from zip((i for i, _ in own), made, strict=True)
 
 
 def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -275,16 +278,24 @@ def resize(t: Tape, o: Operator, g: Tensor) -> Found:
     yield 0, t.add(o, "torch::upsample_backward", (g,), x.shape)
 
 
-#: Runs of the forward kernel that its backward kernel takes the time of: 2.5 times the FLOPs at 1/1.2 of the rate
-#: (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4 and 6). Recurrent layers: one for data, one for weights.
-AGAIN = {"Attention": 3, "GRU": 2, "LSTM": 2, "RNN": 2}
+def attention(t: Tape, o: Operator, g: Tensor) -> Found:
+    """One kernel for all gradients."""
+    wanted = t.wanted(o)
+    attrs = {k: v for k, v in o.attrs.items() if k in ("is_causal", "q_num_heads", "kv_num_heads")}
+    made = t.several(o, "torch::attention_backward", (g, *o.inputs), (x.shape for _, x in wanted), attrs=attrs)
+    yield from zip((i for i, _ in wanted), made, strict=True)
 
 
-def again(t: Tape, o: Operator, g: Tensor, *others: Tensor | None) -> Found:
-    """A kernel as long as some runs of the forward one; its gradients come with it."""
-    made = t.repeated(o, g, AGAIN[o.type])
-    for (i, _), gradient in zip(t.wanted(o), made, strict=True):
-        yield i, gradient
+RECURRENT_INPUTS = 8  # behind which an operator reads nothing
+
+
+def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
+    """As long as two runs of the layer: one for the gradients of its inputs, one for those of its weights."""
+    wanted = t.wanted(o)
+    read = (*o.inputs, *[None] * (RECURRENT_INPUTS - len(o.inputs)), g)
+    shapes = (*(x.shape for x in o.outputs), *(x.shape for _, x in wanted))
+    made = t.several(o, o.type, read, shapes, attrs=o.attrs, times=2)
+    yield from zip((i for i, _ in wanted), made[len(o.outputs) :], strict=True)
 
 
 def _number(o: Operator, like: Tensor) -> Tensor:
@@ -294,15 +305,15 @@ def _number(o: Operator, like: Tensor) -> Tensor:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(VIEWS, view), **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
-    **dict.fromkeys(AGAIN, again), **dict.fromkeys(("Add", "Sub", "Sum"), addition),
+    **dict.fromkeys(("Add", "Sub", "Sum"), addition), **dict.fromkeys(("Mul", "torch::addcmul"), multiplication),
     **dict.fromkeys(("Where", "Max", "Min"), selection), **dict.fromkeys(("MatMul", "Gemm"), product),
     **dict.fromkeys(("Conv", "ConvTranspose"), convolution), **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
-                     "BatchNormalization"), normalisation),
+    **dict.fromkeys((f"{norm}Normalization" for norm in ("Group", "Instance", "Layer", "RMS")), normalisation),
     **dict.fromkeys(("Dropout", "torch::dropout"), dropout), **dict.fromkeys(("Gather", "GatherElements"), lookup),
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool"), pooling),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
-    **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("Mul", "torch::addcmul"), multiplication),
-    "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum, "Exp": exponential, "Expand": expand,
-    "Pow": power, "Split": split, "Transpose": transpose,
+    **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
+    "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
+    "Exp": exponential, "Expand": expand, "Pow": power, "Split": split, "Transpose": transpose,
+    "torch::batch_norm_training": normalisation,
 }  # fmt: skip

@@ -38,29 +38,21 @@ class Tape:
         attrs: Mapping[str, Any] | None = None,
     ) -> Tensor:  # fmt: skip
         """Append a kernel that belongs to the gradient of `o`; what it makes, in the type of its first input."""
+        return self.several(o, type, inputs, (shape,), dtype=dtype, attrs=attrs)[0]
+
+    def several(
+        self, o: Operator, type: str, inputs: Iterable[Tensor | None], shapes: Iterable[tuple[int, ...]], *,
+        dtype: str = "", attrs: Mapping[str, Any] | None = None, times: int = 1,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The same of a kernel that makes several tensors, and that may run several times as often as `o`."""
         read = tuple(inputs)
         self.made += 1
         name = f"{o.name}#{BACKWARD}{self.made}"
         dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
-        out = Tensor(name, dtype, tuple(shape))
-        kept = {PHASE: BACKWARD, **(attrs or {})}
-        self.operators.append(Operator(name, type, read, (out,), kept, 0, o.nodes, "gpu", o.repeat))
-        return out
-
-    def repeated(self, o: Operator, gradient: Tensor, times: int) -> list[Tensor]:
-        """Append a kernel as long as some runs of `o`; the gradients that it makes, of the inputs that want one."""
-        self.made += 1
-        name = f"{o.name}#{BACKWARD}{self.made}"
-        found = [Tensor(f"{name}.{i}", x.dtype, x.shape) for i, x in self.wanted(o)]
-        outputs = tuple(replace(x, name=f"{name}#{k}") for k, x in enumerate(o.outputs))
-        attrs = {**o.attrs, PHASE: BACKWARD}
-        again = replace(
-            o, name=name, inputs=(*o.inputs, gradient), outputs=outputs, attrs=attrs, repeat=o.repeat * times
-        )
-        self.operators.append(again)
-        for t in found:
-            self.operators.append(Operator(t.name, "Identity", (outputs[0],), (t,), {PHASE: BACKWARD}, 0, o.nodes))
-        return found
+        outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, tuple(shape)) for k, shape in enumerate(shapes))
+        kept = {**(attrs or {}), PHASE: BACKWARD}
+        self.operators.append(Operator(name, type, read, outputs, kept, o.version, o.nodes, "gpu", o.repeat * times))
+        return outputs
 
     def accumulate(self, o: Operator, t: Tensor, gradient: Tensor) -> None:
         """Add to the gradient of a tensor: a kernel for every further use of it."""

@@ -76,6 +76,8 @@ def _in_training(o: Operator) -> Operator:
     if o.type == "Dropout" and len(o.inputs) > 2 and o.inputs[2] is not None and o.inputs[2].value == (1,):
         mask = replace(o.out, name=f"{o.out.name}#mask", dtype="bool")
         return replace(o, type="torch::dropout", inputs=o.inputs[:1], outputs=(o.out, mask), attrs={})
+    if o.type == "BatchNormalization":
+        return replace(o, type="torch::batch_norm_training", inputs=o.inputs[:3], outputs=o.outputs[:1], attrs={})
     if o.type == "MaxPool" and len(o.outputs) == 1:
         return replace(o, outputs=(o.out, replace(o.out, name=f"{o.out.name}#indices", dtype="int64")))
     return o
