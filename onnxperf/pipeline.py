@@ -181,7 +181,8 @@ def request_for(
     trip_counts: Mapping[str, int] | None = None, **terms: Any,
 ) -> Request:  # fmt: skip
     """The request for a model with these bindings and terms; a framework's model is exported for it."""
-    read, examples = source(model, example_inputs, batch, open_batch, shapes if isinstance(shapes, Mapping) else None)
+    sizes, train = shapes if isinstance(shapes, Mapping) else None, terms.get("mode") == "training"
+    read, examples = source(model, example_inputs, batch, open_batch, sizes, train=train)
     host = terms.get("host")
     terms |= {"host": os.fspath(host)} if isinstance(host, os.PathLike) else {}
     return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=terms)

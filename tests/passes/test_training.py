@@ -97,6 +97,21 @@ def test_as_many_flops_as_pytorch_counts(name: str) -> None:
     assert matrix_flops(p) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
+@pytest.mark.slow
+def test_dropout_is_that_of_train_mode() -> None:
+    import torch
+
+    x = torch.zeros(4, 64)
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 8)).eval()
+    p = step(module, example_inputs=x)
+    masked = [k for k in p.kernels if k.op == "torch::dropout"]
+    assert [(k.bytes_read, k.bytes_written) for k in masked] == [(4 * 4 * 64, 5 * 4 * 64)]  # a mask of one byte each
+    assert not [n for n in p.warnings if n.code == "no-dropout"]
+    assert [n.code for n in step().warnings].count("no-dropout") == 1
+    assert not module.training and not module[1].training
+    assert "torch::dropout" not in {k.op for k in predict(module, x, gpu="a100", runtime="torch-eager").kernels}
+
+
 @pytest.mark.parametrize(("terms", "why"), [
     ({"runtime": "tensorrt"}, "tensorrt does not train: give"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
