@@ -10,6 +10,7 @@ from gpu_specs import Host
 from onnxperf.fusions.placement import fed_on_host
 from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
+from onnxperf.passes import FORWARD, phase_of
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WAITED_FOR, WITHIN, HostCosts, Runtime
 from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
@@ -54,7 +55,7 @@ class Kernel:
     process, with a host thread and a card of its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node); at_most: the data decide its sizes, which are
-    upper bounds.
+    upper bounds; phase: the part of a training step that it belongs to.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Kernel:
     skipped: tuple[HostNode, ...] = ()
     visited: bool = True
     at_most: bool = False
+    phase: str = FORWARD
 
     @property
     def way(self) -> str:
@@ -136,7 +138,7 @@ def lower(
             row = Kernel(
                 o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat,
                 blocks=runtime.synchronous or WAITED_FOR in o.attrs, visited=WITHIN not in o.attrs,
-                at_most=any(map(depends_on_data, (*o.present, *o.outputs))),
+                at_most=any(map(depends_on_data, (*o.present, *o.outputs))), phase=phase_of(o),
             )  # fmt: skip
             rows.add(row, o.present, o.outputs)
     if include_transfers:

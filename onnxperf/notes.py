@@ -185,7 +185,8 @@ def scope(run: Run, j: int) -> str:
         left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
         return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
-        launch = "one replay of a CUDA graph" if s.cuda_graph else "kernels, launch gaps and host dispatch of one run"
+        what = "one run" if s.mode == "inference" else "one training step: forward, backward and update"
+        launch = "one replay of a CUDA graph" if s.cuda_graph else f"kernels, launch gaps and host dispatch of {what}"
         host = f"launched by {run.cpus[j].describe} ({'assumed' if run.cpus[j].source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
         if run.has_open_dims:

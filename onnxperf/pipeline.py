@@ -60,6 +60,10 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     ort_version: str | None = None,
     ort_transformers: bool = False,
     fix_dims: bool = False,
+    mode: str = "inference",
+    loss: str | None = None,
+    optimizer: str | None = None,
+    recompute: bool = False,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
@@ -87,6 +91,9 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     does. fix_dims: the session is given the sizes of open dimensions when it starts, as ONNX Runtime's
     `add_free_dimension_override_by_name` does; else it is open as the model is exported. host: the processor that
     launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate --host-only` writes it.
+    mode: inference, or training, a step of it: forward, backward and update of the parameters, under torch-eager.
+    loss: cross-entropy or mse, of the first output; None for what the model ends with. optimizer: adam (None means
+    that), sgd or none. recompute: compute activations again in the backward pass instead of keeping them.
     power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the card's memory holds and that
     keeps to max_ms milliseconds and max_gb GB (10^9), which are for fit alone (`check` raises where they are not kept);
     batch 1 where there is none.
@@ -100,21 +107,26 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             raise UsageError(f"fit must be True or False, not {fit!r}")
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
-        limits = limits_of(max_ms, max_gb)
         request = request_for(
             model, example_inputs, open_batch=fit, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts,
             precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
             include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
-            ort_transformers=ort_transformers, fix_dims=fix_dims, host=host, power_limit_W=power_limit_W,
+            ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
+            recompute=recompute, host=host, power_limit_W=power_limit_W,
             clock_Hz=clock_Hz,
         )  # fmt: skip
-        several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
-        gpus: list[Gpu] = list(gpu) if several else [gpu]
-        if fit:
-            found = [summarise(largest(request, g, limits)) for g in gpus]
-        else:
-            found = [summarise(run, j) for run, j in runs(request, gpus)]
-        return found if several else found[0]
+        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None)
+
+
+def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[Prediction]:
+    """The prediction for a card, or those for a list of them; at the largest batch that keeps the limits, if given."""
+    several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
+    gpus: list[Gpu] = list(gpu) if several else [gpu]
+    if limits is not None:
+        found = [summarise(largest(request, g, limits)) for g in gpus]
+    else:
+        found = [summarise(run, j) for run, j in runs(request, gpus)]
+    return found if several else found[0]
 
 
 def load(
@@ -174,7 +186,8 @@ def request_for(
     trip_counts: Mapping[str, int] | None = None, **terms: Any,
 ) -> Request:  # fmt: skip
     """The request for a model with these bindings and terms; a framework's model is exported for it."""
-    read, examples = source(model, example_inputs, batch, open_batch, shapes if isinstance(shapes, Mapping) else None)
+    sizes, train = shapes if isinstance(shapes, Mapping) else None, terms.get("mode") == "training"
+    read, examples = source(model, example_inputs, batch, open_batch, sizes, train=train)
     host = terms.get("host")
     terms |= {"host": os.fspath(host)} if isinstance(host, os.PathLike) else {}
     return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=terms)

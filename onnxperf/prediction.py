@@ -27,8 +27,9 @@ from onnxperf.latency.intervals import COVERAGE
 from onnxperf.memory import Memory
 from onnxperf.notes import notes, scope
 from onnxperf.outline import outline
+from onnxperf.passes import PHASES, kept_by_training
 from onnxperf.run import Run
-from onnxperf.scenario import Scenario, usual_host
+from onnxperf.scenario import Scenario, training_of, usual_host
 from onnxperf.tables import duration
 
 if TYPE_CHECKING:
@@ -111,6 +112,27 @@ class Prediction:
         """The same for each sample of the batch; None where that is empty."""
         return self.joules / self.scenario.batch if self.joules is not None and self.scenario.batch else None
 
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """Of a training step: its loss, optimiser and recomputing, seconds of its parts, which add to `seconds`, and
+        bytes of gradients and of what the optimiser keeps; None in inference.
+        """
+        step, run = training_of(self.scenario), self.run
+        if step is None:
+            return None
+        parts = dict.fromkeys(PHASES, 0.0)
+        end = self.seconds
+        for phase in reversed(PHASES[1:]):
+            start = min((k.start_seconds for k, row in zip(self.kernels, run.kernels.rows, strict=True)
+                         if row.phase == phase), default=end)  # fmt: skip
+            parts[phase], end = end - start, start
+        parts[PHASES[0]] = end
+        return {
+            "loss": step.loss or None, "optimizer": step.optimizer, "recompute": step.recompute,
+            **{f"{phase}_seconds": seconds for phase, seconds in parts.items()},
+            **kept_by_training(run.run_graph),
+        }  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
         s = self.scenario
@@ -131,6 +153,7 @@ class Prediction:
             **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
             "memory": _of(self.memory, *of_memory) | held,
             "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
+            **({} if self.training is None else {"training": self.training}),
             "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             "kernels": [k.to_dict() for k in self.kernels],
             "cpu_operators": [o.to_dict() for o in self.cpu_operators],

@@ -23,9 +23,9 @@ from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, sh
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
-from onnxperf.passes import AMP, lacks_unit, precision
+from onnxperf.passes import AMP, Training, lacks_unit, precision
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, usual_host
+from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, training_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: Terms of a scenario that leave the graph and the devices as they are.
 TERMS = (
     "runtime", "ort_version", "opt_level", "ort_transformers", "fix_dims", "precision", "layout", "method", "streams",
-    "cuda_graph", "include_transfers", "pageable", "host",
+    "cuda_graph", "include_transfers", "pageable", "host", "mode", "loss", "optimizer", "recompute",
 )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ class Kept:
 
 
 def _identity(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, type(None))) else id(value)
+    return value if isinstance(value, (str, int, float, type(None), Training)) else id(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,8 @@ class Run:
         if self.given is not None:
             return self.given
         level, amp = LEVELS[s.opt_level], s.precision == AMP
-        run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp)
+        step = training_of(s)
+        run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp, step)
         if s.cuda_graph:
             _require_capturable(run)
         return run

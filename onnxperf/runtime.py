@@ -11,6 +11,7 @@ from typing import Any, get_args
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
 from onnxperf.graph import Graph, Note
+from onnxperf.passes import Training, training_step
 from op_models import Operator, Size
 
 #: How an allocator takes memory from the driver: see onnxperf.memory, which has what each of them takes.
@@ -107,6 +108,7 @@ class Runtime:
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
     `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
     what of a run no measurement confirms, "" where all of it was measured.
+    `trains` says whether training steps are predicted under it.
     `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
     `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
     """
@@ -126,6 +128,7 @@ class Runtime:
     refused: Callable[[Operator], str] = _nothing
     unmeasured: Callable[[Graph], str] = _nothing
     title: str = ""
+    trains: bool = False
 
     def __post_init__(self) -> None:
         for name in ("name", "describe", "host_constants", "title"):
@@ -141,6 +144,7 @@ class Runtime:
             _need(known, name, f"Runtimes by their {by}", others)
         for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
             _need(callable(function), name, "a function", function)
+        _need(isinstance(self.trains, bool), "trains", "True or False", self.trains)
         _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
 
     @property
@@ -175,11 +179,15 @@ def of_layout(runtime: Runtime, layout: str) -> Runtime:
     return runtime.layouts[layout]
 
 
-def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False, amp: bool = False) -> Graph:
+def run_graph(
+    graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False, amp: bool = False,
+    step: Training | None = None,
+) -> Graph:  # fmt: skip
     """What `runtime` makes of `graph` at an optimisation level of LEVELS.
 
     `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before, `amp`
-    whether it runs under autocast, which the runtime must have. Raises UsageError where the runtime refuses operators.
+    whether it runs under autocast, which the runtime must have, `step` what a training step has beside the graph.
+    Raises UsageError where the runtime refuses operators, or one of them can't be trained.
     """
     _check_operators(graph, runtime)
     if transformers:
@@ -189,7 +197,8 @@ def run_graph(graph: Graph, runtime: Runtime, level: int = ALL, transformers: bo
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
     fused = optimise(graph, runtime.rules, level)
-    placed = runtime.place(runtime.autocast(fused) if amp and runtime.autocast is not None else fused)
+    typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
+    placed = runtime.place(typed if step is None else training_step(typed, step))
     if not isinstance(placed, Graph):
         raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
     return placed

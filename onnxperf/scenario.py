@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from gpu_specs import Device, Host, SpecError, load_host
 from onnxperf.errors import UsageError
 from onnxperf.methods import METHODS
-from onnxperf.passes import AMP, PRECISIONS
+from onnxperf.passes import AMP, LOSSES, OPTIMIZERS, PRECISIONS, QUANTISED, Training
 from onnxperf.runtimes import LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
 
 MAX_STREAMS = 64
+MODES = ("inference", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Scenario:
     that is usual for the device; power_limit_W, clock_Hz: None leaves the card's own; pageable: inputs and outputs lie
     in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
     of the runtime, None for today's; fix_dims: the session is given the sizes of open dimensions before it runs;
-    layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime.
+    layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime; mode: of MODES; loss,
+    optimizer, recompute: those of a training step, see `onnxperf.passes.training`; None and False in inference.
     """
 
     model: str
@@ -39,6 +41,10 @@ class Scenario:
     pageable: bool = False
     ort_transformers: bool = False
     fix_dims: bool = False
+    mode: str = "inference"
+    loss: str | None = None
+    optimizer: str | None = None
+    recompute: bool = False
     host: str = ""
     power_limit_W: float | None = None
     clock_Hz: float | None = None
@@ -95,6 +101,32 @@ def runtime_of(s: Scenario) -> Runtime:
     return runtime if s.layout is None else of_layout(runtime, s.layout)
 
 
+def training_of(s: Scenario) -> Training | None:
+    """The training step that a scenario asks for; None in inference."""
+    if s.mode == "inference":
+        return None
+    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute)
+
+
+def _check_training(s: Scenario, runtime: Runtime) -> None:
+    """Raise UsageError where terms of a training step don't go together."""
+    for what, value, allowed in (
+        ("mode", s.mode, MODES), ("loss", s.loss, LOSSES), ("optimizer", s.optimizer, OPTIMIZERS)
+    ):  # fmt: skip
+        if value is not None and value not in allowed:
+            raise UsageError(f"unknown {what} {value!r:.60}: it is one of {', '.join(allowed)}")
+    if s.mode == "inference":
+        if s.loss is not None or s.optimizer is not None or s.recompute:
+            raise UsageError("a loss, an optimizer and recomputing belong to a training step: give --mode training")
+        return
+    if not runtime.trains:
+        raise UsageError(f"{s.runtime} does not train: give --runtime torch-eager")
+    if s.precision in QUANTISED:
+        raise UsageError(f"a training step in {s.precision} is not predicted: take fp32, tf32, fp16, bf16 or amp")
+    if s.include_transfers:
+        raise UsageError("copies are not counted in a training step: leave --include-transfers out")
+
+
 def check(s: Scenario, device: Device) -> None:
     """Raise UsageError where a term is unknown, or does not go with another one or with the device."""
     for what, value, allowed in (
@@ -109,10 +141,11 @@ def check(s: Scenario, device: Device) -> None:
         if value not in allowed:
             raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
     host_of(s, device)
-    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers", "fix_dims"):
+    for flag in ("cuda_graph", "include_transfers", "pageable", "ort_transformers", "fix_dims", "recompute"):
         if not isinstance(given := getattr(s, flag), bool):
             raise UsageError(f"{flag} must be True or False, not {given!r}")
     runtime = runtime_of(s)
+    _check_training(s, runtime)
     if s.precision == AMP and runtime.autocast is None:
         instead = "amp is PyTorch's; give --runtime torch-eager, or another precision"
         raise UsageError(f"{s.runtime} has no autocast: {instead}")

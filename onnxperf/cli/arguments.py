@@ -26,6 +26,9 @@ METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 # Written out here so that --help imports nothing; a test holds them equal to the packages' own.
 PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
 LAYOUTS = ("nchw", "nhwc")
+MODES = ("inference", "training")
+LOSSES = ("cross-entropy", "mse")
+OPTIMIZERS = ("adam", "sgd", "none")
 PROVIDERS = ("cuda", "cpu")
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
 LEVELS = ("disabled", "basic", "extended", "all")
@@ -187,6 +190,10 @@ SCENARIO = (
     PRECISION,
     _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]"),
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
+    _chosen("--mode", MODES, "training: forward, backward and update.", default="inference", show_default=True),
+    _chosen("--loss", LOSSES, "Of a training step.  [default: what MODEL ends with]"),
+    _chosen("--optimizer", OPTIMIZERS, "Of a training step.  [default: adam]"),
+    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
     SHAPES, DIM, BATCH,
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="Iterations of a Loop; repeatable."),

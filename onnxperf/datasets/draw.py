@@ -31,9 +31,12 @@ def draw(source: Path, to: Path) -> None:
             (sample / name).write_bytes((full / name).read_bytes())
         for file in d.files:
             _write(sample / file.name, d.drawn(file, list(read(located(full / file.name), file.columns)), SEED))
-        for m in d.models:
-            records = [r for r in read(full / m.file, m.columns) if m.drawn(r)]
-            _write(sample / m.file, records)
+        for name in dict.fromkeys(m.file for m in d.models):
+            of_file = [m for m in d.models if m.file == name]
+            columns = tuple(dict.fromkeys(c for m in of_file for c in m.columns))
+            records = [r for r in read(full / name, columns) if any(m.drawn(r) for m in of_file)]
+            _write(sample / name, records)
+            m = of_file[0]
             for graph in {r[m.graph] for r in records} if m.graph else ():
                 (sample / graph).parent.mkdir(exist_ok=True)
                 (sample / graph).write_bytes((full / graph).read_bytes())

@@ -1,4 +1,4 @@
-"""A measured inference of a whole model, and the file that has the model's graph."""
+"""A measured inference or training step of a whole model, and the file that has the model's graph."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from onnxperf.graph import Graph, load
 from onnxperf.passes import with_fast_norms
 from onnxperf.scenario import Scenario
 
+STEP = "forward and backward"
 MAX_BYTES = 1 << 28  # of a graph without its weights: a stranger's file may not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One inference of a whole model: seconds measured, and as other methods published their predictions of it.
+    """One run of a whole model: seconds measured, and as other methods published their predictions of it.
 
     model: what its scores stand under; dims: what the graph's open dimensions stand for; file: the graph, a weightless
     ONNX file, plain or gzipped, None for the sample of the model's name; kernels_s: the sum of its operators, each
@@ -33,7 +34,8 @@ class MeasuredRun:
     "pinned" or "pageable" for the memory that they are copied from and to; source, version: who measured, and which
     release of the runtime, in the source's words; ort_version: the release to predict for, None for today's; family:
     of models, left out together where runs are fitted, "" where each model is left out by itself; layout: how images
-    lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`).
+    lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`); part: "" for an
+    inference, else a training step without an optimiser, or which part of it the seconds are of (`STEP`, or a phase).
     """
 
     gpu: str
@@ -53,6 +55,7 @@ class MeasuredRun:
     family: str = ""
     layout: str | None = None
     fast_norms: bool = False
+    part: str = ""
 
     @property
     def die(self) -> str:
@@ -72,6 +75,7 @@ class MeasuredRun:
             self.model, self.gpu, self.runtime, precision=self.precision, layout=self.layout, batch=batch,
             ort_version=self.ort_version, ort_transformers=self.transformers,
             include_transfers=bool(self.copies), pageable=self.copies == "pageable",
+            mode="training" if self.part else "inference", optimizer="none" if self.part else None,
         )  # fmt: skip
 
     @property

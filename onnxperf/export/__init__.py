@@ -42,15 +42,16 @@ def framework(model: object) -> str | None:
 def source(
     model: object, example_inputs: Examples = None, batch: int | None = None, open_batch: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None, dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    train: bool = False,
 ) -> tuple[Any, Examples]:  # fmt: skip
     """The model to read a graph from, and the example inputs whose shapes that graph is still to be given.
 
     A framework's model becomes an onnx.ModelProto without weights, exported at the shapes of the examples, of which
     none are left; its leading dimension is `batch` where that is given, and stays open with `open_batch`; `shapes`, by
     input name, close what a model of Keras or TensorFlow leaves open; `dynamic` names the axes that one of PyTorch
-    leaves open, by input name. Anything else is returned as it is, with its examples. Raises EnvironmentFailure where
-    the framework or its exporter is missing, UsageError where the inputs do not fit, ModelError where the model can't
-    be exported.
+    leaves open, by input name; with `train` its dropout is that of train mode. Anything else is returned as it is, with
+    its examples. Raises EnvironmentFailure where the framework or its exporter is missing, UsageError where the inputs
+    do not fit, ModelError where the model can't be exported.
     """
     extra = framework(model)
     if extra is None:
@@ -65,7 +66,7 @@ def source(
             proto = import_module(f"onnxperf.export.from_{extra}").proto
             # a batch that is no size is refused later, where it is bound to the graph
             given = (model, example_inputs, batch if is_size else None, open_batch)
-            return proto(*given, shapes if extra == "tf" else dynamic or {}), None
+            return proto(*given, shapes) if extra == "tf" else proto(*given, dynamic or {}, train), None
     except SystemExit:
         raise ModelError("the model's own code asked to exit while it was exported") from None
 

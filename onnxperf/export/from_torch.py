@@ -44,15 +44,17 @@ TRY = "change that, or predict the model without it"
 
 
 def proto(
-    model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False, dynamic: Axes = NO_AXES
-) -> ModelProto:
+    model: Any, example_inputs: Any = None, batch: int | None = None, open_batch: bool = False,
+    dynamic: Axes = NO_AXES, train: bool = False,
+) -> ModelProto:  # fmt: skip
     """The ONNX model of a torch.nn.Module, an ExportedProgram or an ONNXProgram, without weights.
 
     example_inputs, which a module needs: a mapping of keyword arguments, a tuple or list of positional ones, or the
     only one; nested as forward takes them. Of tensors and arrays only shapes and types are read. A module is exported
-    as it runs in eval mode. batch: replaces the leading dimension of the first input, and of every input that has the
-    same one; open_batch: makes that the open dimension "batch". dynamic: names of open dimensions by axis, of inputs by
-    name, for a module whose examples have names. Programs keep the shapes they were exported with.
+    as it runs in eval mode, with `train` its modules for dropout as in train mode. batch: replaces the leading
+    dimension of the first input, and of every input that has the same one; open_batch: makes that the open dimension
+    "batch". dynamic: names of open dimensions by axis, of inputs by name, for a module whose examples have names.
+    Programs keep the shapes they were exported with.
 
     Raises UsageError where the inputs do not fit, ModelError where PyTorch can't export the model.
     """
@@ -61,7 +63,7 @@ def proto(
             module = getattr(model, "_orig_mod", model)  # the module inside, after torch.compile
             name = type(module).__name__
             arguments = arguments_of(example_inputs, name)
-            return _stripped(_exported(module, name, arguments, batch, open_batch, dynamic), name)
+            return _stripped(_exported(module, name, arguments, batch, open_batch, dynamic, train), name)
         name = type(model).__name__
         if dynamic:
             raise UsageError(f"a {name} keeps the dimensions that it was exported with: leave --dynamic out")
@@ -102,12 +104,13 @@ def _isolated() -> Iterator[None]:
 
 
 def _exported(
-    module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool, axes: Axes
-) -> ir.Model:
+    module: torch.nn.Module, name: str, arguments: Args, batch: int | None, open_batch: bool, axes: Axes,
+    train: bool = False,
+) -> ir.Model:  # fmt: skip
     """The module as an ONNX model, exported with stand-ins for its weights (see `_stand_in`)."""
     if batch is not None:
         arguments = with_leading(arguments, lambda x: empty((batch, *x.shape[1:]), x.dtype))
-    light = _copied(module, name)
+    light = _copied(module, name, train)
     try:
         (args, kwargs), dynamic = (
             with_open_batch(light, arguments) if open_batch else with_open_axes(light, arguments, axes)
@@ -120,9 +123,8 @@ def _exported(
             raise UsageError(f"{name} does not run on these example inputs{at}: {why}") from None
         if not open_batch:
             raise ModelError(f"PyTorch can't export {name} to ONNX: {_reason(error)}; {TRY}") from None
-        _exported(
-            module, name, arguments, None, False, axes
-        )  # raises the ModelError if the open batch is not the reason
+        # raises the ModelError if the open batch is not the reason
+        _exported(module, name, arguments, None, False, axes, train)
         raise _fixed_batch(name, _reason(error)) from None
     _check_open(found, axes)
     leading = [value.shape[0] for value in found.graph.inputs if value.shape]
@@ -167,8 +169,8 @@ def _converted(program: torch.export.ExportedProgram, name: str) -> ir.Model:
     return model
 
 
-def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
-    """A copy of the module in eval mode, with stand-ins for its tensors."""
+def _copied(module: torch.nn.Module, name: str, train: bool) -> torch.nn.Module:
+    """A copy of the module in eval mode, or with its dropout in train mode, with stand-ins for its tensors."""
     numbers, memo = count(), {}
     try:
         for part in module.modules():
@@ -177,6 +179,9 @@ def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
                     if isinstance(tensor, torch.Tensor) and id(tensor) not in memo and _plain(tensor):
                         memo[id(tensor)] = _stand_in(tensor, numbers)
         light = copy.deepcopy(module, memo).eval()
+        for part in light.modules():
+            if train and isinstance(part, torch.nn.modules.dropout._DropoutNd):
+                part.train()
         light.register_forward_hook(_as_tensors)
     except Exception as e:  # the module's own code raises anything
         says = f"{name} can't be copied, which is done to leave it as it is: {_reason(e)}"

@@ -184,5 +184,6 @@ EAGER = Runtime(
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
+    trains=True,
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})

@@ -10,19 +10,24 @@ import numpy as np
 
 import gpu_specs
 from onnxperf.datasets import Models
-from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.runs import STEP, MeasuredRun
 from onnxperf.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.errors import UsageError
 from onnxperf.latency import shipped
-from onnxperf.prediction import summarise
+from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
 from onnxperf.scoring.score import SCORED, Pairs
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
 
 
+def _part(p: Prediction, part: str) -> float:
+    """The share of a run's time that a part of a training step has; 1 for the whole run."""
+    return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
+
+
 def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
-    """One measured inference beside each method's answer. Raises Error where it can't be one of this model."""
+    """One measured run beside each method's answer. Raises Error where it can't be one of this model."""
     own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
     key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
 
@@ -33,11 +38,11 @@ def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
     for name, scored in SCORED.items():
         constants = shipped(of.left_out(run) if scored.left_out else "")
         p = summarise(replace(own.under(method=scored.method.name), constants=constants))
-        if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds:
+        if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):
             raise UsageError(FASTER)
         if run.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):
             raise UsageError(SLOWER)
-        yield pair(name, p.seconds, p.low_seconds, p.high_seconds)
+        yield pair(name, *(_part(p, run.part) * seconds for seconds in (p.seconds, p.low_seconds, p.high_seconds)))
     for method, seconds in run.published.items():
         if seconds == seconds:
             yield pair(PUBLISHED + method, seconds, np.nan, np.nan)

@@ -87,7 +87,8 @@ def _of_file(report: Report, of: Models) -> Sheet:
     by = _index(s for s in report.scores if s.kind == "models" and of.heads(s.name))
     if of.apart:
         keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
-        return _sheet(of.title, ("!which",), by, tuple(SCORED), keys, ("range",))
+        methods = (*SCORED, *(models.PUBLISHED + m for m in of.published))
+        return _sheet(of.title, ("!which",), by, methods, keys, ("range",))
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
     keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
     return _sheet(of.title, ("!card",), by, _scored(report), keys, _spare())

@@ -23,7 +23,7 @@ def gpt2_attention(
     scores = torch.matmul(q, k.transpose(-1, -2)) / q.shape[-1] ** 0.5
     if mask is not None:  # a single query sees all
         scores = torch.where(mask, scores, torch.tensor(torch.finfo(scores.dtype).min))
-    return torch.matmul(nn.functional.softmax(scores, dim=-1), v).transpose(1, 2).contiguous(), None
+    return torch.matmul(_dropped(module, nn.functional.softmax(scores, dim=-1)), v).transpose(1, 2).contiguous(), None
 
 
 def opt() -> hf.PreTrainedModel:
@@ -60,7 +60,11 @@ def bert_attention(
     """Eager attention as BERT had it until transformers 4.4x: quotient, mask added, softmax."""
     scores = torch.matmul(q, k.transpose(-1, -2)) / int(q.shape[-1]) ** 0.5
     scores = scores if mask is None else scores + mask
-    return torch.matmul(nn.functional.softmax(scores, dim=-1), v).transpose(1, 2).contiguous(), None
+    return torch.matmul(_dropped(module, nn.functional.softmax(scores, dim=-1)), v).transpose(1, 2).contiguous(), None
+
+
+def _dropped(module: nn.Module, shares: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(shares, 0.1) if module.training else shares
 
 
 def bert_mask(

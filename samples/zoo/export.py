@@ -36,10 +36,10 @@ def parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def weightless(build: Callable[[], nn.Module]) -> nn.Module:
+def weightless(build: Callable[[], nn.Module], train: bool = False) -> nn.Module:
     """The model with every parameter one number repeated; another number each, or equal ones would be merged."""
     with parameters_on_meta():
-        model = build().eval()
+        model = build().train(train)
     made: dict[int, nn.Parameter] = {}  # tied parameters stay tied
     for module in model.modules():
         for name, meta in [(n, p) for n, p in module._parameters.items() if p is not None]:
@@ -66,7 +66,7 @@ def lstm_flops(x: torch.Size, of_input: torch.Size, of_hidden: torch.Size, *_: A
 
 def export(sample: Sample) -> tuple[onnx.ModelProto, int]:
     """The ONNX model without weights, and its number of parameters."""
-    model = weightless(sample.build)
+    model = weightless(sample.build, train=sample.form == "training")
     inputs = sample.tensors()
     if sample.form == "script":
         return strip(traced(model.to(torch.float16), sample)), sum(p.numel() for p in model.parameters())

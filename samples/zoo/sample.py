@@ -15,7 +15,8 @@ class Sample:
     """One architecture, its inputs and outputs, and where its code is from.
 
     code: the class that was exported and whose it is, in Markdown; all of it is under `licence`, by SPDX's name; form:
-    "old" writes the mask as older exporters did, "script" is TorchScript's exporter, in half precision.
+    "old" writes the mask as older exporters did, "script" is TorchScript's exporter, in half precision, "training" has
+    the dropout of train mode.
     """
 
     what: str

@@ -16,7 +16,7 @@ import numpy as np
 from onnxperf.datasets.dataset import Dataset, File, Kernels, Models, long_enough, with_watts_to_spare
 from onnxperf.datasets.reading import Record, card, number, read, refusal, sizes, work_of
 from onnxperf.datasets.rigs import for_milliseconds
-from onnxperf.datasets.runs import MeasuredRun
+from onnxperf.datasets.runs import STEP, MeasuredRun, graph_file
 from onnxperf.datasets.table import OTHER_LIBRARY, Row, Table
 from op_models import Tensor, Work
 
@@ -38,6 +38,11 @@ SAMPLES = {
 #: Methods whose predictions were published beside the measurements, with the headings of their columns.
 PUBLISHED = {"neusight": "NeuSight", "roofline": "its roofline", "habitat": "Habitat", "micro": "micro"}
 MODELS = "e2e.csv"
+PARTS = {STEP: "", "forward": "_fw", "backward": "_bw"}  # with what their columns end in
+OF_STEPS = (
+    "device", "model", "seqlen", "batch", "mode", "option",
+    *(f"{of}{end}_ms" for of in ("measured", "neusight") for end in PARTS.values()),
+)  # fmt: skip
 COLUMNS = ("device", "model", "seqlen", "batch", "mode", "option", "measured_ms", "sum_gpu_ops_ms")
 
 
@@ -118,6 +123,32 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     return list(found.values()), dict(why)
 
 
+def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Training steps on one card in the table of `folder`: forward and backward, together and apart, without an
+    optimiser; and how many of such rows are not taken, by reason.
+    """
+    found: list[MeasuredRun] = []
+    why = Counter[str]()
+    for r in read(folder / MODELS, OF_STEPS):
+        if r["mode"] != "training" or r["option"]:
+            continue
+        gpu, size = card(r["device"]), sizes(r, "batch", "seqlen")
+        times = {part: number(r, f"measured{end}_ms") / 1e3 for part, end in PARTS.items()}
+        name = SAMPLES.get(r["model"], "")
+        graph = graph_file(folder, f"{name}.training.onnx.gz")
+        if graph is None:
+            why["no graph of this model in training"] += 1
+        elif reason := next((w for seconds in times.values() if (w := refusal(gpu, size, seconds))), ""):
+            why[reason] += 1
+        elif gpu and size:
+            dims = {"batch": size[0], "sequence": size[1]}
+            for part, end in PARTS.items():
+                published = {"neusight": number(r, f"neusight{end}_ms") / 1e3}
+                run = MeasuredRun(gpu, f"{name}, training", dims, times[part], published=published, file=graph)
+                found.append(replace(run, part=part))
+    return found, dict(why)
+
+
 def _products(name: str, reported: str, tiles: str) -> tuple[Kernels, Kernels]:
     """Products, and those that another library ran, to which nothing is fitted."""
     usual = Kernels(
@@ -147,6 +178,11 @@ DATASET = Dataset(
             MODELS, COLUMNS, "eager PyTorch, FP32", "Models of eager PyTorch, FP32, by card", models,
             drawn=lambda r: r["mode"] == "inference" and not r["option"] and "switch" not in r["model"],
             published=PUBLISHED, spare=("its roofline", "micro"),
+        ),
+        Models(
+            MODELS, OF_STEPS, "training, eager PyTorch, FP32", "Training of eager PyTorch, FP32, without an optimiser",
+            steps, drawn=lambda r: r["mode"] == "training" and not r["option"], apart=lambda run: run.part,
+            published={"neusight": "NeuSight"},
         ),
     ),
     copied=("LICENSE.NeuSight", "kernel_names.csv.gz"),

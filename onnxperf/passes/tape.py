@@ -1,0 +1,88 @@
+"""What gradient rules write to: operators of a backward pass, and the gradients found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from op_models import FLOATS, Operator, Tensor
+
+#: Attribute of an operator that says which part of a training step it belongs to, and the parts after the forward pass.
+PHASE = "phase"
+PHASES = FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+
+
+@dataclass(slots=True)
+class Tape:
+    """The operators of a backward pass in order, and the gradient of each tensor by the tensor's name.
+
+    needs: names of the tensors whose gradient is wanted; only those are computed.
+    """
+
+    needs: Collection[str]
+    operators: list[Operator] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    made: int = 0
+
+    def wants(self, t: Tensor | None) -> bool:
+        """Whether a tensor's gradient is wanted."""
+        return t is not None and t.name in self.needs
+
+    def wanted(self, o: Operator) -> Sequence[tuple[int, Tensor]]:
+        """The inputs of an operator whose gradients are wanted, each with its position."""
+        return [(i, t) for i, t in enumerate(o.inputs) if t is not None and t.name in self.needs]
+
+    def add(
+        self, o: Operator, type: str, inputs: Iterable[Tensor | None], shape: tuple[int, ...], *, dtype: str = "",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Append a kernel that belongs to the gradient of `o`; what it makes, in the type of its first input."""
+        return self.several(o, type, inputs, (shape,), dtype=dtype, attrs=attrs)[0]
+
+    def several(
+        self, o: Operator, type: str, inputs: Iterable[Tensor | None], shapes: Iterable[tuple[int, ...]], *,
+        dtype: str = "", attrs: Mapping[str, Any] | None = None, times: int = 1,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The same of a kernel that makes several tensors, and that may run several times as often as `o`."""
+        read = tuple(inputs)
+        self.made += 1
+        name = f"{o.name}#{BACKWARD}{self.made}"
+        dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
+        outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, tuple(shape)) for k, shape in enumerate(shapes))
+        kept = {**(attrs or {}), PHASE: BACKWARD}
+        self.operators.append(Operator(name, type, read, outputs, kept, o.version, o.nodes, "gpu", o.repeat * times))
+        return outputs
+
+    def accumulate(self, o: Operator, t: Tensor, gradient: Tensor) -> None:
+        """Add to the gradient of a tensor: a kernel for every further use of it."""
+        before = self.gradients.get(t.name)
+        if before is not None:
+            gradient = self.add(o, "Add", (before, gradient), gradient.shape)
+        self.gradients[t.name] = gradient
+
+    def reduced(self, o: Operator, gradient: Tensor, t: Tensor) -> Tensor:
+        """The gradient of an operand that was spread over the axes of a result: summed over these."""
+        if gradient.shape == t.shape:
+            return gradient
+        kept = gradient.shape[gradient.rank - t.rank :] if t.rank else ()
+        summed = tuple(a if a == b else 1 for a, b in zip(t.shape, kept, strict=True))
+        total = gradient if t.size == gradient.size else self.add(o, "ReduceSum", (gradient,), summed)
+        return total if total.shape == t.shape else self.add(o, "Reshape", (total,), t.shape)
+
+
+def phase_of(o: Operator) -> str:
+    """The part of a training step that an operator belongs to."""
+    return str(o.attrs.get(PHASE, FORWARD))
+
+
+def is_float(t: Tensor) -> bool:
+    """Whether a tensor can have a gradient by its type."""
+    return t.dtype in FLOATS
+
+
+def renamed(o: Operator, names: Mapping[str, Tensor], name: str) -> Operator:
+    """An operator under another name that reads and writes the tensors that stand for its own."""
+    inputs = tuple(names.get(t.name, t) if t is not None else None for t in o.inputs)
+    outputs = tuple(names.get(t.name, t) for t in o.outputs)
+    return replace(o, name=name, inputs=inputs, outputs=outputs)

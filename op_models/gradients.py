@@ -1,0 +1,146 @@
+"""Backward kernels: gradients of operators' inputs and weights, losses, and what an optimiser does to the parameters.
+
+Types of com.microsoft are those of ONNX Runtime Training, which a graph that holds its backward has; types of torch are
+kernels of PyTorch's autograd that no ONNX operator computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from op_models.attention import attention
+from op_models.core import Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.normalize import grouped
+from op_models.pointwise import GELU, GELU_TANH, SIGMOID, SOFTPLUS, SPECIAL, costing
+from op_models.reduce import along, beyond
+from op_models.rules import as_first, op
+
+#: Vector FLOPs of one element of a gradient that is elementwise, from the gradient behind it and x or y.
+FLOPS: dict[str, int] = {
+    "com.microsoft::BiasFastGeluGrad_dX": 2 * GELU_TANH,
+    "com.microsoft::BiasGeluGrad_dX": 2 * GELU,
+    "com.microsoft::EluGrad": 3 + SPECIAL,
+    "com.microsoft::FastGeluGrad": 2 * GELU_TANH,
+    "com.microsoft::GeluGrad": 2 * GELU,
+    "com.microsoft::HardSigmoidGrad": 3,
+    "com.microsoft::LeakyReluGrad": 2,
+    "com.microsoft::QuickGeluGrad": 4 + SIGMOID,
+    "com.microsoft::ReluGrad": 2,
+    "com.microsoft::SigmoidGrad": 3,
+    "com.microsoft::TanhGrad": 3,
+    "torch::clamp_backward": 3,
+    "torch::hardswish_backward": 5,
+    "torch::mish_backward": 5 + SPECIAL + SOFTPLUS + SIGMOID,
+    "torch::mse_loss_backward": 3,
+    "torch::silu_backward": 4 + SIGMOID,
+    "torch::softplus_backward": 2 + 2 * SPECIAL,
+}
+
+
+@op(*FLOPS, outputs=dict.fromkeys((t for t in FLOPS if t.startswith("com.")), as_first))
+def elementwise(op: Operator) -> Work:
+    """The FLOPs of the table `FLOPS`, per element."""
+    return costing(op, FLOPS[op.type])
+
+
+@op("torch::dropout")
+def dropout(op: Operator, x: Tensor) -> Work:
+    """A random number, a comparison, and a factor; the mask is written as well."""
+    return work(op, Pointwise(x.size), vector=x.size * 4)
+
+
+@op("torch::convolution_weight_gradient")
+def weight_gradient(
+    op: Operator, grad: Tensor, x: Tensor, *, group: int = 1, strides: Sequence[int] | None = None, transposed: int = 0,
+) -> Work:  # fmt: skip
+    """As many FLOPs as the convolution itself: every tap of every weight is summed over all positions and images."""
+    image, result = (grad, x) if transposed else (x, grad)
+    taps, out, stride = prod(op.out.shape[2:]), prod(result.shape[2:]), prod(strides or (1,))
+    size = Conv(image.shape[0], image.shape[1], result.shape[1], out, taps, group, stride)
+    return work(op, size, matrix=2 * result.size * (image.shape[1] // max(group, 1)) * taps)
+
+
+@op("com.microsoft::LogSoftmaxGrad", "com.microsoft::LogSoftmaxGrad_13")
+@op("com.microsoft::SoftmaxGrad", "com.microsoft::SoftmaxGrad_13", outputs=as_first)
+def softmax_gradient(op: Operator, grad: Tensor, y: Tensor, *, axis: int = -1) -> Work:
+    """y (grad - sum(grad y)): a sweep that sums, one that writes; an exponential per element for LogSoftmax."""
+    each = 4 + SPECIAL * ("Log" in op.type)
+    return work(op, Rows(*along(grad.shape, axis), 1), vector=grad.size * each)
+
+
+@op("com.microsoft::LayerNormalizationGrad", "com.microsoft::SimplifiedLayerNormalizationGrad")
+@op("torch::layer_norm_backward")
+def norm_gradient(op: Operator, grad: Tensor, x: Tensor, *, axis: int = -1) -> Work:
+    """Gradient of the input of a normalisation: two sums over each row, then each element."""
+    return work(op, Rows(*beyond(x.shape, axis), 1), vector=x.size * 9)
+
+
+@op("torch::layer_norm_weight_gradient")
+def norm_weight_gradient(op: Operator, grad: Tensor, x: Tensor) -> Work:
+    """Gradients of scale and bias: each column is summed over all rows."""
+    columns = max(op.out.size, 1)
+    return work(op, Rows(columns, x.size // columns), vector=x.size * 4)
+
+
+@op("torch::group_norm_backward")
+def group_gradient(op: Operator, grad: Tensor, x: Tensor, *, num_groups: int = 1) -> Work:
+    """As of a layer's normalisation, with groups of channels as rows."""
+    return work(op, Rows(*grouped(x, num_groups), 1), vector=x.size * 9)
+
+
+@op("com.microsoft::BatchNormalizationGrad", "torch::batch_norm_backward")
+def batch_norm_gradient(op: Operator, grad: Tensor, x: Tensor) -> Work:
+    """Two sums over each channel, then each element."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 9)
+
+
+@op("torch::batch_norm_training")
+def batch_norm_training(op: Operator, x: Tensor) -> Work:
+    """Normalisation by the batch's own mean and variance: two sweeps over each channel."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 7)
+
+
+@op("com.microsoft::MaxPoolGrad", "com.microsoft::AveragePoolGrad")
+@op("torch::upsample_backward", "torch::scatter_add")
+def scattered(op: Operator, grad: Tensor) -> Work:
+    """Each element of the gradient is added where it came from."""
+    return work(op, Move(grad.size, 1), vector=grad.size, written={0: grad.size})
+
+
+@op("com.microsoft::GatherGrad", "torch::embedding_backward")
+def embedding_gradient(op: Operator, grad: Tensor, ids: Tensor) -> Work:
+    """Rows of the gradient are added to the rows of the table that they came from."""
+    width = grad.size // max(ids.size, 1)
+    return work(op, Move(grad.size, max(width, 1)), vector=grad.size, written={0: grad.size})
+
+
+@op("com.microsoft::SliceGrad", "torch::slice_backward")
+def slice_gradient(op: Operator, grad: Tensor) -> Work:
+    """The gradient is copied to its place among zeros."""
+    return work(op, Move(grad.size, grad.shape[-1] if grad.shape else 1), written={0: grad.size})
+
+
+@op("torch::attention_backward")
+def attention_gradient(
+    op: Operator, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, q_num_heads: int = 1,
+    kv_num_heads: int = 1, is_causal: int = 0,
+) -> Work:  # fmt: skip
+    """Five products where the forward kernel has two, as scores are computed again: 2.5 times its FLOPs, at 1 / 1.2 of
+    its rate (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4 and 6), as long as three such batches.
+    """
+    forward = replace(op, type="Attention", inputs=(q, k, v, mask), outputs=(grad,))
+    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads, "is_causal": is_causal}
+    own = attention(forward, q, k, v, mask, **heads)
+    size = own.size._replace(batch=3 * own.size.batch) if isinstance(own.size, Attention) else own.size
+    return work(op, size, matrix=5 * own.matrix_flops // 2, vector=3 * own.vector_flops)
+
+
+@op("torch::foreach")
+def foreach(op: Operator, *, elements: int, reads: int, writes: int, bits: int = 32) -> Work:
+    """One elementwise pass over parameters, or what an optimiser keeps of each, from lists of tensors."""
+    found = work(op, Pointwise(elements), vector=2 * elements)
+    return replace(found, bytes_read=reads * elements * bits // 8, bytes_written=writes * elements * bits // 8)

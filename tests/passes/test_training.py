@@ -1,0 +1,138 @@
+"""Training steps: as many FLOPs as PyTorch counts, memory by what is kept, and what can't be trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import onnx.parser
+import pytest
+
+from onnxperf import Prediction, UsageError, predict
+from onnxperf.passes import PHASES
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "onnxperf/prediction.schema.json").read_text(encoding="utf-8"))
+MLP = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+g (float[32, 512] x, float[512, 1024] w, float[1024] b, float[1024, 100] v) => (float[32, 100] y)
+{ h = Gemm(x, w, b) a = Gelu(h) y = MatMul(a, v) }""")
+for _name, _shape in (("w", (512, 1024)), ("b", (1024,)), ("v", (1024, 100))):
+    _weight = MLP.graph.initializer.add(name=_name, dims=_shape, data_type=1, data_location=1)
+    _weight.external_data.add(key="location", value="weights-not-included.bin")
+PARAMETERS = 512 * 1024 + 1024 + 1024 * 100
+
+
+def step(model: Any = MLP, **terms: Any) -> Prediction:
+    return predict(model, gpu="a100", **{"runtime": "torch-eager", "mode": "training", **terms})
+
+
+def matrix_flops(p: Prediction, *phases: str) -> int:
+    return sum(k.repeat * k.work.matrix_flops for k in p.run.kernels.rows if k.phase in (phases or PHASES))
+
+
+def test_a_step_is_forward_backward_and_update() -> None:
+    p, inference = step(), predict(MLP, gpu="a100", runtime="torch-eager")
+    found = p.training
+    assert found and found["optimizer"] == "adam" and found["loss"] is None and inference.training is None
+    parts = [found[f"{phase}_seconds"] for phase in PHASES]
+    assert all(part > 0 for part in parts) and sum(parts) == pytest.approx(p.seconds)
+    forward = 2 * 32 * (512 * 1024 + 1024 * 100)
+    assert matrix_flops(inference) == matrix_flops(p, "forward") == forward
+    # the input needs no gradient: of the first product only that of the weights is computed
+    assert matrix_flops(p, "backward") == 2 * 32 * (512 * 1024 + 2 * 1024 * 100)
+    assert (found["gradient_bytes"], found["optimizer_bytes"]) == (4 * PARAMETERS, 8 * PARAMETERS)
+    jsonschema.validate(p.to_dict(), SCHEMA)
+    assert p.to_dict()["training"] == found and "training" not in inference.to_dict()
+
+
+def test_an_optimiser_costs_what_it_moves() -> None:
+    adam, sgd, none = (step(optimizer=name) for name in ("adam", "sgd", "none"))
+    moved = [sum(k.repeat * k.work.bytes for k in p.run.kernels.rows if k.phase == "update") for p in (adam, sgd, none)]
+    assert moved == [18 * 4 * PARAMETERS, 3 * 4 * PARAMETERS, 0]
+    assert adam.seconds > sgd.seconds > none.seconds and none.training and none.training["update_seconds"] == 0
+    assert adam.memory.weights_bytes - sgd.memory.weights_bytes == 8 * PARAMETERS
+
+
+def test_losses_have_kernels_of_their_own() -> None:
+    for loss in ("cross-entropy", "mse"):
+        p = step(loss=loss)
+        assert len(p.kernels) > len(step().kernels) and p.training and p.training["loss"] == loss
+
+
+@pytest.mark.slow
+def test_recomputing_saves_memory_and_takes_time() -> None:
+    model = ROOT / "samples/gpt2-dynamic.onnx"
+    kept, again = (step(model, dims={"batch": 8, "sequence": 512}, recompute=r) for r in (False, True))
+    assert again.memory.activations_bytes < 0.5 * kept.memory.activations_bytes
+    assert kept.seconds < again.seconds < 1.5 * kept.seconds
+    extra = matrix_flops(again) - matrix_flops(kept)
+    assert 0.6 < extra / matrix_flops(kept, "forward") <= 1.0  # the last segment, with the head, is kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet", "bert", "gpt2"])
+def test_as_many_flops_as_pytorch_counts(name: str) -> None:
+    """Of the forward and the backward pass, by torch.utils.flop_counter, with attention written out."""
+    import torch
+    import transformers as hf
+    from torch.utils.flop_counter import FlopCounterMode
+
+    own = {"vocab_size": 500, "attn_implementation": "eager"}
+    ids = {"input_ids": torch.zeros(2, 32, dtype=torch.int64)}
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    gpt2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False, "bos_token_id": 0, "eos_token_id": 0}
+    image = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 2], "num_labels": 10}
+    module, inputs = {
+        "bert": lambda: (hf.BertForSequenceClassification(hf.BertConfig(**sizes, **own)), ids),
+        "gpt2": lambda: (hf.GPT2LMHeadModel(hf.GPT2Config(**gpt2, **own)), ids),
+        "resnet": lambda: (
+            hf.ResNetForImageClassification(hf.ResNetConfig(**image)), {"pixel_values": torch.zeros(2, 3, 64, 64)}
+        ),
+    }[name]()  # fmt: skip
+    with FlopCounterMode(display=False) as counter:
+        module(**inputs).logits.sum().backward()
+    p = step(module, example_inputs=inputs)
+    assert matrix_flops(p) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+@pytest.mark.slow
+def test_dropout_is_that_of_train_mode() -> None:
+    import torch
+
+    x = torch.zeros(4, 64)
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 8)).eval()
+    p = step(module, example_inputs=x)
+    masked = [k for k in p.kernels if k.op == "torch::dropout"]
+    assert [(k.bytes_read, k.bytes_written) for k in masked] == [(4 * 4 * 64, 5 * 4 * 64)]  # a mask of one byte each
+    assert not [n for n in p.warnings if n.code == "no-dropout"]
+    assert [n.code for n in step().warnings].count("no-dropout") == 1
+    assert not module.training and not module[1].training
+    assert "torch::dropout" not in {k.op for k in predict(module, x, gpu="a100", runtime="torch-eager").kernels}
+
+
+@pytest.mark.parametrize(("terms", "why"), [
+    ({"runtime": "tensorrt"}, "tensorrt does not train: give"),
+    ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
+    ({"loss": "hinge"}, "unknown loss 'hinge'"),
+    ({"mode": "inference", "optimizer": "sgd"}, "belong to a training step"),
+    ({"mode": "sleeping"}, "unknown mode 'sleeping'"),
+    ({"precision": "int8"}, "a training step in int8 is not predicted"),
+    ({"include_transfers": True}, "copies are not counted in a training step"),
+])  # fmt: skip
+def test_terms_that_do_not_go_together(terms: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        step(**terms)
+
+
+def test_what_has_no_gradient_is_named() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]> g (float[8, 8, 8] x) => (float[8] y)
+    { w = Constant <value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> () h = Mul(x, w) y = Det(h) }""")
+    with pytest.raises(UsageError, match="nothing to train"):
+        step(model)
+    weight = model.graph.initializer.add(name="v", dims=(8, 8), data_type=1, data_location=1)
+    weight.external_data.add(key="location", value="weights-not-included.bin")
+    model.graph.node[1].op_type, model.graph.node[1].input[1] = "MatMul", "v"
+    with pytest.raises(UsageError, match=r"no gradient is known of Det \(1: "):
+        step(model)
