@@ -15,6 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from onnxperf.fusions.ort_functions import inlined
 from onnxperf.graph import Graph, Note
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
@@ -39,11 +40,13 @@ Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
 
 
 def place(graph: Graph) -> Graph:
-    """Views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host; copies go between the two.
+    """Functions are taken apart; views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host;
+    copies go between the two.
 
     A tensor crosses only once each way. Inputs of the graph that are read on the host are fed there, as ONNX Runtime
     asks for them. The notes `host-fallback` and `no-kernel` name what has no kernel.
     """
+    graph = inlined(graph)
     fed = {t.name for t in graph.inputs}
     on_device = _placed(graph, frozenset())
     read = {o.present[0].name for o in on_device.operators if o.type == MEMCPY["d2h"]}

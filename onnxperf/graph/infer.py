@@ -24,14 +24,15 @@ from op_models import Operator, Tensor
 
 def infer(
     model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None,
+    folder: Path | None, folds: bool = True,
 ) -> Graph:  # fmt: skip
-    """The static, folded `Graph` of a model whose inputs are bound.
+    """The static `Graph` of a model whose inputs are bound.
 
     shapes: of tensors, by name; trip_counts: of loops, by node; name: of the graph; folder: where the model's file
-    lies. Raises ModelError for a graph that contradicts itself and UsageError for a request that it can't meet.
+    lies; folds: leave out what depends on constants alone. Raises ModelError for a graph that contradicts itself and
+    UsageError for a request that it can't meet.
     """
-    state = State(model, binding, shapes, folder)
+    state = State(model, binding, shapes, folder, folds)
     trips = TripCounts(model.graph, trip_counts)
     modules: dict[str, str] = {}
 

@@ -211,7 +211,7 @@ def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, T
 
 def _is_folded(state: State, n: _Node) -> bool:
     """Whether a node is executed ahead of the run, so that the graph has no operator for it."""
-    if n.schema is None or not is_known(n.type, n.inputs):
+    if not state.folds or n.schema is None or not is_known(n.type, n.inputs):
         return False
     declared = (state.declared.get(o) for o in n.proto.output)
     sized = all(info is not None and static(info.type) is not None for info in declared)
