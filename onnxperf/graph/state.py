@@ -37,7 +37,7 @@ class State:
         self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None, folds: bool = True
     ):
         self.folds = folds
-        self.open_shapes = OpenShapes(model, binding)
+        self.open_shapes = OpenShapes(model)
         self.binding, self.folder, graph = binding, folder, model.graph
         self.given_shapes = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
         self.opset_imports, self.ir_version = list(model.opset_import), model.ir_version
