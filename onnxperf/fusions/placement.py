@@ -56,7 +56,8 @@ def place(graph: Graph) -> Graph:
 def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
     """The graph with operators placed and copies inserted, its inputs `on_host` in host memory."""
     host = set(on_host)  # tensors in host memory
-    light: set[str] = set()  # shapes and what is computed from them: their readers run on the host as well
+    #: Shapes and what is computed from them, kernels or not: their readers run on the host as well.
+    light: set[str] = set()
     inputs, given = {t.name for t in graph.inputs}, {t.name for t in graph.outputs}
     maker: dict[str, Operator] = {}
     placed: list[Operator] = []
@@ -86,6 +87,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
         for i, t in enumerate(o.inputs):
             if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
                 moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
+        follows = not there and not light.isdisjoint(t.name for t in o.present)
         at_home = preferred or not there or o.type in HOST_OUTPUTS
         where = "host" if at_home or o.type in FLOW else "free" if is_view(o, given) else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
@@ -93,7 +95,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
             maker[t.name] = o
             if at_home:
                 host.add(t.name)
-            if preferred or o.type in HOST_OUTPUTS:
+            if preferred or follows or o.type in HOST_OUTPUTS:
                 light.add(t.name)
         placed.append(o)
     notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
