@@ -49,6 +49,8 @@ FOUND = "m=Greater(x,zero) i=NonZero(m) t=Transpose(i) g=GatherND(r,t) s=Shape(g
 EMPTY = "p=ReduceProd<keepdims=0>(s) e=Equal(p,none) y=If(e) "
 BRANCHES = EMPTY + "<then_branch=a () => (%s u) {u=Abs(g)}, else_branch=b () => (%s v) {h=Exp(g) v=Neg(h)}>"
 SELECTED = "(float[6,4] x) => (float[n] y) {r=Relu(x) " + FOUND
+HALVES = "(float16[3,4] x) => (float16[3,4] y) {r=Relu(x) "
+STORED: dict[str, Any] = {"c": np.ones((3, 4), np.float16)}
 #: Numbers of a selection's boxes, which a detector asks for before it goes on.
 BOXES: dict[str, Any] = {"zero": 0.0, "none": 0, "first": [0], "end": [5]}
 #: Text, weights of opset 17, and the operators.
@@ -113,6 +115,10 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         QUANTISED % "u=Transpose<perm=[0,2,1,3]>(r) q=QuantizeLinear(u,s,z) a=DequantizeLinear(q,s,z)"
         " c=Transpose<perm=[0,2,1,3]>(a)", PAIRS, "DequantizeLinear:1 Exp:1 QuantizeLinear:1 Relu:1",
     ),
+    "halves that the host computes in single precision": (
+        HALVES + "h=Atan(r) g=Tan(h) k=Abs(h) y=Add(g,k)}", {}, "Abs:1 Add:1 Atan:1 Cast:3 Relu:1 Tan:1",
+    ),
+    "stored halves, there": (HALVES + "h=Mean(r,c) y=Abs(h)}", STORED, "Abs:1 Cast:2 Mean:1 Relu:1"),
     "positions added to tokens": (DETR, BIASED, "Add:3 Gemm:2 MatMul:1 Relu:2 Transpose:3"),
     "a branch by the number of what is selected": (
         SELECTED + BRANCHES % ("float[n]", "float[n]") + "}", BOXES,
