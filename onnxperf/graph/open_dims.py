@@ -107,7 +107,8 @@ def fixed(graph: Graph) -> Graph:
         if shape_is_lost(o.type, o.version) or any(t.name in lost for t in o.present):
             to_stored = o.type == "Reshape" and len(inputs) > 1 and inputs[1] is not None and inputs[1].stored
             lost.update(t.name for t in o.outputs if not to_stored)
-        if is_known(o.type, inputs):
+        decided = o.type == "If" and all(t.stored for t in inputs if t is not None)  # its branch stands behind it
+        if is_known(o.type, inputs) or decided:
             folded |= {t.name: replace(closed(t), kind="constant") for t in o.outputs}
         else:
             operators.append(replace(o, inputs=inputs, outputs=tuple(map(closed, o.outputs))))
