@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_layout, ort_quantised
-from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fusion, hands_on, redirected
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, hands_on, redirected
 from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar, shared
 from onnxperf.graph import Graph, is_static, known_dims, same_dims, without_unneeded
 from op_models import FLOATS, Operator, Tensor
@@ -182,22 +182,6 @@ def gemm_transpose(m: Match) -> Fused | None:
     return m.fused("Gemm", inputs, {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
 
 
-def _inlined(g: Rewriter, o: Operator) -> Fused:
-    """The definition, x f(x), in place of an operator for which a provider has no kernel."""
-    gate = o.present[0]
-    before: list[Operator] = []
-    for type in ("HardSigmoid",) if o.type == "HardSwish" else ("Softplus", "Tanh"):
-        made = replace(o.out, name=f"{o.out.name}#{type}")
-        before.append(replace(o, name=f"{o.name}#{type}", type=type, inputs=(gate,), outputs=(made,)))
-        gate = made
-    return Fused((o,), replace(o, type="Mul", inputs=(o.present[0], gate)), tuple(before))
-
-
-INLINED = "function inlined"
-mish = fusion(INLINED, anchor="Mish")(_inlined)
-hard_swish = fusion(INLINED, anchor="HardSwish")(_inlined)  # the CUDA provider has a kernel
-
-
 NEGATED = shared(op.Not(C))
 
 
@@ -330,8 +314,6 @@ RULES: tuple[Fusion | Pass, ...] = (
     gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm, COMMON_SUBEXPRESSIONS,
     matmul_add, since(20, common.gelu), since(17, common.layer_norm), ort_layout.PUSH,
 )  # fmt: skip
-CPU = (hard_swish, mish, *RULES)
-CUDA = (mish, *RULES)
 AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_116}
 RULES_116 = tuple(AS_IN_116.get(f, f) for f in RULES)
 RULES_112 = tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import dropwhile
 
-from onnxperf.fusions import common, ort_basic, ort_layout, ort_quantised
+from onnxperf.fusions import common, ort_basic, ort_functions, ort_layout, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
@@ -236,8 +236,9 @@ ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
     common.quick_gelu: common.quick_gelu_or_double, common.layer_norm: common.layer_norm_of_cast,
     common.rms_norm: common.rms_norm_of_cast,
 }  # fmt: skip
-CUDA = (*(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale)
+CUDA = (ort_functions.inline(ort_functions.ON_CUDA), *(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale)
 CPU = (
+    ort_functions.inline(ort_functions.ON_CPU),
     DETOURS,
     ort_layout.PUSH,
     *ort_quantised.RULES,

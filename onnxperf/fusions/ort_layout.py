@@ -95,9 +95,12 @@ def _cost(g: Rewriter, t: Tensor, perm: Perm) -> int:
 
 
 def _removable(g: Rewriter, turned: Tensor) -> bool:
-    """Whether a Transpose may leave once it has moved through all that reads it."""
+    """Whether a Transpose may leave once it has moved through all that reads it. A Gemm of a stack of matrices reads it
+    through a Reshape.
+    """
     given = turned.name in g.graph.output_names
-    return not given and all(o.type in OTHERS or _readers(o) for o in g.users(turned))
+    stack = turned.rank > 2
+    return not given and all(o.type in OTHERS or _readers(o) or (stack and o.type == "Gemm") for o in g.users(turned))
 
 
 def _axes(op: Operator, index: int, rank: int) -> tuple[int, ...] | None:

@@ -15,7 +15,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from onnxperf.graph import CONTROL, Graph, Note
+from onnxperf.fusions.ort_functions import inlined
+from onnxperf.graph import CONTROL, FOLDED_IN_HALF, Graph, Note, without_unneeded
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
 FREE = frozenset(
@@ -38,11 +39,14 @@ Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
 
 
 def place(graph: Graph) -> Graph:
-    """Views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host; copies go between the two.
+    """Functions are taken apart; views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host;
+    copies go between the two.
 
     A tensor crosses only once each way. Inputs of the graph that are read on the host are fed there, as ONNX Runtime
     asks for them. The notes `host-fallback` and `no-kernel` name what has no kernel.
     """
+    graph = inlined(graph)
+    graph = _in_single(replace(graph, notes=(*graph.notes, *_lacking(graph))))
     fed = {t.name for t in graph.inputs}
     on_device = _placed(graph, frozenset())
     read = {o.present[0].name for o in on_device.operators if o.type == MEMCPY["d2h"]}
@@ -52,12 +56,12 @@ def place(graph: Graph) -> Graph:
 def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
     """The graph with operators placed and copies inserted, its inputs `on_host` in host memory."""
     host = set(on_host)  # tensors in host memory
-    light: set[str] = set()  # shapes and what is computed from them: their readers run on the host as well
+    #: Shapes and what is computed from them, kernels or not: their readers run on the host as well.
+    light: set[str] = set()
     inputs, given = {t.name for t in graph.inputs}, {t.name for t in graph.outputs}
     maker: dict[str, Operator] = {}
     placed: list[Operator] = []
     copied: dict[tuple[str, str], Tensor] = {}
-    lacking: dict[tuple[str, str], list[str]] = {}
 
     def cross(t: Tensor, o: Operator, way: str) -> Tensor:
         if (t.name, way) not in copied:
@@ -70,11 +74,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
 
     for o in graph.operators:
         read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
-        there = has_kernel(o)
-        if not there:
-            dtype = next((t.dtype for t in (*o.present, *o.outputs)), "")
-            lacking.setdefault((o.type, dtype), []).extend(o.nodes)
-            there = _refused(o.type, dtype)
+        there = o.place != "host" and (has_kernel(o) or _refused(o.type, _dtype(o)))
         preferred = there and _prefers_host(o, read_there, light, inputs)
         if preferred or not there:
             read_there = range(len(o.inputs))
@@ -82,6 +82,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
         for i, t in enumerate(o.inputs):
             if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
                 moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
+        follows = not there and not light.isdisjoint(t.name for t in o.present)
         at_home = preferred or not there or o.type in HOST_OUTPUTS
         where = "host" if at_home or o.type in CONTROL else "free" if is_view(o, given) else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
@@ -89,11 +90,56 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
             maker[t.name] = o
             if at_home:
                 host.add(t.name)
-            if preferred or o.type in HOST_OUTPUTS:
+            if preferred or follows or o.type in HOST_OUTPUTS:
                 light.add(t.name)
         placed.append(o)
-    notes = tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in lacking.items())
-    return replace(graph, operators=tuple(placed), notes=(*graph.notes, *notes))
+    return replace(graph, operators=tuple(placed))
+
+
+def _dtype(o: Operator) -> str:
+    """The type of an operator's first operand."""
+    return next((t.dtype for t in (*o.present, *o.outputs)), "")
+
+
+def _lacking(graph: Graph) -> tuple[Note, ...]:
+    """A note for each kind of operator that has no CUDA kernel."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for o in graph.operators:
+        if not has_kernel(o):
+            found.setdefault((o.type, _dtype(o)), []).extend(o.nodes)
+    return tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in found.items())
+
+
+def _in_single(graph: Graph) -> Graph:
+    """What is left to the host in half precision computes in single precision there, as ONNX Runtime's CPU provider has
+    few kernels for halves: what it reads is cast once, what it makes is cast back for others alone.
+    """
+    wide: dict[str, Tensor] = {}  # by the name in half precision
+    operators: list[Operator] = []
+
+    def cast(x: Tensor, y: Tensor, o: Operator) -> None:
+        operators.append(
+            Operator(
+                y.name, "Cast", (x,), (y,), {"to": 1 if y.dtype == "float32" else 10}, 0, o.nodes, "host", o.repeat
+            )
+        )
+
+    for o in graph.operators:
+        halves = {t.name: t for t in (*o.present, *o.outputs) if t.dtype == "float16"}
+        if not halves or o.type in FOLDED_IN_HALF | FREE or has_kernel(o):
+            operators.append(o)
+            continue
+        for name, t in halves.items():
+            if name not in wide:
+                wide[name] = replace(t, name=f"{name}#single", dtype="float32")
+                if not t.stored and t not in o.outputs:
+                    cast(t, wide[name], o)
+        inputs = tuple([t and wide.get(t.name, t) for t in o.inputs])
+        operators.append(replace(o, inputs=inputs, outputs=tuple(wide.get(t.name, t) for t in o.outputs), place="host"))
+        for t in o.outputs:
+            if t.name in wide:
+                cast(wide[t.name], t, o)
+    return without_unneeded(replace(graph, operators=tuple(operators))) if wide else graph
 
 
 def is_view(o: Operator, given: Container[str]) -> bool:

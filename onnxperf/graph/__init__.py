@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxperf.graph.core import CONTROL, Graph, Note, fresh
 from onnxperf.graph.open_dims import (
+    FOLDED_IN_HALF,
     NEVER_FOLDED,
     Known,
     Open,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = [
-    "CONTROL", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "depends_on_data", "fixed", "fresh",
-    "is_static", "known_dims", "load", "opened", "same_dims", "without_unneeded",
+    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "depends_on_data", "fixed",
+    "fresh", "is_static", "known_dims", "load", "opened", "same_dims", "without_unneeded",
 ]  # fmt: skip
 
 

@@ -18,12 +18,17 @@ from op_models import Operator, Tensor
 
 
 def _inline_if(node: ControlNode) -> None:
-    """The branch that a known condition picks, else the one that costs more."""
+    """The branch that a known condition picks, else the one that costs more. The node itself leaves where its condition
+    is stored, not where a session only learns it from shapes when it runs.
+    """
     state, branches, count = node.state, ("then_branch", "else_branch"), len(node.node.output)
     condition = node.number(node.inputs[0])
     if condition is not None:
+        stored = any(t.stored for t in node.inputs if t)
+        if not stored:
+            node.enter()
         results = node.run(node.body(branches[not condition], 0, count))
-        return node.define_outputs([Output(t) for t in results], folded=True)
+        return node.define_outputs([Output(t) for t in results], folded=stored, known=True)
     node.enter()
     start, notes = len(state.operators), len(state.notes)
     found = []

@@ -17,8 +17,9 @@ from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProt
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import nearest
 from onnxperf.graph.core import Note, fresh
+from onnxperf.graph.open_dims import is_static, known_dims
 from onnxperf.graph.outputs import define_output
-from onnxperf.graph.proto import LOOPS, captured, is_tensor, made_in, nodes_in, plain, read_names, times
+from onnxperf.graph.proto import LOOPS, captured, is_tensor, made_in, nodes_in, plain, read_names, tensor_type, times
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -212,16 +213,20 @@ class ControlNode:
             raise UsageError(message) if self.trips.given else ModelError(message)
         self.state.operators[start:] = [replace(o, repeat=o.repeat * trips) for o in inside if trips]
 
-    def define_outputs(self, outputs: Sequence[Output], folded: bool = False) -> None:
-        """Define the node's outputs, in order; where it is `folded`, stored tensors stay so and need no operator."""
+    def define_outputs(self, outputs: Sequence[Output], folded: bool = False, known: bool = False) -> None:
+        """Define the node's outputs, in order; where it is `folded`, stored tensors stay so and need no operator, and
+        where it is `known` what runs, they have the values that the body gives them.
+        """
         state, made = self.state, []
         for k, (t, stacked, axis) in enumerate(outputs):
             name = self.node.output[k] if k < len(self.node.output) else ""
             out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", state.tensor_names)
             stored = folded and t.stored and not stacked
-            kind, value = (t.kind, state.values.get(t.name)) if stored else ("activation", None)
+            kind = t.kind if stored else "activation"
+            value = state.values.get(t.name) if stored or (known and not stacked) else None
             type, assumed = stacked or state.types[t.name], self.assumed or t.name in state.assumed
-            new = define_output(state, out, self.label, t, type, kind, value=value, assumed=assumed)
+            lacks = {out: tensor_type(t.dtype, known_dims(t))} if not stacked and not is_static(t) else None
+            new = define_output(state, out, self.label, t, type, kind, value=value, assumed=assumed, known=lacks)
             made.append(out)
             if kind == "activation":
                 what = "Identity" if not stacked else "Concat" if is_tensor(type) else "SequenceConstruct"

@@ -35,15 +35,15 @@ class Inferred(NamedTuple):
 
 def infer(
     model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None, infer_node: InferNode = infer_node,
+    folder: Path | None, infer_node: InferNode = infer_node, folds: bool = True,
 ) -> Inferred:  # fmt: skip
-    """The static, folded `Graph` of a model whose inputs are bound.
+    """The static `Graph` of a model whose inputs are bound.
 
     shapes: of tensors, by name; trip_counts: of loops, by node; name: of the graph; folder: where the model's file
-    lies; infer_node: what defines the outputs of one node, by its label. Raises ModelError for a graph that contradicts
-    itself and UsageError for a request that it can't meet.
+    lies; infer_node: what defines the outputs of one node, by its label; folds: leave out what depends on constants
+    alone. Raises ModelError for a graph that contradicts itself and UsageError for a request that it can't meet.
     """
-    state = State(model, binding, shapes, folder)
+    state = State(model, binding, shapes, folder, folds)
     trips = TripCounts(model.graph, trip_counts)
     modules: dict[str, str] = {}
 

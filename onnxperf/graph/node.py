@@ -17,7 +17,7 @@ from onnxperf.errors import ModelError, printable
 from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note
 from onnxperf.graph.custom_operators import custom_types
-from onnxperf.graph.open_dims import SELECTIONS, Open, is_known, is_static, known_dims, shape_is_lost
+from onnxperf.graph.open_dims import SELECTIONS, is_known, is_static, known_dims, shape_is_lost
 from onnxperf.graph.outputs import clash, define_output, upper_bound
 from onnxperf.graph.proto import (
     attributes,
@@ -167,7 +167,8 @@ def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     tensors = [t for t in (*n.inputs, *n.captured) if t]
     selected = n.type in SELECTIONS and all(t.stored for t in tensors)
     lost = selected or shape_is_lost(n.type, state.opsets.get("", 1))
-    if not lost and not any(isinstance(d, Open) and not d.from_data for t in tensors for d in t.shape):
+    in_runs = any(not t.stored and t.name in state.values for t in tensors)  # sizes, computed when it runs
+    if not lost and not in_runs and all(map(is_static, tensors)):
         return None
     if n.schema is None:  # ONNX Runtime's own operators mostly keep the shape of their first input
         same = tensor_type(tensors[0].dtype, known_dims(tensors[0]))
@@ -212,7 +213,7 @@ def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, T
 
 def _is_folded(state: State, n: _Node) -> bool:
     """Whether a node is executed ahead of the run, so that the graph has no operator for it."""
-    if n.schema is None or not is_known(n.type, n.inputs):
+    if not state.folds or n.schema is None or not is_known(n.type, n.inputs):
         return False
     declared = (state.declared.get(o) for o in n.proto.output)
     sized = all(info is not None and static(info.type) is not None for info in declared)

@@ -66,11 +66,13 @@ def depends_on_data(t: Tensor) -> bool:
     return any(isinstance(d, Open) and d.from_data for d in t.shape)
 
 
-def reopened(shape: Sequence[int], known: Sequence[int | None] | None) -> tuple[int, ...]:
-    """A shape of which a session knows only these sizes; None: not even how many there are."""
+def reopened(shape: Sequence[int], known: Sequence[int | None] | None, from_data: bool = False) -> tuple[int, ...]:
+    """A shape of which a session knows only these sizes; None: not even how many there are. from_data: the content of
+    inputs decides the others.
+    """
     if known is None or len(known) != len(shape):
-        return tuple([Open(d, ranked=False) for d in shape])
-    return tuple([d if k is not None else Open(d) for d, k in zip(shape, known, strict=True)])
+        return tuple([Open(d, "", from_data, ranked=False) for d in shape])
+    return tuple([d if k is not None else Open(d, "", from_data) for d, k in zip(shape, known, strict=True)])
 
 
 def shape_is_lost(type: str, opset: int) -> bool:
@@ -105,7 +107,8 @@ def fixed(graph: Graph) -> Graph:
         if shape_is_lost(o.type, o.version) or any(t.name in lost for t in o.present):
             to_stored = o.type == "Reshape" and len(inputs) > 1 and inputs[1] is not None and inputs[1].stored
             lost.update(t.name for t in o.outputs if not to_stored)
-        if is_known(o.type, inputs):
+        decided = o.type == "If" and all(t.stored for t in inputs if t is not None)  # its branch stands behind it
+        if is_known(o.type, inputs) or decided:
             folded |= {t.name: replace(closed(t), kind="constant") for t in o.outputs}
         else:
             operators.append(replace(o, inputs=inputs, outputs=tuple(map(closed, o.outputs))))

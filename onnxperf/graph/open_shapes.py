@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, shape_inference
 
-from onnxperf.graph.bind import Binding, declared_dims
+from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.checks import misuse
 from onnxperf.graph.open_dims import Known, Open
 from onnxperf.graph.proto import Shape, domain_of, graphs_in, is_tensor, schema_of
@@ -19,11 +19,11 @@ BY_CONTENT = frozenset({"Reshape", "Expand", "ConstantOfShape", "Range", "Tile",
 class OpenShapes:
     """What onnx infers of a model's shapes where its inputs are as open as the file leaves them, by tensor name.
 
-    It is inferred when the first open size is met: a static model never asks.
+    It is inferred when the first open size is met: a model whose inputs are static never asks.
     """
 
-    def __init__(self, model: ModelProto, binding: Binding):
-        self._model, self._dynamic = model, binding.dynamic
+    def __init__(self, model: ModelProto):
+        self._model = model
         self._found: dict[str, Known] | None = None
         self._by_content = {
             o for n in model.graph.node if n.op_type in BY_CONTENT and not domain_of(n) for o in n.output
@@ -35,8 +35,7 @@ class OpenShapes:
         like: the first input of the node that makes it; assumed: whether the shape depends on the content of inputs.
         Where onnx infers nothing, as behind an operator of another domain, sizes that `like` has too are the same.
         """
-        nowhere_open = self._found is None and not self._dynamic
-        if (nowhere_open and not assumed) or not shape:
+        if not shape:
             return shape
         if self._found is None:
             self._found = _inferred(self._model)

@@ -76,10 +76,11 @@ def define_output(
     own = dims_of(type)
     inferred = own if value is None else value.shape
     shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
-    if known is not None and (info is None or static(info.type) is None):
-        shape = reopened(shape, dims_of(known.get(out)))
-    elif kind == "activation":
-        shape = state.open_shapes.opened(out, shape, like, out in state.assumed)
+    assumed = out in state.assumed
+    if state.binding.dynamic:
+        shape = state.open_shapes.opened(out, shape, like, assumed) if kind == "activation" else shape
+    elif (known is not None or assumed) and (info is None or static(info.type) is None):
+        shape = reopened(shape, dims_of(known.get(out) if known is not None else type), assumed)
     exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES
     return state.define(out, dtype, shape, kind, value, type if exact else None)
 

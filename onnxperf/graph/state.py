@@ -30,10 +30,14 @@ class State:
     type, a small one whose content is known before the run has a value, too. `assumed` names the tensors whose shape
     rests on an assumption: a model is never refused because of those. `read` holds the names of all tensors that a
     node reads or the graph returns, `labels` the names of nodes that are in use, `tensor_names` those of tensors.
+    `folds` says whether nodes that depend on constants alone leave.
     """
 
-    def __init__(self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None):
-        self.open_shapes = OpenShapes(model, binding)
+    def __init__(
+        self, model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], folder: Path | None, folds: bool = True
+    ):
+        self.folds = folds
+        self.open_shapes = OpenShapes(model)
         self.binding, self.folder, graph = binding, folder, model.graph
         self.given_shapes = {name: shape for name, shape in shapes.items() if name not in binding.inputs}
         self.opset_imports, self.ir_version = list(model.opset_import), model.ir_version

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_nchwc, ort_transformers
 from onnxperf.fusions.engine import ALL, BASIC, DISABLED, EXTENDED
+from onnxperf.fusions.ort_functions import ON_CPU, inlined
 from onnxperf.fusions.placement import is_view
 from onnxperf.graph import Graph
 from onnxperf.runtime import HostCosts, Policy, Runtime
 
 
 def beside(graph: Graph) -> Graph:
-    """The graph with every operator on the processor, which is the device here, and nothing copied; views are free."""
+    """The graph with every operator on the processor, which is the device here, and nothing copied; views are free, and
+    functions are taken apart.
+    """
+    graph = inlined(graph, ON_CPU)
     given = {t.name for t in graph.outputs}
     placed = (replace(o, place="free" if is_view(o, given) else "gpu") for o in graph.operators)
     return replace(graph, operators=tuple(placed))
@@ -20,7 +24,7 @@ def beside(graph: Graph) -> Graph:
 
 RUNTIME = Runtime(
     name="ort-cpu",
-    rules={BASIC: ort_basic.CPU, EXTENDED: ort_extended.CPU, ALL: ort_nchwc.RULES},
+    rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CPU, ALL: ort_nchwc.RULES},
     offline={DISABLED: ort_transformers.RULES},
     place=beside,
     policy=Policy(),

@@ -26,7 +26,7 @@ from onnxperf.runtime import HostCosts, Policy, Runtime
 CUDA = Runtime(
     name="ort-cuda",
     host_constants="ort",
-    rules={BASIC: ort_basic.CUDA, EXTENDED: ort_extended.CUDA},
+    rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CUDA},
     offline={DISABLED: ort_transformers.RULES},
     place=lambda graph: separate(apart(place(with_views(graph)))),
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
@@ -58,6 +58,6 @@ CUDA_112 = _until(
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
 CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
-LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.CUDA, TO_NHWC)})
+LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
 OLDER = {"1.6": CUDA_16, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
 RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import cuda_oracle, cuda_stub
-from tests.runtimes import test_ort_vision
+from tests.runtimes import test_ort_functions, test_ort_vision
 from tests.runtimes.conftest import build
 from tests.runtimes.test_oracle import FILES, TINY
 from tests.runtimes.test_ort_language import CASES, SIZES, VIEWS
@@ -38,8 +38,11 @@ def test_tiny_models(name: str) -> None:
     assert cuda_oracle.ours(model) == cuda_oracle.theirs(model)
 
 
-@pytest.mark.parametrize(("text", "weights", "opset", "operators"), CASES.values(), ids=CASES)
-def test_pieces_of_language_models(text: str, weights: dict[str, Any], opset: int, operators: str) -> None:
+PIECES = {**CASES, **test_ort_functions.CASES}
+
+
+@pytest.mark.parametrize(("text", "weights", "opset", "operators"), PIECES.values(), ids=PIECES)
+def test_pieces_of_models(text: str, weights: dict[str, Any], opset: int, operators: str) -> None:
     found = cuda_oracle.theirs(build(text, weights, opset))
     assert " ".join(f"{type}:{n}" for type, n in sorted(found.items())) == operators
 

@@ -148,3 +148,13 @@ def test_gpt2_with_open_dimensions_is_the_graph_that_onnx_runtime_makes() -> Non
         types = Counter(o.type.rpartition("::")[2] for o in run.run_graph.operators if o.type not in VIEWS)
         found[fix] = types.total() - sum(o.name.endswith("#bias") for o in run.run_graph.operators)
     assert found == {False: 242, True: 223}
+
+
+def test_a_branch_by_a_size_is_decided_where_the_size_is_fixed() -> None:
+    text = (
+        "(float[N,4] x) => (float[N,4] y) {s=Shape(x) p=ReduceProd<keepdims=0>(s) e=Equal(p,none) y=If(e)"
+        " <then_branch=a () => (float[N,4] u) {u=Abs(x)}, else_branch=b () => (float[N,4] v) {v=Neg(x)}>}"
+    )
+    graph = load(build(text, {"none": 0}, 17), dims={"N": 3})
+    assert [o.type for o in graph.operators] == ["Shape", "ReduceProd", "Equal", "If", "Neg", "Identity"]
+    assert [o.type for o in fixed(graph).operators] == ["Neg", "Identity"]

@@ -47,6 +47,25 @@ def test_a_view_that_makes_an_output_is_a_copy(run: Any, view: str, shape: str, 
     assert made.type not in view or (made.place == "gpu" and work_of(made).bytes_written == 4 * 12)
 
 
+@pytest.mark.parametrize(
+    "made", ["Gather(s,k) m=ReduceMax<keepdims=0>(r) c=Cast<to=7>(m)", "Gather(s,k) c=Identity(k)"]
+)
+def test_what_follows_a_shape_stays_on_the_host_behind_what_has_no_kernel(run: Any, made: str) -> None:
+    """BitwiseAnd has none, with an operand from the device or without; ONNX Runtime 1.31 writes the same copies."""
+    text = f"(float[N,4] x) => (float[N,4] y) <int64 k = {{1}}> {{r=Abs(x) s=Shape(r) g={made} b=BitwiseAnd(g,c)"
+    graph = run(text + " e=Add(b,k) f=Cast<to=1>(e) y=Mul(r,f)}", opset=18)
+    placed = dict(places(graph))
+    assert (placed["BitwiseAnd"], placed["Add"], placed["Mul"]) == ("host", "host", "gpu")
+    (up,) = (o for o in graph.operators if o.type == "MemcpyFromHost")
+    assert up.present[0].name == "f"
+
+
+def test_nothing_follows_what_has_no_kernel_to_the_host_without_a_shape(run: Any) -> None:
+    assert places(run("(float[3,4] x) => (float[3,4] y) {r=Relu(x) h=Hardmax(r) y=Abs(h)}"))[-2:] == [
+        ("MemcpyFromHost", "copy"), ("Abs", "gpu"),
+    ]  # fmt: skip
+
+
 def test_what_reads_shapes_and_inputs_alone_follows_to_the_host(run: Any) -> None:
     graph = run("(float[N,4] x, int64[2] i) => (int64[2] y, int64[2] z){s=Shape(x) y=Add(s,i) z=Mul(s,i)}")
     assert places(graph) == [("Shape", "host"), ("Add", "host"), ("Mul", "host")], "the input is fed on the host"

@@ -38,6 +38,21 @@ PIECES = (
 )
 QUANTISED = "(float[1,4,8,8] x) => (float[1,4,8,8] y) {r=Relu(x) %s y=Exp(c)}"
 PAIRS: dict[str, Any] = {"s": 0.1, "t": 0.2, "z": np.int8(0), "w": np.ones((4, 4, 1, 1), np.int8)}
+#: DETR's encoder: tokens and their positions, added for queries and keys, the tokens alone for values.
+DETR = (
+    "(float[1,64,4] x, float[1,64,4] p, float[1,4,64] l) => (float[1,4,64] y, float[1,4,64] z, float[1,4,64] o)"
+    " {a=Transpose<perm=[0,2,1]>(x) b=Transpose<perm=[0,2,1]>(p) s=Add(a,b) k=MatMul(s,w) m=Add(k,v) y=Relu(m)"
+    " i=MatMul(a,w) n=Add(i,v) r=Add(a,n) z=Relu(r) g=Add(l,b) o=MatMul(g,w)}"
+)
+BIASED: dict[str, Any] = {"w": (64, 64), "v": (64,)}
+FOUND = "m=Greater(x,zero) i=NonZero(m) t=Transpose(i) g=GatherND(r,t) s=Shape(g) "
+EMPTY = "p=ReduceProd<keepdims=0>(s) e=Equal(p,none) y=If(e) "
+BRANCHES = EMPTY + "<then_branch=a () => (%s u) {u=Abs(g)}, else_branch=b () => (%s v) {h=Exp(g) v=Neg(h)}>"
+SELECTED = "(float[6,4] x) => (float[n] y) {r=Relu(x) " + FOUND
+HALVES = "(float16[3,4] x) => (float16[3,4] y) {r=Relu(x) "
+STORED: dict[str, Any] = {"c": np.ones((3, 4), np.float16)}
+#: Numbers of a selection's boxes, which a detector asks for before it goes on.
+BOXES: dict[str, Any] = {"zero": 0.0, "none": 0, "first": [0], "end": [5]}
 #: Text, weights of opset 17, and the operators.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "Swin v2's cosine attention": (
@@ -99,6 +114,28 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a quantised transpose that is undone": (
         QUANTISED % "u=Transpose<perm=[0,2,1,3]>(r) q=QuantizeLinear(u,s,z) a=DequantizeLinear(q,s,z)"
         " c=Transpose<perm=[0,2,1,3]>(a)", PAIRS, "DequantizeLinear:1 Exp:1 QuantizeLinear:1 Relu:1",
+    ),
+    "halves that the host computes in single precision": (
+        HALVES + "h=Atan(r) g=Tan(h) k=Abs(h) y=Add(g,k)}", {}, "Abs:1 Add:1 Atan:1 Cast:3 Relu:1 Tan:1",
+    ),
+    "stored halves, there": (HALVES + "h=Mean(r,c) y=Abs(h)}", STORED, "Abs:1 Cast:2 Mean:1 Relu:1"),
+    "positions added to tokens": (DETR, BIASED, "Add:3 Gemm:2 MatMul:1 Relu:2 Transpose:3"),
+    "a branch by the number of what is selected": (
+        SELECTED + BRANCHES % ("float[n]", "float[n]") + "}", BOXES,
+        "Equal:1 Exp:1 GatherND:1 Greater:1 If:1 Neg:1 NonZero:1 ReduceProd:1 Relu:1 Shape:1 Transpose:1",
+    ),
+    "a branch by an open size": (
+        "(float[N,4] x) => (float[N,4] y) {g=Relu(x) s=Shape(g) " + BRANCHES % (("float[N,4]",) * 2) + "}", BOXES,
+        "Equal:1 Exp:1 If:1 Neg:1 ReduceProd:1 Relu:1 Shape:1",
+    ),
+    "a branch by a known size": (
+        "(float[6,4] x) => (float[6,4] y) {g=Relu(x) s=Shape(g) " + BRANCHES % (("float[6,4]",) * 2) + "}", BOXES,
+        "Exp:1 Neg:1 Relu:1",
+    ),
+    "as many as are selected, and known sizes beside them": (
+        "(float[6,4] x) => (float[n] y, float[5,4] z) {r=Relu(x) " + FOUND + "c=ConstantOfShape(s) y=Add(c,g)"
+        " l=Slice(r,first,end,first) u=Shape(l) f=ConstantOfShape(u) q=Add(l,f) z=Exp(q)}", BOXES,
+        "Add:2 ConstantOfShape:1 Exp:1 GatherND:1 Greater:1 NonZero:1 Relu:1 Shape:1 Slice:1 Transpose:1",
     ),
 }  # fmt: skip
 
