@@ -110,7 +110,7 @@ def by_model(report: Report) -> Sheet:
 
 def _scored(report: Report) -> tuple[str, ...]:
     """The methods that whole models were scored by."""
-    published = (models.PUBLISHED + m for _, of in datasets.models() for m in of.published)
+    published = dict.fromkeys(models.PUBLISHED + m for _, of in datasets.models() for m in of.published)
     return tuple(m for m in (*SCORED, *published) if any(s.method == m for s in report.scores))
 
 

@@ -29,7 +29,7 @@ ALONE = {
     "GEMM with bias, other library",
 }  # fmt: skip
 FULL = Path(__file__).parents[3] / "shared" / "data"
-(EAGER,), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
+(EAGER, TRAINING), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
 (TENSORRT,), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -139,14 +139,17 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         ("convolutional networks with their graph, roatienza/benchmark", 5),
         ("TensorRT, FP32", 22), ("TensorRT, FP16", 18), ("TensorRT, graphs in parts", 36),
         ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
+        *((f"{TRAINING.reported}, {part}", 3) for part in fp32_torch.PARTS),
     }  # fmt: skip
-    assert {s.method for s in whole if not EAGER.heads(s.name)} == set(scores.SCORED)
+    published = {models.PUBLISHED + "neusight"}
+    assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scores.SCORED, *published}
+    assert {s.method for s in whole if not EAGER.heads(s.name)} == {*scores.SCORED, *published}
     sources = {s.name: s.count for s in only(report, kind="source", method=scores.LEFT_OUT)}
     assert sources["TensorRT, PaddlePaddle/PaddleClas@d178931f"] == 22 + 18, "without graphs in parts"
     assert sources["eager PyTorch, FP16 autocast, timm"] == 28 + 28
     assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == 29 + 67
-    assert len({s.name for s in only(report, kind="model")}) == 5 + 7 + 3 + 7 + 12 + 14
-    with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported, AUTOCAST.reported}
+    assert len({s.name for s in only(report, kind="model")}) == 5 + 2 + 7 + 3 + 7 + 12 + 14
+    with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported, AUTOCAST.reported}  # training ran on one card
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
@@ -173,7 +176,7 @@ def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 10  # and every line has all cells of the heading above it
+    assert len(headings) == 11  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
