@@ -142,5 +142,5 @@ def attention_gradient(
 @op("torch::foreach")
 def foreach(op: Operator, *, elements: int, reads: int, writes: int, bits: int = 32) -> Work:
     """One elementwise pass over parameters, or what an optimiser keeps of each, from lists of tensors."""
-    found = work(op, Pointwise(elements), vector=2 * elements)
-    return replace(found, bytes_read=reads * elements * bits // 8, bytes_written=writes * elements * bits // 8)
+    found, each = work(op, Pointwise(elements), vector=2 * elements), elements * bits // 8
+    return replace(found, bytes_read=reads * each, bytes_written=writes * each, weight_bytes=0)

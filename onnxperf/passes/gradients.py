@@ -20,6 +20,7 @@ ONE_KERNEL: dict[str, tuple[str, bool]] = {
     "Clip": ("torch::clamp_backward", False),
     "Elu": ("com.microsoft::EluGrad", True),
     "Gelu": ("com.microsoft::GeluGrad", False),
+    "com.microsoft::Gelu": ("com.microsoft::GeluGrad", False),
     "HardSigmoid": ("com.microsoft::HardSigmoidGrad", False),
     "HardSwish": ("torch::hardswish_backward", False),
     "LeakyRelu": ("com.microsoft::LeakyReluGrad", False),
@@ -95,6 +96,18 @@ def chain(t: Tape, o: Operator, g: Tensor) -> Found:
     for type in CHAINS[o.type]:
         x = t.add(o, type, (x, *([_number(o, x)] if type in ("Pow", "Mul") else [])), x.shape)
     yield 0, t.add(o, "Mul", (g, x), g.shape)
+
+
+def negation(t: Tape, o: Operator, g: Tensor) -> Found:
+    """The gradient negated."""
+    yield 0, t.add(o, "Neg", (g,), g.shape)
+
+
+def chosen(t: Tape, o: Operator, g: Tensor) -> Found:
+    """The largest elements' gradients are added to zeros where they were found."""
+    x = o.present[0]
+    dense = t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
+    yield 0, t.add(o, "torch::scatter_add", (g, o.outputs[1], dense), x.shape)
 
 
 def exponential(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -309,11 +322,13 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Where", "Max", "Min"), selection), **dict.fromkeys(("MatMul", "Gemm"), product),
     **dict.fromkeys(("Conv", "ConvTranspose"), convolution), **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
     **dict.fromkeys((f"{norm}Normalization" for norm in ("Group", "Instance", "Layer", "RMS")), normalisation),
-    **dict.fromkeys(("Dropout", "torch::dropout"), dropout), **dict.fromkeys(("Gather", "GatherElements"), lookup),
+    **dict.fromkeys(("Dropout", "torch::dropout"), dropout),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lookup),
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool"), pooling),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
     **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
-    "Exp": exponential, "Expand": expand, "Pow": power, "Split": split, "Transpose": transpose,
+    "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "Split": split,
+    "TopK": chosen, "Transpose": transpose,
     "torch::batch_norm_training": normalisation,
 }  # fmt: skip

@@ -52,6 +52,8 @@ def test_an_optimiser_costs_what_it_moves() -> None:
     moved = [sum(k.repeat * k.work.bytes for k in p.run.kernels.rows if k.phase == "update") for p in (adam, sgd, none)]
     assert moved == [18 * 4 * PARAMETERS, 3 * 4 * PARAMETERS, 0]
     assert adam.seconds > sgd.seconds > none.seconds and none.training and none.training["update_seconds"] == 0
+    large = step(dims={"sequence": 64}, model=ROOT / "samples/gpt2-large.onnx")
+    assert large.training and large.training["update_seconds"] < 2 * 18 * 4 * 0.84e9 / large.device.bandwidth_Bps
     assert adam.memory.weights_bytes - sgd.memory.weights_bytes == 8 * PARAMETERS
 
 
