@@ -108,8 +108,9 @@ def _name(axes: Axes, found: Sequence[Dot], total: float) -> None:
         x, y = axes.transLimits.transform((log10(d.intensity), log10(d.rate)))  # shares of the axes
         if d.seconds >= WORTH_A_NAME * total and all(abs(x - a) > WIDE or abs(y - b) > HIGH for a, b in taken):
             taken.append((x, y))
-            axes.annotate(f"{d.op} {d.seconds / total:.0%}", (d.intensity, d.rate), (7, 4), textcoords="offset points",
-                          fontsize=8, parse_math=False, zorder=3)  # fmt: skip
+            beside, side = ((-9, -12), "right") if x > 1 - WIDE else ((7, 4), "left")  # inside of the axes
+            axes.annotate(f"{d.op} {d.seconds / total:.0%}", (d.intensity, d.rate), beside, textcoords="offset points",
+                          fontsize=8, parse_math=False, zorder=3, ha=side)  # fmt: skip
 
 
 def _label(axes: Axes, p: Prediction, unseen: float) -> None:
