@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from onnx import ModelProto, TensorProto, helper
@@ -158,3 +160,17 @@ def test_names_of_bodies_in_bodies_have_one_limit_together() -> None:
         node.name, graph = "n" * 2000, node.attribute[0].g
     with pytest.raises(onnxperf.ModelError, match="with those of the nodes around it more than 4,096 characters"):
         onnxperf.predict(model, gpu="l4")
+
+
+def test_what_a_body_reads_is_not_looked_up_in_a_repeated_field() -> None:
+    """A node of very many inputs, and a body that reads very many tensors, took their product in steps."""
+    from onnxperf.graph.proto import captured_alone
+
+    class Field(list[str]):
+        def __contains__(self, name: object) -> bool:
+            raise AssertionError("a repeated field is looked through from its start for each name")
+
+    body = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {RELU}').graph
+    body.node[0].input[:] = ["seen", "own"]
+    node: Any = SimpleNamespace(input=Field(["own", "x"]), attribute=[helper.make_attribute("body", body)])
+    assert captured_alone(node) == ["seen"]

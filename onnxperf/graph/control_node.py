@@ -18,7 +18,7 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import nearest
 from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.outputs import define_output
-from onnxperf.graph.proto import LOOPS, captured, is_tensor, made_in, nodes_in, plain, read_names, times
+from onnxperf.graph.proto import LOOPS, captured_alone, is_tensor, made_in, nodes_in, plain, read_names, times
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -37,7 +37,7 @@ def scoped(node: NodeProto, names: Names) -> NodeProto:
 
     Graphs in its attributes are taken out, and what they read from outside becomes an input of the node.
     """
-    outer = [c for c in captured(node) if c not in node.input]
+    outer = captured_alone(node)
     return NodeProto(
         op_type=node.op_type,
         domain=node.domain,

@@ -22,6 +22,7 @@ from onnxperf.graph.outputs import clash, define_output, upper_bound
 from onnxperf.graph.proto import (
     attributes,
     captured,
+    captured_alone,
     closed,
     dims_of,
     domain_of,
@@ -74,7 +75,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     if node.op_type == "Constant" and not domain:
         return _define_constant(state, node, label)
     inputs = tuple(state.tensor(i, label) if i else None for i in node.input)
-    outer = tuple(state.tensor(c, label) for c in captured(node) if c not in node.input)
+    outer = tuple(state.tensor(c, label) for c in captured_alone(node))
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
     type, schema = operator_type(node), state.schema(node.op_type, domain)
     n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)

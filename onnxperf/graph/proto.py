@@ -131,6 +131,12 @@ def captured(node: NodeProto) -> dict[str, None]:
     return found
 
 
+def captured_alone(node: NodeProto) -> list[str]:
+    """The names in `captured` that are no inputs of the node itself."""
+    inputs = set(node.input)  # a node may have very many, and protobuf looks through all for each name
+    return [name for name in captured(node) if name not in inputs]
+
+
 def made_in(graph: GraphProto) -> dict[str, None]:
     """The names of the tensors that a graph defines: inputs, initialisers and outputs of nodes; each once."""
     names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
