@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
+from onnxperf.graph import proto
 
 
 def stored(kind: int, dims: list[int], values: list[int], name: str) -> TensorProto:
@@ -164,7 +166,6 @@ def test_names_of_bodies_in_bodies_have_one_limit_together() -> None:
 
 def test_what_a_body_reads_is_not_looked_up_in_a_repeated_field() -> None:
     """A node of very many inputs, and a body that reads very many tensors, took their product in steps."""
-    from onnxperf.graph.proto import captured_alone
 
     class Field(list[str]):
         def __contains__(self, name: object) -> bool:
@@ -173,4 +174,44 @@ def test_what_a_body_reads_is_not_looked_up_in_a_repeated_field() -> None:
     body = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {RELU}').graph
     body.node[0].input[:] = ["seen", "own"]
     node: Any = SimpleNamespace(input=Field(["own", "x"]), attribute=[helper.make_attribute("body", body)])
-    assert captured_alone(node) == ["seen"]
+    assert proto.Captures().alone(node) == ["seen"]
+
+
+def nested_ifs(levels: int, inside: str) -> ModelProto:
+    """If inside If, `levels` deep; the innermost holds these nodes."""
+    for i in range(levels):
+        other = f"else_branch = e () => (float[2] y) {{ y = Abs (x{i}) }}"
+        inside = f"x{i} = Neg (x) y = If (c) <then_branch = t () => (float[2] y) {{ {inside} }}, {other}>"
+    return parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, bool c) => (float[2] y) {{ {inside} }}'
+    )
+
+
+def test_a_graph_inside_many_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, made_in = Counter[int](), proto.made_in
+
+    def counted(graph: GraphProto) -> dict[str, None]:
+        looked[len(graph.node)] += 1
+        return made_in(graph)
+
+    monkeypatch.setattr(proto, "made_in", counted)
+    inner = " ".join(f"z{i} = Exp (x)" for i in range(10)) + " y = Relu (x)"
+    assert onnxperf.predict(nested_ifs(8, inner), gpu="l4").seconds > 0
+    assert 1 <= looked[11] <= 2  # for what it reads, and for its own run
+
+
+def test_names_that_bodies_hide_are_told_apart() -> None:
+    """w is made anew at the second level, under the name of a tensor outside: what is read below it is that one."""
+    node, captures = nested_ifs(3, "v = Abs (w) y = Relu (v)").graph.node[1], proto.Captures()
+    below = node.attribute[0].g.node[1].attribute[0].g
+    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
+    below.node.insert(0, helper.make_node("Abs", ["u"], ["w"]))
+    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
+    assert set(proto.Captures().of(node)) == {"x", "u", "c", "x2"}
+
+
+def test_bodies_that_read_very_much_at_each_level_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nested_ifs(8, "y = Relu (x)")
+    monkeypatch.setattr(proto, "MAX_CAPTURES", 20)
+    with pytest.raises(onnxperf.ModelError, match="read more than 20 tensors, each counted at every level"):
+        onnxperf.predict(model, gpu="l4")

@@ -18,7 +18,7 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import nearest
 from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.outputs import define_output
-from onnxperf.graph.proto import LOOPS, captured_alone, is_tensor, made_in, nodes_in, plain, read_names, times
+from onnxperf.graph.proto import LOOPS, Captures, is_tensor, made_in, nodes_in, plain, times
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -32,12 +32,12 @@ Names = ChainMap[str, str]
 Walk = Callable[[GraphProto, Names, str], None]
 
 
-def scoped(node: NodeProto, names: Names) -> NodeProto:
+def scoped(node: NodeProto, names: Names, captures: Captures) -> NodeProto:
     """A node of a body with the names of its tensors in the graph.
 
     Graphs in its attributes are taken out, and what they read from outside becomes an input of the node.
     """
-    outer = captured_alone(node)
+    outer = captures.alone(node)
     return NodeProto(
         op_type=node.op_type,
         domain=node.domain,
@@ -175,7 +175,7 @@ class ControlNode:
         state.nodes_inlined += len(graph.node)
         if state.nodes_inlined > MAX_INLINED:
             raise ModelError(f"the bodies of loops and branches hold more than {MAX_INLINED:,} nodes")
-        state.read.update(names.get(r, r) for r in read_names(graph))
+        state.read.update(names.get(r, r) for r in state.captures.read_names(graph))
         own = names.maps[0]
         state.declared_in_bodies.update((own[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in own)
         state.define_stored(graph, names)

@@ -14,7 +14,7 @@ from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
 from onnxperf.graph.open_shapes import OpenShapes
-from onnxperf.graph.proto import Shape, check_size, dtype_of, made_in, read_names, schema_of, tensor_type
+from onnxperf.graph.proto import Captures, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from op_models import Operator, Tensor
 
@@ -50,7 +50,8 @@ class State:
         self.assumed: set[str] = set()
         self.operators: list[Operator] = []
         self.notes: list[Note] = list(binding.notes)
-        self.read, self.labels, self.tensor_names = read_names(graph), set[str](), set(made_in(graph))
+        self.captures = Captures()
+        self.read, self.labels, self.tensor_names = self.captures.read_names(graph), set[str](), set(made_in(graph))
         self.nodes_inlined = 0  # of all bodies
         self.costs: dict[str, tuple[int, int]] = {}  # FLOPs and bytes of one run, by operator in a branch
         self.made_together: dict[str, str] = {}  # an output of a control-flow node: the first output of that node
