@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
-from onnxperf.graph import proto
+from onnxperf.graph import node, proto, state
 
 
 def stored(kind: int, dims: list[int], values: list[int], name: str) -> TensorProto:
@@ -215,3 +215,17 @@ def test_bodies_that_read_very_much_at_each_level_are_refused(monkeypatch: pytes
     monkeypatch.setattr(proto, "MAX_CAPTURES", 20)
     with pytest.raises(onnxperf.ModelError, match="read more than 20 tensors, each counted at every level"):
         onnxperf.predict(model, gpu="l4")
+
+
+def test_only_so_many_elements_are_evaluated_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx's reference takes a microsecond for each: what comes behind the limit is not known, and no error."""
+    from onnxperf.graph import load
+
+    nodes = " ".join(f"k{i} = Add (k, k)" for i in range(10))
+    text = f"g (float[2] x) => (float[2] y) <int64[4] k = {{0, 1, 2, 3}}> {{ {nodes} y = Relu (x) }}"
+    model = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    evaluated, evaluate = [], node.evaluate
+    monkeypatch.setattr(node, "evaluate", lambda n, *rest: evaluated.append(n.op_type) or evaluate(n, *rest))
+    monkeypatch.setattr(state, "MAX_EVALUATED", 4 * (state.EACH_NODE + 8))
+    assert load(model).outputs[0].shape == (2,)
+    assert evaluated == ["Add"] * 4

@@ -33,7 +33,7 @@ from onnxperf.graph.proto import (
     times,
 )  # fmt: skip
 from onnxperf.graph.state import State
-from onnxperf.graph.values import Values, constant, evaluate, first_line, measure
+from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, caches, known
 
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
@@ -222,7 +222,9 @@ def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
     """The values of a node's outputs that are known before the run."""
     if n.type in ("Shape", "Size") and n.inputs and n.inputs[0] is not None:
         return measure(n.proto, n.inputs[0].shape)
-    return {} if n.domain else evaluate(n.proto, state.values, types, state.opsets)
+    if n.domain or n.type not in ARITHMETIC or not state.affords(n.proto):
+        return {}
+    return evaluate(n.proto, state.values, types, state.opsets)
 
 
 def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:
