@@ -218,7 +218,7 @@ def test_bodies_that_read_very_much_at_each_level_are_refused(monkeypatch: pytes
 
 
 def test_only_so_many_elements_are_evaluated_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnx's reference takes a microsecond for each: what comes behind the limit is not known, and no error."""
+    """onnx's reference takes microseconds for each: what comes behind the limit is not known, and no error."""
     from onnxperf.graph import load
 
     nodes = " ".join(f"k{i} = Add (k, k)" for i in range(10))

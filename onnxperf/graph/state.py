@@ -20,9 +20,9 @@ from op_models import Operator, Tensor
 
 #: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.
 MAX_KEPT = 1 << 20
-#: Elements that evaluated nodes may read together, and what a node counts beside its own: onnx's reference takes about
-#: a microsecond for each.
-MAX_EVALUATED, EACH_NODE = 1 << 22, 64
+#: Elements that evaluated nodes may read together, and what a node counts beside its own: onnx's reference takes up to
+#: two microseconds for each.
+MAX_EVALUATED, EACH_NODE = 1 << 20, 16
 SMALL = 64  # elements whose value takes little more than its node, and which are always kept
 
 
