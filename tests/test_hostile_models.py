@@ -131,7 +131,7 @@ def doubling(levels: int, weight: int) -> ModelProto:
     ("levels", "weight", "says"),
     [
         (17, 1, "would make 262,142 nodes; the limit is 50,000: inline them with onnx.inliner"),
-        (10, 400_000, "would make 195 MiB of nodes; the limit is 128 MiB: inline them with onnx.inliner"),
+        (10, 400_000, "would make 196 MiB of nodes; the limit is 96 MiB: inline them with onnx.inliner"),
     ],
 )
 def test_functions_that_make_very_much_of_little_are_refused(levels: int, weight: int, says: str) -> None:
@@ -229,3 +229,48 @@ def test_only_so_many_elements_are_evaluated_before_the_run(monkeypatch: pytest.
     monkeypatch.setattr(state, "MAX_EVALUATED", 4 * (state.EACH_NODE + 8))
     assert load(model).outputs[0].shape == (2,)
     assert evaluated == ["Add"] * 4
+
+
+def calling(nodes: str, *given: str, attribute: str = "") -> ModelProto:
+    """A model that calls one function, of these nodes, on tensors of these names."""
+    values = ", ".join(f"float[2] {name}" for name in given)
+    call = f"y = f.f{f' <v = {chr(34)}{attribute}{chr(34)}>' if attribute else ''} ({', '.join(given)})"
+    function = (
+        f'<domain: "f", opset_import: ["" : 18, "q" : 1]> f {"<v>" if attribute else ""} (a) => (b) {{ {nodes} }}'
+    )
+    head = '<ir_version: 9, opset_import: ["" : 18, "f" : 1, "q" : 1]>'
+    return parse_model(f"{head} g ({values}) => (float[2] y) {{ {call} }} {function}")
+
+
+def test_names_and_attributes_count_as_often_as_functions_copy_them() -> None:
+    """A function may write the name of an argument, and the value of an attribute, any number of times."""
+    names = calling(f"b = Sum ({', '.join(['a'] * 30_000)})", "n" * 4000)
+    assert names.ByteSize() < 1 << 17
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB .* limit is 96 MiB"):
+        onnxperf.predict(names, gpu="l4")
+    copies = " ".join(f"c{i} = q.Q <w : string = @v> (a)" for i in range(300))
+    attribute = calling(f"{copies} b = Relu (a)", "x", attribute="z" * 400_000)
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB .* limit is 96 MiB"):
+        onnxperf.predict(attribute, gpu="l4")
+    fits = calling("c = q.Q <w : string = @v> (a) b = Relu (a)", "x", attribute="z" * 400_000)
+    assert onnxperf.predict(fits, gpu="l4").seconds > 0
+
+
+@pytest.mark.parametrize("passes", ["b = f.g (a)", "b = f.g <v : string = @v> (a)"])
+def test_what_a_function_passes_on_counts_where_it_is_copied(passes: str) -> None:
+    inner = f"b = Sum ({', '.join(['a'] * 30_000)})"
+    name = "n" * 4000
+    if "@" in passes:
+        inner = " ".join(f"c{i} = q.Q <w : string = @v> (a)" for i in range(300)) + " b = Relu (a)"
+        model = calling(inner, "x", attribute="z" * 400_000)
+    else:
+        model = calling(inner, name)
+    outer = model.functions.add()
+    outer.CopyFrom(model.functions[0])
+    model.functions[0].name = "g"
+    called = parse_model(f'{FUNCTIONS} {RELU} <domain: "f", opset_import: ["f" : 1]> f <v> (a) => (b) {{ {passes} }}')
+    del outer.node[:]
+    outer.node.extend(called.functions[0].node)
+    outer.opset_import.add(domain="f", version=1)
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB"):
+        onnxperf.predict(model, gpu="l4")
