@@ -52,7 +52,7 @@ def calls_size(nodes: Collection[NodeProto], sizes: Mapping[Key, Size]) -> int:
 def _called(
     nodes: Collection[NodeProto], sizes: Mapping[Key, Size], parameters: Collection[str]
 ) -> tuple[int, Counter[str], Counter[str]]:
-    """What the calls among nodes make: bytes, and copies of the names and attributes that their own function is given."""
+    """What the calls among nodes make: bytes, and copies of the names and attributes that their function is given."""
     fixed, names, attributes = 0, Counter[str](), Counter[str]()
     for n in nodes:
         size = sizes.get(key_of(n))

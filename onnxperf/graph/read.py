@@ -113,8 +113,12 @@ def _check_versions(proto: ModelProto, name: str) -> None:
 
 
 def contents(proto: ModelProto) -> tuple[list[GraphProto], list[NodeProto]]:
-    """All graphs of a model, and all nodes of these and of its functions."""
+    """All graphs of a model, and all nodes of these and of its functions.
+
+    A node without a type stands for the defaults of each function's attributes.
+    """
     outer = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+    outer += [NodeProto(attribute=f.attribute_proto) for f in proto.functions if f.attribute_proto]
     inner = list(graphs_in(outer))
     return [proto.graph, *inner], [*outer, *(n for g in inner for n in g.node)]
 

@@ -245,7 +245,10 @@ def test_hidden_places_for_escaping_data() -> None:
     body.graph.node[0].attribute.add(name="g", type=5).g.initializer.append(escaping)
     function = parse_model(FUNCTIONS)
     function.functions[0].node[0].attribute.append(helper.make_attribute("value", escaping))
-    for model in (inside, sparse, body, function):
+    default, deep = parse_model(FUNCTIONS), parse_model(FUNCTIONS)
+    default.functions[0].attribute_proto.append(helper.make_attribute("value", escaping))
+    deep.functions[0].attribute_proto.add(name="g", type=5).g.initializer.append(escaping)
+    for model in (inside, sparse, body, function, default, deep):
         with pytest.raises(ModelError, match="outside the model's folder"):
             load(model)
 
