@@ -95,7 +95,7 @@ def test_bodies_inside_functions_count() -> None:
 def test_big_bodies_are_bounded_too() -> None:
     model = chain(3, 30)
     model.functions[2].node[0].doc_string = "x" * 1_000_000
-    with pytest.raises(ModelError, match=r"would make 8.. MiB of nodes; the limit is 128 MiB"):
+    with pytest.raises(ModelError, match=r"would make 8.. MiB of nodes; the limit is 96 MiB"):
         load(model)
 
 
