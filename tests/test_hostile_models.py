@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
+from onnxperf import errors
 from onnxperf.graph import node, proto, state
 
 
@@ -274,3 +275,32 @@ def test_what_a_function_passes_on_counts_where_it_is_copied(passes: str) -> Non
     outer.opset_import.add(domain="f", version=1)
     with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB"):
         onnxperf.predict(model, gpu="l4")
+
+
+def test_similar_names_are_looked_for_among_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """difflib takes milliseconds for a name of some length: a model may have hundreds of thousands."""
+    compared: list[str] = []
+    monkeypatch.setattr(errors, "get_close_matches", lambda name, names, **_: compared.extend(names) or [])
+    names = ["x" * 300, *(f"block_{i}/relu" for i in range(5000))]
+    assert errors.near_names("block_4321/rel", names) == []
+    assert len(compared) == errors.MAX_COMPARED and "block_4321/relu" in compared and "x" * 300 not in compared
+    monkeypatch.undo()
+    assert errors.near_names("block_4321/rel", names) == ["block_4321/relu"]
+    assert errors.near_names("x" * 299, names) == []
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    inputs = [f"{i}{'n' * 4000}" for i in range(50)]
+    values, names = ", ".join(f"float[2] i{i}" for i in inputs), ", ".join(f"i{i}" for i in inputs)
+    text = f"g ({values}) => (float[2] y) {{ y = Sum ({names}) }}"
+    model = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    asked = "z" * 4000
+    with pytest.raises(
+        onnxperf.UsageError, match=r"names 'z{100}\.\.\.', which .* inputs are 'i0n.* \.\.\.$"
+    ) as unknown:
+        onnxperf.predict(model, gpu="l4", shapes={asked: (2,)})
+    assert len(str(unknown.value)) < 3000
+    with pytest.raises(onnxperf.UsageError, match=r"no dimension 'z{100}\.\.\.'"):
+        onnxperf.predict(model, gpu="l4", dims={asked: 2})
+    with pytest.raises(onnxperf.UsageError, match=r"is called 'z{100}\.\.\.'"):
+        onnxperf.explain(model, asked, gpu="l4")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import nearest
+from onnxperf.graph.bind import listed, nearest
 from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.outputs import define_output
 from onnxperf.graph.proto import LOOPS, Captures, is_tensor, made_in, nodes_in, plain, times
@@ -93,7 +93,7 @@ class TripCounts:
         for name in self.given.keys() - self.used:
             loops = [label for label, type in self.seen.items() if type in LOOPS]
             why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
-            have = f"the model's loops are {', '.join(map(repr, loops))}" if loops else "no Loop of the model runs"
+            have = f"the model's loops are {listed(loops)}" if loops else "no Loop of the model runs"
             why = why or f"{have}{nearest(name, loops)}"
             raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
 

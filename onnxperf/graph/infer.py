@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import Binding, is_number, nearest
+from onnxperf.graph.bind import Binding, is_number, listed, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
 from onnxperf.graph.core import CONTROL, Graph
@@ -84,9 +84,8 @@ def _check_shapes_used(state: State, graph: GraphProto, shapes: Mapping[str, Sha
     )
     for wanted in shapes:
         if wanted not in made and wanted not in inputs:
-            near = nearest(wanted, (*inputs, *made))
-            have = ", ".join(map(repr, inputs))
-            raise UsageError(f"--shapes names {wanted!r}, which the model never computes; its inputs are {have}{near}")
+            have = f"its inputs are {listed(inputs)}{nearest(wanted, (*inputs, *made))}"
+            raise UsageError(f"--shapes names {plain(wanted)!r}, which the model never computes; {have}")
 
 
 def _ordered(
