@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from heapq import nlargest
+from itertools import takewhile
 from operator import eq
 
 MAX_COMPARED = 200  # names, and characters of each, among which a similar one is looked for
@@ -78,14 +79,15 @@ def printable(text: str) -> str:
 def near_names(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
     """The `n` names that are most similar to one that is not among them, as `difflib.get_close_matches` finds them.
 
-    As that takes long for many names and for long ones, it is given the MAX_COMPARED that share most characters,
-    counted from either end, and none of more than MAX_COMPARED characters.
+    As that takes long for many names and for long ones, it is given the MAX_COMPARED that begin and end
+    most alike, and none of more than MAX_COMPARED characters.
     """
     if len(name) > MAX_COMPARED:
         return []
 
     def alike(other: str) -> tuple[int, int]:
-        same = sum(map(eq, name, other)) + sum(map(eq, name[::-1], other[::-1]))
+        ends = ((name, other), (name[::-1], other[::-1]))
+        same = sum(1 for one, two in ends for _ in takewhile(lambda pair: eq(*pair), zip(one, two, strict=False)))
         return min(same, len(name)), -abs(len(name) - len(other))
 
     short = (other for other in dict.fromkeys(names) if len(other) <= MAX_COMPARED)
