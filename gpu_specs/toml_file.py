@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 MAX_BYTES: Final = 1_000_000
+MAX_DOTS: Final = 100  # of a line: tomllib takes the square of a dotted key's parts in steps
+MAX_TEXT: Final = 4096  # characters of a text
 LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest is its inverse
 WIDEST: Final = 4.0  # half-width of a range, as a logarithm: a factor of 55 up and down
 MIN_NUMBER: Final = 1e-6  # limits for every figure, in the file's units; wide, and safe to scale to SI units
@@ -20,11 +22,11 @@ class Unusable(Exception):
 
 
 def text(value: Any) -> str:
-    """One printable line."""
+    """One printable line of at most MAX_TEXT characters."""
     # reports print these strings, so control characters, which could steer a terminal, are refused
-    if isinstance(value, str) and value.strip() and value.isprintable():
+    if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= MAX_TEXT:
         return value
-    raise Unusable("a line of printable text")
+    raise Unusable(f"a line of printable text, of at most {MAX_TEXT:,} characters")
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -108,7 +110,11 @@ def tables(path: Path) -> dict[str, Any]:
             raise Unusable("is no regular file; a TOML file is needed")
         if found.st_size > MAX_BYTES:
             raise Unusable(f"has {found.st_size:,} bytes; such a file has at most {MAX_BYTES:,}")
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        content = path.read_bytes().decode("utf-8-sig")
+        for at, line in enumerate(content.split("\n"), 1):
+            if (dots := line.count(".")) > MAX_DOTS:
+                raise Unusable(f"has {dots:,} dots in line {at}; a line has at most {MAX_DOTS}: use several lines")
+        return tomllib.loads(content)
     except FileNotFoundError:
         raise Unusable("does not exist; the path of a TOML file is needed") from None
     except OSError as error:
@@ -118,7 +124,7 @@ def tables(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise Unusable("is nested too deeply; such a file has tables of plain values") from None
     except ValueError as error:  # bad TOML, a number of thousands of digits, or a NUL in the path
-        raise Unusable(f"is not valid TOML: {error}") from None
+        raise Unusable(f"is not valid TOML: {_cut(str(error), 200)}") from None
 
 
 def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -
         raise Unusable(f"{where.removeprefix(' in ')} needs to be a table")
     for key in data:
         if key not in known:
-            raise Unusable(f"unknown key {key!r}{where}{nearest(key, known)}")
+            raise Unusable(f"unknown key {_shown(key)}{where}{nearest(key, known)}")
     taken = {}
     for key, at in keys.items():
         if key in data:
@@ -155,5 +161,8 @@ def _shown(value: Any) -> str:
         return "a table" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and not -MAX_NUMBER < value < MAX_NUMBER:
         return "a huge number"  # Python refuses to print integers of thousands of digits
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
+    return _cut(repr(value), 60)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "..."

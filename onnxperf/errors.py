@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from heapq import nlargest
+from itertools import takewhile
+from operator import eq
 
+MAX_COMPARED = 200  # names, and characters of each, among which a similar one is looked for
 INTERRUPTED = 130  # the exit code after Ctrl-C, which is no error of the caller
 #: What asks a process to end: Ctrl-C, the system, a terminal that is closed.
 ENDINGS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
@@ -76,6 +81,24 @@ def as_arguments(said: str) -> str:
     for option, argument in ARGUMENTS:
         said = re.sub(option, argument, said)
     return said
+
+
+def near_names(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The `n` names that are most similar to one that is not among them, as `difflib.get_close_matches` finds them.
+
+    As that takes long for many names and for long ones, it is given the MAX_COMPARED that begin and end
+    most alike, and none of more than MAX_COMPARED characters.
+    """
+    if len(name) > MAX_COMPARED:
+        return []
+
+    def alike(other: str) -> tuple[int, int]:
+        ends = ((name, other), (name[::-1], other[::-1]))
+        same = sum(1 for one, two in ends for _ in takewhile(lambda pair: eq(*pair), zip(one, two, strict=False)))
+        return min(same, len(name)), -abs(len(name) - len(other))
+
+    short = (other for other in dict.fromkeys(names) if len(other) <= MAX_COMPARED)
+    return get_close_matches(name, nlargest(MAX_COMPARED, short, key=alike), n=n, cutoff=cutoff)
 
 
 @contextmanager

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
+from onnxperf import errors
+from onnxperf.graph import node, proto, state
 
 
 def stored(kind: int, dims: list[int], values: list[int], name: str) -> TensorProto:
@@ -130,7 +135,7 @@ def doubling(levels: int, weight: int) -> ModelProto:
     ("levels", "weight", "says"),
     [
         (17, 1, "would make 262,142 nodes; the limit is 50,000: inline them with onnx.inliner"),
-        (10, 400_000, "would make 195 MiB of nodes; the limit is 128 MiB: inline them with onnx.inliner"),
+        (10, 400_000, "would make 196 MiB of nodes; the limit is 96 MiB: inline them with onnx.inliner"),
     ],
 )
 def test_functions_that_make_very_much_of_little_are_refused(levels: int, weight: int, says: str) -> None:
@@ -224,3 +229,144 @@ def test_a_batch_of_nothing_is_no_choice() -> None:
         with pytest.raises(onnxperf.UsageError, match="the model's batch is 0"):
             ask(model, gpu=["l4", "t4"])
     assert not [c for c in onnxperf.whatif(model, gpu="l4").changes if c.what.startswith("--batch")]
+
+
+def test_what_a_body_reads_is_not_looked_up_in_a_repeated_field() -> None:
+    """A node of very many inputs, and a body that reads very many tensors, took their product in steps."""
+
+    class Field(list[str]):
+        def __contains__(self, name: object) -> bool:
+            raise AssertionError("a repeated field is looked through from its start for each name")
+
+    body = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {RELU}').graph
+    body.node[0].input[:] = ["seen", "own"]
+    node: Any = SimpleNamespace(input=Field(["own", "x"]), attribute=[helper.make_attribute("body", body)])
+    assert proto.Captures().alone(node) == ["seen"]
+
+
+def nested_ifs(levels: int, inside: str) -> ModelProto:
+    """If inside If, `levels` deep; the innermost holds these nodes."""
+    for i in range(levels):
+        other = f"else_branch = e () => (float[2] y) {{ y = Abs (x{i}) }}"
+        inside = f"x{i} = Neg (x) y = If (c) <then_branch = t () => (float[2] y) {{ {inside} }}, {other}>"
+    return parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, bool c) => (float[2] y) {{ {inside} }}'
+    )
+
+
+def test_a_graph_inside_many_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, made_in = Counter[int](), proto.made_in
+
+    def counted(graph: GraphProto) -> dict[str, None]:
+        looked[len(graph.node)] += 1
+        return made_in(graph)
+
+    monkeypatch.setattr(proto, "made_in", counted)
+    inner = " ".join(f"z{i} = Exp (x)" for i in range(10)) + " y = Relu (x)"
+    assert onnxperf.predict(nested_ifs(8, inner), gpu="l4").seconds > 0
+    assert 1 <= looked[11] <= 2  # for what it reads, and for its own run
+
+
+def test_names_that_bodies_hide_are_told_apart() -> None:
+    """w is made anew at the second level, under the name of a tensor outside: what is read below it is that one."""
+    node, captures = nested_ifs(3, "v = Abs (w) y = Relu (v)").graph.node[1], proto.Captures()
+    below = node.attribute[0].g.node[1].attribute[0].g
+    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
+    below.node.insert(0, helper.make_node("Abs", ["u"], ["w"]))
+    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
+    assert set(proto.Captures().of(node)) == {"x", "u", "c", "x2"}
+
+
+def test_bodies_that_read_very_much_at_each_level_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nested_ifs(8, "y = Relu (x)")
+    monkeypatch.setattr(proto, "MAX_CAPTURES", 20)
+    with pytest.raises(onnxperf.ModelError, match="read more than 20 tensors, each counted at every level"):
+        onnxperf.predict(model, gpu="l4")
+
+
+def test_only_so_many_elements_are_evaluated_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx's reference takes microseconds for each: what comes behind the limit is not known, and no error."""
+    from onnxperf.graph import load
+
+    nodes = " ".join(f"k{i} = Add (k, k)" for i in range(10))
+    text = f"g (float[2] x) => (float[2] y) <int64[4] k = {{0, 1, 2, 3}}> {{ {nodes} y = Relu (x) }}"
+    model = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    evaluated, evaluate = [], node.evaluate
+    monkeypatch.setattr(node, "evaluate", lambda n, *rest: evaluated.append(n.op_type) or evaluate(n, *rest))
+    monkeypatch.setattr(state, "MAX_EVALUATED", 4 * (state.EACH_NODE + 8))
+    assert load(model).outputs[0].shape == (2,)
+    assert evaluated == ["Add"] * 4
+
+
+def calling(nodes: str, *given: str, attribute: str = "") -> ModelProto:
+    """A model that calls one function, of these nodes, on tensors of these names."""
+    values = ", ".join(f"float[2] {name}" for name in given)
+    call = f"y = f.f{f' <v = {chr(34)}{attribute}{chr(34)}>' if attribute else ''} ({', '.join(given)})"
+    function = (
+        f'<domain: "f", opset_import: ["" : 18, "q" : 1]> f {"<v>" if attribute else ""} (a) => (b) {{ {nodes} }}'
+    )
+    head = '<ir_version: 9, opset_import: ["" : 18, "f" : 1, "q" : 1]>'
+    return parse_model(f"{head} g ({values}) => (float[2] y) {{ {call} }} {function}")
+
+
+def test_names_and_attributes_count_as_often_as_functions_copy_them() -> None:
+    """A function may write the name of an argument, and the value of an attribute, any number of times."""
+    names = calling(f"b = Sum ({', '.join(['a'] * 30_000)})", "n" * 4000)
+    assert names.ByteSize() < 1 << 17
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB .* limit is 96 MiB"):
+        onnxperf.predict(names, gpu="l4")
+    copies = " ".join(f"c{i} = q.Q <w : string = @v> (a)" for i in range(300))
+    attribute = calling(f"{copies} b = Relu (a)", "x", attribute="z" * 400_000)
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB .* limit is 96 MiB"):
+        onnxperf.predict(attribute, gpu="l4")
+    fits = calling("c = q.Q <w : string = @v> (a) b = Relu (a)", "x", attribute="z" * 400_000)
+    assert onnxperf.predict(fits, gpu="l4").seconds > 0
+
+
+@pytest.mark.parametrize("passes", ["b = f.g (a)", "b = f.g <v : string = @v> (a)"])
+def test_what_a_function_passes_on_counts_where_it_is_copied(passes: str) -> None:
+    inner = f"b = Sum ({', '.join(['a'] * 30_000)})"
+    name = "n" * 4000
+    if "@" in passes:
+        inner = " ".join(f"c{i} = q.Q <w : string = @v> (a)" for i in range(300)) + " b = Relu (a)"
+        model = calling(inner, "x", attribute="z" * 400_000)
+    else:
+        model = calling(inner, name)
+    outer = model.functions.add()
+    outer.CopyFrom(model.functions[0])
+    model.functions[0].name = "g"
+    called = parse_model(f'{FUNCTIONS} {RELU} <domain: "f", opset_import: ["f" : 1]> f <v> (a) => (b) {{ {passes} }}')
+    del outer.node[:]
+    outer.node.extend(called.functions[0].node)
+    outer.opset_import.add(domain="f", version=1)
+    with pytest.raises(onnxperf.ModelError, match=r"inlining its functions would make 11\d MiB"):
+        onnxperf.predict(model, gpu="l4")
+
+
+def test_similar_names_are_looked_for_among_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """difflib takes milliseconds for a name of some length: a model may have hundreds of thousands."""
+    compared: list[str] = []
+    monkeypatch.setattr(errors, "get_close_matches", lambda name, names, **_: compared.extend(names) or [])
+    names = ["x" * 300, *(f"block_{i}/relu" for i in range(5000))]
+    assert errors.near_names("block_4321/rel", names) == []
+    assert len(compared) == errors.MAX_COMPARED and "block_4321/relu" in compared and "x" * 300 not in compared
+    monkeypatch.undo()
+    assert errors.near_names("block_4321/rel", names) == ["block_4321/relu"]
+    assert errors.near_names("x" * 299, names) == []
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    inputs = [f"{i}{'n' * 4000}" for i in range(50)]
+    values, names = ", ".join(f"float[2] i{i}" for i in inputs), ", ".join(f"i{i}" for i in inputs)
+    text = f"g ({values}) => (float[2] y) {{ y = Sum ({names}) }}"
+    model = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    asked = "z" * 4000
+    with pytest.raises(
+        onnxperf.UsageError, match=r"names 'z{100}\.\.\.', which .* inputs are 'i0n.* \.\.\.$"
+    ) as unknown:
+        onnxperf.predict(model, gpu="l4", shapes={asked: (2,)})
+    assert len(str(unknown.value)) < 3000
+    with pytest.raises(onnxperf.UsageError, match=r"no dimension 'z{100}\.\.\.'"):
+        onnxperf.predict(model, gpu="l4", dims={asked: 2})
+    with pytest.raises(onnxperf.UsageError, match=r"is called 'z{100}\.\.\.'"):
+        onnxperf.explain(model, asked, gpu="l4")

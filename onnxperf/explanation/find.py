@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from onnxperf.errors import UsageError, printable, speaking_of_arguments
+from onnxperf.errors import UsageError, near_names, printable, speaking_of_arguments
 from onnxperf.explanation.core import Explanation, amount
 from onnxperf.explanation.facts import KernelFacts
 from onnxperf.explanation.sections import sections
@@ -103,7 +102,9 @@ def _warnings(p: Prediction, k: KernelPrediction) -> Iterator[str]:
 
 def _missing(name: str, run: Run) -> str:
     """Why there is no kernel of that name: what became of the node, or which names are near."""
-    shown, runtime = printable(name), run.scenario.runtime
+    from onnxperf.graph.proto import plain
+
+    shown, runtime = plain(name), run.scenario.runtime
     for o in (o for graph in (run.run_graph, run.graph) for o in graph.operators if name in (o.name, *o.nodes)):
         what = f"{shown} ({printable(o.type)})"
         if o.place == "host":
@@ -113,6 +114,6 @@ def _missing(name: str, run: Run) -> str:
             return f"{what} is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
         return f"{what} has no kernel: {runtime} removes it, or makes it part of another node"
     names = [*dict.fromkeys(n for k in run.kernels.rows for n in (k.name, *k.nodes))]
-    near = get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
-    hint = f"did you mean {', '.join(map(printable, near))}?" if near else "predict --detail lists all kernels"
+    near = near_names(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
+    hint = f"did you mean {', '.join(map(plain, near))}?" if near else "predict --detail lists all kernels"
     return f"no kernel or node is called {shown!r} (what can be computed before the run is folded away): {hint}"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from itertools import islice
 from typing import Any, SupportsIndex
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError
+from onnxperf.errors import ModelError, UsageError, near_names
 from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes
 from onnxperf.graph.core import Note
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
+MAX_LISTED = 20  # names in a message
 USUAL = 1 << 24  # a larger size is likely a mistake
 
 
@@ -196,8 +197,14 @@ def whole(value: SupportsIndex, what: str) -> int:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message, "; did you mean 'x'?", or "" where no name is similar."""
-    near = get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = near_names(name, names)
+    return f"; did you mean {plain(near[0])!r}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in an error message, MAX_LISTED of them."""
+    shown = [repr(plain(name)) for name in islice(names, MAX_LISTED + 1)]
+    return ", ".join(shown[:MAX_LISTED]) + " ..." * (len(shown) > MAX_LISTED)
 
 
 def _extreme(shapes: Mapping[str, Shape], dims: Mapping[str, int], batch: int | None) -> str:
@@ -221,9 +228,9 @@ def _check_dims(
     inside = {d for info in others if dims for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:
-            have = f"its open dimensions are {', '.join(map(repr, named))}"
+            have = f"its open dimensions are {listed(named)}"
             have = have if named else "its inputs have no open dimension with a name"
-            raise UsageError(f"the model has no dimension {name!r}: {have}{nearest(name, named)}")
+            raise UsageError(f"the model has no dimension {plain(name)!r}: {have}{nearest(name, named)}")
     return dict(dims)
 
 

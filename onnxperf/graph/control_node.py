@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import nearest
+from onnxperf.graph.bind import listed, nearest
 from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.open_dims import is_static, known_dims
 from onnxperf.graph.outputs import define_output
-from onnxperf.graph.proto import LOOPS, captured, is_tensor, made_in, nodes_in, plain, read_names, tensor_type, times
+from onnxperf.graph.proto import LOOPS, Captures, is_tensor, made_in, nodes_in, plain, tensor_type, times
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -33,12 +33,12 @@ Names = ChainMap[str, str]
 Walk = Callable[[GraphProto, Names, str], None]
 
 
-def scoped(node: NodeProto, names: Names) -> NodeProto:
+def scoped(node: NodeProto, names: Names, captures: Captures) -> NodeProto:
     """A node of a body with the names of its tensors in the graph.
 
     Graphs in its attributes are taken out, and what they read from outside becomes an input of the node.
     """
-    outer = [c for c in captured(node) if c not in node.input]
+    outer = captures.alone(node)
     return NodeProto(
         op_type=node.op_type,
         domain=node.domain,
@@ -94,7 +94,7 @@ class TripCounts:
         for name in self.given.keys() - self.used:
             loops = [label for label, type in self.seen.items() if type in LOOPS]
             why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
-            have = f"the model's loops are {', '.join(map(repr, loops))}" if loops else "no Loop of the model runs"
+            have = f"the model's loops are {listed(loops)}" if loops else "no Loop of the model runs"
             why = why or f"{have}{nearest(name, loops)}"
             raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
 
@@ -176,7 +176,7 @@ class ControlNode:
         state.nodes_inlined += len(graph.node)
         if state.nodes_inlined > MAX_INLINED:
             raise ModelError(f"the bodies of loops and branches hold more than {MAX_INLINED:,} nodes")
-        state.read.update(names.get(r, r) for r in read_names(graph))
+        state.read.update(names.get(r, r) for r in state.captures.read_names(graph))
         own = names.maps[0]
         state.declared_in_bodies.update((own[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in own)
         state.define_stored(graph, names)

@@ -11,14 +11,14 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxperf.errors import ModelError, UsageError
-from onnxperf.graph.bind import Binding, is_number, nearest
+from onnxperf.graph.bind import Binding, is_number, listed, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
 from onnxperf.graph.core import CONTROL, Graph
 from onnxperf.graph.module_path import module_of
 from onnxperf.graph.node import check_form, infer_node
 from onnxperf.graph.open_shapes import input_shape
-from onnxperf.graph.proto import MAX_NAME, Shape, captured, dtype_of, operator_type, plain
+from onnxperf.graph.proto import MAX_NAME, Captures, Shape, dtype_of, operator_type, plain
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -50,14 +50,14 @@ def infer(
     def walk(graph: GraphProto, names: Names, prefix: str = "") -> None:
         """Infer the nodes of the graph or, with a prefix for their labels, of a body that has these names."""
         defined = None if prefix else set(state.tensors)
-        for node, label in _ordered(graph, defined, state.labels, prefix):
+        for node, label in _ordered(graph, defined, state.labels, state.captures, prefix):
             check_form(state, node, label)
             if module := module_of(node):
                 modules[label] = module
             if (type := operator_type(node)) in INLINE:
                 INLINE[type](ControlNode(state, trips, walk, node, label, names))
             else:
-                infer_node(state, scoped(node, names) if prefix else node, label)
+                infer_node(state, scoped(node, names, state.captures) if prefix else node, label)
 
     names: Names = ChainMap()
     state.define_stored(model.graph, names)
@@ -97,13 +97,12 @@ def _check_shapes_used(state: State, graph: GraphProto, shapes: Mapping[str, Sha
     )
     for wanted in shapes:
         if wanted not in made and wanted not in inputs:
-            near = nearest(wanted, (*inputs, *made))
-            have = ", ".join(map(repr, inputs))
-            raise UsageError(f"--shapes names {wanted!r}, which the model never computes; its inputs are {have}{near}")
+            have = f"its inputs are {listed(inputs)}{nearest(wanted, (*inputs, *made))}"
+            raise UsageError(f"--shapes names {plain(wanted)!r}, which the model never computes; {have}")
 
 
 def _ordered(
-    graph: GraphProto, defined: set[str] | None, taken: set[str], prefix: str = ""
+    graph: GraphProto, defined: set[str] | None, taken: set[str], captures: Captures, prefix: str = ""
 ) -> Iterator[tuple[NodeProto, str]]:
     """The nodes, each with a unique label, in an order in which every tensor is made before it is read.
 
@@ -115,7 +114,7 @@ def _ordered(
     makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
     needs = []
     for i, node in enumerate(nodes):
-        reads = [r for r in (*node.input, *captured(node)) if r]
+        reads = [r for r in (*node.input, *captures.of(node)) if r]
         for r in reads:
             if defined is not None and r not in defined and r not in makers:
                 raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {r!r}, which nothing makes")
@@ -134,7 +133,7 @@ def _ordered(
 
 def labelled(graph: GraphProto) -> Iterator[tuple[NodeProto, str]]:
     """The nodes of a model's graph, without those in bodies of others, each with the name that its operator has."""
-    return _ordered(graph, None, set())
+    return _ordered(graph, None, set(), Captures())
 
 
 def _sorted(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:

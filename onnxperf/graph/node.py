@@ -21,7 +21,6 @@ from onnxperf.graph.open_dims import SELECTIONS, is_known, is_static, known_dims
 from onnxperf.graph.outputs import clash, define_output, upper_bound
 from onnxperf.graph.proto import (
     attributes,
-    captured,
     closed,
     dims_of,
     domain_of,
@@ -34,7 +33,7 @@ from onnxperf.graph.proto import (
     times,
 )  # fmt: skip
 from onnxperf.graph.state import State
-from onnxperf.graph.values import Values, constant, evaluate, first_line, measure
+from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, caches, known
 
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
@@ -74,7 +73,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     if node.op_type == "Constant" and not domain:
         return _define_constant(state, node, label)
     inputs = tuple(state.tensor(i, label) if i else None for i in node.input)
-    outer = tuple(state.tensor(c, label) for c in captured(node) if c not in node.input)
+    outer = tuple(state.tensor(c, label) for c in state.captures.alone(node))
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
     type, schema = operator_type(node), state.schema(node.op_type, domain)
     n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
@@ -136,7 +135,7 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
 def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
     """What `_infer_types` answers for a node; `data` are those of its inputs that are known before the run."""
     node = n.proto
-    types = {i: state.types[i] for i in (*node.input, *captured(node)) if i}
+    types = {i: state.types[i] for i in (*node.input, *state.captures.of(node)) if i}
     try:
         found: dict[str, TypeProto] = infer_node_outputs(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
@@ -173,7 +172,7 @@ def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     if n.schema is None:  # ONNX Runtime's own operators mostly keep the shape of their first input
         same = tensor_type(tensors[0].dtype, known_dims(tensors[0]))
         return None if is_static(tensors[0]) else dict.fromkeys(n.proto.output[:1], same)
-    read = {i: state.tensors[i] for i in (*n.proto.input, *captured(n.proto)) if i}
+    read = {i: state.tensors[i] for i in (*n.proto.input, *state.captures.of(n.proto)) if i}
     types = {i: state.types[i] if is_static(t) else tensor_type(t.dtype, known_dims(t)) for i, t in read.items()}
     stored = (i for i, t in read.items() if t.stored and i in state.values)
     values = {name: numpy_helper.from_array(state.values[name]) for name in stored}
@@ -224,7 +223,9 @@ def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
     """The values of a node's outputs that are known before the run."""
     if n.type in ("Shape", "Size") and n.inputs and n.inputs[0] is not None:
         return measure(n.proto, n.inputs[0].shape)
-    return {} if n.domain else evaluate(n.proto, state.values, types, state.opsets)
+    if n.domain or n.type not in ARITHMETIC or not state.affords(n.proto):
+        return {}
+    return evaluate(n.proto, state.values, types, state.opsets)
 
 
 def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ MAX_TEXT = 100  # characters of a name in a message
 #: Characters of a name, with those of the nodes around it: a name is written into the labels of all that it holds.
 MAX_NAME = 4096
 MAX_DEPTH = 64  # levels of graphs inside graphs
+MAX_CAPTURES = 1_000_000  # tensors that graphs inside graphs read from outside, counted anew at each level
 #: Operators whose number of runs a model can leave open.
 LOOPS = frozenset({"Loop", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling"})
 _OWN_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -120,15 +121,46 @@ def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield from graph.node
 
 
-def captured(node: NodeProto) -> dict[str, None]:
-    """The names of tensors that a node's subgraphs read from outside themselves, each once and in order."""
-    found: dict[str, None] = {}
-    for graph in subgraphs(node):
-        inside = made_in(graph)
-        for inner in graph.node:
-            found.update((n, None) for n in (*inner.input, *captured(inner)) if n and n not in inside)
-        found.update((o.name, None) for o in graph.output if o.name not in inside)
-    return found
+class Captures:
+    """The names of tensors that nodes' subgraphs read from outside themselves.
+
+    Each node is looked through once, however many graphs lie around it.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[NodeProto, dict[str, None]]] = {}  # by id, which the node held here keeps alive
+        self._room = MAX_CAPTURES
+
+    def of(self, node: NodeProto) -> dict[str, None]:
+        """The names for a node, each once and in order; ModelError where all nodes together have too many."""
+        graphs = subgraphs(node)
+        if not graphs:
+            return {}
+        if id(node) not in self._found:
+            names: dict[str, None] = {}
+            for graph in graphs:
+                inside = made_in(graph)
+                for inner in graph.node:
+                    names.update((n, None) for n in (*inner.input, *self.of(inner)) if n and n not in inside)
+                names.update((o.name, None) for o in graph.output if o.name not in inside)
+            self._room -= len(names)
+            if self._room < 0:
+                most = f"more than {MAX_CAPTURES:,} tensors, each counted at every level"
+                raise ModelError(f"graphs inside graphs read {most}, from outside themselves: nest them less deep")
+            self._found[id(node)] = node, names
+        return self._found[id(node)][1]
+
+    def alone(self, node: NodeProto) -> list[str]:
+        """Those of the names that are no inputs of the node itself."""
+        inputs = set(node.input)  # a node may have very many, and protobuf looks through all for each name
+        return [name for name in self.of(node) if name not in inputs]
+
+    def read_names(self, graph: GraphProto) -> set[str]:
+        """The names of all tensors that a node of the graph reads or the graph returns."""
+        read = {o.name for o in graph.output}
+        for node in graph.node:
+            read.update(node.input, self.of(node))
+        return read
 
 
 def made_in(graph: GraphProto) -> dict[str, None]:
@@ -136,14 +168,6 @@ def made_in(graph: GraphProto) -> dict[str, None]:
     names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
     names += [t.values.name for t in graph.sparse_initializer]
     return dict.fromkeys(n for n in (*names, *(o for n in graph.node for o in n.output)) if n)
-
-
-def read_names(graph: GraphProto) -> set[str]:
-    """The names of all tensors that a node reads or the graph returns."""
-    read = {o.name for o in graph.output}
-    for node in graph.node:
-        read.update(node.input, captured(node))
-    return read
 
 
 def domain_of(node: NodeProto) -> str:

@@ -9,21 +9,21 @@ import os
 from collections import Counter
 from collections.abc import Container, Iterable
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
 
 from onnxperf.errors import ModelError, UsageError
+from onnxperf.graph.inlined_size import Key, Size, calls_size, function_size, key_of
 from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
 from onnxperf.graph.values import first_line
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
-#: Nodes, and bytes of nodes, that functions may come to where they are inlined: a few that call each other can make
+#: Nodes, and bytes in memory, that functions may come to where they are inlined: a few that call each other can make
 #: any number. A file in which they are inlined already has no such limit.
-MAX_NODES, MAX_BYTES = 50_000, 128 << 20
+MAX_NODES, MAX_BYTES = 50_000, 96 << 20
 INLINE_FIRST = "inline them with onnx.inliner.inline_local_functions, and predict what that gives"
 
 
@@ -113,8 +113,12 @@ def _check_versions(proto: ModelProto, name: str) -> None:
 
 
 def contents(proto: ModelProto) -> tuple[list[GraphProto], list[NodeProto]]:
-    """All graphs of a model, and all nodes of these and of its functions."""
+    """All graphs of a model, and all nodes of these and of its functions.
+
+    A node without a type stands for the defaults of each function's attributes.
+    """
     outer = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+    outer += [NodeProto(attribute=f.attribute_proto) for f in proto.functions if f.attribute_proto]
     inner = list(graphs_in(outer))
     return [proto.graph, *inner], [*outer, *(n for g in inner for n in g.node)]
 
@@ -186,20 +190,19 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
     """Raise ModelError for functions that call each other in a cycle, or that would make too many nodes."""
     import networkx
 
-    functions: dict[Any, FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions: dict[Key, FunctionProto] = {(f.domain, f.name, f.overload): f for f in proto.functions}
     calls = {key: _called(f.node, functions) for key, f in functions.items()}
     try:
         order = list(networkx.topological_sort(networkx.DiGraph(calls)))
     except networkx.NetworkXUnfeasible:
         raise ModelError(f"{name}: its functions call each other in a circle") from None
-    nodes: dict[Any, int] = {}
-    size: dict[Any, int] = {}
+    nodes: dict[Key, int] = {}
+    size: dict[Key, Size] = {}
     for key in reversed(order):  # the called before their callers
         nodes[key] = sum(1 for _ in nodes_in(functions[key].node)) + sum(n * nodes[c] for c, n in calls[key].items())
-        size[key] = functions[key].ByteSize() + sum(n * size[c] for c, n in calls[key].items())
-    called = _called(proto.graph.node, functions)
-    total = sum(n * nodes[c] for c, n in called.items())
-    bytes_total = sum(n * size[c] for c, n in called.items())
+        size[key] = function_size(functions[key], size)
+    total = sum(n * nodes[c] for c, n in _called(proto.graph.node, functions).items())
+    bytes_total = calls_size(proto.graph.node, size)
     if total > MAX_NODES or bytes_total > MAX_BYTES:
         many = (f"{total:,} nodes", f"{MAX_NODES:,}")
         large = (f"{bytes_total >> 20:,} MiB of nodes", f"{MAX_BYTES >> 20} MiB")
@@ -207,7 +210,6 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
         raise ModelError(f"{name}: inlining its functions would make {comes}; the limit is {limit}: {INLINE_FIRST}")
 
 
-def _called(nodes: Iterable[NodeProto], functions: Container[Any]) -> Counter[Any]:
+def _called(nodes: Iterable[NodeProto], functions: Container[Key]) -> Counter[Key]:
     """How often nodes, and those of the graphs inside them, call each function, by its key."""
-    keys = ((n.domain, n.op_type, n.overload) for n in nodes_in(nodes))
-    return Counter(key for key in keys if key in functions)
+    return Counter(key for key in map(key_of, nodes_in(nodes)) if key in functions)

@@ -25,6 +25,8 @@ from op_models import Tensor
 
 #: Inputs of a decoder where past and present share a buffer, which is as long as a row can become.
 SHARED = "past_sequence_length"
+#: How many outputs an operator can have.
+OUTPUTS = {"GreedySearch": 1, "Sampling": 2, "BeamSearch": 3}
 
 
 class Sizes(NamedTuple):
@@ -52,8 +54,13 @@ def inline_search(node: ControlNode) -> None:
     prompt, beamed = _input(node, 0), node.node.op_type == "BeamSearch"
     if prompt is None or prompt.rank < 2:
         raise node.refusal("its first input must be [batch, length]")
-    most = node.number(_input(node, 1))
-    beams = max(1, node.number(_input(node, 3)) or 1) if beamed else 1
+    if (outputs := len(node.node.output)) > OUTPUTS[node.node.op_type]:
+        raise node.refusal(f"it has {outputs} outputs, where at most {OUTPUTS[node.node.op_type]} are possible")
+    most, wanted = node.number(_input(node, 1)), node.number(_input(node, 3)) if beamed else None
+    for what, given in (("max_length", most), ("num_beams", wanted)):
+        if given is not None and given < 1:
+            raise node.refusal(f"its {what} is {given}, and must be at least 1")
+    beams = wanted or 1
     first = next(a for a in ("encoder", "init_decoder", "decoder") if a == "decoder" or node.has(a))
     source = prompt.shape[1:] if first == "encoder" else ()
     samples, known = prompt.shape[0], 1 if source else prompt.shape[1]

@@ -8,18 +8,21 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
 from onnxperf.graph.open_shapes import OpenShapes
-from onnxperf.graph.proto import Shape, check_size, dtype_of, made_in, read_names, schema_of, tensor_type
+from onnxperf.graph.proto import Captures, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from op_models import Operator, Tensor
 
 #: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.
 MAX_KEPT = 1 << 20
+#: Elements that evaluated nodes may read together, and what a node counts beside its own: onnx's reference takes up to
+#: two microseconds for each.
+MAX_EVALUATED, EACH_NODE = 1 << 20, 16
 SMALL = 64  # elements whose value takes little more than its node, and which are always kept
 
 
@@ -51,10 +54,12 @@ class State:
         self.values: Values = {}
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
+        self.effort = MAX_EVALUATED  # elements that evaluated nodes may still read
         self.assumed: set[str] = set()
         self.operators: list[Operator] = []
         self.notes: list[Note] = list(binding.notes)
-        self.read, self.labels, self.tensor_names = read_names(graph), set[str](), set(made_in(graph))
+        self.captures = Captures()
+        self.read, self.labels, self.tensor_names = self.captures.read_names(graph), set[str](), set(made_in(graph))
         self.nodes_inlined = 0  # of all bodies
         self.costs: dict[str, tuple[int, int]] = {}  # FLOPs and bytes of one run, by operator in a branch
         self.made_together: dict[str, str] = {}  # an output of a control-flow node: the first output of that node
@@ -111,6 +116,14 @@ class State:
             raise ModelError(f"tensor {tensor.name!r} is defined twice")
         self.tensors[tensor.name] = tensor
         self.types[tensor.name] = type
+
+    def affords(self, node: NodeProto) -> bool:
+        """Whether a node may be evaluated; where all its inputs are known, their elements are counted."""
+        values = [self.values.get(i) for i in node.input if i]
+        sizes = [v.size for v in values if v is not None]
+        if len(sizes) == len(values):
+            self.effort -= EACH_NODE + sum(sizes)
+        return self.effort >= 0
 
     def tensor(self, name: str, label: str) -> Tensor:
         """The tensor that the node `label` reads; ModelError where no node makes it."""

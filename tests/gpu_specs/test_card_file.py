@@ -167,3 +167,28 @@ def test_a_path_that_is_no_readable_file(tmp_path):
     ]:
         with pytest.raises(SpecError, match=re.escape(message)):
             load(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("a" + ".a" * 20_000 + " = 1", "has 20,000 dots in line 1; a line has at most 100: use several lines"),
+        ("[a" + ".a" * 101 + "]", "has 101 dots in line 1"),
+        (f'name = "{"n" * 4097}"', "name is 'nnnn"),
+        (f'name = "{"n" * 4097}"', "it needs a line of printable text, of at most 4,096 characters"),
+    ],
+)
+def test_what_would_take_long_or_fill_a_screen_is_refused_briefly(card, line, says, monkeypatch):
+    if ".a" in line:  # tomllib takes the square of the parts in steps
+        monkeypatch.setattr("gpu_specs.toml_file.tomllib.loads", lambda _: pytest.fail("it is parsed"))
+    with pytest.raises(SpecError, match=re.escape(says)) as refused:
+        load(card(line + "\n" + CARD.replace('name = "My Card"', "")))
+    assert len(str(refused.value)) < 500
+
+
+def test_a_long_key_is_named_briefly(card):
+    with pytest.raises(SpecError, match=r"unknown key 'k+\.\.\.") as refused:
+        load(card(f"{'k' * 5000} = 1\n{CARD}"))
+    with pytest.raises(SpecError, match="is not valid TOML") as twice:
+        load(card(f"[{'k' * 5000}]\n" * 2))
+    assert len(str(refused.value)) < 500 > len(str(twice.value))

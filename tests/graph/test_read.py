@@ -95,7 +95,7 @@ def test_bodies_inside_functions_count() -> None:
 def test_big_bodies_are_bounded_too() -> None:
     model = chain(3, 30)
     model.functions[2].node[0].doc_string = "x" * 1_000_000
-    with pytest.raises(ModelError, match=r"would make 8.. MiB of nodes; the limit is 128 MiB"):
+    with pytest.raises(ModelError, match=r"would make 8.. MiB of nodes; the limit is 96 MiB"):
         load(model)
 
 
@@ -245,7 +245,10 @@ def test_hidden_places_for_escaping_data() -> None:
     body.graph.node[0].attribute.add(name="g", type=5).g.initializer.append(escaping)
     function = parse_model(FUNCTIONS)
     function.functions[0].node[0].attribute.append(helper.make_attribute("value", escaping))
-    for model in (inside, sparse, body, function):
+    default, deep = parse_model(FUNCTIONS), parse_model(FUNCTIONS)
+    default.functions[0].attribute_proto.append(helper.make_attribute("value", escaping))
+    deep.functions[0].attribute_proto.add(name="g", type=5).g.initializer.append(escaping)
+    for model in (inside, sparse, body, function, default, deep):
         with pytest.raises(ModelError, match="outside the model's folder"):
             load(model)
 

@@ -121,3 +121,29 @@ def test_a_graph_that_onnx_runtime_refuses_is_an_error(old: str, new: str, why: 
     graphs = GPT.replace("float[b, s, 64] logits", "float[b, s] logits") if "Flatten" in new else GPT
     with pytest.raises(ModelError, match=re.escape(why)):
         load(search("GreedySearch", graphs.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("type", "name", "value", "says"),
+    [
+        ("GreedySearch", "most", -5, "its max_length is -5, and must be at least 1"),
+        ("GreedySearch", "most", 0, "its max_length is 0, and must be at least 1"),
+        ("BeamSearch", "n", -3, "its num_beams is -3, and must be at least 1"),
+    ],
+)
+def test_lengths_and_beams_below_one_are_refused(type: str, name: str, value: int, says: str) -> None:
+    model = search(type, GPT)
+    stored = next(t for t in model.graph.initializer if t.name == name)
+    stored.CopyFrom(helper.make_tensor(name, TensorProto.INT32, [1], [value]))
+    with pytest.raises(ModelError, match=says):
+        load(model)
+
+
+@pytest.mark.parametrize(("type", "most"), [("GreedySearch", 1), ("Sampling", 2), ("BeamSearch", 3)])
+def test_more_outputs_than_the_operator_has_are_refused(type: str, most: int) -> None:
+    model = search(type, GPT)
+    model.graph.node[0].output.extend(f"more_{i}" for i in range(most - 1))
+    assert load(model).operators
+    model.graph.node[0].output.append("one_more")
+    with pytest.raises(ModelError, match=f"it has {most + 1} outputs, where at most {most} are possible"):
+        load(model)

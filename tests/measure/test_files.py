@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import Note
-from onnxperf.measure import files
+from onnxperf.measure import codec, files
 from onnxperf.measure.files import parse, read, write
 from onnxperf.measure.record import (
     Copies,
@@ -162,7 +162,7 @@ def test_statistics_are_worked_out_anew(on_a_gpu: Measurement) -> None:
     assert parse(json.dumps(data)).seconds == on_a_gpu.seconds
 
 
-BOMB = base64.b64encode(zlib.compress(bytes(files.MAX_BYTES + 1), 9)).decode()
+BOMB = base64.b64encode(zlib.compress(bytes(codec.MAX_UNPACKED + 1), 9)).decode()
 WRONG = [
     (["device_time", "samples_seconds", 3], -1e-3),
     (["device_time", "samples_seconds", 3], True),
@@ -252,3 +252,15 @@ def test_files_that_are_not_there_or_too_large(tmp_path: Path, monkeypatch: pyte
 def test_what_could_not_be_read_back_is_not_written(on_a_gpu: Measurement) -> None:
     with pytest.raises(UsageError, match="memory_bytes"):
         write(replace(on_a_gpu, place=replace(on_a_gpu.place, memory_bytes=-1)))
+
+
+def test_a_small_file_makes_no_large_model(on_a_gpu: Measurement) -> None:
+    """Each byte of a model without weights takes a hundred of memory where it is read."""
+    data = json.loads(write(on_a_gpu))
+    for size, fits in ((4 << 20, True), ((4 << 20) + 1, False)):
+        data["model"]["skeleton_zlib_base64"] = base64.b64encode(zlib.compress(bytes(size), 9)).decode()
+        if fits:
+            assert len(parse(json.dumps(data)).subject.skeleton) == size
+        else:
+            with pytest.raises(UsageError, match="larger than 4 MiB unpacked"):
+                parse(json.dumps(data))
