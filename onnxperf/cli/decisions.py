@@ -95,16 +95,14 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
       onnxperf whatif resnet50.onnx --gpu t4
       onnxperf whatif bert.onnx --gpu l4 --dim sequence=128 --precision fp16
     """
-    from dataclasses import replace
-
     from onnxperf.decide.what_if import what_if
-    from onnxperf.pipeline import run_of
+    from onnxperf.pipeline import read_once, run_of, with_batch
     from onnxperf.prediction import summarise
     from onnxperf.tables import console
     from onnxperf.views.choices import show_what_ifs
 
-    request = _request(model, json_to, (gpu,), **terms)
-    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(replace(request, batch=n), gpu)))
+    request = read_once(_request(model, json_to, (gpu,), **terms))
+    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
     deliver(json_to, found.to_json, lambda: show_what_ifs(console(), found))
 
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +64,7 @@ def predict(
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
     from onnxperf.output import telling
-    from onnxperf.pipeline import read_once
+    from onnxperf.pipeline import read_once, with_batch
     from onnxperf.prediction import summarise
     from onnxperf.tables import console
     from onnxperf.views.prediction import show
@@ -78,7 +77,7 @@ def predict(
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
-        return summarise(_run(replace(request, batch=batch), gpu, False))
+        return summarise(_run(with_batch(request, batch), gpu, False))
 
     @cache
     def found() -> list[Change]:

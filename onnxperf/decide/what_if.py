@@ -16,7 +16,7 @@ from onnxperf.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.fusions.engine import NEAR
 from onnxperf.kernel_timeline import KernelPrediction, part_of
 from onnxperf.passes import PRECISIONS, lacks_unit
-from onnxperf.pipeline import Gpu, request_for, run_of
+from onnxperf.pipeline import Gpu, read_once, request_for, run_of, with_batch
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
 from onnxperf.runtimes import RUNTIMES
@@ -78,9 +78,9 @@ def whatif(
     Each is a prediction of its own. Arguments are those of `onnxperf.predict`. Raises what `predict` raises.
     """
     with speaking_of_arguments():
-        request = request_for(model, example_inputs, **terms)
+        request = read_once(request_for(model, example_inputs, **terms))
         now = summarise(run_of(request, gpu))
-        return what_if(now, lambda batch: summarise(run_of(replace(request, batch=batch), gpu)))
+        return what_if(now, lambda batch: summarise(run_of(with_batch(request, batch), gpu)))
 
 
 def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:

@@ -66,7 +66,7 @@ def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
     if any(x.ties for x in ranked):
         yield "= ties with another card: their 80% intervals overlap; cards of one rank overlap with its first"
     if c.fixed:
-        yield f"the batch is that of the file: {printable(c.fixed)}"
+        yield f"the batch can't be changed: {printable(c.fixed)}"
     yield from _on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
 
 
@@ -95,7 +95,7 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
         out.print(Text("none of these cards keeps that", style="bold red"))
     _put_reasons(out, r.others)
     slow = "if slow: replicas where a run takes as long as the upper end of its 80% interval"
-    fixed = [f"the batch is that of the file: {printable(r.fixed)}"] if r.fixed else []
+    fixed = [f"the batch can't be changed: {printable(r.fixed)}"] if r.fixed else []
     put_notes(out, [ASSUMED, slow, *fixed, *_on_prices(r.prices)] if r.plans else [ASSUMED, *fixed])
 
 

@@ -134,7 +134,7 @@ def test_hundreds_of_open_dimensions_make_no_long_message() -> None:
 
 def test_an_inner_dimension_that_leads_an_input_is_offered_as_one() -> None:
     text = f"{HEAD} g (float[n, 4] x, float[4, m, n] y) => (float[n, 4] z) {{ z = Relu(x) }}"
-    with pytest.raises(UsageError, match=r"give --dim n=1 --dim m=128, say"):
+    with pytest.raises(UsageError, match=r"give --batch 1 --dim m=128, say"):
         run(text)
 
 
