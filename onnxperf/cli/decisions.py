@@ -60,13 +60,15 @@ def recommend(
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas that serve MODEL; without --gpu of all cards with a price.
 
+    The exit code is 1 where no card keeps the latency.
+
     \b
     Examples:
       onnxperf recommend resnet50.onnx --latency-ms 10 --qps 500
       onnxperf recommend bert.onnx --latency-ms 20 --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
     """
     from onnxperf.decide.choices import priced, selected
-    from onnxperf.decide.recommend import recommended
+    from onnxperf.decide.recommend import keep, recommended
     from onnxperf.output import telling
     from onnxperf.pipeline import limits_of
     from onnxperf.tables import console
@@ -78,7 +80,7 @@ def recommend(
     limit = limits_of(latency_ms, None).seconds or 0.0
     with telling() as tell:
         found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
-    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found))
+    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found), lambda: keep(found))
 
 
 @click.command()

@@ -271,11 +271,11 @@ def test_a_scalar_input_has_no_batch() -> None:
         run(text, batch=2)
 
 
-def test_a_leading_symbol_that_also_stands_elsewhere_is_no_batch() -> None:
+def test_a_leading_symbol_that_also_stands_elsewhere_is_asked_for() -> None:
     text = f"{HEAD} g (float[n, 4] x, float[2, n] z) => (float[2, 4] y) {{ y = MatMul(z, x) }}"
-    with pytest.raises(UsageError, match=r"'n'.*--dim n="):
+    with pytest.raises(UsageError, match=r"'n'.*: give --batch 1, say"):
         run(text)
-    assert run(text, dims={"n": 7}).batch == 7
+    assert run(text, dims={"n": 7}).batch == run(text, batch=7).batch == 7
 
 
 def test_what_the_file_says_of_an_inner_tensor_follows_a_new_batch() -> None:
