@@ -18,7 +18,6 @@ from onnxperf.cli.arguments import (
     of_a_run,
     of_runs,
     of_two,
-    parse_product,
     parse_share,
     read_option,
     viewed,
@@ -270,14 +269,11 @@ def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
-@read_option("--gemm", read=parse_product, metavar="[Bx]MxNxK",
-             help="Instead of a model: one product, with a B in front a batch of them.")  # fmt: skip
+@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one product, with a B in front a batch of them.")
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
-def explain(
-    model: str | None, node: str | None, gemm: tuple[int, ...] | None, json_to: str | None, **terms: Any
-) -> None:
+def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
     """Explain one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
 
     \b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -51,6 +52,7 @@ class Step:
 class Explanation:
     """One kernel on one card. Times in seconds, of one run of the kernel, slowed to the power limit.
 
+    bound_by, limit: what bounds it, as in the JSON of a prediction, and in the words of the field.
     steps: the first one is the peak, with factor 1; the factors multiply to `achieved / peak`; both are in `unit`,
     FLOP/s, or B/s where a kernel has no products.
     """
@@ -67,6 +69,7 @@ class Explanation:
     high_seconds: float
     interval: float
     bound_by: str
+    limit: str
     unit: str
     peak: float
     achieved: float
@@ -75,8 +78,9 @@ class Explanation:
 
     @property
     def worst(self) -> Step | None:
-        """The step that loses most, if any does."""
-        return min((s for s in self.steps if s.factor < 1), key=lambda s: s.factor, default=None)
+        """The step that loses most time, if any does."""
+        losses = [(s.seconds - before.seconds, s) for before, s in pairwise(self.steps) if s.factor < 1]
+        return max(losses, key=lambda x: x[0])[1] if losses else None
 
     @property
     def product(self) -> float:

@@ -21,11 +21,11 @@ def show(out: Console, e: Explanation) -> None:
         asked.append("\n" + printable(e.remark), style="not bold yellow")
     answer = Text(duration(e.seconds), style="bold green")
     between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
-    answer.append(f"  ({between})   bound by {e.bound_by}", style="not bold default")
+    answer.append(f"  ({between})   bound by {e.limit}", style="not bold default")
     parts: list[RenderableType] = [asked, answer]
     if e.steps:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, e.unit)} on the datasheet"
-        most = f"; most is lost to {e.worst.name}" if e.worst else ""
+        most = f"; most time is lost to {e.worst.name}" if e.worst else ""
         answer.append(f"\n{amount(e.achieved, e.unit)}, {share}{most}", style="not bold default")
         parts.append(_steps(out, e))
     out.print(stacked([*parts, *(_section(out, section) for section in e.sections)]), end="")

@@ -157,7 +157,7 @@ def meanings(p: Prediction) -> dict[str, str]:
 
 
 _MEANING = {
-    "compute": "arithmetic is the limit; a faster type or fewer FLOPs help",
+    "compute": "arithmetic, or issuing instructions, is the limit; a faster type or fusion helps",
     "memory": "reading and writing memory is the limit; a smaller type or larger batches help",
     "latency": "too little work at once to fill the card; larger batches help",
     "launch": "starting kernels is the limit; larger batches or a CUDA graph help",
@@ -264,7 +264,7 @@ def _by_module(out: Console, p: Prediction, depth: int) -> Table:
 
 def _line(p: Prediction, name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
     """What kernels have in common, how many they are, their time, its share, and what bounds most of it."""
-    seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.bound_by)[0]
+    seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.limit)[0]
     return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", mostly
 
 
@@ -289,7 +289,7 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         gflop = number(k.flops / k.repeat / 1e9) if k.flops else ""
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
         named = (k.name, _short(k.op), f"{times} x")
-        rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
+        rows.append((*named, each, f"{low} - {high}", gflop, moved, k.limit, k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 
