@@ -27,6 +27,7 @@ BATCHES = (4, 16)  # times the batch
 PARTS = 5  # modules that are left out, those that take most time
 FUSIONS = 6  # kinds of fusions that nearly matched
 PART, FUSION = 0.05, 0.02  # of the time: parts and fusions that concern less are not tried
+WHOLE = 0.5  # of the time: a part that takes more is as good as the model
 DEEPEST = 3  # names in the path of a module
 #: What is asked of a run: precision amp belongs to one runtime, and keep is no change of its own.
 TRIED = tuple(name for name in PRECISIONS if name not in ("keep", "amp"))
@@ -192,17 +193,16 @@ def _padded(run: Run) -> Iterator[WhatIf]:
 
 def _parts(now: Prediction, run: Run) -> Iterator[WhatIf]:
     """The model without one of its modules, those that take most time first."""
-    modules = run.graph.modules
+    modules, times = run.graph.modules, dict[str, float]()
     for depth in range(1, DEEPEST + 1):
-        times: dict[str, float] = {}
+        times = {}
         for k in now.kernels:
             if name := part_of(k.module, depth):
                 times[name] = times.get(name, 0.0) + k.seconds
-        if len(times) > 1:
+        if len(times) > 1 and max(times.values()) <= WHOLE * now.seconds:
             break
-    else:
-        return
-    for name in sorted((n for n, s in times.items() if s >= PART * now.seconds), key=lambda n: -times[n])[:PARTS]:
+    tried = (n for n, s in times.items() if PART * now.seconds <= s <= WHOLE * now.seconds)
+    for name in sorted(tried, key=lambda n: -times[n])[:PARTS]:
         nodes = {node for node, module in modules.items() if part_of(module, depth) == name}
         with suppress(Error):  # such as that nothing is left
             then = summarise(replace(run, graph=without(run.graph, nodes)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -13,6 +12,8 @@ from onnxperf.tables import duration, size
 SCHEMA_VERSION = 1
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 SCALED = ("FLOP", "FLOP/s", "B/s", "Hz", "J", "W")
+#: The steps that are due to what can bound a kernel; all others are of its arithmetic.
+STEPS_OF = {"memory": ("DRAM bytes", "memory"), "launch": ("launch",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ class Explanation:
 
     @property
     def worst(self) -> Step | None:
-        """The step that loses most time, if any does."""
-        losses = [(s.seconds - before.seconds, s) for before, s in pairwise(self.steps) if s.factor < 1]
-        return max(losses, key=lambda x: x[0])[1] if losses else None
+        """Of the steps of what bounds the kernel the one that loses most, if any does."""
+        bound = "memory" if self.bound_by == "transfer" else self.bound_by if self.bound_by in STEPS_OF else ""
+        others = {name for names in STEPS_OF.values() for name in names}
+        own = [s for s in self.steps if (s.name in STEPS_OF[bound] if bound else s.name not in others)]
+        return min((s for s in own if s.factor < 1), key=lambda s: s.factor, default=None)
 
     @property
     def product(self) -> float:

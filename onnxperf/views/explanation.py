@@ -25,7 +25,7 @@ def show(out: Console, e: Explanation) -> None:
     parts: list[RenderableType] = [asked, answer]
     if e.steps:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, e.unit)} on the datasheet"
-        most = f"; most time is lost to {e.worst.name}" if e.worst else ""
+        most = f"; most is lost to {e.worst.name}" if e.worst else ""
         answer.append(f"\n{amount(e.achieved, e.unit)}, {share}{most}", style="not bold default")
         parts.append(_steps(out, e))
     out.print(stacked([*parts, *(_section(out, section) for section in e.sections)]), end="")

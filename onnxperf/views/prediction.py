@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from io import StringIO
+from textwrap import shorten
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
@@ -40,6 +41,7 @@ URGENT = (
 )
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note
+NO_MODULES = "no times by module: the exporter recorded no module paths in this file"
 NAMED = 6  # nodes of a note on the detailed screen
 
 K = TypeVar("K", bound=Hashable)
@@ -63,7 +65,8 @@ def show(
     else:
         parts.append(two_columns(_brief(p)))
     if depth is not None:
-        parts.append(_by_module(out, p, depth))
+        named = any(k.module for k in p.kernels)
+        parts.append(_by_module(out, p, depth) if named else Text(NO_MODULES, style="dim"))
     parts.append(_kernels(out, _alike(p.kernels)[: None if detail and top is None else top or 0]))
     parts.append(_notes(p.warnings) if detail else _urgent(p.warnings))
     parts.append(Text(printable(p.scope), style="dim"))
@@ -126,8 +129,7 @@ def _urgent(notes: Sequence[Note]) -> Text:
     for code in URGENT:
         if found := [note for note in notes if note.code == code]:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            message = printable(found[0].message)
-            lines.append((code, f"{message if len(message) <= MESSAGE else message[: MESSAGE - 3] + '...'}{more}", ""))
+            lines.append((code, shorten(printable(found[0].message), MESSAGE, placeholder=" ...") + more, ""))
     return listed(lines[:BRIEF_NOTES])
 
 
@@ -157,7 +159,7 @@ def meanings(p: Prediction) -> dict[str, str]:
 
 
 _MEANING = {
-    "compute": "arithmetic, or issuing instructions, is the limit; a faster type or fusion helps",
+    "compute": "arithmetic or instruction issue is the limit; fusion or a faster type helps",
     "memory": "reading and writing memory is the limit; a smaller type or larger batches help",
     "latency": "too little work at once to fill the card; larger batches help",
     "launch": "starting kernels is the limit; larger batches or a CUDA graph help",
@@ -265,7 +267,12 @@ def _by_module(out: Console, p: Prediction, depth: int) -> Table:
 def _line(p: Prediction, name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
     """What kernels have in common, how many they are, their time, its share, and what bounds most of it."""
     seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.limit)[0]
-    return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", mostly
+    return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", _word(mostly)
+
+
+def _word(limit: str) -> str:
+    """What bounds a kernel, in a narrow column."""
+    return limit.rpartition(" ")[2]
 
 
 def _short(op: str) -> str:
@@ -289,7 +296,7 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         gflop = number(k.flops / k.repeat / 1e9) if k.flops else ""
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
         named = (k.name, _short(k.op), f"{times} x")
-        rows.append((*named, each, f"{low} - {high}", gflop, moved, k.limit, k.source))
+        rows.append((*named, each, f"{low} - {high}", gflop, moved, _word(k.limit), k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 

@@ -75,6 +75,7 @@ def test_padding_changes_every_dimension_of_a_size() -> None:
 
 def test_modules_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxperf.decide.what_if.PART", 0.0)
+    monkeypatch.setattr("onnxperf.decide.what_if.WHOLE", 1.0)
     model = net(1)
     for node, module in zip(model.graph.node, ("body", "body", "body", "head", "head"), strict=True):
         node.name = f"/{module}/{node.op_type}"
@@ -82,6 +83,8 @@ def test_modules_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {c.what: c for c in found.changes if c.kind == "part"}
     assert set(parts) == {"without body", "without head"}
     assert all(c.seconds and c.seconds < found.now.seconds for c in parts.values())
+    monkeypatch.setattr("onnxperf.decide.what_if.WHOLE", 0.01)
+    assert not [c for c in whatif(model, gpu="t4").changes if c.kind == "part"], "each is most of the model"
 
 
 def test_fusions_that_nearly_matched_are_bounds() -> None:
