@@ -38,7 +38,7 @@ def test_each_change_is_the_run_that_it_names(runtime: str) -> None:
         assert predict(RESNET, gpu="l4", **{"runtime": runtime, **asked(c.what)}).seconds == pytest.approx(c.seconds)
         others = [d for d in found if {*asked(d.what).items()} < {*asked(c.what).items()}]
         assert all(c.seconds <= WORTH * d.seconds for d in others), "whatever it asks for beside another gains"
-        assert c.small == (not {"int8", "fp8", "tensorrt", "--host"} & {*c.what.split()})
+        assert c.small == (not {"int8", "fp8", "--runtime", "--host"} & {*c.what.split()})
 
 
 def test_fixing_open_dimensions_is_named_where_it_helps() -> None:

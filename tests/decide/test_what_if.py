@@ -10,6 +10,7 @@ from onnx import parser
 
 import onnxperf
 from onnxperf import UsageError, predict, whatif
+from onnxperf.decide.changes import changes
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.graph import Graph, load
 from tests.decide.models import net, odd
@@ -40,6 +41,16 @@ def test_what_can_not_be_says_why() -> None:
     missing = [c for c in found.values() if c.seconds is None]
     assert all(c.why for c in missing)
     assert found["--precision bf16"].why.endswith("has no units for it")
+
+
+def test_no_gain_is_of_a_unit_that_is_missing_and_predict_tries_the_same() -> None:
+    found = whatif(net(), gpu="t4", batch=64)
+    tried = [asked(c.what) for c in found.changes if c.kind in ("precision", "runtime") and c.seconds]
+    assert not {"fp8", "bf16"} & {terms.get("precision") for terms in tried}
+    assert {terms.get("runtime") for terms in tried} == {None, "tensorrt", "torch-eager"}
+    said = [asked(c.what) for c in changes(found.now)]
+    named = [{k: v for k, v in terms.items() if k in ("precision", "runtime")} for terms in said]
+    assert [terms for terms in named if terms] and all(terms in tried for terms in named if terms)
 
 
 def test_operators_on_the_cpu_and_open_dimensions_have_their_lines() -> None:
