@@ -1,7 +1,8 @@
-"""Commands that choose: which card, which batch, how many of them."""
+"""Commands that choose: which card there is, which of them, which batch, how many of them."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,7 +91,7 @@ def recommend(
 @debug
 def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     """Predict what each change would bring to MODEL on a card: another precision, runtime or batch, a CUDA graph, fewer
-    operators on the CPU, fusions that nearly matched, padded dimensions, one part less.
+    operators on the CPU, fusions that nearly matched, padded dimensions, a module removed.
 
     \b
     Examples:
@@ -106,6 +107,35 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     request = read_once(_request(model, json_to, (gpu,), **terms))
     found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
     deliver(json_to, found.to_json, lambda: show_what_ifs(console(), found))
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@debug
+def gpus(name: str | None, as_json: bool) -> None:
+    """List the cards, or show every fact of one with its source.
+
+    \b
+    Examples:
+      onnxperf gpus
+      onnxperf gpus l4
+    """
+    import gpu_specs
+    from onnxperf.pipeline import find
+    from onnxperf.tables import console
+    from onnxperf.views import cards
+
+    json_to = "-" if as_json else None
+    if name is None:
+        devices = [find(id)[0] for id in gpu_specs.ids()]
+        every = [cards.as_json(d) for d in devices]
+        deliver(json_to, lambda: json.dumps(every, indent=2), lambda: cards.show_gpus(console(), devices))
+        return
+    device, notes = find(name)
+    for note in notes:
+        click.echo(note.message, err=True)
+    deliver(json_to, lambda: json.dumps(cards.as_json(device), indent=2), lambda: cards.show_gpu(console(), device))
 
 
 def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any) -> Request:
