@@ -105,9 +105,8 @@ def nothing(now: Prediction) -> str:
         return f"what would make it faster is not looked for: {many}"
     most, share = max(now.bound_by.items(), key=lambda x: x[1])
     near = now.lower_bound_seconds / now.seconds
-    return (
-        f"nothing gains more than {1 - WORTH:.0%}: {most} is {share:.0%}, and {near:.0%} of the time is physics' least"
-    )
+    least = f"the speed-of-light bound is {near:.0%} of it"
+    return f"no change gains more than {1 - WORTH:.0%}: {share:.0%} of the time is bound by {most}; {least}"
 
 
 def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
@@ -201,7 +200,7 @@ def without_fallback(now: Prediction) -> Change | None:
         for n in now.run.kernels.on_host
     )
     left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
-    return Change("no operators on the CPU", max(left, now.lower_bound_seconds), most=True)
+    return Change("all operators on the GPU", max(left, now.lower_bound_seconds), most=True)
 
 
 def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:

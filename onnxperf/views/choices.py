@@ -64,7 +64,7 @@ def _line(x: Candidate) -> tuple[str, ...]:
 
 def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
     if any(x.ties for x in ranked):
-        yield "= ties with another card: their 80% intervals overlap; ranks are shared with the first card of a tie"
+        yield "= ties with another card: their 80% intervals overlap; cards that tie with the best of a rank share it"
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     if any(x.price is not None for x in ranked):

@@ -91,7 +91,7 @@ def _brief(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(p)
     loud = _loud(p)
     quiet = sum(note.code in QUIET for note in p.warnings)
-    near = f", and {quiet} on fusions that nearly applied" if quiet else ""
+    near = f", and {quiet} on missed fusions" if quiet else ""
     yield "notes", f"{loud}{near}; --detail shows {'them and ' if p.warnings else ''}every kernel"
 
 
@@ -190,8 +190,7 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(p)
     home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
     context = " and CUDA's context" if m.context_bytes else ""
-    beyond = f"its allocator's surplus{context} included"
-    yield "", f"the process holds {size(m.reserved_bytes)}, {beyond}{home}"
+    yield "", f"the process holds {size(m.reserved_bytes)}, including unused allocator memory{context}{home}"
     if p.kernels and p.run.method.scheduled and launches(p):
         yield "paced by", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
