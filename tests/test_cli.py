@@ -333,6 +333,16 @@ def test_the_type_that_weights_are_stored_in_is_named() -> None:
     assert words(onnxperf.predict(model, gpu="t4"), ()).asked[3] == "FP16 as stored"
 
 
+def test_a_model_without_products_is_not_limited_by_its_arithmetic() -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> add (float16[4096,8192] x, float16[8192] b) => (float16[4096,8192] y)'
+        "{ y = Add(x, b) }"
+    )
+    p = onnxperf.predict(model, gpu="a100")
+    assert max(p.bound_by, key=p.bound_by.__getitem__) == "compute"
+    assert words(p, ()).limit == "instruction issue is the limit"
+
+
 def test_long_notes_and_missing_modules_are_told_in_whole_words(onnxperf_cli, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("onnxperf.views.prediction.MESSAGE", 90)
     model = parser.parse_model(

@@ -116,7 +116,13 @@ def _precision(p: Prediction) -> str:
 
 def _limits(p: Prediction) -> dict[str, str]:
     """What sets the time where a run is bound by something: the words before `the limit`."""
-    return {**_LIMITS, **({} if launches(p) else _LIMITS_ON_A_CORE)}
+    arithmetic = [k for k in p.kernels if k.bound_by == "compute"]
+    issue = sum(k.seconds for k in arithmetic if k.limit != k.bound_by) > sum(k.seconds for k in arithmetic) / 2
+    return {
+        **_LIMITS,
+        **({"compute": "instruction issue is"} if issue else {}),
+        **({} if launches(p) else _LIMITS_ON_A_CORE),
+    }
 
 
 _LIMITS = {
