@@ -50,9 +50,22 @@ class KernelPrediction:
     repeat: int = 1
     module: str = ""
 
+    @property
+    def limit(self) -> str:
+        """What bounds it in the words of the field; `bound_by` is the JSON's."""
+        return limit_of(self.bound_by, self.work)
+
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
         return {name: getattr(self, name) for name in OF_A_KERNEL} | {"nodes": list(self.nodes)}
+
+
+def limit_of(bound_by: str, work: Work) -> str:
+    """What bounds a kernel in the words of the field.
+
+    Without products the arithmetic term counts issue slots: of a few FLOPs, and of computing addresses.
+    """
+    return "instruction issue" if bound_by == "compute" and not work.matrix_flops else bound_by
 
 
 def kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:

@@ -12,7 +12,7 @@ import gpu_specs
 from gpu_specs import Device
 from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.export import source
-from onnxperf.graph import Graph, Note, Opened, opened
+from onnxperf.graph import Graph, Note, Opened, batch_dim, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
@@ -196,6 +196,14 @@ def request_for(
 def read_once(request: Request) -> Request:
     """The same request with its model read: asked again, for another batch or card, no file is read again."""
     return replace(request, model=request.model if isinstance(request.model, Graph) else opened(request.model))
+
+
+def with_batch(request: Request, batch: int) -> Request:
+    """The same request at another batch: it takes the place of the one that `batch`, or `dims` by its name, gave."""
+    if not request.dims or isinstance(request.model, Graph):
+        return replace(request, batch=batch)
+    name = batch_dim(request.model, shapes=request.shapes, examples=request.examples)
+    return replace(request, batch=batch, dims={dim: size for dim, size in request.dims.items() if dim != name})
 
 
 def run_of(request: Request, gpu: Gpu) -> Run:

@@ -13,7 +13,7 @@ import jsonschema
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import parser
+from onnx import TensorProto, parser
 
 import gpu_specs
 import onnxperf
@@ -22,6 +22,7 @@ from onnxperf.cli.arguments import parse_shape
 from onnxperf.decide.changes import changes
 from onnxperf.tables import duration, number
 from onnxperf.views.cards import facts, quantity
+from onnxperf.views.headline import words
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
@@ -320,6 +321,40 @@ def test_tf32_is_named_where_the_card_has_it(onnxperf_cli) -> None:
     ):
         first = onnxperf_cli("predict", RESNET, "--gpu", card, "--precision", precision)[1].splitlines()[0]
         assert first.endswith(f" · ONNX Runtime CUDA · {said} · batch 1")
+
+
+def test_the_type_that_weights_are_stored_in_is_named() -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> half (float16[8,64] x, float16[64,64] w) => (float16[8,64] y)'
+        "{ y = MatMul(x, w) }"
+    )
+    stored = TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=(64, 64), raw_data=bytes(8192))
+    model.graph.initializer.append(stored)
+    assert words(onnxperf.predict(model, gpu="t4"), ()).asked[3] == "FP16 as stored"
+
+
+def test_a_model_without_products_is_not_limited_by_its_arithmetic() -> None:
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> add (float16[4096,8192] x, float16[8192] b) => (float16[4096,8192] y)'
+        "{ y = Add(x, b) }"
+    )
+    p = onnxperf.predict(model, gpu="a100")
+    assert max(p.bound_by, key=p.bound_by.__getitem__) == "compute"
+    assert words(p, ()).limit == "instruction issue is the limit"
+
+
+def test_long_notes_and_missing_modules_are_told_in_whole_words(onnxperf_cli, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("onnxperf.views.prediction.MESSAGE", 90)
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> bare (float[8,64] x) => (float[8,64] y) { y = Relu(x) }'
+    )
+    onnx.save(model, path := str(tmp_path / "bare.onnx"))
+    code, out, _ = onnxperf_cli("predict", path, "--gpu", "h100", "--runtime", "tensorrt", "--by-module", "1")
+    assert code == 0 and "the exporter recorded no module paths" in out and "(no module)" not in out
+    p = onnxperf.predict(model, gpu="h100", runtime="tensorrt")
+    said = next(note.message for note in p.warnings if note.code == "unvalidated")
+    shown = " ".join(out.split()).partition("unvalidated ")[2].partition(" ...")[0]
+    assert 60 < len(shown) <= 86 and said.startswith(f"{shown} ")
 
 
 def test_a_model_that_does_not_fit_says_so_first(onnxperf_cli) -> None:

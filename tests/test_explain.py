@@ -1,6 +1,7 @@
 """An explanation is the estimate, taken apart: its numbers are those of `predict`, and its factors multiply to them."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_specs
-from onnxperf import explanation
+import onnxperf
+from onnxperf import UsageError, explanation
 from onnxperf.explanation.trace import origins
 from onnxperf.graph import Graph
 from onnxperf.latency import shipped
@@ -227,3 +229,33 @@ def test_no_runner_up_is_faster_than_the_choice(gpu: str, precision: str) -> Non
             found += 1
             assert float(lines["runner-up seconds"]) >= e.seconds * (1 - 1e-9)
     assert found
+
+
+def test_a_product_is_explained_from_python_as_on_the_command_line() -> None:
+    e = onnxperf.explain(gemm="4096x4096x4096", gpu="t4")
+    assert e.seconds == onnxperf.explain(gemm=(4096, 4096, 4096), gpu="t4").seconds > 0
+    assert (e.op, e.limit) == ("MatMul", e.bound_by)
+    for terms, says in (({"gemm": "4096"}, "gemm '4096' is not understood"), ({}, "a model and a node, or gemm alone"),
+                        ({"gemm": "8x8x8", "batch": 2}, "gemm gives all sizes: batch")):  # fmt: skip
+        with pytest.raises(UsageError, match=says):
+            onnxperf.explain(gpu="t4", **terms)
+
+
+def test_an_elementwise_kernel_is_limited_by_instructions_not_by_flops() -> None:
+    """A broadcast computes an address for each element, which takes far longer than its addition."""
+    terms = {"precision": "fp16", "batch": 8, "dims": {"sequence": 128}}
+    e = onnxperf.explain(SAMPLES / "gpt2-dynamic.onnx", "node_add_17", gpu="a100", **terms)
+    assert (e.bound_by, e.limit) == ("compute", "instruction issue")
+    assert e.worst and e.worst.name == "issue, latency"
+    lines = {line.name: line for section in e.sections for line in section.lines}
+    assert lines["compute"].formula.startswith("instruction issue: ") and lines["wins"].value == e.limit
+    rate = re.search(r"([0-9.]+) MB at ([0-9.]+) TB/s of L2", lines["floor: bytes"].formula)
+    assert rate and float(rate[1]) * 1e6 / (float(rate[2]) * 1e12) == pytest.approx(
+        lines["floor: bytes"].value, rel=0.01
+    )
+
+
+def test_what_loses_most_is_of_what_bounds_the_kernel() -> None:
+    for gemm, name in (("32x32x32", "launch"), ("1x8192x8192", "memory")):
+        e = onnxperf.explain(gemm=gemm, gpu="a100", precision="fp16")
+        assert e.bound_by == name and (e.worst is None or e.worst.name == name)

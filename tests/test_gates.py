@@ -1,5 +1,6 @@
 """Limits inside a pipeline: `onnxperf check`, the hook of pre-commit, the GitHub Action."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -46,6 +47,21 @@ def test_a_line_for_every_model(check) -> None:
     assert over.startswith("over ") and RESNET in over and "over the limit of 2 ms" in over and slowest.name in over
     assert ok.startswith("ok ") and ok.endswith(f"  {MOBILENET}")
     assert err == "onnxperf: 1 of 2 models over the limit\n"
+
+
+def test_the_lines_as_json(check, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    code, lines, err = check(MOBILENET, RESNET, str(bad), "--gpu", "t4", "--max-latency", "2ms", "--json", "-")
+    found = json.loads("\n".join(lines))
+    assert [x["verdict"] for x in found] == ["ok", "over", "error"] and "1 of 3 models can't be used, 1 over" in err
+    assert code == 3 and [x["model"] for x in found] == [MOBILENET, RESNET, str(bad)]
+    p = onnxperf.predict(RESNET, gpu="t4")
+    assert (found[1]["seconds"], found[1]["process_bytes"]) == (p.seconds, p.memory.reserved_bytes)
+    assert "over the limit of 2 ms" in found[1]["reason"] and found[0]["reason"] == "" and found[2]["seconds"] is None
+    code, lines, _ = check(MOBILENET, "--gpu", "t4", "--max-latency", "1s", "--json", str(tmp_path / "found.json"))
+    assert code == 0 and lines[0].startswith("ok ")
+    assert json.loads((tmp_path / "found.json").read_text())[0]["gpu"] == "t4"
 
 
 def test_limits_that_hold(check) -> None:

@@ -82,7 +82,7 @@ def show_host(out: Console, found: Paced) -> None:
     out.print(tabulate(out, ("a node of", "#here", f"#{REFERENCE.name}"), lines))
     within = f"within a factor of {exp(h.half_width):.2f} in four cases of five"
     out.print(Text(f"pace {h.pace:.2f}, {within}: 1 is a server of 2017 to 2019, {REFERENCE.name} is {REFERENCE.pace}"))
-    out.print(Text("that launching kernels is as much faster as passing nodes is assumed", style="dim"))
+    out.print(Text("assumed: kernel launches are faster by the same factor as nodes", style="dim"))
 
 
 def _found(found: Calibration, link: float | None) -> Iterator[tuple[str, str, str]]:

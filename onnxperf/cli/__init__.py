@@ -35,7 +35,7 @@ def cli() -> None:
 
 
 for _command in (
-    predictions.predict, predictions.check, predictions.diff, predictions.explain, predictions.gpus,
+    predictions.predict, predictions.check, predictions.diff, predictions.explain, decisions.gpus,
     decisions.compare, decisions.recommend, decisions.whatif, sweeping.sweep,
     models.export, models.strip, on_device.measure, on_device.validate, on_device.calibrate,
 ):  # fmt: skip

@@ -97,13 +97,6 @@ def parse_axis(text: str) -> tuple[str, int, str]:
     return match[1], int(match[2]), match[3]
 
 
-def parse_product(text: str) -> tuple[int, ...]:
-    """MxNxK or BxMxNxK."""
-    if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text.strip()):
-        raise UsageError(f"{text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
-    return tuple(map(int, text.strip().split("x")))
-
-
 def parse_number(text: str, form: str) -> tuple[str, int]:
     """NAME=N."""
     name, equals, number = text.rpartition("=")

@@ -1,7 +1,8 @@
-"""Commands that choose: which card, which batch, how many of them."""
+"""Commands that choose: which card there is, which of them, which batch, how many of them."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,13 +61,15 @@ def recommend(
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas that serve MODEL; without --gpu of all cards with a price.
 
+    The exit code is 1 where no card keeps the latency.
+
     \b
     Examples:
       onnxperf recommend resnet50.onnx --latency-ms 10 --qps 500
       onnxperf recommend bert.onnx --latency-ms 20 --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
     """
     from onnxperf.decide.choices import priced, selected
-    from onnxperf.decide.recommend import recommended
+    from onnxperf.decide.recommend import keep, recommended
     from onnxperf.output import telling
     from onnxperf.pipeline import limits_of
     from onnxperf.tables import console
@@ -78,7 +81,7 @@ def recommend(
     limit = limits_of(latency_ms, None).seconds or 0.0
     with telling() as tell:
         found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
-    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found))
+    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found), lambda: keep(found))
 
 
 @click.command()
@@ -88,24 +91,51 @@ def recommend(
 @debug
 def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     """Predict what each change would bring to MODEL on a card: another precision, runtime or batch, a CUDA graph, fewer
-    operators on the CPU, fusions that nearly matched, padded dimensions, one part less.
+    operators on the CPU, fusions that nearly matched, padded dimensions, a module removed.
 
     \b
     Examples:
       onnxperf whatif resnet50.onnx --gpu t4
       onnxperf whatif bert.onnx --gpu l4 --dim sequence=128 --precision fp16
     """
-    from dataclasses import replace
-
     from onnxperf.decide.what_if import what_if
-    from onnxperf.pipeline import run_of
+    from onnxperf.pipeline import read_once, run_of, with_batch
     from onnxperf.prediction import summarise
     from onnxperf.tables import console
     from onnxperf.views.choices import show_what_ifs
 
-    request = _request(model, json_to, (gpu,), **terms)
-    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(replace(request, batch=n), gpu)))
+    request = read_once(_request(model, json_to, (gpu,), **terms))
+    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
     deliver(json_to, found.to_json, lambda: show_what_ifs(console(), found))
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@debug
+def gpus(name: str | None, as_json: bool) -> None:
+    """List the cards, or show every fact of one with its source.
+
+    \b
+    Examples:
+      onnxperf gpus
+      onnxperf gpus l4
+    """
+    import gpu_specs
+    from onnxperf.pipeline import find
+    from onnxperf.tables import console
+    from onnxperf.views import cards
+
+    json_to = "-" if as_json else None
+    if name is None:
+        devices = [find(id)[0] for id in gpu_specs.ids()]
+        every = [cards.as_json(d) for d in devices]
+        deliver(json_to, lambda: json.dumps(every, indent=2), lambda: cards.show_gpus(console(), devices))
+        return
+    device, notes = find(name)
+    for note in notes:
+        click.echo(note.message, err=True)
+    deliver(json_to, lambda: json.dumps(cards.as_json(device), indent=2), lambda: cards.show_gpu(console(), device))
 
 
 def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any) -> Request:

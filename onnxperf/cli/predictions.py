@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from onnxperf.cli.arguments import (
     of_a_run,
     of_runs,
     of_two,
-    parse_product,
     parse_share,
     read_option,
     viewed,
@@ -78,7 +76,9 @@ def predict(
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
-        return summarise(_run(replace(request, batch=batch), gpu, False))
+        from onnxperf.pipeline import with_batch
+
+        return summarise(_run(with_batch(request, batch), gpu, False))
 
     @cache
     def found() -> list[Change]:
@@ -105,11 +105,13 @@ def predict(
 @click.command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @of_runs
+@click.option("--json", "json_to", metavar="FILE|-", help="Write the lines as JSON; - prints JSON only.")
 @limited
 @debug
 def check(
-    models: tuple[str, ...], gpu: tuple[str, ...], max_latency: float | None, max_memory: float | None, **terms: Any
-) -> None:
+    models: tuple[str, ...], gpu: tuple[str, ...], json_to: str | None, max_latency: float | None,
+    max_memory: float | None, **terms: Any,
+) -> None:  # fmt: skip
     """Predict one run of every MODEL on every card and hold it to a limit; print a line for each.
 
     A line has ok, over or error, the time, the card's memory that the process holds, the batch under --fit, the card
@@ -129,28 +131,44 @@ def check(
         raise UsageError("check takes --max-latency, --max-memory or both")
     for card in gpu:
         find(card)  # an unknown card is reported once, not for every model
+    check_target(json_to, *models)
     asked: list[Request | Error] = [_asked(model, gpu=gpu[0], **terms) for model in models]
     usable = narrowed([r for r in asked if not isinstance(r, Error)])
-    over, unusable, own = 0, list[Error](), iter(usable)
+    found, unusable, own = list[dict[str, Any]](), list[Error](), iter(usable)
     for model, given in zip(models, asked, strict=True):
         request = given if isinstance(given, Error) else next(own)
         for card in gpu:
-            figures, why = ("-",) * (3 if terms["fit"] else 2), ""
+            line: dict[str, Any] = {"model": model, "gpu": card, "seconds": None, "process_bytes": None, "batch": None}
             try:
-                figures, why = _held(request, card, terms["fit"], max_latency, max_memory)
-                says, over = ("over", over + 1) if why else ("ok", over)
-            except Error as e:
-                says, why = "error", str(e).removesuffix(f": {model}")  # the line has the name of the file
+                line |= _held(request, card, terms["fit"], max_latency, max_memory)
+                line["verdict"] = "over" if line["reason"] else "ok"
+            except Error as e:  # the line has the name of the file
+                line |= {"verdict": "error", "reason": str(e).removesuffix(f": {model}")}
                 unusable.append(e)
-            shown = (f"{says:5}", *(f"{x:>8}" for x in figures), *([card] if len(gpu) > 1 else []), model)
-            with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
-                click.echo(printable("  ".join(shown) + (f": {why}" if why else "")))
-    count = len(models) * len(gpu)
-    what = "models" if len(gpu) == 1 else "predictions"
-    if unusable:
-        raise type(unusable[0])(f"{len(unusable)} of {count} {what} can't be used, {over} over the limit")
-    if over:
-        raise LimitExceeded(f"{over} of {count} {what} over the limit")
+            found.append(line)
+            if json_to != "-":
+                with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
+                    click.echo(_line(line, terms["fit"], len(gpu) > 1))
+    over, what = sum(line["verdict"] == "over" for line in found), "models" if len(gpu) == 1 else "predictions"
+
+    def gate() -> None:
+        if unusable:
+            raise type(unusable[0])(f"{len(unusable)} of {len(found)} {what} can't be used, {over} over the limit")
+        if over:
+            raise LimitExceeded(f"{over} of {len(found)} {what} over the limit")
+
+    deliver(json_to, lambda: json.dumps(found, indent=2, allow_nan=False), lambda: None, gate)
+
+
+def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
+    """A prediction that `check` held to a limit, on a line."""
+    from onnxperf.tables import NOTHING, duration, size
+
+    figures = [NOTHING] * 3
+    if x["seconds"] is not None:
+        figures = [duration(x["seconds"]), size(x["process_bytes"]), f"batch {x['batch']}"]
+    shown = (f"{x['verdict']:5}", *(f"{f:>8}" for f in figures[: 3 if fit else 2]), *([x["gpu"]] if several else []))
+    return printable("  ".join((*shown, x["model"])) + (f": {x['reason']}" if x["reason"] else ""))
 
 
 @click.command()
@@ -242,20 +260,16 @@ def _asked(model: str, **terms: Any) -> Request | Error:
 
 def _held(
     request: Request | Error, card: str, fit: bool, max_latency: float | None, max_memory: float | None
-) -> tuple[tuple[str, ...], str]:
-    """The time and the memory of a request on a card, the batch that is to fit, and why it does not keep the limits.
-
-    The reason is empty where it keeps them.
-    """
+) -> dict[str, Any]:
+    """The time, memory and batch of a request on a card, and why it does not keep the limits: "" where it does."""
     from onnxperf.decide.budget import reasons
     from onnxperf.prediction import summarise
-    from onnxperf.tables import duration, size
 
     if isinstance(request, Error):
         raise request
     p = summarise(_run(request, card, fit, (max_latency, max_memory)))
-    batch = (f"batch {p.scenario.batch}",) if fit else ()
-    return (duration(p.seconds), size(p.memory.reserved_bytes), *batch), reasons(p, max_latency, max_memory)
+    held = {"seconds": p.seconds, "process_bytes": p.memory.reserved_bytes, "batch": p.scenario.batch}
+    return held | {"reason": reasons(p, max_latency, max_memory)}
 
 
 def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Request:
@@ -271,14 +285,11 @@ def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
-@read_option("--gemm", read=parse_product, metavar="[Bx]MxNxK",
-             help="Instead of a model: one product, with a B in front a batch of them.")  # fmt: skip
+@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one product, with a B in front a batch of them.")
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
-def explain(
-    model: str | None, node: str | None, gemm: tuple[int, ...] | None, json_to: str | None, **terms: Any
-) -> None:
+def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
     """Explain one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
 
     \b
@@ -317,32 +328,3 @@ def _given(names: Iterable[str], terms: Mapping[str, Any]) -> str:
     context = click.get_current_context()
     asked = (p for p in context.command.params if p.name in names and terms[p.name] != p.get_default(context))
     return ", ".join(p.opts[0] for p in asked if terms[p.name or ""])
-
-
-@click.command()
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@debug
-def gpus(name: str | None, as_json: bool) -> None:
-    """List the cards, or show every fact of one with its source.
-
-    \b
-    Examples:
-      onnxperf gpus
-      onnxperf gpus l4
-    """
-    import gpu_specs
-    from onnxperf.pipeline import find
-    from onnxperf.tables import console
-    from onnxperf.views import cards
-
-    json_to = "-" if as_json else None
-    if name is None:
-        devices = [find(id)[0] for id in gpu_specs.ids()]
-        every = [cards.as_json(d) for d in devices]
-        deliver(json_to, lambda: json.dumps(every, indent=2), lambda: cards.show_gpus(console(), devices))
-        return
-    device, notes = find(name)
-    for note in notes:
-        click.echo(note.message, err=True)
-    deliver(json_to, lambda: json.dumps(cards.as_json(device), indent=2), lambda: cards.show_gpu(console(), device))

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_specs import HOSTS
+from gpu_specs import HOSTS, Device
 from onnxperf.errors import Error
 from onnxperf.passes import QUANTISED, lacks_unit
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
+from onnxperf.runtimes import RUNTIMES
 from onnxperf.scenario import PLATFORMS
 
 WORTH = 0.98  # of the time: a change that saves less is not named
@@ -21,6 +22,9 @@ LARGER = 8  # times the batch
 MAX_TENSORS = 10_000
 #: Half precision, TF32, or nothing: what a precision can give way to on a card, the first that is the fastest.
 LIGHTER = {"fp32": ("fp16", "bf16", "tf32"), "keep": ("fp16", "bf16"), "tf32": ("fp16", "bf16")}
+QUANTISES = "tensorrt"  # the runtime under which 8-bit precisions are tried
+#: Terms of one runtime that are not asked of another.
+USUAL = {"layout": None, "ort_version": None, "ort_transformers": False, "opt_level": "all", "fix_dims": False}
 #: Shares of a run below which a term that acts on it is not tried.
 LAUNCHES, FALLBACK = 0.05, 0.01
 
@@ -62,12 +66,11 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
         _tried(now, run, best, found)
     if best and "layout" not in best and _takes_layout(run):  # tensor cores of half precision gain more from it
         _tried(now, run, {**best, "layout": "nhwc"}, found)
-    if run.runtime.name != "tensorrt":
-        graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
-        for precision in (run.scenario.precision, *_lighter(run), *_quantised(run)):
-            _tried(now, run, {"runtime": "tensorrt", "precision": precision, "layout": None, **graph}, found)
-    elif run.scenario.precision not in QUANTISED:
-        for precision in _quantised(run):
+    graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
+    for terms in runtimes(run):
+        _tried(now, run, {**terms, **graph}, found)
+    for precision in precisions(run):
+        if precision in QUANTISED:
             _tried(now, run, {**best, "precision": precision}, found)
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
     if fastest.pace < run.cpus[0].pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
@@ -102,9 +105,8 @@ def nothing(now: Prediction) -> str:
         return f"what would make it faster is not looked for: {many}"
     most, share = max(now.bound_by.items(), key=lambda x: x[1])
     near = now.lower_bound_seconds / now.seconds
-    return (
-        f"nothing gains more than {1 - WORTH:.0%}: {most} is {share:.0%}, and {near:.0%} of the time is physics' least"
-    )
+    least = f"the speed-of-light bound is {near:.0%} of it"
+    return f"no change gains more than {1 - WORTH:.0%}: {share:.0%} of the time is bound by {most}; {least}"
 
 
 def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
@@ -120,6 +122,27 @@ def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
         yield {"cuda_graph": True}
 
 
+def precisions(run: Run) -> tuple[str, ...]:
+    """The other precisions that are tried under the run's own runtime: of fewer bits, with units on the card."""
+    return (*_lighter(run), *(_quantised(run) if run.runtime.name == QUANTISES else ()))
+
+
+def lacking(run: Run) -> tuple[str, ...]:
+    """Precisions of fewer bits that are not tried because the card has no units for them."""
+    s, card = run.scenario, run.devices[0]
+    fewer = (*LIGHTER.get(s.precision, ()), *(() if s.precision in QUANTISED else QUANTISED))
+    return tuple(name for name in fewer if _lacks(card, name))
+
+
+def runtimes(run: Run) -> Iterator[dict[str, Any]]:
+    """The other runtimes that are tried, each at the run's own precision and at those of fewer bits."""
+    for name in RUNTIMES:
+        if name != run.scenario.runtime and RUNTIMES[name].kind == "gpu":
+            quantised = _quantised(run) if name == QUANTISES else ()
+            for precision in (run.scenario.precision, *_lighter(run), *quantised):
+                yield {"runtime": name, "precision": precision, **USUAL}
+
+
 def _takes_layout(run: Run) -> bool:
     """Whether the runtime can be told to keep the images of this model channels last."""
     images = any(o.type == "Conv" for o in run.graph.operators)
@@ -130,10 +153,13 @@ def _lighter(run: Run) -> Iterator[str]:
     """Precisions of fewer bits that the card has units for; of two half precisions the first."""
     half = False
     for name in LIGHTER.get(run.scenario.precision, ()):
-        lacks = lacks_unit(run.devices[0], name) or (name == "tf32" and "tensor_tf32" not in run.devices[0].dense_flops)
-        if not lacks and not (half and name == "bf16"):
+        if not _lacks(run.devices[0], name) and not (half and name == "bf16"):
             half |= name == "fp16"
             yield name
+
+
+def _lacks(card: Device, precision: str) -> bool:
+    return lacks_unit(card, precision) or (precision == "tf32" and "tensor_tf32" not in card.dense_flops)
 
 
 def _quantised(run: Run) -> Iterator[str]:
@@ -148,15 +174,15 @@ def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Chan
         seconds = summarise(run.under(**terms)).seconds
         changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
         small = changed.keys() <= SMALL and changed.get("precision") not in QUANTISED
-        found.append(Change(" ".join(map(option, changed.items())), seconds, small))
+        found.append(Change(options(changed), seconds, small))
         return terms if seconds < WORTH * now.seconds else {}
     return {}
 
 
-def option(term: tuple[str, Any]) -> str:
-    """A term of a scenario as it is given on the command line."""
-    name, value = term
-    return f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "")
+def options(terms: Mapping[str, Any]) -> str:
+    """Terms of a scenario as they are given on the command line; those that are None or False are not given."""
+    given = ((f"--{name.replace('_', '-')}", value) for name, value in terms.items() if value not in (None, False))
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in given)
 
 
 def without_fallback(now: Prediction) -> Change | None:
@@ -174,7 +200,7 @@ def without_fallback(now: Prediction) -> Change | None:
         for n in now.run.kernels.on_host
     )
     left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
-    return Change("no operators on the CPU", max(left, now.lower_bound_seconds), most=True)
+    return Change("all operators on the GPU", max(left, now.lower_bound_seconds), most=True)
 
 
 def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gpu_specs
@@ -12,7 +12,7 @@ from onnxperf.decide.changes import AtBatch
 from onnxperf.errors import Error, ModelError, UsageError
 from onnxperf.outline import Outline, outline
 from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, find, read_once, runs
+from onnxperf.pipeline import Gpu, Request, find, read_once, runs, with_batch
 from onnxperf.prediction import Prediction
 from onnxperf.tables import duration, size
 
@@ -122,7 +122,7 @@ def choices(
         raise UsageError("there is nothing to choose: the model's batch is 0, it computes nothing")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
-        return (outline(run, column) for run, column in runs(replace(r, batch=batch), [devices[j] for j in at]))
+        return (outline(run, column) for run, column in runs(with_batch(r, batch), [devices[j] for j in at]))
 
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Card, Choice, choices, priced
-from onnxperf.errors import UsageError, speaking_of_arguments
+from onnxperf.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.output import Progress
 from onnxperf.pipeline import Gpu, Request, limits_of, request_for
-from onnxperf.tables import duration
+from onnxperf.tables import duration, number
 
 MOST_REPLICAS = 10_000
 MOST_QPS = 1e9
@@ -98,6 +98,12 @@ def recommend(
         limit = limits_of(latency_ms, None).seconds or 0.0
         cards: list[Gpu] = list(found) if gpu is None else list(gpu)
         return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, found)
+
+
+def keep(r: Recommendation) -> None:
+    """Raise LimitExceeded where no card keeps the latency."""
+    if not r.plans:
+        raise LimitExceeded(f"no card answers {number(r.qps)} requests a second in {duration(r.limit_s)}")
 
 
 def recommended(

@@ -10,16 +10,14 @@ from functools import partial
 from typing import Any
 
 from gpu_specs import HOSTS
-from onnxperf.decide.changes import AtBatch, option, without_fallback
+from onnxperf.decide.changes import AtBatch, lacking, options, precisions, runtimes, without_fallback
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.fusions.engine import NEAR
 from onnxperf.kernel_timeline import KernelPrediction, part_of
-from onnxperf.passes import PRECISIONS, QUANTISED, lacks_unit
-from onnxperf.pipeline import Gpu, request_for, run_of
+from onnxperf.pipeline import Gpu, read_once, request_for, run_of, with_batch
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
-from onnxperf.runtimes import RUNTIMES
 from onnxperf.scenario import PLATFORMS
 from op_models import Move, Pointwise
 
@@ -27,10 +25,8 @@ BATCHES = (4, 16)  # times the batch
 PARTS = 5  # modules that are left out, those that take most time
 FUSIONS = 6  # kinds of fusions that nearly matched
 PART, FUSION = 0.05, 0.02  # of the time: parts and fusions that concern less are not tried
+WHOLE = 0.5  # of the time: a part that takes more is as good as the model
 DEEPEST = 3  # names in the path of a module
-#: What is asked of a run: precision amp belongs to one runtime, and keep is no change of its own.
-ENGINES = "tensorrt"  # has kernels for products in 8 bits
-TRIED = tuple(name for name in PRECISIONS if name not in ("keep", "amp"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +75,9 @@ def whatif(
     Each is a prediction of its own. Arguments are those of `onnxperf.predict`. Raises what `predict` raises.
     """
     with speaking_of_arguments():
-        request = request_for(model, example_inputs, **terms)
+        request = read_once(request_for(model, example_inputs, **terms))
         now = summarise(run_of(request, gpu))
-        return what_if(now, lambda batch: summarise(run_of(replace(request, batch=batch), gpu)))
+        return what_if(now, lambda batch: summarise(run_of(with_batch(request, batch), gpu)))
 
 
 def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:
@@ -98,16 +94,12 @@ def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:
 
 
 def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
-    """One term of the scenario at a time, and half precision on another runtime."""
+    """One term of the scenario at a time, and other precisions under another runtime."""
     s = run.scenario
-    for name in TRIED:
-        if name in QUANTISED and s.runtime != ENGINES:
-            why = f"{run.runtime.title} multiplies in 8 bits with no kernels of its own: {ENGINES} does"
-            yield WhatIf("precision", f"--precision {name}", None, why=why)
-            yield _under(now, run, "precision", {"runtime": ENGINES, "precision": name, "layout": None})
-        elif name != s.precision:
-            why = f"{run.devices[0].name} has no units for it" if lacks_unit(run.devices[0], name) else ""
-            yield _under(now, run, "precision", {"precision": name}, why)
+    for name in precisions(run):
+        yield _under(now, run, "precision", {"precision": name})
+    for name in lacking(run):
+        yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no units for it")
     yield _under(now, run, "launch", {"cuda_graph": True}) if not s.cuda_graph else _without_graph(now, run)
     if run.has_open_dims and not s.fix_dims:
         yield _under(now, run, "launch", {"fix_dims": True})
@@ -115,12 +107,8 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
         yield _under(now, run, "layout", {"layout": "nhwc"})
     if run.runtime.offline and not s.ort_transformers:
         yield _under(now, run, "fusion", {"ort_transformers": True})
-    usual = {"layout": None, "ort_version": None, "ort_transformers": False, "opt_level": "all", "fix_dims": False}
-    for name in RUNTIMES:
-        if name != s.runtime and RUNTIMES[name].kind == "gpu":
-            yield _under(now, run, "runtime", {"runtime": name, **usual})
-            if s.precision in ("keep", "fp32", "tf32"):
-                yield _under(now, run, "runtime", {"runtime": name, "precision": "fp16", **usual})
+    for terms in runtimes(run):
+        yield _under(now, run, "runtime", terms)
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
     if fastest.pace < run.cpus[0].pace:
         yield _under(now, run, "host", {"host": fastest.name}, f"{fastest.describe}, for {run.cpus[0].describe}")
@@ -133,8 +121,7 @@ def _without_graph(now: Prediction, run: Run) -> WhatIf:
 def _under(now: Prediction, run: Run, kind: str, terms: Mapping[str, Any], why: str = "") -> WhatIf:
     """The run under other terms."""
     changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
-    what = " ".join(option(term) for term in changed.items() if term[1] is not None and term[1] is not False)
-    return _predicted(kind, what, lambda: summarise(run.under(**terms)), why)
+    return _predicted(kind, options(changed), lambda: summarise(run.under(**terms)), why)
 
 
 def _predicted(kind: str, what: str, then: Callable[[], Prediction], why: str = "", at_best: bool = False) -> WhatIf:
@@ -197,17 +184,16 @@ def _padded(run: Run) -> Iterator[WhatIf]:
 
 def _parts(now: Prediction, run: Run) -> Iterator[WhatIf]:
     """The model without one of its modules, those that take most time first."""
-    modules = run.graph.modules
+    modules, times = run.graph.modules, dict[str, float]()
     for depth in range(1, DEEPEST + 1):
-        times: dict[str, float] = {}
+        times = {}
         for k in now.kernels:
             if name := part_of(k.module, depth):
                 times[name] = times.get(name, 0.0) + k.seconds
-        if len(times) > 1:
+        if len(times) > 1 and max(times.values()) <= WHOLE * now.seconds:
             break
-    else:
-        return
-    for name in sorted((n for n, s in times.items() if s >= PART * now.seconds), key=lambda n: -times[n])[:PARTS]:
+    tried = (n for n, s in times.items() if PART * now.seconds <= s <= WHOLE * now.seconds)
+    for name in sorted(tried, key=lambda n: -times[n])[:PARTS]:
         nodes = {node for node, module in modules.items() if part_of(module, depth) == name}
         with suppress(Error):  # such as that nothing is left
             then = summarise(replace(run, graph=without(run.graph, nodes)))

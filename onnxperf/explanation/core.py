@@ -12,6 +12,8 @@ from onnxperf.tables import duration, size
 SCHEMA_VERSION = 1
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 SCALED = ("FLOP", "FLOP/s", "B/s", "Hz", "J", "W")
+#: The steps that are due to what can bound a kernel; all others are of its arithmetic.
+STEPS_OF = {"memory": ("DRAM bytes", "memory"), "launch": ("launch",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Step:
 class Explanation:
     """One kernel on one card. Times in seconds, of one run of the kernel, slowed to the power limit.
 
+    bound_by, limit: what bounds it, as in the JSON of a prediction, and in the words of the field.
     steps: the first one is the peak, with factor 1; the factors multiply to `achieved / peak`; both are in `unit`,
     FLOP/s, or B/s where a kernel has no products.
     """
@@ -67,6 +70,7 @@ class Explanation:
     high_seconds: float
     interval: float
     bound_by: str
+    limit: str
     unit: str
     peak: float
     achieved: float
@@ -75,8 +79,11 @@ class Explanation:
 
     @property
     def worst(self) -> Step | None:
-        """The step that loses most, if any does."""
-        return min((s for s in self.steps if s.factor < 1), key=lambda s: s.factor, default=None)
+        """Of the steps of what bounds the kernel the one that loses most, if any does."""
+        bound = "memory" if self.bound_by == "transfer" else self.bound_by if self.bound_by in STEPS_OF else ""
+        others = {name for names in STEPS_OF.values() for name in names}
+        own = [s for s in self.steps if (s.name in STEPS_OF[bound] if bound else s.name not in others)]
+        return min((s for s in own if s.factor < 1), key=lambda s: s.factor, default=None)
 
     @property
     def product(self) -> float:

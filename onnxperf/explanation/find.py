@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,30 +23,44 @@ from onnxperf.run import Run
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"
+SIZES = ("shapes", "dims", "batch", "trip_counts")  # terms that sizes of a product leave nothing to
 CONCERNING = frozenset({"other-device", "no-unit", "assumed-operator", "gpu-alias"})
 
 
-def product_graph(sizes: Sequence[int]) -> Graph:
-    """A model of one product: m x n x k with a stored matrix, or a batch in front and no stored operand."""
-    *stack, m, n, k = sizes
+def product_graph(sizes: str | Sequence[int]) -> Graph:
+    """A model of one product: m x n x k with a stored matrix, or a batch in front and no stored operand.
+
+    sizes: numbers, or text such as 4096x4096x4096. Raises UsageError where they are not understood.
+    """
+    text = sizes.strip() if isinstance(sizes, str) else "x".join(map(str, sizes))
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text):
+        raise UsageError(f"--gemm {text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
+    *stack, m, n, k = map(int, text.split("x"))
     a, c = (Tensor(name, "float32", (*stack, m, last), "input") for name, last in (("a", k), ("c", n)))
     b = Tensor("b", "float32", (*stack, k, n), "input" if stack else "weight")
     made = replace(c, kind="activation")
     inputs = tuple(t for t in (a, b) if not t.stored)
     one = Operator(PRODUCT, "MatMul", (a, b), (made,), version=13, nodes=(PRODUCT,))
-    return Graph(f"{PRODUCT} {'x'.join(map(str, sizes))}", (one,), inputs, (made,))
+    return Graph(f"{PRODUCT} {text}", (one,), inputs, (made,))
 
 
 def explain(
-    model: Any, node: str, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
-) -> Explanation:
+    model: Any = None, node: str | None = None, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *,
+    gpu: Gpu, gemm: str | Sequence[int] | None = None, **terms: Any,
+) -> Explanation:  # fmt: skip
     """Explain one kernel of a model: the one called `node`, or the one that does an ONNX node's work.
 
-    model, example_inputs, gpu and terms are those of `onnxperf.predict`. Raises what that raises, and UsageError where
-    there is no such kernel.
+    model, example_inputs, gpu and terms are those of `onnxperf.predict`. gemm: instead of a model and a node, the sizes
+    of one product, as "4096x4096x4096", with a batch in front if it has one. Raises what `predict` raises, and
+    UsageError where there is no such kernel.
     """
     with speaking_of_arguments():
-        return explain_kernel(run_of(request_for(model, example_inputs, **terms), gpu), node)
+        if (model is None or node is None) if gemm is None else (model is not None or node is not None):
+            raise UsageError("explain takes a model and a node, or --gemm alone")
+        if gemm is not None and (given := [what for what in SIZES if terms.get(what) is not None]):
+            raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
+        request = request_for(model if gemm is None else product_graph(gemm), example_inputs, **terms)
+        return explain_kernel(run_of(request, gpu), PRODUCT if node is None else node)
 
 
 def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
@@ -65,7 +80,8 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
         terms=f"{s.model}; {s.runtime}, {s.precision} precision{f', {s.layout}' if s.layout else ''}, {s.method}",
         remark="; ".join((*_remarks(node, at, facts), *_warnings(prediction, predicted))),
         seconds=seconds, low_seconds=predicted.low_seconds / k.repeat, high_seconds=predicted.high_seconds / k.repeat,
-        interval=prediction.interval, bound_by=predicted.bound_by, unit=facts.unit, peak=facts.peak,
+        interval=prediction.interval, bound_by=predicted.bound_by, limit=predicted.limit,
+        unit=facts.unit, peak=facts.peak,
         achieved=facts.amount / seconds if seconds else 0.0, sections=sections(facts), steps=waterfall(facts),
     )  # fmt: skip
 

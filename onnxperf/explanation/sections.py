@@ -31,6 +31,11 @@ TERMS = {
     "latency": "what the arithmetic takes longer: dependent steps, prologues, partial waves and tiles",
     "launch": "start and drain of {launches} kernel(s)",
 }
+#: The same for kernels without products, whose instructions are issued more slowly than their FLOPs could be computed.
+TERMS_WITHOUT_PRODUCTS = TERMS | {
+    "compute": "instruction issue: {work}, and computing addresses",
+    "latency": "threads that wait for memory, dependent steps",
+}
 SHORT = 40  # characters of a constant that is a list
 THIRDS = ("small", "middling", "large")
 #: What the distances of `latency.intervals` mean.
@@ -152,14 +157,28 @@ def _moved(detail: Mapping[str, float], nbytes: float, seconds: float) -> str:
     return f"{longest}, {amount(through, 'B')} at {amount(through / taken, 'B/s')}"
 
 
+def _least_traffic(x: KernelFacts) -> str:
+    """The bytes and the rate of the memory that the speed-of-light bound counts."""
+    seconds, nbytes = scalar(x.bound.memory), float(x.kernel.work.bytes)
+    through, dram_s = "the nearest cache", scalar(x.bound.detail.get("DRAM", 0.0))
+    if PLATFORMS[x.device.kind].launches:
+        through = "L2, which holds all"
+    if dram_s and dram_s >= seconds:
+        through = "DRAM"
+        if nbytes > (nbytes := min(nbytes, dram_s * x.device.bandwidth_Bps)) * 1.001:
+            through = "DRAM, of weights that L2 can't keep"
+    return f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')} of {through}" if seconds else "none"
+
+
 def bounds(x: KernelFacts) -> Iterator[Line]:
     """Every term, what the model makes of them, the speed-of-light bound, and which of them bounds the kernel."""
     b, least, w, method = x.terms, x.bound, x.kernel.work, x.run.method
     where = f"methods, {method.name}" if method.own_terms else f"latency, {type(w.size).__name__}"
     flops, nbytes = x.executed or w.vector_flops, x.amount if isinstance(w.size, Transfer) else w.bytes
-    for name, text in TERMS.items():
+    for name, text in (TERMS if w.matrix_flops else TERMS_WITHOUT_PRODUCTS).items():
         if seconds := scalar(getattr(b, name)):
             numbers = {
+                "work": amount(float(w.vector_flops), "FLOP"),
                 "flops": f"{amount(flops, 'FLOP')} at {amount(flops / seconds, 'FLOP/s')}",
                 "bytes": _moved(x.detail, nbytes, seconds),
                 "launches": f"{scalar(b.launches):.0f}",
@@ -172,11 +191,10 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
         fewest = amount(scalar(least.compute) * peak, "FLOP")
         says = f"{fewest} / {amount(peak, 'FLOP/s')}, the least any algorithm executes"
         yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")
-        says = f"{amount(float(w.bytes), 'B')} from DRAM, or from L2 where all of them fit"
-        yield Line("floor: bytes", says, scalar(least.memory), "s", "physics")
+        yield Line("floor: bytes", _least_traffic(x), scalar(least.memory), "s", "physics")
         origin = origins().get("pointwise.start.late", "")
         yield Line("floor: launch", "no kernel is shorter", scalar(least.launch), "s", origin)
-    wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.bound_by
+    wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.limit
     yield Line("wins", "the longest term: the kernel is bound by it", wins)
 
 

@@ -73,7 +73,7 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
             yield "memory", "the rates that DRAM and L2 achieve", memory
         else:
             yield "memory", "the rate that the link achieves" if link else "bytes come from L2, at its rate", memory
-        yield "latency", "arithmetic and dependent steps", body
+        yield "issue, latency", "issuing instructions, waiting for memory, dependent steps", body
     yield "launch", "start and drain, added", seconds
     floor, found = scalar(x.bound.seconds), {} if x.run.method.own_terms else x.device.corrections.operators
     seconds = max(seconds, floor)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = [
-    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "depends_on_data", "fixed",
+    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "batch_dim",
+    "depends_on_data", "fixed",
     "fresh", "is_static", "known_dims", "load", "opened", "same_dims", "without_unneeded",
 ]  # fmt: skip
 
@@ -82,3 +83,15 @@ def load(
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
     return inferred(proto, bind(proto, given, sizes, batch), given, trips, name, folder, kept)
+
+
+def batch_dim(
+    model: str | os.PathLike[str] | bytes | ModelProto | Opened,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    examples: Mapping[str, Any] | Sequence[Any] | None = None,
+) -> str | None:
+    """The name of the open dimension that `load` gives `batch` to, None where there is none; arguments as of `load`."""
+    from onnxperf.graph.bind import batch_dim, shapes_of
+
+    proto = opened(model).proto
+    return batch_dim(proto, {**shapes_of(proto, examples), **(shapes or {})})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, SupportsIndex
@@ -75,8 +75,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     taken as 1, which is noted. Raises UsageError where a name is unknown, sizes contradict
     each other, or other dimensions stay open; the message names them all, and the flags that set them.
     """
-    stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-    infos = {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
+    infos = _inputs(model)
     declared = {name: declared_dims(info) for name, info in infos.items()}
     numbers = [name for name, info in infos.items() if is_number(info)]
     symbols = _check_dims(dims, declared, numbers, (*model.graph.value_info, *model.graph.output))
@@ -122,7 +121,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
                 raise
             raise UsageError(f"{refusal}: {e}") from None
     if missing:
-        raise UsageError(left_open(missing, bound))
+        raise UsageError(left_open(missing, bound, None if batch else batch_dim(model, shapes)))
     samples = _samples(bound, axes)
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
@@ -276,10 +275,29 @@ def _batch_lead(
         if known[given][0] != batch:
             raise UsageError(f"--batch {batch} contradicts --shapes {plain(given)}:{times(known[given])}")
         return batch
-    lead = next((d for d in leads if isinstance(d, str) and d not in inner), leads[0])
+    lead = _leading(leads, inner)
     if isinstance(lead, str) and symbols.get(lead, batch) != batch:
         raise UsageError(f"--batch {batch} contradicts {symbols[lead]} given for dimension {lead!r}")
     return lead
+
+
+def _leading(leads: Sequence[Dim], inner: Container[Dim]) -> Dim:
+    """The leading dimension that --batch binds: an open one that is nowhere a later axis, else the first."""
+    return next((d for d in leads if isinstance(d, str) and d not in inner), leads[0] if leads else None)
+
+
+def batch_dim(model: ModelProto, given: Container[str]) -> str | None:
+    """The name of the open dimension that --batch binds, None where it binds none; given: inputs with given shapes."""
+    known = {name: declared_dims(info) for name, info in _inputs(model).items()}
+    leads = [d[0] for name, d in known.items() if d and name not in given]
+    lead = _leading(leads, {d for own in known.values() for d in (own or ())[1:]})
+    return lead if isinstance(lead, str) else None
+
+
+def _inputs(model: ModelProto) -> dict[str, ValueInfoProto]:
+    """The tensors that a run is given, by name."""
+    stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+    return {i.name: i for i in model.graph.input if i.name not in stored and is_tensor(i.type)}
 
 
 def _assumed(name: str, dim: Dim, size: int) -> Note:
@@ -288,11 +306,15 @@ def _assumed(name: str, dim: Dim, size: int) -> Note:
     return Note("assumed-batch", f"{what} is open; taken as {size} (set it with {close})")
 
 
-def left_open(missing: Sequence[tuple[str, int, Dim]], example: Mapping[str, Shape]) -> str:
-    """The error for open dimensions without sizes, each given as input, axis and name; `example` closes all of them."""
+def left_open(missing: Sequence[tuple[str, int, Dim]], example: Mapping[str, Shape], batch: str | None = None) -> str:
+    """The error for open dimensions without sizes, each given as input, axis and name; `example` closes all of them.
+
+    batch: the name of the one that --batch binds.
+    """
     name, axis, d = missing[0]
     unnamed = dict.fromkeys(name for name, _, d in missing if d is None)
-    flags = [f"--dim {plain(d)}={example[name][axis]}" for name, axis, d in missing if isinstance(d, str)]
+    sizes = {d: example[name][axis] for name, axis, d in missing if isinstance(d, str)}
+    flags = [f"--batch {size}" if d == batch else f"--dim {plain(d)}={size}" for d, size in sizes.items()]
     flags += [f"--shapes {plain(name)}:{times(example[name])}" for name in unnamed]
     give = " ".join(flags[:MOST_NAMED]) + " ..." * (len(flags) > MOST_NAMED)
     if len(missing) == 1 and d is None:

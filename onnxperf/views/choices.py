@@ -64,9 +64,11 @@ def _line(x: Candidate) -> tuple[str, ...]:
 
 def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
     if any(x.ties for x in ranked):
-        yield "= ties with another card: their 80% intervals overlap; cards of one rank overlap with its first"
+        yield "= ties with another card: their 80% intervals overlap; cards that tie with the best of a rank share it"
     if c.fixed:
-        yield f"the batch is that of the file: {printable(c.fixed)}"
+        yield f"the batch can't be changed: {printable(c.fixed)}"
+    if any(x.price is not None for x in ranked):
+        yield "$/million is the cost of a million samples at full load, at the best batch"
     yield from _on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
 
 
@@ -87,16 +89,23 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
     out.print(Text(printable(f"{asked}: {goal}"), style="bold"))
     if r.plans:
         out.print(Text(_sentence(r.plans[0]), style="bold green"))
-        names = (
-            "!card", "#replicas", "#if slow", "#batch", "#mean latency", "#run", "#busy", "#W", "#$/hour",
-        )  # fmt: skip
+        names = ("!card", "#replicas", "#worst case", "#batch", "#mean latency", "#run", "#busy", "#W", "#$/hour")
         out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
     else:
         out.print(Text("none of these cards keeps that", style="bold red"))
     _put_reasons(out, r.others)
-    slow = "if slow: replicas where a run takes as long as the upper end of its 80% interval"
-    fixed = [f"the batch is that of the file: {printable(r.fixed)}"] if r.fixed else []
-    put_notes(out, [ASSUMED, slow, *fixed, *_on_prices(r.prices)] if r.plans else [ASSUMED, *fixed])
+    put_notes(out, _on_plans(r))
+
+
+def _on_plans(r: Recommendation) -> Iterator[str]:
+    yield ASSUMED
+    if r.plans:
+        yield "worst case: replicas where a run takes as long as the upper end of its 80% interval"
+    if r.fixed:
+        yield f"the batch can't be changed: {printable(r.fixed)}"
+    if r.prices:
+        yield "$/hour is the price of all replicas, whether they are busy or idle; the cheapest card comes first"
+    yield from _on_prices(r.prices)
 
 
 def _sentence(p: Plan) -> str:

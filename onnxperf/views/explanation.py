@@ -21,7 +21,7 @@ def show(out: Console, e: Explanation) -> None:
         asked.append("\n" + printable(e.remark), style="not bold yellow")
     answer = Text(duration(e.seconds), style="bold green")
     between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
-    answer.append(f"  ({between})   bound by {e.bound_by}", style="not bold default")
+    answer.append(f"  ({between})   bound by {e.limit}", style="not bold default")
     parts: list[RenderableType] = [asked, answer]
     if e.steps:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, e.unit)} on the datasheet"

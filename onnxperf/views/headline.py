@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ def _terms(p: Prediction) -> Iterator[str]:
     able = "tensor_tf32" in p.device.dense_flops  # on other cards the runtime's choice changes nothing
     tf32 = " (TF32 on)" if able and any("tf32" in k.work.pipe for k in p.kernels) else ""
     terms = (
-        f"{runtime}{fused}", _PRECISIONS.get(s.precision, s.precision.upper()) + tf32, s.layout or "",
+        f"{runtime}{fused}", _precision(p) + tf32, s.layout or "",
         f"batch {s.batch}", "" if s.mode == "inference" else "training", s.method if s.method != USUAL_METHOD else "",
         f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
         "CUDA graph" if s.cuda_graph else "",
@@ -98,11 +99,30 @@ def _terms(p: Prediction) -> Iterator[str]:
 
 
 _PRECISIONS = {"keep": "as stored", "tf32": "FP32", "amp": "FP16 autocast"}
+_TYPES = {"float16": "FP16", "bfloat16": "BF16", "float64": "FP64", "int8": "INT8", "uint8": "INT8"}
+
+
+def _precision(p: Prediction) -> str:
+    """The precision that was asked for; where that is as stored, with the type of most weights, if not FP32."""
+    s = p.scenario
+    stored = {t.name: t for o in p.run.graph.operators for t in o.present if t.stored} if s.precision == "keep" else {}
+    sizes = Counter[str]()
+    for t in stored.values():
+        sizes[t.dtype] += t.size
+    most = sizes.most_common(1)[0][0] if sizes else ""
+    named = _TYPES.get(most, most.upper() if most.startswith("float8") else "")
+    return f"{named} {_PRECISIONS.get(s.precision, s.precision.upper())}".lstrip()
 
 
 def _limits(p: Prediction) -> dict[str, str]:
     """What sets the time where a run is bound by something: the words before `the limit`."""
-    return {**_LIMITS, **({} if launches(p) else _LIMITS_ON_A_CORE)}
+    arithmetic = [k for k in p.kernels if k.bound_by == "compute"]
+    issue = sum(k.seconds for k in arithmetic if k.limit != k.bound_by) > sum(k.seconds for k in arithmetic) / 2
+    return {
+        **_LIMITS,
+        **({"compute": "instruction issue is"} if issue else {}),
+        **({} if launches(p) else _LIMITS_ON_A_CORE),
+    }
 
 
 _LIMITS = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from io import StringIO
+from textwrap import shorten
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
@@ -40,6 +41,7 @@ URGENT = (
 )
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note
+NO_MODULES = "no times by module: the exporter recorded no module paths in this file"
 NAMED = 6  # nodes of a note on the detailed screen
 
 K = TypeVar("K", bound=Hashable)
@@ -63,7 +65,8 @@ def show(
     else:
         parts.append(two_columns(_brief(p)))
     if depth is not None:
-        parts.append(_by_module(out, p, depth))
+        named = any(k.module for k in p.kernels)
+        parts.append(_by_module(out, p, depth) if named else Text(NO_MODULES, style="dim"))
     parts.append(_kernels(out, _alike(p.kernels)[: None if detail and top is None else top or 0]))
     parts.append(_notes(p.warnings) if detail else _urgent(p.warnings))
     parts.append(Text(printable(p.scope), style="dim"))
@@ -88,7 +91,7 @@ def _brief(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(p)
     loud = _loud(p)
     quiet = sum(note.code in QUIET for note in p.warnings)
-    near = f", and {quiet} on fusions that nearly applied" if quiet else ""
+    near = f", and {quiet} on missed fusions" if quiet else ""
     yield "notes", f"{loud}{near}; --detail shows {'them and ' if p.warnings else ''}every kernel"
 
 
@@ -126,8 +129,7 @@ def _urgent(notes: Sequence[Note]) -> Text:
     for code in URGENT:
         if found := [note for note in notes if note.code == code]:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            message = printable(found[0].message)
-            lines.append((code, f"{message if len(message) <= MESSAGE else message[: MESSAGE - 3] + '...'}{more}", ""))
+            lines.append((code, shorten(printable(found[0].message), MESSAGE, placeholder=" ...") + more, ""))
     return listed(lines[:BRIEF_NOTES])
 
 
@@ -157,7 +159,7 @@ def meanings(p: Prediction) -> dict[str, str]:
 
 
 _MEANING = {
-    "compute": "arithmetic is the limit; a faster type or fewer FLOPs help",
+    "compute": "arithmetic or instruction issue is the limit; fusion or a faster type helps",
     "memory": "reading and writing memory is the limit; a smaller type or larger batches help",
     "latency": "too little work at once to fill the card; larger batches help",
     "launch": "starting kernels is the limit; larger batches or a CUDA graph help",
@@ -188,8 +190,7 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(p)
     home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
     context = " and CUDA's context" if m.context_bytes else ""
-    beyond = f"its allocator's surplus{context} included"
-    yield "", f"the process holds {size(m.reserved_bytes)}, {beyond}{home}"
+    yield "", f"the process holds {size(m.reserved_bytes)}, including unused allocator memory{context}{home}"
     if p.kernels and p.run.method.scheduled and launches(p):
         yield "paced by", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
@@ -264,8 +265,13 @@ def _by_module(out: Console, p: Prediction, depth: int) -> Table:
 
 def _line(p: Prediction, name: str, kernels: Sequence[KernelPrediction]) -> tuple[str, ...]:
     """What kernels have in common, how many they are, their time, its share, and what bounds most of it."""
-    seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.bound_by)[0]
-    return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", mostly
+    seconds, (mostly, _) = _seconds(kernels), _grouped(kernels, lambda k: k.limit)[0]
+    return name, str(sum(k.repeat for k in kernels)), duration(seconds), f"{seconds / p.seconds:.1%}", _word(mostly)
+
+
+def _word(limit: str) -> str:
+    """What bounds a kernel, in a narrow column."""
+    return limit.rpartition(" ")[2]
 
 
 def _short(op: str) -> str:
@@ -289,7 +295,7 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         gflop = number(k.flops / k.repeat / 1e9) if k.flops else ""
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
         named = (k.name, _short(k.op), f"{times} x")
-        rows.append((*named, each, f"{low} - {high}", gflop, moved, k.bound_by, k.source))
+        rows.append((*named, each, f"{low} - {high}", gflop, moved, _word(k.limit), k.source))
     return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
 
 

@@ -90,6 +90,16 @@ def test_a_fixed_batch_stays(by_all: dict[str, Comparison]) -> None:
     assert not by_all["latency"].fixed
 
 
+def test_a_batch_that_is_given_by_its_name_is_the_one_that_is_asked_for() -> None:
+    named, asked = (
+        compare(net(), gpu=["t4"], by="throughput", **terms).to_dict()
+        for terms in ({"dims": {"batch": 4}}, {"batch": 4})
+    )
+    assert named == asked and named["cards"][0]["best"]["batch"] > 4 and not named["fixed_batch"]
+    with pytest.raises(UsageError, match="8 contradicts 4 given for dimension 'batch'"):
+        compare(net(), gpu=["t4"], dims={"batch": 4}, batch=8)
+
+
 def test_the_json_is_the_comparison(by_all: dict[str, Comparison]) -> None:
     found = json.loads(by_all["energy"].to_json())
     assert [c["gpu"] for c in found["cards"]] == [c.device.id for c in by_all["energy"].cards]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxperf import UsageError, predict, recommend
 from onnxperf.decide.recommend import fewest, mean_latency
-from tests.decide.models import net
+from tests.decide.models import model_of, net
+from tests.test_cli import run
 
 CARDS = ["t4", "l4", "a10g"]
+#: A model whose Reshape fixes the batch.
+FIXED = """fixed (float[1,64] x) => (float[1,1000] y)
+{ s = Constant<value_ints=[1,64]>() r = Reshape(x, s) y = MatMul(r, w) }"""
 
 
 def simulated(run_s: float, batch: int, rate: float, requests: int = 200_000) -> float:
@@ -52,6 +58,20 @@ def test_plans_are_of_predictions_and_the_cheapest_is_first() -> None:
         assert p.seconds == pytest.approx(float(mean_latency(np.array([p.replicas]), run.seconds, p.batch, 50_000)[0]))
         assert p.replicas_if_slow is None or p.replicas_if_slow >= p.replicas
     assert json.loads(found.to_json())["plans"][0]["gpu"] == found.plans[0].gpu
+
+
+def test_the_screen_says_what_prices_are_and_that_batches_can_not_be_tried(capsys, monkeypatch, tmp_path) -> None:
+    onnxperf_cli = partial(run, capsys, monkeypatch)
+    onnx.save(model_of(FIXED, {"w": (64, 1000)}), model := str(tmp_path / "fixed.onnx"))
+    terms = ("--gpu", "t4", "--latency-ms")
+    code, out, _ = onnxperf_cli("recommend", model, *terms, "5", "--qps", "100")
+    assert code == 0 and "$/hour is the price of all replicas" in out and "the batch can't be changed" in out
+    code, out, _ = onnxperf_cli("compare", model, "--gpu", "t4")
+    assert code == 0 and "the cost of a million samples at full load" in out and "the batch can't be changed" in out
+    written = tmp_path / "none.json"
+    code, out, err = onnxperf_cli("recommend", model, *terms, "0.001", "--qps", "100", "--json", str(written))
+    assert code == 1 and "none of these cards" in out and "no card answers 100 requests a second in 1 us" in err
+    assert json.loads(written.read_text())["others"][0]["gpu"] == "t4"
 
 
 def test_cards_that_can_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from onnx import parser
 
 import onnxperf
 from onnxperf import UsageError, predict, whatif
+from onnxperf.decide.changes import changes
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.graph import Graph, load
 from tests.decide.models import net, odd
@@ -40,6 +41,16 @@ def test_what_can_not_be_says_why() -> None:
     missing = [c for c in found.values() if c.seconds is None]
     assert all(c.why for c in missing)
     assert found["--precision bf16"].why.endswith("has no units for it")
+
+
+def test_no_gain_is_of_a_unit_that_is_missing_and_predict_tries_the_same() -> None:
+    found = whatif(net(), gpu="t4", batch=64)
+    tried = [asked(c.what) for c in found.changes if c.kind in ("precision", "runtime") and c.seconds]
+    assert not {"fp8", "bf16"} & {terms.get("precision") for terms in tried}
+    assert {terms.get("runtime") for terms in tried} == {None, "tensorrt", "torch-eager"}
+    said = [asked(c.what) for c in changes(found.now)]
+    named = [{k: v for k, v in terms.items() if k in ("precision", "runtime")} for terms in said]
+    assert [terms for terms in named if terms] and all(terms in tried for terms in named if terms)
 
 
 def test_operators_on_the_cpu_and_open_dimensions_have_their_lines() -> None:
@@ -75,6 +86,7 @@ def test_padding_changes_every_dimension_of_a_size() -> None:
 
 def test_modules_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxperf.decide.what_if.PART", 0.0)
+    monkeypatch.setattr("onnxperf.decide.what_if.WHOLE", 1.0)
     model = net(1)
     for node, module in zip(model.graph.node, ("body", "body", "body", "head", "head"), strict=True):
         node.name = f"/{module}/{node.op_type}"
@@ -82,6 +94,8 @@ def test_modules_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {c.what: c for c in found.changes if c.kind == "part"}
     assert set(parts) == {"without body", "without head"}
     assert all(c.seconds and c.seconds < found.now.seconds for c in parts.values())
+    monkeypatch.setattr("onnxperf.decide.what_if.WHOLE", 0.01)
+    assert not [c for c in whatif(model, gpu="t4").changes if c.kind == "part"], "each is most of the model"
 
 
 def test_fusions_that_nearly_matched_are_bounds() -> None:

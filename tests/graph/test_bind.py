@@ -134,7 +134,7 @@ def test_hundreds_of_open_dimensions_make_no_long_message() -> None:
 
 def test_an_inner_dimension_that_leads_an_input_is_offered_as_one() -> None:
     text = f"{HEAD} g (float[n, 4] x, float[4, m, n] y) => (float[n, 4] z) {{ z = Relu(x) }}"
-    with pytest.raises(UsageError, match=r"give --dim n=1 --dim m=128, say"):
+    with pytest.raises(UsageError, match=r"give --batch 1 --dim m=128, say"):
         run(text)
 
 
@@ -281,11 +281,11 @@ def test_a_scalar_input_has_no_batch() -> None:
         run(text, batch=2)
 
 
-def test_a_leading_symbol_that_also_stands_elsewhere_is_no_batch() -> None:
+def test_a_leading_symbol_that_also_stands_elsewhere_is_asked_for() -> None:
     text = f"{HEAD} g (float[n, 4] x, float[2, n] z) => (float[2, 4] y) {{ y = MatMul(z, x) }}"
-    with pytest.raises(UsageError, match=r"'n'.*--dim n="):
+    with pytest.raises(UsageError, match=r"'n'.*: give --batch 1, say"):
         run(text)
-    assert run(text, dims={"n": 7}).batch == 7
+    assert run(text, dims={"n": 7}).batch == run(text, batch=7).batch == 7
 
 
 def test_what_the_file_says_of_an_inner_tensor_follows_a_new_batch() -> None:

@@ -94,7 +94,7 @@ const drawNotes = (d) => {
   const item = ([code, message, nodes, count]) => el("li", {}, el("strong", {}, code), ` ${message}`,
     nodes.length ? el("small", { dir: "auto" }, nodes.join(", ") + (count > nodes.length ? ` and ${count - nodes.length} more` : "")) : null);
   holder.append(notes.length ? el("ul", { class: "notes" }, ...notes.map(item)) : empty("Nothing to note."));
-  if (near.length) holder.append(el("details", {}, el("summary", {}, `${plural(near.length, "note")} on fusions that nearly applied`), el("ul", { class: "notes" }, ...near.map(item))));
+  if (near.length) holder.append(el("details", {}, el("summary", {}, `${plural(near.length, "note")} on missed fusions`), el("ul", { class: "notes" }, ...near.map(item))));
   holder.append(el("details", {}, el("summary", {}, "Figures of the run"),
     el("dl", { class: "facts" }, ...d.facts.map(([label, text]) => el("div", {}, el("dt", {}, label), el("dd", {}, text))))));
 };
