@@ -12,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from onnxperf import memory, methods, passes, runtimes
+from onnxperf import memory, methods, passes, runtimes, scenario
 from onnxperf.cli import arguments
 from onnxperf.runtime import ARENAS
 from tests.conftest import SLOW, TESTS
@@ -185,6 +185,8 @@ def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(runtimes.LEVELS) == arguments.LEVELS
     assert arguments.PRECISIONS == passes.PRECISIONS
     assert arguments.LAYOUTS == runtimes.LAYOUTS
+    assert (arguments.LOSSES, arguments.OPTIMIZERS) == (passes.LOSSES, passes.OPTIMIZERS)
+    assert arguments.MODES == scenario.MODES
     assert tuple(sorted(methods.METHODS)) == arguments.METHODS
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import onnx.parser
 import pytest
+from click.testing import CliRunner
 
-from onnxperf import Prediction, UsageError, predict
+from onnxperf import Prediction, UsageError, cli, predict
 from onnxperf.passes import PHASES
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,16 @@ def test_a_step_is_forward_backward_and_update() -> None:
     assert (found["gradient_bytes"], found["optimizer_bytes"]) == (4 * PARAMETERS, 8 * PARAMETERS)
     jsonschema.validate(p.to_dict(), SCHEMA)
     assert p.to_dict()["training"] == found and "training" not in inference.to_dict()
+
+
+def test_the_command_takes_a_training_step(tmp_path: Path) -> None:
+    model, target = tmp_path / "mlp.onnx", tmp_path / "step.json"
+    model.write_bytes(MLP.SerializeToString())
+    terms = ("--runtime", "torch-eager", "--mode", "training", "--loss", "mse", "--optimizer", "sgd", "--recompute")
+    out = CliRunner().invoke(cli.cli, ["predict", str(model), "--gpu", "a100", *terms, "--json", str(target)])
+    assert out.exit_code == 0 and "training" in out.output.splitlines()[0]
+    wanted = step(loss="mse", optimizer="sgd", recompute=True).training
+    assert json.loads(target.read_text())["training"] == wanted
 
 
 def test_an_optimiser_costs_what_it_moves() -> None:
