@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: Terms of a scenario that leave the graph and the devices as they are.
 TERMS = (
     "runtime", "ort_version", "opt_level", "ort_transformers", "fix_dims", "precision", "layout", "method", "streams",
-    "cuda_graph", "include_transfers", "pageable", "host", "mode", "loss", "optimizer", "recompute",
+    "cuda_graph", "include_transfers", "pageable", "host",
 )  # fmt: skip
 
 

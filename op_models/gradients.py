@@ -130,8 +130,7 @@ def attention_gradient(
     kv_num_heads: int = 1, is_causal: int = 0,
 ) -> Work:  # fmt: skip
     """Five products where the forward kernel has two, as scores are computed again: 2.5 times its FLOPs, at 1 / 1.2 of
-    its rate (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4 and 6), as long as three such batches.
-    """
+    its rate (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4, 6): as long as three such batches."""
     forward = replace(op, type="Attention", inputs=(q, k, v, mask), outputs=(grad,))
     heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads, "is_causal": is_causal}
     own = attention(forward, q, k, v, mask, **heads)

@@ -110,7 +110,7 @@ def test_json_alone_on_stdout(onnxperf_cli) -> None:
     suggestions = answer.pop("suggestions")
     assert answer == p.to_dict()
     own = [c.to_dict() for c in changes(p)]
-    assert suggestions == own and len(own) > 3
+    assert [s for s in suggestions if not s["change"].startswith("--batch")] == own and len(own) > 3
     jsonschema.validate(json.loads(out), SCHEMA)
 
 

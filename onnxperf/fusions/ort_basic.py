@@ -296,7 +296,9 @@ def _gemm(m: Match, knows: common.Knows = common.today) -> Fused | Miss | None:
         return Miss("a stack of matrices is folded into one only where its sizes are known beforehand", m.root.nodes)
     fits = same_dims(added, matrix.shape[1:])
     if x.rank == 2 and summand.rank == 2:
-        fits = all(d == 1 or same_dims((d,), (n,)) for d, n in zip(added, knows(m.g, out) or (), strict=True))
+        made = knows(m.g, out) or ()
+        each = zip(added, made, strict=False)
+        fits = len(added) == len(made) and all(d == 1 or same_dims((d,), (n,)) for d, n in each)
     if fits:
         return m.fused("Gemm", (x, matrix, summand))
     wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"

@@ -126,7 +126,7 @@ def _in_single(graph: Graph) -> Graph:
 
     for o in graph.operators:
         halves = {t.name: t for t in (*o.present, *o.outputs) if t.dtype == "float16"}
-        if not halves or o.type in FOLDED_IN_HALF | FREE or has_kernel(o):
+        if not halves or o.type in FOLDED_IN_HALF | FREE or has_kernel(o) or _refused(o.type, _dtype(o)):
             operators.append(o)
             continue
         for name, t in halves.items():

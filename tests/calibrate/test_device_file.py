@@ -41,7 +41,7 @@ def test_a_cards_file_is_its_own_with_corrections(id: str, tmp_path: Path) -> No
     card = replace(gpu_specs.load(id), corrections=FOUND)
     back = written(card, tmp_path)
     assert back.corrections == FOUND
-    assert differing(card, back) <= {"id", "aliases", "short_names"}
+    assert differing(card, back) <= {"id", "aliases", "short_names", "file"}
     assert not back.aliases and not back.short_names
     linked = written(card, tmp_path, 21.5e9)
     assert linked.pcie_Bps == 21.5e9
@@ -53,9 +53,9 @@ def test_a_cards_file_is_its_own_with_corrections(id: str, tmp_path: Path) -> No
 
 def test_a_processors_file_is_whole(nominal_cpu: Device, tmp_path: Path) -> None:
     processor = replace(nominal_cpu, corrections=FOUND)
-    assert differing(processor, written(processor, tmp_path)) <= {"id", "aliases", "short_names"}
+    assert differing(processor, written(processor, tmp_path)) <= {"id", "aliases", "short_names", "file"}
     small = replace(processor, l3_bytes=0, corrections=replace(FOUND, half_width=None, operators=Rates()))
-    assert differing(small, written(small, tmp_path)) <= {"id", "sources", "l3_bytes"}
+    assert differing(small, written(small, tmp_path)) <= {"id", "sources", "l3_bytes", "file"}
 
 
 @given(name=st.text(max_size=40), says=st.text(max_size=40), operator=st.text(max_size=20))

@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from op_models import NHWC
+from op_models.gradients import FLOPS as GRADIENTS
 from op_models.move import CARRIERS, LOOKUPS
 from op_models.pointwise import FLOPS
 from op_models.reduce import REDUCE
@@ -585,7 +586,73 @@ def gated_bias(draw: Draw) -> Case:
 
 
 MS, ML, NCHWC = "com.microsoft::", "ai.onnx.ml::", "com.microsoft.nchwc::"
+
+
+def gradient(draw: Draw) -> Case:
+    """The gradient behind an operator and its input or result."""
+    shape = dims(draw, 2, 4)
+    return Case([shape, shape], [shape])
+
+
+def masked(draw: Draw) -> Case:
+    shape = dims(draw)
+    return Case([shape], [shape, shape])
+
+
+def weight_gradient(draw: Draw) -> Case:
+    n, groups, cin, cout = (draw(FEW) for _ in range(4))
+    out, taps = (draw(SIDE), draw(SIDE)), (draw(FEW), draw(FEW))
+    image = tuple(a + b - 1 for a, b in zip(out, taps, strict=True))
+    inputs: list[Shape | None] = [(n, groups * cout, *out), (n, groups * cin, *image)]
+    return Case(inputs, [(groups * cout, cin, *taps)], {"group": groups})
+
+
+def columns_gradient(draw: Draw) -> Case:
+    shape = dims(draw, 1, 4)
+    return Case([shape, shape], [shape[-1:], shape[-1:]])
+
+
+def groups_gradient(draw: Draw) -> Case:
+    groups, each = draw(FEW), draw(FEW)
+    shape = (draw(FEW), groups * each, *dims(draw, 0, 2))
+    return Case([shape, shape], [shape], {"num_groups": groups})
+
+
+def added_in_place(draw: Draw) -> Case:
+    shape = tuple(max(d, 1) for d in dims(draw, 1, 4))
+    return Case([shape, shape[:1]], [(max(draw(SIDE), 1), *shape)], written=False)
+
+
+def attention_gradient(draw: Draw) -> Case:
+    batch, heads, queries, keys, dim = (draw(FEW) for _ in range(5))
+    q, k = (batch, heads, queries, dim), (batch, heads, keys, dim)
+    return Case([q, q, k, k], [q, k, k])
+
+
+def over_lists(draw: Draw) -> Case:
+    """Its bytes are not those of its operands, but of lists that the attributes tell of: here of none."""
+    return Case([], [(1,)], {"elements": 0, "reads": draw(FEW), "writes": 1}, written=False)
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
+    **dict.fromkeys(GRADIENTS, gradient),
+    **dict.fromkeys((f"{MS}{log}SoftmaxGrad{end}" for log in ("", "Log") for end in ("", "_13")), gradient),
+    **dict.fromkeys((MS + "LayerNormalizationGrad", MS + "SimplifiedLayerNormalizationGrad"), gradient),
+    **dict.fromkeys(
+        (MS + "BatchNormalizationGrad", "torch::batch_norm_backward", "torch::batch_norm_training"), gradient
+    ),
+    "torch::layer_norm_backward": gradient,
+    "torch::dropout": masked,
+    "torch::convolution_weight_gradient": weight_gradient,
+    "torch::layer_norm_weight_gradient": columns_gradient,
+    "torch::group_norm_backward": groups_gradient,
+    **dict.fromkeys((MS + "MaxPoolGrad", MS + "AveragePoolGrad", MS + "GatherGrad", MS + "SliceGrad"), added_in_place),
+    **dict.fromkeys(
+        (f"torch::{what}" for what in ("embedding_backward", "scatter_add", "slice_backward", "upsample_backward")),
+        added_in_place,
+    ),
+    "torch::attention_backward": attention_gradient,
+    "torch::foreach": over_lists,
     **dict.fromkeys(FLOPS, pointwise),
     **dict.fromkeys(("Sum", "Max", "Min", "Mean", "Clip", "Gelu", "Swish", "SwiGLU", "Dropout"), pointwise),
     **dict.fromkeys((MS + "BiasAdd", MS + "FastGelu", MS + "QuickGelu"), pointwise),

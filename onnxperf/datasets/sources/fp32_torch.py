@@ -39,10 +39,6 @@ SAMPLES = {
 PUBLISHED = {"neusight": "NeuSight", "roofline": "its roofline", "habitat": "Habitat", "micro": "micro"}
 MODELS = "e2e.csv"
 PARTS = {STEP: "", "forward": "_fw", "backward": "_bw"}  # with what their columns end in
-OF_STEPS = (
-    "device", "model", "seqlen", "batch", "mode", "option",
-    *(f"{of}{end}_ms" for of in ("measured", "neusight") for end in PARTS.values()),
-)  # fmt: skip
 COLUMNS = ("device", "model", "seqlen", "batch", "mode", "option", "measured_ms", "sum_gpu_ops_ms")
 
 
@@ -129,7 +125,7 @@ def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """
     found: list[MeasuredRun] = []
     why = Counter[str]()
-    for r in read(folder / MODELS, OF_STEPS):
+    for r in read(folder / MODELS, COLUMNS):
         if r["mode"] != "training" or r["option"]:
             continue
         gpu, size = card(r["device"]), sizes(r, "batch", "seqlen")
@@ -180,7 +176,7 @@ DATASET = Dataset(
             published=PUBLISHED, spare=("its roofline", "micro"),
         ),
         Models(
-            MODELS, OF_STEPS, "training, eager PyTorch, FP32", "Training of eager PyTorch, FP32, without an optimiser",
+            MODELS, COLUMNS, "training, eager PyTorch, FP32", "Training of eager PyTorch, FP32, without an optimiser",
             steps, drawn=lambda r: r["mode"] == "training" and not r["option"], apart=lambda run: run.part,
             published={"neusight": "NeuSight"},
         ),
