@@ -142,4 +142,5 @@ def attention_gradient(
 def foreach(op: Operator, *, elements: int, reads: int, writes: int, bits: int = 32) -> Work:
     """One elementwise pass over parameters, or what an optimiser keeps of each, from lists of tensors."""
     found, each = work(op, Pointwise(elements), vector=2 * elements), elements * bits // 8
+    work(op, Rows(reads * each, writes * each))  # refuses negative and absurd numbers
     return replace(found, bytes_read=reads * each, bytes_written=writes * each, weight_bytes=0)

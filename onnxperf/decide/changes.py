@@ -137,10 +137,17 @@ def lacking(run: Run) -> tuple[str, ...]:
 def runtimes(run: Run) -> Iterator[dict[str, Any]]:
     """The other runtimes that are tried, each at the run's own precision and at those of fewer bits."""
     for name in RUNTIMES:
-        if name != run.scenario.runtime and RUNTIMES[name].kind == "gpu":
+        if name != run.scenario.runtime and _for_cards(name):
             quantised = _quantised(run) if name == QUANTISES else ()
             for precision in (run.scenario.precision, *_lighter(run), *quantised):
                 yield {"runtime": name, "precision": precision, **USUAL}
+
+
+def _for_cards(name: str) -> bool:
+    """Whether a runtime runs on cards; not one that somebody added and that can't be loaded."""
+    with suppress(Error):
+        return RUNTIMES[name].kind == "gpu"
+    return False
 
 
 def _takes_layout(run: Run) -> bool:
