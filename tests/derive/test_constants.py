@@ -74,16 +74,15 @@ def test_no_row_of_the_die_left_out_has_a_part_in_its_constants(
     assert derive(changed, "TU104").values == passes["TU104"].values
 
 
-def test_sets_without_rows_of_the_die_are_not_fitted_again(
-    data: Path, tables: list[Table], passes: dict[str, Derived]
-) -> None:
-    """Nor does it make a difference: the same data make the same constants, ranges and files."""
+def test_sets_without_rows_of_the_die_are_not_fitted_again(tables: list[Table], passes: dict[str, Derived]) -> None:
+    """Nor does it make a difference: the same data make the same constants, and the same rows are missed as far, of
+    which files are written.
+    """
     again, afresh = derive(tables, "GM200", passes[""]), derive(tables, "GM200")
     assert again.values["vector"] == passes[""].values["vector"]  # all its cards are newer
     assert again.values["convolution"] != passes[""].values["convolution"]
-    assert again.values == afresh.values
-    once, twice = (texts(data, tables, {**passes, "GM200": found}) for found in (again, afresh))
-    assert once == twice
+    assert (again.values, again.rows) == (afresh.values, afresh.rows)
+    assert repr(again.misses) == repr(afresh.misses)
 
 
 def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
