@@ -207,40 +207,31 @@ def test_mixed_precision_computes_in_half() -> None:
 
 
 MEMORY = """
-import threading
-from pathlib import Path
+import tracemalloc
 import keras
+from tf2onnx import convert
 from onnxperf.export import source
 
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-def watch():
-    while not done.wait(0.001):
-        seen.append(resident())
-
-source(keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)]))
+given = []
+own = convert.from_graph_def
+convert.from_graph_def = lambda graph, *more, **terms: given.append(graph.ByteSize()) or own(graph, *more, **terms)
 model = keras.applications.VGG16(weights=None)
-seen, done = [resident()], threading.Event()
-thread = threading.Thread(target=watch)
-thread.start()
+tracemalloc.start()
 proto, _ = source(model)
-done.set()
-thread.join()
-print(max(seen) - seen[0], 4 * model.count_params(), proto.ByteSize())
+print(tracemalloc.get_traced_memory()[1], 4 * model.count_params(), proto.ByteSize(), *given)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_weights_are_not_copied() -> None:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=env, timeout=300
     )
-    growth, weights, size = map(int, done.stdout.split())
+    # of Python and NumPy: for a placeholder TensorFlow's optimiser can reserve what its tensor would take
+    growth, weights, size, given = map(int, done.stdout.split())
     assert weights > 450e6
     assert growth < 100e6  # the largest of them is 411 MB
-    assert size < 1e6
+    assert size < 1e6 and given < 1e6
 
 
 # every kind of model
