@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from onnxperf.errors import UsageError
 from onnxperf.passes.tape import Tape
 from op_models import Operator, Tensor
 
@@ -159,7 +160,7 @@ def product(t: Tape, o: Operator, g: Tensor) -> Found:
     a, b = o.present[:2]
     ta, tb = bool(o.attrs.get("transA")), bool(o.attrs.get("transB"))
     if a.rank < 2 or b.rank < 2:
-        raise NotImplementedError
+        raise _unknown(o)
     if b.rank == 2 and not ta and a.rank > 2:
         a2 = t.add(o, "Reshape", (a,), (a.size // a.shape[-1], a.shape[-1])) if t.wants(b) else a
         g2 = t.add(o, "Reshape", (g,), (g.size // g.shape[-1], g.shape[-1])) if t.wants(b) else g
@@ -186,7 +187,7 @@ def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
     left, _, right = str(o.attrs.get("equation", "")).replace(" ", "").partition("->")
     terms = left.split(",")
     if not right or len(terms) != 2:
-        raise NotImplementedError
+        raise _unknown(o)
     for i, x in t.wanted(o):
         other = o.present[1 - i]
         yield i, t.add(o, "Einsum", (g, other), x.shape, attrs={"equation": f"{right},{terms[1 - i]}->{terms[i]}"})
@@ -309,6 +310,11 @@ def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
     shapes = (*(x.shape for x in o.outputs), *(x.shape for _, x in wanted))
     made = t.several(o, o.type, read, shapes, attrs=o.attrs, times=2)
     yield from zip((i for i, _ in wanted), made[len(o.outputs) :], strict=True)
+
+
+def _unknown(o: Operator) -> UsageError:
+    """The error for a form of an operator that its rule does not cover."""
+    return UsageError(f"no gradient is known of node {o.name!r} ({o.type}) as it is used here")
 
 
 def _number(o: Operator, like: Tensor) -> Tensor:

@@ -149,3 +149,12 @@ def test_what_has_no_gradient_is_named() -> None:
     model.graph.node[1].op_type, model.graph.node[1].input[1] = "MatMul", "v"
     with pytest.raises(UsageError, match=r"no gradient is known of Det \(1: "):
         step(model)
+
+
+def test_a_form_without_a_gradient_is_named() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    g (float[64] x) => (float[8] y) { y = MatMul(x, v) }""")
+    weight = model.graph.initializer.add(name="v", dims=(64, 8), data_type=1, data_location=1)
+    weight.external_data.add(key="location", value="weights-not-included.bin")
+    with pytest.raises(UsageError, match=r"no gradient is known of node '.*' \(MatMul\) as it is used here"):
+        step(model)
