@@ -64,6 +64,7 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     loss: str | None = None,
     optimizer: str | None = None,
     recompute: bool = False,
+    accumulate: int = 1,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
@@ -91,9 +92,11 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     does. fix_dims: the session is given the sizes of open dimensions when it starts, as ONNX Runtime's
     `add_free_dimension_override_by_name` does; else it is open as the model is exported. host: the processor that
     launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate --host-only` writes it.
-    mode: inference, or training, a step of it: forward, backward and update of the parameters, under torch-eager.
+    mode: inference, or training, a step of it: forward, backward and update of the parameters, under torch-eager or
+    ort-cuda; a graph that holds its backward pass is taken as it is.
     loss: cross-entropy or mse, of the first output; None for what the model ends with. optimizer: adam (None means
-    that), sgd or none. recompute: compute activations again in the backward pass instead of keeping them.
+    that), sgd or none. recompute: compute activations again in the backward pass instead of keeping them. accumulate:
+    of how many batches gradients are added up before the update.
     power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the card's memory holds and that
     keeps to max_ms milliseconds and max_gb GB (10^9), which are for fit alone (`check` raises where they are not kept);
     batch 1 where there is none.
@@ -107,15 +110,13 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             raise UsageError(f"fit must be True or False, not {fit!r}")
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
-        request = request_for(
+        return _on(gpu, request_for(
             model, example_inputs, open_batch=fit, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts,
             precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
             include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
             ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
-            recompute=recompute, host=host, power_limit_W=power_limit_W,
-            clock_Hz=clock_Hz,
-        )  # fmt: skip
-        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None)
+            recompute=recompute, accumulate=accumulate, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
+        ), limits_of(max_ms, max_gb) if fit else None)  # fmt: skip
 
 
 def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[Prediction]:
@@ -230,7 +231,8 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     except gpu_specs.SpecError as e:
         raise UsageError(str(e)) from e
     graph = r.model if isinstance(r.model, Graph) else load_graph(
-        r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples
+        r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples,
+        trains=terms.get("mode") == "training",
     )  # fmt: skip
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
     trips = tuple(sorted((r.trip_counts or {}).items()))

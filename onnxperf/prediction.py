@@ -110,7 +110,7 @@ class Prediction:
     @property
     def joules_per_sample(self) -> float | None:
         """The same for each sample of the batch; None where that is empty."""
-        return self.joules / self.scenario.batch if self.joules is not None and self.scenario.batch else None
+        return self.joules / self.scenario.samples if self.joules is not None and self.scenario.batch else None
 
     @property
     def training(self) -> dict[str, Any] | None:
@@ -129,8 +129,9 @@ class Prediction:
         parts[PHASES[0]] = end
         return {
             "loss": step.loss or None, "optimizer": step.optimizer, "recompute": step.recompute,
+            "accumulate": step.accumulate,
             **{f"{phase}_seconds": seconds for phase, seconds in parts.items()},
-            **kept_by_training(run.run_graph),
+            **kept_by_training(run.typed_graph, run.run_graph),
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -297,7 +298,7 @@ def summarise(run: Run, j: int = 0) -> Prediction:
         scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
         interval=COVERAGE, scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
-        throughput_per_second=run.graph.batch / total,
+        throughput_per_second=run.graph.batch * run.scenario.accumulate / total,
         shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators)),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from onnxperf.errors import Error, UsageError, printable
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
-from onnxperf.graph import Graph, Note
-from onnxperf.passes import Training, training_step
-from op_models import Operator, Size
+from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.passes import Autograd, Training, training_step, with_phases
+from op_models import Operator, Size, Tensor
 
 #: How an allocator takes memory from the driver: see onnxperf.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
@@ -108,7 +108,9 @@ class Runtime:
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
     `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
     what of a run no measurement confirms, "" where all of it was measured.
-    `trains` says whether training steps are predicted under it.
+    `training` is the release of it that trains, where that is another one; `autograd` is how that differentiates, None
+    where it does not train; `before_training` are the rules that rewrite a graph before its
+    backward pass is added, where `rules` apply to the whole, and empty where `rules` do.
     `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
     `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
     """
@@ -128,12 +130,15 @@ class Runtime:
     refused: Callable[[Operator], str] = _nothing
     unmeasured: Callable[[Graph], str] = _nothing
     title: str = ""
-    trains: bool = False
+    training: Runtime | None = None
+    autograd: Autograd | None = None
+    before_training: Rules = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("name", "describe", "host_constants", "title"):
             _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
-        for name, rules in (("rules", self.rules), ("offline", self.offline)):
+        for name in ("rules", "offline", "before_training"):
+            rules = getattr(self, name)
             _need(_are_rules(rules), name, "tuples of rules by their level, such as {BASIC: (rule,)}", rules)
         _need(callable(self.place), "place", "a function", self.place)
         _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
@@ -144,7 +149,9 @@ class Runtime:
             _need(known, name, f"Runtimes by their {by}", others)
         for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
             _need(callable(function), name, "a function", function)
-        _need(isinstance(self.trains, bool), "trains", "True or False", self.trains)
+        _need(self.training is None or isinstance(self.training, Runtime), "training", "a Runtime", self.training)
+        trains = self.autograd is None or isinstance(self.autograd, Autograd)
+        _need(trains, "autograd", "an Autograd or None", self.autograd)
         _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
 
     @property
@@ -196,12 +203,35 @@ def run_graph(
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
-    fused = optimise(graph, runtime.rules, level)
+    first = runtime.before_training if step is not None else {}
+    fused = optimise(graph, first or runtime.rules, level)
     typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
-    placed = runtime.place(typed if step is None else training_step(typed, step))
+    if step is not None and runtime.autograd is not None:
+        typed = training_step(typed, step, runtime.autograd)
+        if first:
+            typed = optimised_step(typed, runtime, level)
+    placed = runtime.place(typed)
     if not isinstance(placed, Graph):
         raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
     return placed
+
+
+def optimised_step(step: Graph, runtime: Runtime, level: int) -> Graph:
+    """What the rules of a runtime make of a graph with its backward pass: weights are no constants to them."""
+    whole = optimise(_with_kind(step, "weight", "input"), runtime.rules, level)
+    return _with_kind(replace(whole, operators=tuple(with_phases(whole.operators))), "input", "weight")
+
+
+def _with_kind(graph: Graph, old: str, new: str) -> Graph:
+    """The graph with the stored tensors that training changes taken for another kind, or back."""
+    inputs = {t.name for t in graph.inputs}
+
+    def changed(t: Tensor | None) -> Tensor | None:
+        trained = t is not None and t.kind == old and t.name not in inputs and is_trained(replace(t, kind="weight"))
+        return replace(t, kind=new) if t is not None and trained else t
+
+    operators = (replace(o, inputs=tuple(map(changed, o.inputs))) for o in graph.operators)
+    return replace(graph, operators=tuple(operators))
 
 
 def _check_operators(graph: Graph, runtime: Runtime) -> None:

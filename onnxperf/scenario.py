@@ -11,6 +11,7 @@ from onnxperf.passes import AMP, LOSSES, OPTIMIZERS, PRECISIONS, QUANTISED, Trai
 from onnxperf.runtimes import LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
 
 MAX_STREAMS = 64
+MAX_ACCUMULATED = 100_000
 MODES = ("inference", "training")
 
 
@@ -23,7 +24,8 @@ class Scenario:
     in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
     of the runtime, None for today's; fix_dims: the session is given the sizes of open dimensions before it runs;
     layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime; mode: of MODES; loss,
-    optimizer, recompute: those of a training step, see `onnxperf.passes.training`; None and False in inference.
+    optimizer, recompute, accumulate: those of a training step, see `onnxperf.passes.training`; None, False and 1 in
+    inference.
     """
 
     model: str
@@ -45,11 +47,17 @@ class Scenario:
     loss: str | None = None
     optimizer: str | None = None
     recompute: bool = False
+    accumulate: int = 1
     host: str = ""
     power_limit_W: float | None = None
     clock_Hz: float | None = None
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     trip_counts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Samples of one run: a training step can have several batches."""
+        return self.batch * self.accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,8 @@ def host_of(s: Scenario, device: Device) -> Host:
 def runtime_of(s: Scenario) -> Runtime:
     """The runtime of a scenario, of the version and with the layout that it asks for, if it does."""
     runtime = RUNTIMES[s.runtime]
+    if s.mode == "training" and runtime.training is not None:
+        runtime = runtime.training
     if s.ort_version is not None:
         runtime = of_version(runtime, s.ort_version)
     return runtime if s.layout is None else of_layout(runtime, s.layout)
@@ -105,7 +115,7 @@ def training_of(s: Scenario) -> Training | None:
     """The training step that a scenario asks for; None in inference."""
     if s.mode == "inference":
         return None
-    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute)
+    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute, s.accumulate)
 
 
 def _check_training(s: Scenario, runtime: Runtime) -> None:
@@ -115,12 +125,15 @@ def _check_training(s: Scenario, runtime: Runtime) -> None:
     ):  # fmt: skip
         if value is not None and value not in allowed:
             raise UsageError(f"unknown {what} {value!r:.60}: it is one of {', '.join(allowed)}")
+    if not isinstance(s.accumulate, int) or isinstance(s.accumulate, bool) or not 1 <= s.accumulate <= MAX_ACCUMULATED:
+        raise UsageError(f"accumulate must be a whole number from 1 to {MAX_ACCUMULATED}, not {s.accumulate!r:.60}")
     if s.mode == "inference":
-        if s.loss is not None or s.optimizer is not None or s.recompute:
-            raise UsageError("a loss, an optimizer and recomputing belong to a training step: give --mode training")
+        if s.loss is not None or s.optimizer is not None or s.recompute or s.accumulate != 1:
+            what = "a loss, an optimizer, recomputing and accumulating gradients"
+            raise UsageError(f"{what} belong to a training step: give --mode training")
         return
-    if not runtime.trains:
-        raise UsageError(f"{s.runtime} does not train: give --runtime torch-eager")
+    if runtime.autograd is None:
+        raise UsageError(f"{s.runtime} does not train: give --runtime torch-eager or ort-cuda")
     if s.precision in QUANTISED:
         raise UsageError(f"a training step in {s.precision} is not predicted: take fp32, tf32, fp16, bf16 or amp")
     if s.include_transfers:

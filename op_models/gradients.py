@@ -12,15 +12,17 @@ from math import prod
 
 from op_models.attention import attention
 from op_models.core import Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.move import concat, split
 from op_models.normalize import grouped
 from op_models.pointwise import GELU, GELU_TANH, SIGMOID, SOFTPLUS, SPECIAL, costing
 from op_models.reduce import along, beyond
-from op_models.rules import as_first, op
+from op_models.rules import Outputs, as_first, op
 
 #: Vector FLOPs of one element of a gradient that is elementwise, from the gradient behind it and x or y.
 FLOPS: dict[str, int] = {
     "com.microsoft::BiasFastGeluGrad_dX": 2 * GELU_TANH,
     "com.microsoft::BiasGeluGrad_dX": 2 * GELU,
+    "com.microsoft::DropoutGrad": 2,
     "com.microsoft::EluGrad": 3 + SPECIAL,
     "com.microsoft::FastGeluGrad": 2 * GELU_TANH,
     "com.microsoft::GeluGrad": 2 * GELU,
@@ -28,6 +30,7 @@ FLOPS: dict[str, int] = {
     "com.microsoft::LeakyReluGrad": 2,
     "com.microsoft::QuickGeluGrad": 4 + SIGMOID,
     "com.microsoft::ReluGrad": 2,
+    "com.microsoft::Scale": 1,
     "com.microsoft::SigmoidGrad": 3,
     "com.microsoft::TanhGrad": 3,
     "torch::clamp_backward": 3,
@@ -70,7 +73,22 @@ def softmax_gradient(op: Operator, grad: Tensor, y: Tensor, *, axis: int = -1) -
     return work(op, Rows(*along(grad.shape, axis), 1), vector=grad.size * each)
 
 
-@op("com.microsoft::LayerNormalizationGrad", "com.microsoft::SimplifiedLayerNormalizationGrad")
+def of_operands(grad: Tensor, x: Tensor, w: Tensor) -> Outputs:
+    """The gradients of an image or input, its weights or scale, and a bias."""
+    return [(x.dtype, x.shape), (w.dtype, w.shape), (w.dtype, w.shape[:1])]
+
+
+@op("com.microsoft::ConvGrad", "com.microsoft::ConvTransposeGrad", outputs=of_operands)
+def convolution_gradients(op: Operator, grad: Tensor, x: Tensor, w: Tensor, *, group: int = 1) -> Work:
+    """As many FLOPs for the image as for the weights; ONNX Runtime runs a kernel for each."""
+    transposed, taps = "Transpose" in op.type, prod(w.shape[2:])
+    image, result = (grad, x) if transposed else (x, grad)
+    size = Conv(image.shape[0], image.shape[1], result.shape[1], prod(result.shape[2:]), taps, group, 1)
+    kernels = sum(t.shape in (x.shape, w.shape) for t in op.outputs)
+    return work(op, size, matrix=kernels * 2 * result.size * (image.shape[1] // max(group, 1)) * taps)
+
+
+@op("com.microsoft::LayerNormalizationGrad", "com.microsoft::SimplifiedLayerNormalizationGrad", outputs=of_operands)
 @op("torch::layer_norm_backward")
 def norm_gradient(op: Operator, grad: Tensor, x: Tensor, *, axis: int = -1) -> Work:
     """Gradient of the input of a normalisation: two sums over each row, then each element."""
@@ -90,13 +108,20 @@ def group_gradient(op: Operator, grad: Tensor, x: Tensor, *, num_groups: int = 1
     return work(op, Rows(*grouped(x, num_groups), 1), vector=x.size * 9)
 
 
-@op("com.microsoft::BatchNormalizationGrad", "torch::batch_norm_backward")
+@op("com.microsoft::BatchNormalizationGrad", outputs=of_operands)
+@op("torch::batch_norm_backward")
 def batch_norm_gradient(op: Operator, grad: Tensor, x: Tensor) -> Work:
     """Two sums over each channel, then each element."""
     channels = x.shape[1] if x.rank > 1 else 1
     return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 9)
 
 
+def normalised_and_statistics(x: Tensor, scale: Tensor) -> Outputs:
+    """The result, the running mean and variance, and the batch's mean and inverse deviation."""
+    return [(x.dtype, x.shape), *[(scale.dtype, scale.shape)] * 4]
+
+
+@op("com.microsoft::BatchNormInternal", outputs=normalised_and_statistics)
 @op("torch::batch_norm_training")
 def batch_norm_training(op: Operator, x: Tensor) -> Work:
     """Normalisation by the batch's own mean and variance: two sweeps over each channel."""
@@ -104,18 +129,61 @@ def batch_norm_training(op: Operator, x: Tensor) -> Work:
     return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 7)
 
 
-@op("com.microsoft::MaxPoolGrad", "com.microsoft::AveragePoolGrad")
-@op("torch::upsample_backward", "torch::scatter_add")
+@op("MaxPoolGrad", "com.microsoft::MaxPoolGrad", "AveragePoolGrad", "com.microsoft::AveragePoolGrad")
+@op("com.microsoft::ResizeGrad", "torch::upsample_backward", "torch::scatter_add")
 def scattered(op: Operator, grad: Tensor) -> Work:
     """Each element of the gradient is added where it came from."""
     return work(op, Move(grad.size, 1), vector=grad.size, written={0: grad.size})
 
 
-@op("com.microsoft::GatherGrad", "torch::embedding_backward")
+@op("torch::embedding_backward")
 def embedding_gradient(op: Operator, grad: Tensor, ids: Tensor) -> Work:
     """Rows of the gradient are added to the rows of the table that they came from."""
     width = grad.size // max(ids.size, 1)
     return work(op, Move(grad.size, max(width, 1)), vector=grad.size, written={0: grad.size})
+
+
+@op("com.microsoft::GatherGrad", "com.microsoft::GatherNDGrad", "com.microsoft::GatherElementsGrad")
+def lookup_gradient(op: Operator) -> Work:
+    """Elements of the gradient, the largest input of the output's type, are added to the places that they came from."""
+    grad = max((t for t in op.present if t.dtype == op.out.dtype), key=lambda t: t.size, default=op.out)
+    ids = max((t.size for t in op.present if t is not grad), default=1)
+    run = grad.size // max(ids, 1) if "Elements" not in op.type else 1
+    return work(op, Move(grad.size, max(run, 1)), vector=grad.size, written={0: grad.size})
+
+
+@op("com.microsoft::DivGrad")
+def division_gradient(op: Operator, grad: Tensor, a: Tensor, b: Tensor) -> Work:
+    """grad / b and -grad a / b^2: 5 for each element."""
+    return work(op, Pointwise(grad.size), vector=5 * grad.size)
+
+
+def as_second(grad: Tensor, x: Tensor) -> Outputs:
+    """One output with the dtype and the shape of the second input."""
+    return [(x.dtype, x.shape)]
+
+
+@op("com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad",
+    outputs=as_second)  # fmt: skip
+def cross_entropy_gradient(op: Operator, grad: Tensor, shares: Tensor, labels: Tensor) -> Work:
+    """(exp(log p) - 1 where the label is) times the gradient: from the logarithms that the forward pass kept."""
+    return work(op, Pointwise(shares.size), vector=shares.size * (SPECIAL + 3))
+
+
+op("com.microsoft::ConcatTraining")(concat)
+op("com.microsoft::SplitTraining")(split)
+
+
+def flag() -> Outputs:
+    """Whether something was done."""
+    return [("bool", (1,))]
+
+
+@op("com.microsoft::InPlaceAccumulatorV2", outputs=flag)
+def accumulator(op: Operator, buffer: Tensor, value: Tensor) -> Work:
+    """buffer += value, in place; the output is a flag."""
+    found = work(op, Pointwise(value.size), vector=value.size, read={0: value.size})
+    return replace(found, bytes_written=value.bytes)
 
 
 @op("com.microsoft::SliceGrad", "torch::slice_backward")

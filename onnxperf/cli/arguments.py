@@ -187,6 +187,8 @@ SCENARIO = (
     _chosen("--loss", LOSSES, "Of a training step.  [default: what MODEL ends with]"),
     _chosen("--optimizer", OPTIMIZERS, "Of a training step.  [default: adam]"),
     click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
+    click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
+                 help="Batches whose gradients are added up before the update."),
     SHAPES, DIM, BATCH,
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="Iterations of a Loop; repeatable."),

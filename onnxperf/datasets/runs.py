@@ -81,7 +81,7 @@ class MeasuredRun:
     @property
     def graph(self) -> Graph:
         """The graph with its dimensions bound. Raises Error where the file holds none."""
-        graph = _graph(self.model, self.file, tuple(self.dims.items()))
+        graph = _graph(self.model, self.file, tuple(self.dims.items()), trains=bool(self.part))
         return with_fast_norms(graph) if self.fast_norms else graph
 
 
@@ -105,11 +105,11 @@ def graph_file(folder: Path, name: str) -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def _graph(model: str, file: Path | None, dims: tuple[tuple[str, int], ...]) -> Graph:
+def _graph(model: str, file: Path | None, dims: tuple[tuple[str, int], ...], trains: bool) -> Graph:
     if file is not None:
-        return load(_unpacked(file), dims=dict(dims))
+        return load(_unpacked(file), dims=dict(dims), trains=trains)
     with resources.as_file(samples().joinpath(f"{model}.onnx")) as path:
-        return load(path, dims=dict(dims))
+        return load(path, dims=dict(dims), trains=trains)
 
 
 def _unpacked(file: Path) -> bytes:

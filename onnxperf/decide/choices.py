@@ -24,7 +24,7 @@ GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth
 class Choice:
     """One batch on a card: seconds of a run with their range, what the process holds of the memory, the card's watts.
 
-    watts: None for a processor.
+    batch: the samples of a run; watts: None for a processor.
     """
 
     batch: int
@@ -219,7 +219,7 @@ def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
 def choice_of(p: Outline | Prediction) -> Choice:
     """The choice that an outline is."""
     m = p.memory
-    return Choice(p.scenario.batch, p.seconds, p.low_seconds, p.high_seconds, m.reserved_bytes, m.fits, p.watts)
+    return Choice(p.scenario.samples, p.seconds, p.low_seconds, p.high_seconds, m.reserved_bytes, m.fits, p.watts)
 
 
 def _goes_on(tried: Mapping[int, Choice], batch: int, limit_s: float | None) -> bool:

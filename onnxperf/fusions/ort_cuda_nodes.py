@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from onnxperf.fusions import ort_training
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.graph import Graph
 from op_models import Operator, Tensor
@@ -109,4 +110,5 @@ def _suppression(o: Operator) -> Iterator[Operator]:
 KERNELS: dict[str, Callable[[Operator], Iterator[Operator]]] = {
     "Softmax": _softmax, "LogSoftmax": _softmax, "CumSum": _cumulative_sum, "NonMaxSuppression": _suppression,
     "com.microsoft::MatMulNBits": _packed_product, "com.microsoft::MatMulBnb4": _packed_product,
+    **ort_training.KERNELS,
 }  # fmt: skip

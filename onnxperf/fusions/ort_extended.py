@@ -171,15 +171,13 @@ MATMUL = ("MatMul", FUSED_MATMUL)
 
 @pattern("MatMul + Transpose", call(MATMUL, A_TURNED, B) | call(MATMUL, A, B_TURNED))
 def matmul_transpose(m: Match) -> Fused | Miss | None:
-    """A transposition of the last two axes becomes a flag of the product."""
+    """A transposition of the last two axes becomes a flag of the product, or undoes one."""
     side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
-    if m.root.attrs.get(flag):
-        return None
     turn = m[side]
     rank, perm = turn.out.rank, perm_of(turn)
     if rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
         return Miss(f"the transposition {list(perm)} moves more than the last two axes", turn.nodes)
-    return m.fused(FUSED_MATMUL, (m[A], m[B]), {**m.root.attrs, flag: 1})
+    return m.fused(FUSED_MATMUL, (m[A], m[B]), {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
 
 
 PRODUCT = call(MATMUL, A, B)

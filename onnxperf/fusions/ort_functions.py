@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from onnxperf.fusions.engine import Fusion, Pass
 from onnxperf.graph import Graph
+from onnxperf.passes import holds_backward
 
 #: Functions of ai.onnx for which neither provider of release 1.31 has a kernel.
 ON_CUDA = frozenset({
@@ -20,7 +21,9 @@ ON_CPU = ON_CUDA | {"HardSwish"}
 
 
 def inlined(graph: Graph, functions: frozenset[str] = ON_CUDA) -> Graph:
-    """The graph with these functions taken apart."""
+    """The graph with these functions taken apart. ONNX Runtime Training has a kernel for the cross entropy."""
+    if holds_backward(graph):
+        functions = functions - {"SoftmaxCrossEntropyLoss"}
     if functions.isdisjoint(o.type for o in graph.operators):
         return graph
     from onnxperf.graph.definitions import definition

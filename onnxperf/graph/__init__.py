@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnxperf.graph.core import CONTROL, Graph, Note, fresh
+from onnxperf.graph.core import CONTROL, Graph, Note, fresh, is_trained
 from onnxperf.graph.open_dims import (
     FOLDED_IN_HALF,
     NEVER_FOLDED,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "batch_dim",
     "depends_on_data", "fixed",
-    "fresh", "is_static", "known_dims", "load", "opened", "same_dims", "without_unneeded",
+    "fresh", "is_static", "is_trained", "known_dims", "load", "opened", "same_dims", "without_unneeded",
 ]  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def load(
     batch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
     examples: Mapping[str, Any] | Sequence[Any] | None = None,
+    trains: bool = False,
 ) -> Graph:
     """The static graph of a model, which is the path of a file, a file's bytes, an onnx.ModelProto or `Opened`.
 
@@ -69,7 +71,8 @@ def load(
     an open dimension; batch: the leading dimension of the inputs (1 where that is open and no size is given; where the
     file fixes another, nodes that hold it in constants are changed, which a note says);
     trip_counts: how often a Loop runs, by node name, where the model leaves it open (once where no count is given);
-    examples: arrays by input name or in the order of the inputs, of which only the shapes are read.
+    examples: arrays by input name or in the order of the inputs, of which only the shapes are read; trains: weights
+    change from run to run, so that what is computed of them alone is not folded.
 
     Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
@@ -82,7 +85,8 @@ def load(
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
-    return inferred(proto, bind(proto, given, sizes, batch), given, trips, name, folder, kept)
+    binding = replace(bind(proto, given, sizes, batch), trains=trains)
+    return inferred(proto, binding, given, trips, name, folder, kept)
 
 
 def batch_dim(

@@ -29,7 +29,7 @@ class Binding:
     were replaced, so that the shapes which the file declares for what is made of its inputs are no evidence.
     `refusal` begins the error message where the graph can't run with sizes that differ from the file's own, and is
     empty where none do. `dynamic` says that the file itself leaves dimensions open: only then does a runtime compute
-    shapes during the run.
+    shapes during the run. `trains` says that weights change, so that what is computed of them is not folded.
     """
 
     inputs: dict[str, Shape]
@@ -41,6 +41,7 @@ class Binding:
     dynamic: bool
     stale: bool
     notes: list[Note]
+    trains: bool = False
 
     def at(self, batch: int) -> Binding:
         """The binding with another batch in the place of the one that replaced the file's."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from op_models import Operator, Tensor
+from op_models import FLOATS, Operator, Tensor
 
 if TYPE_CHECKING:
     import networkx
@@ -34,6 +34,11 @@ def fresh(name: str, taken: set[str]) -> str:
         name += "'"
     taken.add(name)
     return name
+
+
+def is_trained(t: Tensor) -> bool:
+    """Whether training changes a tensor: a floating-point weight; single numbers are constants of the code."""
+    return t.kind == "weight" and t.dtype in FLOATS and t.rank > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from onnxperf.errors import ModelError, printable
 from onnxperf.graph.checks import contradiction, misuse
-from onnxperf.graph.core import Note
+from onnxperf.graph.core import Note, is_trained
 from onnxperf.graph.custom_operators import custom_types
 from onnxperf.graph.open_dims import SELECTIONS, is_known, is_static, known_dims, shape_is_lost
 from onnxperf.graph.outputs import clash, define_output, upper_bound
@@ -213,6 +213,8 @@ def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, T
 def _is_folded(state: State, n: _Node) -> bool:
     """Whether a node is executed ahead of the run, so that the graph has no operator for it."""
     if not state.folds or n.schema is None or not is_known(n.type, n.inputs):
+        return False
+    if state.binding.trains and n.type != "Identity" and any(t is not None and is_trained(t) for t in n.inputs):
         return False
     declared = (state.declared.get(o) for o in n.proto.output)
     sized = all(info is not None and static(info.type) is not None for info in declared)

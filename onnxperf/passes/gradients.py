@@ -73,16 +73,21 @@ def expand(t: Tape, o: Operator, g: Tensor) -> Found:
 
 def reduce(t: Tape, o: Operator, g: Tensor) -> Found:
     """A sum's gradient is spread by a view, a mean's divided as well."""
+    x, kept = o.present[0], kept_shape(o)
+    if g.shape != kept:
+        g = t.add(o, "Reshape", (g,), kept)
+    wide = t.add(o, "Expand", (g,), x.shape)
+    yield 0, wide if o.type == "ReduceSum" else t.add(o, "Div", (wide, number(o, wide)), x.shape)
+
+
+def kept_shape(o: Operator) -> tuple[int, ...]:
+    """The shape of what a reduction gives, with 1 for the axes that are gone."""
     x = o.present[0]
     axes = o.attrs.get("axes") or (o.inputs[1].value if len(o.inputs) > 1 and o.inputs[1] is not None else None)
     if o.type == "GlobalAveragePool":
         axes = range(2, x.rank)
     gone = {int(axis) % max(x.rank, 1) for axis in (range(x.rank) if axes is None else axes)}
-    kept = tuple(1 if axis in gone else d for axis, d in enumerate(x.shape))
-    if g.shape != kept:
-        g = t.add(o, "Reshape", (g,), kept)
-    wide = t.add(o, "Expand", (g,), x.shape)
-    yield 0, wide if o.type == "ReduceSum" else t.add(o, "Div", (wide, _number(o, wide)), x.shape)
+    return tuple(1 if axis in gone else d for axis, d in enumerate(x.shape))
 
 
 def elementwise(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -95,7 +100,7 @@ def chain(t: Tape, o: Operator, g: Tensor) -> Found:
     """The derivative in several kernels, times the gradient."""
     x = o.present[0]
     for type in CHAINS[o.type]:
-        x = t.add(o, type, (x, *([_number(o, x)] if type in ("Pow", "Mul") else [])), x.shape)
+        x = t.add(o, type, (x, *([number(o, x)] if type in ("Pow", "Mul") else [])), x.shape)
     yield 0, t.add(o, "Mul", (g, x), g.shape)
 
 
@@ -119,8 +124,8 @@ def exponential(t: Tape, o: Operator, g: Tensor) -> Found:
 def power(t: Tape, o: Operator, g: Tensor) -> Found:
     """y x^(y - 1), times the gradient: three kernels. An exponent is taken as fixed."""
     x = o.present[0]
-    less = t.add(o, "Pow", (x, _number(o, x)), x.shape)
-    yield 0, t.add(o, "Mul", (g, t.add(o, "Mul", (less, _number(o, x)), x.shape)), g.shape)
+    less = t.add(o, "Pow", (x, number(o, x)), x.shape)
+    yield 0, t.add(o, "Mul", (g, t.add(o, "Mul", (less, number(o, x)), x.shape)), g.shape)
 
 
 def addition(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -152,15 +157,16 @@ def selection(t: Tape, o: Operator, g: Tensor) -> Found:
     """Where, Max and Min: the gradient where an operand was taken, else 0."""
     for i, x in t.wanted(o):
         asked = o.inputs[0] if o.type == "Where" else x
-        yield i, t.reduced(o, t.add(o, "Where", (asked, g, _number(o, g)), g.shape, dtype=g.dtype), x)
+        yield i, t.reduced(o, t.add(o, "Where", (asked, g, number(o, g)), g.shape, dtype=g.dtype), x)
 
 
-def product(t: Tape, o: Operator, g: Tensor) -> Found:
+def product(t: Tape, o: Operator, g: Tensor, matrices: str = "MatMul", batches: str = "MatMul") -> Found:
     """dA = dC B^T, dB = A^T dC, and the sum over all rows for a bias. A 2-D weight sees all rows as one matrix."""
+    types = (matrices, batches)  # of products of two matrices, and of others
     a, b = o.present[:2]
     ta, tb = bool(o.attrs.get("transA")), bool(o.attrs.get("transB"))
     if a.rank < 2 or b.rank < 2:
-        raise _unknown(o)
+        raise unknown(o)
     if b.rank == 2 and not ta and a.rank > 2:
         a2 = t.add(o, "Reshape", (a,), (a.size // a.shape[-1], a.shape[-1])) if t.wants(b) else a
         g2 = t.add(o, "Reshape", (g,), (g.size // g.shape[-1], g.shape[-1])) if t.wants(b) else g
@@ -169,17 +175,21 @@ def product(t: Tape, o: Operator, g: Tensor) -> Found:
     if t.wants(a):
         left, right, flags = (b, g, (tb, True)) if ta else (g, b, (False, not tb))
         shape = (*g.shape[:-2], *a.shape[-2:]) if b.rank > 2 else a.shape
-        yield 0, t.reduced(o, _multiplied(t, o, left, right, flags, shape), a)
+        yield 0, t.reduced(o, multiplied(t, o, types, left, right, flags, shape), a)
     if t.wants(b):
         left, right, flags = (g2, a2, (True, ta)) if tb else (a2, g2, (not ta, False))
         shape = (*g2.shape[:-2], *b.shape[-2:])
-        yield 1, t.reduced(o, _multiplied(t, o, left, right, flags, shape), b)
+        yield 1, t.reduced(o, multiplied(t, o, types, left, right, flags, shape), b)
     if len(o.inputs) > 2 and (bias := o.inputs[2]) is not None and t.wants(bias):
         yield 2, t.reduced(o, g, bias)
 
 
-def _multiplied(t: Tape, o: Operator, a: Tensor, b: Tensor, flags: tuple[bool, bool], shape: tuple[int, ...]) -> Tensor:
-    return t.add(o, "MatMul", (a, b), shape, attrs={"transA": int(flags[0]), "transB": int(flags[1])})
+def multiplied(
+    t: Tape, o: Operator, types: tuple[str, str], a: Tensor, b: Tensor, flags: tuple[bool, bool], shape: tuple[int, ...]
+) -> Tensor:
+    """A product of a and b, each transposed where its flag says so."""
+    attrs = {"transA": int(flags[0]), "transB": int(flags[1])}
+    return t.add(o, types[0 if a.rank == b.rank == 2 else 1], (a, b), shape, attrs=attrs)
 
 
 def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -187,7 +197,7 @@ def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
     left, _, right = str(o.attrs.get("equation", "")).replace(" ", "").partition("->")
     terms = left.split(",")
     if not right or len(terms) != 2:
-        raise _unknown(o)
+        raise unknown(o)
     for i, x in t.wanted(o):
         other = o.present[1 - i]
         yield i, t.add(o, "Einsum", (g, other), x.shape, attrs={"equation": f"{right},{terms[1 - i]}->{terms[i]}"})
@@ -239,7 +249,7 @@ def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
         yield 0, g
         return
     mask = t.add(o, "Cast", (o.outputs[1],), g.shape, dtype=g.dtype)
-    yield 0, t.add(o, "Mul", (g, t.add(o, "Mul", (mask, _number(o, g)), g.shape)), g.shape)
+    yield 0, t.add(o, "Mul", (g, t.add(o, "Mul", (mask, number(o, g)), g.shape)), g.shape)
 
 
 def lookup(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -312,12 +322,12 @@ def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
     yield from zip((i for i, _ in wanted), made[len(o.outputs) :], strict=True)
 
 
-def _unknown(o: Operator) -> UsageError:
+def unknown(o: Operator) -> UsageError:
     """The error for a form of an operator that its rule does not cover."""
     return UsageError(f"no gradient is known of node {o.name!r} ({o.type}) as it is used here")
 
 
-def _number(o: Operator, like: Tensor) -> Tensor:
+def number(o: Operator, like: Tensor) -> Tensor:
     """A single number, which no kernel makes."""
     return Tensor(f"{o.name}#number", like.dtype, (), "constant", (2.0,))
 

@@ -17,13 +17,17 @@ PHASES = FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 class Tape:
     """The operators of a backward pass in order, and the gradient of each tensor by the tensor's name.
 
-    needs: names of the tensors whose gradient is wanted; only those are computed.
+    needs: names of the tensors whose gradient is wanted; only those are computed. at_once: the gradients of a tensor
+    with several uses are added up by one operator when the sum is asked for, instead of one after the other. parts:
+    those that are not added up yet.
     """
 
     needs: Collection[str]
     operators: list[Operator] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     made: int = 0
+    at_once: bool = False
+    parts: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def wants(self, t: Tensor | None) -> bool:
         """Whether a tensor's gradient is wanted."""
@@ -45,11 +49,14 @@ class Tape:
         dtype: str = "", attrs: Mapping[str, Any] | None = None, times: int = 1,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """The same of a kernel that makes several tensors, and that may run several times as often as `o`."""
-        read = tuple(inputs)
+        read, shapes = tuple(inputs), [tuple(shape) for shape in shapes]
+        if type in ("Reshape", "Expand"):  # which read the shape that they make
+            target = Tensor(f"{o.name}#shape{self.made}", "int64", (len(shapes[0]),), "constant", shapes[0])
+            read = (*read, target)
         self.made += 1
         name = f"{o.name}#{BACKWARD}{self.made}"
         dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
-        outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, tuple(shape)) for k, shape in enumerate(shapes))
+        outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, shape) for k, shape in enumerate(shapes))
         kept = {**(attrs or {}), PHASE: BACKWARD}
         self.operators.append(Operator(name, type, read, outputs, kept, o.version, o.nodes, "gpu", o.repeat * times))
         return outputs
@@ -57,9 +64,18 @@ class Tape:
     def accumulate(self, o: Operator, t: Tensor, gradient: Tensor) -> None:
         """Add to the gradient of a tensor: a kernel for every further use of it."""
         before = self.gradients.get(t.name)
+        if before is not None and self.at_once:
+            self.parts.setdefault(t.name, [before]).append(gradient)
+            return
         if before is not None:
             gradient = self.add(o, "Add", (before, gradient), gradient.shape)
         self.gradients[t.name] = gradient
+
+    def gradient(self, o: Operator, t: Tensor) -> Tensor | None:
+        """The whole gradient of a tensor that `o` makes or reads, None where nothing asks for one."""
+        if parts := self.parts.pop(t.name, None):
+            self.gradients[t.name] = self.add(o, "Sum", parts, parts[0].shape)
+        return self.gradients.get(t.name)
 
     def reduced(self, o: Operator, gradient: Tensor, t: Tensor) -> Tensor:
         """The gradient of an operand that was spread over the axes of a result: summed over these."""

@@ -1,33 +1,28 @@
 """A training step: the forward graph with its loss, the backward pass, and the update of the parameters.
 
 Gradients are those of the sum of the outputs, unless a loss is named. Parameters are floating-point weights; a model's
-own loss counts as what it ends with. Gradients are set to none before a step, so that nothing is added to old ones.
+own loss counts as what it ends with. A graph that holds its backward pass is taken as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isqrt
+from typing import Any
 
 from onnxperf.errors import UsageError
-from onnxperf.graph import Graph, Note
-from onnxperf.passes.gradients import RULES
-from onnxperf.passes.tape import BACKWARD, FORWARD, PHASE, UPDATE, Tape, is_float, renamed
+from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, Operator, Tensor
 
 LOSSES = ("cross-entropy", "mse")
 OPTIMIZERS = ("adam", "sgd", "none")
-#: Passes of PyTorch's foreach implementations over all parameters, as tensors read and written of each; the first reads
-#: the gradients. Adam: lerp_, mul_, addcmul_, sqrt, div_, add_, addcdiv_ (torch/optim/adam.py, _multi_tensor_adam).
-PASSES: dict[str, tuple[tuple[int, int], ...]] = {
-    "adam": ((2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1)),
-    "sgd": ((2, 1),),
-    "none": (),
-}
+#: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
+ACCUMULATOR = "com.microsoft::InPlaceAccumulatorV2"
 STATES = {"adam": 2, "sgd": 0, "none": 0}  # tensors that the optimiser keeps of each parameter
-GRADIENTS = "#gradients"  # the operator that reads the gradients last: they stay until the next step
-#: Of one launch of a foreach kernel: 320 blocks of 65,536 elements (ATen/native/cuda/MultiTensorApply.cuh).
+#: Of one launch of a kernel over lists of tensors: 320 blocks of 65,536 elements, in PyTorch
+#: (ATen/native/cuda/MultiTensorApply.cuh) as in ONNX Runtime (providers/cuda/multi_tensor/common.cuh).
 FOREACH_ELEMENTS = 320 * 65_536
 #: Operators through which no gradient goes, whatever they read.
 NO_GRADIENT = frozenset({
@@ -39,100 +34,136 @@ NO_GRADIENT = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a training step is: the loss ("" for the sum of the outputs), the optimiser, and whether activations are
-    computed again in the backward pass instead of being kept.
+    """What a training step is: the loss ("" for the sum of the outputs), the optimiser, whether activations are
+    computed again in the backward pass instead of being kept, and after how many batches the parameters are updated.
     """
 
     loss: str = ""
     optimizer: str = "adam"
     recompute: bool = False
+    accumulate: int = 1
 
 
-def training_step(graph: Graph, step: Training) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Autograd:
+    """How a framework trains.
+
+    rules: its gradient rules by type of operator; in_training: an operator as it runs in training; loss: the operators
+    of a loss and, on the tape, the gradient of the output that it is computed from; passes: of each optimiser the
+    passes over all parameters, as tensors read and written of each, where the first reads the gradients; accumulator:
+    the operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
+    first; at_once: see `Tape`; describe: the framework's name.
+    """
+
+    describe: str
+    rules: Mapping[str, Callable[..., Iterator[tuple[int, Tensor]]]]
+    in_training: Callable[[Operator], Operator]
+    loss: Callable[[Operator, Tensor, str, Tape], Iterator[Operator]]
+    passes: Mapping[str, tuple[tuple[int, int], ...]]
+    accumulator: str = "Add"
+    at_once: bool = False
+
+
+def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     """The graph of one training step of a graph that is fused and not placed yet.
 
     Raises UsageError where an operator between a parameter and the loss has no gradient rule, or nothing is trained.
     """
-    forward = tuple(_in_training(o) for o in graph.operators)
+    if holds_backward(graph):
+        return _as_it_is(graph, step, autograd)
+    forward = tuple(autograd.in_training(o) for o in graph.operators)
     needs = _needs(forward)
     ends = [t for t in graph.outputs if t.name in needs]
     if not ends:
         raise UsageError("there is nothing to train: no output depends on a floating-point weight")
-    _check_rules(forward, needs)
-    tape = Tape(needs)
-    loss = list(_loss(forward, ends, step.loss, tape))
-    _backward(forward, tape, step.recompute)
-    parameters = {t.name: t for o in forward for t in o.present if is_parameter(t)}
-    gradients = [tape.gradients[name] for name in parameters if name in tape.gradients]
-    update = _update(list(parameters.values()), gradients, step.optimizer)
-    operators = (*forward, *loss, *tape.operators, *update)
-    return replace(graph, operators=operators, notes=(*graph.notes, *_notes(forward, step)))
+    _check_rules(forward, needs, autograd)
+    tape = Tape(needs, at_once=autograd.at_once)
+    loss = list(_loss(forward, ends, step.loss, tape, autograd))
+    _backward(forward, tape, step.recompute, autograd)
+    parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
+    last = forward[0]
+    found = {name: g for name, t in parameters.items() if (g := tape.gradient(last, t)) is not None}
+    gradients = list(found.values())
+    own = [*forward, *loss, *tape.operators]
+    repeated = own if step.accumulate == 1 else [replace(o, repeat=o.repeat * step.accumulate) for o in own]
+    added = [*_accumulation(gradients, step.accumulate, autograd)]
+    made = [o.out for o in added] or gradients
+    buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
+    update = _update([parameters[name] for name in found], [*made, *buffers], step.optimizer, autograd)
+    inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *made)  # gradients stay until the next step
+    notes = (*graph.notes, *_notes(forward))
+    return replace(graph, operators=(*repeated, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
 
 
-def _in_training(o: Operator) -> Operator:
-    """An operator as it runs in training: dropout draws a mask, a batch norm takes the batch's statistics, max pooling
-    keeps indices.
-    """
-    if o.type == "Dropout" and len(o.inputs) > 2 and o.inputs[2] is not None and o.inputs[2].value == (1,):
-        mask = replace(o.out, name=f"{o.out.name}#mask", dtype="bool")
-        return replace(o, type="torch::dropout", inputs=o.inputs[:1], outputs=(o.out, mask), attrs={})
-    if o.type == "BatchNormalization":
-        return replace(o, type="torch::batch_norm_training", inputs=o.inputs[:3], outputs=o.outputs[:1], attrs={})
-    if o.type == "MaxPool" and len(o.outputs) == 1:
-        return replace(o, outputs=(o.out, replace(o.out, name=f"{o.out.name}#indices", dtype="int64")))
-    return o
+def holds_backward(graph: Graph) -> bool:
+    """Whether a graph of a file holds a backward pass: operators of ONNX Runtime Training, called ...Grad."""
+    return any(_is_gradient(o) for o in graph.operators)
+
+
+def _is_gradient(o: Operator) -> bool:
+    return o.type.rpartition("::")[2].removesuffix("_13").removesuffix("_dX").endswith("Grad")
+
+
+def _as_it_is(graph: Graph, step: Training, autograd: Autograd) -> Graph:
+    """A graph that holds its backward pass, with the update that its gradients take."""
+    if step.loss or step.recompute:
+        raise UsageError("the model holds its backward pass: it has its loss, and says itself what is computed again")
+    operators = with_phases(graph.operators)
+    adding = [o for o in operators if o.type == ACCUMULATOR]
+    buffers = [o.present[0] for o in adding]
+    repeated = [replace(o, repeat=o.repeat * step.accumulate) for o in operators]
+    update = _update(buffers, [*(o.out for o in adding), *buffers], step.optimizer, autograd)
+    return replace(graph, operators=(*repeated, *update))
+
+
+def with_phases(operators: Sequence[Operator]) -> list[Operator]:
+    """The operators, those marked that follow from a gradient: they belong to the backward pass."""
+    marked, backward = list[Operator](), set[str]()
+    for o in operators:
+        if phase_of(o) != BACKWARD and (_is_gradient(o) or any(t.name in backward for t in o.present)):
+            o = o if phase_of(o) == UPDATE else replace(o, attrs={**o.attrs, PHASE: BACKWARD})
+        if phase_of(o) == BACKWARD:
+            backward.update(t.name for t in o.outputs)
+        marked.append(o)
+    return marked
 
 
 def _needs(operators: Sequence[Operator]) -> set[str]:
     """Names of the floating-point tensors that depend on a parameter, and of the parameters."""
     needs: set[str] = set()
     for o in operators:
-        needs.update(t.name for t in o.present if is_parameter(t))
+        needs.update(t.name for t in o.present if is_trained(t))
         if o.type not in NO_GRADIENT and any(t.name in needs for t in o.present):
             needs.update(t.name for t in o.outputs if is_float(t))
     return needs
 
 
-def is_parameter(t: Tensor) -> bool:
-    """Whether a tensor is trained: a floating-point weight; single numbers are constants of the code."""
-    return t.kind == "weight" and is_float(t) and t.rank > 0
-
-
-def _check_rules(operators: Sequence[Operator], needs: set[str]) -> None:
+def _check_rules(operators: Sequence[Operator], needs: set[str], autograd: Autograd) -> None:
     """Raise UsageError for operators without a gradient rule."""
     lacking: dict[str, list[str]] = {}
     for o in operators:
-        if o.type not in RULES and any(t.name in needs for t in o.outputs):
+        if o.type not in autograd.rules and any(t.name in needs for t in o.outputs):
             lacking.setdefault(o.type, []).append(o.name)
     if lacking:
         named = "; ".join(f"{type} ({len(names)}: {', '.join(names[:3])})" for type, names in lacking.items())
-        raise UsageError(f"no gradient is known of {named[:400]}: training can't be predicted for this model")
+        raise UsageError(
+            f"{autograd.describe}: no gradient is known of {named[:400]}: training can't be predicted for this model"
+        )
 
 
-def _loss(forward: Sequence[Operator], ends: Sequence[Tensor], loss: str, tape: Tape) -> Iterator[Operator]:
+def _loss(
+    forward: Sequence[Operator], ends: Sequence[Tensor], loss: str, tape: Tape, autograd: Autograd
+) -> Iterator[Operator]:
     """The kernels of the loss; the tape gets the gradients of the outputs that it is computed from."""
     last = next(o for o in reversed(forward) if ends[0].name in {t.name for t in o.outputs})
-    if not loss:
-        for t in ends:
-            tape.gradients[t.name] = tape.add(last, "ConstantOfShape", (), t.shape, dtype=t.dtype)
+    if loss:
+        yield from autograd.loss(last, ends[0], loss, tape)
         return
-    y = ends[0]
-    own = {PHASE: FORWARD}
-    if loss == "cross-entropy":
-        shares = replace(y, name=f"{y.name}#log_softmax")
-        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1, **own}, 13, last.nodes)
-        dense = tape.add(last, "ConstantOfShape", (), y.shape, dtype=y.dtype)
-        tape.gradients[y.name] = tape.add(last, "com.microsoft::LogSoftmaxGrad", (dense, shares), y.shape)
-        return
-    target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
-    square = replace(y, name=f"{y.name}#square")
-    mean = Tensor(f"{y.name}#loss", y.dtype, ())
-    yield Operator(square.name, "Sub", (y, target), (square,), own, 0, last.nodes)
-    yield Operator(mean.name, "ReduceMean", (square,), (mean,), own, 0, last.nodes)
-    tape.gradients[y.name] = tape.add(last, "torch::mse_loss_backward", (y, target), y.shape)
+    for t in ends:
+        tape.gradients[t.name] = tape.add(last, "ConstantOfShape", (), t.shape, dtype=t.dtype)
 
 
-def _backward(forward: Sequence[Operator], tape: Tape, recompute: bool) -> None:
+def _backward(forward: Sequence[Operator], tape: Tape, recompute: bool, autograd: Autograd) -> None:
     """Write the backward pass onto the tape, one segment of the forward pass after the other, the last first.
 
     Where activations are computed again, a segment's forward operators stand before its backward ones and make tensors
@@ -147,17 +178,20 @@ def _backward(forward: Sequence[Operator], tape: Tape, recompute: bool) -> None:
         if made:
             tape.operators += [replace(o, attrs={**o.attrs, PHASE: BACKWARD}) for o in again]
         for o, ran in zip(reversed(segments[k]), reversed(again), strict=True):
-            _differentiate(o, ran, tape)
+            _differentiate(o, ran, tape, autograd)
 
 
-def _differentiate(o: Operator, ran: Operator, tape: Tape) -> None:
+def _differentiate(o: Operator, ran: Operator, tape: Tape, autograd: Autograd) -> None:
     """Write the backward kernels of an operator, which `ran` under other names."""
-    grads = [tape.gradients.get(t.name) for t in o.outputs]
-    if not any(t.name in tape.needs for t in o.present) or all(g is None for g in grads) or o.type in NO_GRADIENT:
+    if o.type in NO_GRADIENT or not any(t.name in tape.needs for t in o.present):
+        return
+    grads = [tape.gradient(o, t) for t in o.outputs]
+    if all(g is None for g in grads):
         return
     own = {b.name: a for a, b in zip(o.present, ran.present, strict=True)}
-    seen = Tape({b for b, a in own.items() if a.name in tape.needs}, tape.operators, tape.gradients, tape.made)
-    rule = RULES[o.type]
+    needs = {b for b, a in own.items() if a.name in tape.needs}
+    seen = replace(tape, needs=needs)
+    rule = autograd.rules[o.type]
     found = list(rule(seen, ran, *(grads if o.type == "Split" else grads[:1])))
     for i, gradient in found:
         x = o.inputs[i]
@@ -188,8 +222,23 @@ def _segments(forward: Sequence[Operator]) -> list[Sequence[Operator]]:
     return [forward[a:b] for a, b in zip(cuts, [*cuts[1:], len(forward)], strict=True) if a < b]
 
 
-def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: str) -> Iterator[Operator]:
-    """The optimiser's passes over all parameters, each of one type at a time; then gradients are let go."""
+def _accumulation(gradients: Sequence[Tensor], batches: int, autograd: Autograd) -> Iterator[Operator]:
+    """What adds the gradients of each batch to those before it."""
+    times = batches if autograd.accumulator == ACCUMULATOR else batches - 1
+    for g in gradients if times else ():
+        buffer = Tensor(f"{g.name}#buffer", g.dtype, g.shape)
+        summed = replace(buffer, name=f"{g.name}#accumulated")
+        if autograd.accumulator == ACCUMULATOR:  # which adds in place, and says that it did
+            summed = replace(summed, dtype="bool", shape=(1,))
+        yield Operator(
+            summed.name, autograd.accumulator, (buffer, g), (summed,), {PHASE: BACKWARD}, 0, (), "gpu", times
+        )
+
+
+def _update(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: str, autograd: Autograd
+) -> Iterator[Operator]:
+    """The optimiser's passes over all parameters, each of one type at a time."""
     done: tuple[Tensor, ...] = tuple(gradients)
     by_type: dict[str, int] = {}
     for t in parameters:
@@ -199,23 +248,23 @@ def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer
             Tensor(f"#{optimizer}.{dtype}.{k}", dtype, (elements,), "weight") for k in range(STATES[optimizer])
         )
         launches = max(1, ceil(elements / FOREACH_ELEMENTS))
-        for k, (reads, writes) in enumerate(PASSES[optimizer]):
+        for k, (reads, writes) in enumerate(autograd.passes[optimizer]):
             name = f"#{optimizer}.{dtype}.pass{k}"
             terms = {"elements": ceil(elements / launches), "reads": reads, "writes": writes, "bits": BITS[dtype]}
             out = Tensor(name, dtype, (1,))
             read = (*done, *states)
             yield Operator(name, "torch::foreach", read, (out,), {PHASE: UPDATE, **terms}, 0, (), "gpu", launches)
             done = (out,)
-    yield Operator(GRADIENTS, "Identity", tuple(gradients), (), {PHASE: UPDATE})
 
 
-def kept_by_training(step: Graph) -> dict[str, int]:
-    """Bytes that a training step keeps beside weights and activations, by what they are."""
+def kept_by_training(before: Graph, step: Graph) -> dict[str, Any]:
+    """Bytes that a training step keeps beside weights and activations of the graph before it, by what they are."""
     states = {t.name: t.bytes for o in step.operators if o.type == "torch::foreach" for t in o.present if t.stored}
-    gradients = next((o.present for o in reversed(step.operators) if o.name == GRADIENTS), ())
+    buffers = [o.present[0] for o in step.operators if o.type == ACCUMULATOR]
+    gradients = buffers or [t for t in step.outputs if t.name not in before.output_names]
     return {"gradient_bytes": sum(t.bytes for t in gradients), "optimizer_bytes": sum(states.values())}
 
 
-def _notes(forward: Sequence[Operator], step: Training) -> Iterator[Note]:
-    if not any(o.type == "torch::dropout" for o in forward):
+def _notes(forward: Sequence[Operator]) -> Iterator[Note]:
+    if not any(o.type == "torch::dropout" or (o.type == "Dropout" and len(o.outputs) > 1) for o in forward):
         yield Note("no-dropout", "the graph has no dropout in training mode: export the module in train mode for it")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.fusions import ort_basic, ort_extended, ort_transformers
+from onnxperf.fusions import ort_basic, ort_extended, ort_training, ort_transformers
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED, Fusion, Pass
 from onnxperf.fusions.ort_cuda_nodes import separate
@@ -21,6 +21,7 @@ from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
+from onnxperf.passes import ORT
 from onnxperf.runtime import HostCosts, Policy, Runtime
 
 CUDA = Runtime(
@@ -58,6 +59,11 @@ CUDA_112 = _until(
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
 CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
+#: The last release that trains is 1.19; its graphs are those of the rules until 1.16.
+TRAINING = replace(
+    CUDA_116, autograd=ORT, before_training={BASIC: ort_training.BEFORE}, title="ONNX Runtime Training",
+    describe="ONNX Runtime Training 1.19, CUDA provider", unmeasured=lambda run: "training steps",
+)  # fmt: skip
 LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
 OLDER = {"1.6": CUDA_16, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
-RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST})
+RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST}, training=TRAINING)

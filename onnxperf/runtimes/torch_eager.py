@@ -30,7 +30,7 @@ from onnxperf.fusions.torch_strides import (
     view,
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
-from onnxperf.passes import autocast
+from onnxperf.passes import TORCH, autocast
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
@@ -184,6 +184,6 @@ EAGER = Runtime(
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
-    trains=True,
+    autograd=TORCH,
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})

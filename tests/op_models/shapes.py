@@ -623,6 +623,27 @@ def added_in_place(draw: Draw) -> Case:
     return Case([shape, shape[:1]], [(max(draw(SIDE), 1), *shape)], written=False)
 
 
+def quotient_gradient(draw: Draw) -> Case:
+    shape = dims(draw, 1, 4)
+    return Case([shape, shape, shape], [shape, shape])
+
+
+def loss_gradient(draw: Draw) -> Case:
+    rows, classes = draw(SIDE), draw(SIDE)
+    return Case([(), (rows, classes), (rows,)], [(rows, classes)])
+
+
+def accumulated(draw: Draw) -> Case:
+    shape = dims(draw, 1, 4)
+    return Case([shape, shape], [(1,)], written=False)
+
+
+def convolution_gradients(draw: Draw) -> Case:
+    n, groups, cin, cout = (draw(FEW) for _ in range(4))
+    x, grad, w = (n, groups * cin, 5, 5), (n, groups * cout, 4, 4), (groups * cout, cin, 2, 2)
+    return Case([grad, x, w], [x, w, (groups * cout,)], {"group": groups})
+
+
 def attention_gradient(draw: Draw) -> Case:
     batch, heads, queries, keys, dim = (draw(FEW) for _ in range(5))
     q, k = (batch, heads, queries, dim), (batch, heads, keys, dim)
@@ -641,12 +662,20 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(
         (MS + "BatchNormalizationGrad", "torch::batch_norm_backward", "torch::batch_norm_training"), gradient
     ),
+    MS + "BatchNormInternal": gradient,
+    MS + "DivGrad": quotient_gradient,
+    MS + "InPlaceAccumulatorV2": accumulated,
+    **dict.fromkeys((f"{MS}SoftmaxCrossEntropyLoss{end}Grad" for end in ("", "Internal")), loss_gradient),
+    **dict.fromkeys((MS + "ConvGrad", MS + "ConvTransposeGrad"), convolution_gradients),
     "torch::layer_norm_backward": gradient,
     "torch::dropout": masked,
     "torch::convolution_weight_gradient": weight_gradient,
     "torch::layer_norm_weight_gradient": columns_gradient,
     "torch::group_norm_backward": groups_gradient,
-    **dict.fromkeys((MS + "MaxPoolGrad", MS + "AveragePoolGrad", MS + "GatherGrad", MS + "SliceGrad"), added_in_place),
+    **dict.fromkeys(("MaxPoolGrad", "AveragePoolGrad", MS + "MaxPoolGrad", MS + "AveragePoolGrad"), added_in_place),
+    **dict.fromkeys(
+        (f"{MS}{what}Grad" for what in ("Gather", "GatherElements", "GatherND", "Resize", "Slice")), added_in_place
+    ),
     **dict.fromkeys(
         (f"torch::{what}" for what in ("embedding_backward", "scatter_add", "slice_backward", "upsample_backward")),
         added_in_place,
@@ -684,8 +713,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), made),
     **dict.fromkeys(("Shape", "Size", "EyeLike"), shape_only),
     "Transpose": permuted,
-    "Concat": concat,
-    "Split": split,
+    **dict.fromkeys(("Concat", MS + "ConcatTraining"), concat),
+    **dict.fromkeys(("Split", MS + "SplitTraining"), split),
     "Slice": sliced,
     **dict.fromkeys(("Pad", "CenterCropPad", "Resize", "Upsample", NCHWC + "Upsample"), cropped),
     "Gather": gathered,

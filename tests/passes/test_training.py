@@ -68,6 +68,19 @@ def test_an_optimiser_costs_what_it_moves() -> None:
     assert adam.memory.weights_bytes - sgd.memory.weights_bytes == 8 * PARAMETERS
 
 
+@pytest.mark.parametrize("runtime", ["torch-eager", "ort-cuda"])
+def test_gradients_of_several_batches_are_added_up(runtime: str) -> None:
+    one, four = (step(runtime=runtime, accumulate=n) for n in (1, 4))
+    assert matrix_flops(four) == 4 * matrix_flops(one)
+    added = [k.repeat * k.work.bytes for k in four.run.kernels.rows if k.name.endswith("#accumulated")]
+    moved = 3 * 4 * PARAMETERS  # the buffer read and written, the gradient read
+    assert sum(added) == (4 if runtime == "ort-cuda" else 3) * moved
+    assert one.training and four.training and four.training["accumulate"] == 4
+    assert four.training["gradient_bytes"] == one.training["gradient_bytes"] == 4 * PARAMETERS
+    assert four.training["update_seconds"] == pytest.approx(one.training["update_seconds"], rel=0.1)
+    assert four.throughput_per_second == pytest.approx(4 * 32 / four.seconds)
+
+
 def test_losses_have_kernels_of_their_own() -> None:
     for loss in ("cross-entropy", "mse"):
         p = step(loss=loss)
@@ -126,13 +139,15 @@ def test_dropout_is_that_of_train_mode() -> None:
 
 
 @pytest.mark.parametrize(("terms", "why"), [
-    ({"runtime": "tensorrt"}, "tensorrt does not train: give"),
+    ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager or ort-cuda"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
     ({"loss": "hinge"}, "unknown loss 'hinge'"),
     ({"mode": "inference", "optimizer": "sgd"}, "belong to a training step"),
     ({"mode": "sleeping"}, "unknown mode 'sleeping'"),
     ({"precision": "int8"}, "a training step in int8 is not predicted"),
     ({"include_transfers": True}, "copies are not counted in a training step"),
+    ({"accumulate": 0}, "accumulate must be a whole number from 1"),
+    ({"mode": "inference", "accumulate": 2}, "belong to a training step"),
 ])  # fmt: skip
 def test_terms_that_do_not_go_together(terms: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
