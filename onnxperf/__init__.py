@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnxperf.decide.two_models import diff
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
     from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
-    from onnxperf.explanation import Explanation, explain
+    from onnxperf.explanation import Explanation, RunExplanation, explain
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
@@ -46,7 +46,7 @@ _OFFERED = {
     "onnxperf.errors": (
         "BudgetExceeded", "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "UsageError"
     ),
-    "onnxperf.explanation": ("Explanation", "explain"),
+    "onnxperf.explanation": ("Explanation", "RunExplanation", "explain"),
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
@@ -69,8 +69,8 @@ ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "RunDifference", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs",
-    "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
+    "Recommendation", "Recurrent", "Rows", "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf",
+    "WhatIfs", "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
     "layer_profile", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep", "trace",
     "whatif", "work",
 ]  # fmt: skip

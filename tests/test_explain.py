@@ -173,9 +173,8 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
         ((BERT, "--node", "zzz"), "predict --detail lists all kernels"),
         ((BERT, "--node", "node_view"), "free under ort-cuda"),
         ((BERT, "--node", ""), "predict --detail lists all kernels"),
-        ((BERT,), "MODEL with --node NAME, or --gemm alone"),
-        ((), "MODEL with --node NAME, or --gemm alone"),
-        ((BERT, "--gemm", "4x4x4"), "MODEL with --node NAME, or --gemm alone"),
+        ((), "MODEL, with --node NAME or without, or --gemm alone"),
+        ((BERT, "--gemm", "4x4x4"), "MODEL, with --node NAME or without, or --gemm alone"),
         (("--gemm", "4x4"), "write MxNxK or BxMxNxK"),
         (("--gemm", "4x0x4"), "write MxNxK or BxMxNxK"),
         (("--gemm", "4x4x4", "--batch", "2"), "--gemm gives all sizes: --batch would not change them"),
@@ -235,7 +234,7 @@ def test_a_product_is_explained_from_python_as_on_the_command_line() -> None:
     e = onnxperf.explain(gemm="4096x4096x4096", gpu="t4")
     assert e.seconds == onnxperf.explain(gemm=(4096, 4096, 4096), gpu="t4").seconds > 0
     assert (e.op, e.limit) == ("MatMul", e.bound_by)
-    for terms, says in (({"gemm": "4096"}, "gemm '4096' is not understood"), ({}, "a model and a node, or gemm alone"),
+    for terms, says in (({"gemm": "4096"}, "gemm '4096' is not understood"), ({}, "a model, with a node or without"),
                         ({"gemm": "8x8x8", "batch": 2}, "gemm gives all sizes: batch")):  # fmt: skip
         with pytest.raises(UsageError, match=says):
             onnxperf.explain(gpu="t4", **terms)
@@ -259,3 +258,44 @@ def test_what_loses_most_is_of_what_bounds_the_kernel() -> None:
     for gemm, name in (("32x32x32", "launch"), ("1x8192x8192", "memory")):
         e = onnxperf.explain(gemm=gemm, gpu="a100", precision="fp16")
         assert e.bound_by == name and (e.worst is None or e.worst.name == name)
+
+
+@pytest.mark.parametrize("terms", [
+    {}, {"cuda_graph": True}, {"streams": 4}, {"method": "sum"}, {"method": "roofline"}, {"include_transfers": True},
+    {"runtime": "tensorrt", "precision": "fp16", "batch": 16}, {"runtime": "torch-eager", "mode": "training"},
+    {"power_limit_W": 40.0, "batch": 32},
+])  # fmt: skip
+@pytest.mark.parametrize("model", ["resnet50", "gpt2", "unet"])
+def test_the_causes_of_a_run_add_to_its_time(model: str, terms: dict[str, object]) -> None:
+    p = onnxperf.predict(SAMPLES / f"{model}.onnx", gpu="t4", **terms)
+    e = explanation.explain_run(p.run)
+    found = {x.cause: x.seconds for x in e.losses}
+    assert sum(found.values()) == pytest.approx(e.seconds, rel=1e-6) and e.seconds == p.seconds
+    assert all(s > -1e-6 * e.seconds for cause, s in found.items() if cause not in ("side by side", "products at peak"))
+    assert e.achieved == pytest.approx(p.work["matrix_flops"] / p.seconds)
+    assert e.peak <= max(p.device.dense_flops.values()) * 1.0001
+    json.loads(e.to_json())
+
+
+def test_a_product_at_peak_takes_what_the_datasheet_says() -> None:
+    e = explanation.explain_run(of_product((8192, 8192, 8192), "a100", precision="fp16"))
+    found = {x.cause: x.seconds for x in e.losses}
+    assert e.peak == pytest.approx(312e12) and found["products at peak"] == pytest.approx(
+        2 * 8192**3 / 312e12, rel=0.01
+    )
+    assert e.intensity == pytest.approx(2 * 8192**3 / (3 * 2 * 8192**2)) and e.ridge_point == pytest.approx(
+        312e12 / 2.039e12
+    )
+    assert found["kernel launch"] < 0.02 * e.seconds and 0.5 < e.achieved / e.peak < 1
+
+
+def test_a_whole_run_is_explained_on_the_command_line(cli: Cli) -> None:
+    code, out, _ = cli(RESNET, "--gpu", "l4", "--host", "server-2018")
+    assert code == 0 and "of the 60.58 TFLOP/s on the datasheet" in out and "low occupancy" in out
+    code, out, _ = cli(RESNET, "--gpu", "l4", "--json", "-")
+    found = json.loads(out)
+    assert code == 0 and sum(x["seconds"] for x in found["losses"]) == pytest.approx(found["seconds"], rel=1e-6)
+    whole = onnxperf.explain(RESNET, gpu="l4")
+    assert isinstance(whole, onnxperf.RunExplanation) and whole.seconds == found["seconds"]
+    code, _, err = cli("--gpu", "l4")
+    assert code == 2 and "explain takes MODEL, with --node NAME or without, or --gemm alone" in err

@@ -290,25 +290,31 @@ def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
 def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
-    """Explain one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
+    """Explain why a run does not reach the datasheet's FLOP/s, in microseconds lost to each cause; or, with --node or
+    --gemm, one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
 
     \b
     Examples:
+      onnxperf explain resnet50.onnx --gpu l4
       onnxperf explain resnet50.onnx --gpu l4 --node node_linear
       onnxperf explain --gemm 4096x4096x4096 --gpu l4 --precision fp32
     """
-    if (model is None or node is None) if gemm is None else (model is not None or node is not None):
-        raise UsageError("explain takes MODEL with --node NAME, or --gemm alone")
+    if (model is None) if gemm is None else (model is not None or node is not None):
+        raise UsageError("explain takes MODEL, with --node NAME or without, or --gemm alone")
     if gemm is not None and (given := _given(SIZES, terms)):
         raise UsageError(f"--gemm gives all sizes: {given} would not change them")
-    if given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms):
+    one = gemm is not None or node is not None
+    if one and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
         raise UsageError(f"{given} would not change the time of one kernel: leave that out")
     from onnxperf import explanation as room
     from onnxperf.tables import console
-    from onnxperf.views.explanation import show
+    from onnxperf.views.explanation import show, show_run
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
     run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
+    if not one:
+        whole = room.explain_run(run)
+        return deliver(json_to, whole.to_json, lambda: show_run(console(), whole))
     found = room.explain_kernel(run, room.PRODUCT if node is None else node)
     if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
         raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")

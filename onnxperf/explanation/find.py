@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.errors import UsageError, near_names, printable, speaking_of_arguments
+from onnxperf.errors import UsageError, near_names, printable
 from onnxperf.explanation.core import Explanation, amount
 from onnxperf.explanation.facts import KernelFacts
 from onnxperf.explanation.sections import sections
@@ -17,9 +17,9 @@ from onnxperf.graph import Graph
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import single
 from onnxperf.lower import host_node
-from onnxperf.pipeline import Gpu, request_for, run_of
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
+from onnxperf.scenario import Scenario
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"
@@ -44,46 +44,36 @@ def product_graph(sizes: str | Sequence[int]) -> Graph:
     return Graph(f"{PRODUCT} {text}", (one,), inputs, (made,))
 
 
-def explain(
-    model: Any = None, node: str | None = None, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *,
-    gpu: Gpu, gemm: str | Sequence[int] | None = None, **terms: Any,
-) -> Explanation:  # fmt: skip
-    """Explain one kernel of a model: the one called `node`, or the one that does an ONNX node's work.
-
-    model, example_inputs, gpu and terms are those of `onnxperf.predict`. gemm: instead of a model and a node, the sizes
-    of one product, as "4096x4096x4096", with a batch in front if it has one. Raises what `predict` raises, and
-    UsageError where there is no such kernel.
-    """
-    with speaking_of_arguments():
-        if (model is None or node is None) if gemm is None else (model is not None or node is not None):
-            raise UsageError("explain takes a model and a node, or --gemm alone")
-        if gemm is not None and (given := [what for what in SIZES if terms.get(what) is not None]):
-            raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
-        request = request_for(model if gemm is None else product_graph(gemm), example_inputs, **terms)
-        return explain_kernel(run_of(request, gpu), PRODUCT if node is None else node)
-
-
 def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     """Explain the kernel called `node`, or the one that does an ONNX node's work, on the run's first device.
 
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
     """
     prediction, at = summarise(run), _index(node, run)
-    device, s, k, predicted = run.devices[0], run.scenario, run.kernels.rows[at], prediction.kernels[at]
-    read: dict[str, Any] = {}
-    terms, bound = single(k.work, device, traced(run.constants, read), run.method, run.kernels.stored_bytes)
-    seconds, joules = predicted.seconds / k.repeat, float(run.estimates.joules[at, 0]) / k.repeat
-    factor = 1.0 if k.way else prediction.power_factor
-    facts = KernelFacts(run, k, predicted, terms, bound, seconds, joules, factor, read)
+    facts = facts_of(run, prediction, at, {})
+    device, k, predicted, seconds = run.devices[0], facts.kernel, facts.predicted, facts.seconds
     return Explanation(
         kernel=k.name, op=k.op, nodes=k.nodes, gpu=device.id, card=device.name,
-        terms=f"{s.model}; {s.runtime}, {s.precision} precision{f', {s.layout}' if s.layout else ''}, {s.method}",
+        terms=terms_of(run.scenario),
         remark="; ".join((*_remarks(node, at, facts), *_warnings(prediction, predicted))),
         seconds=seconds, low_seconds=predicted.low_seconds / k.repeat, high_seconds=predicted.high_seconds / k.repeat,
         interval=prediction.interval, bound_by=predicted.bound_by, limit=predicted.limit,
         unit=facts.unit, peak=facts.peak,
         achieved=facts.amount / seconds if seconds else 0.0, sections=sections(facts), steps=waterfall(facts),
     )  # fmt: skip
+
+
+def facts_of(run: Run, p: Prediction, at: int, read: dict[str, Any]) -> KernelFacts:
+    """What is known of kernel number `at` of a run on its first device; `read` gets the constants that were read."""
+    k, predicted = run.kernels.rows[at], p.kernels[at]
+    terms, bound = single(k.work, run.devices[0], traced(run.constants, read), run.method, run.kernels.stored_bytes)
+    seconds, joules = predicted.seconds / k.repeat, float(run.estimates.joules[at, 0]) / k.repeat
+    return KernelFacts(run, k, predicted, terms, bound, seconds, joules, 1.0 if k.way else p.power_factor, read)
+
+
+def terms_of(s: Scenario) -> str:
+    """The model and what it is run with, in a line."""
+    return f"{s.model}; {s.runtime}, {s.precision} precision{f', {s.layout}' if s.layout else ''}, {s.method}"
 
 
 def _index(name: str, run: Run) -> int:

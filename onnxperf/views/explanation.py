@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxperf.errors import printable
-from onnxperf.explanation.core import Explanation, Section, amount
+from onnxperf.explanation import Explanation, RunExplanation, Section, amount
 from onnxperf.tables import duration, stacked, tabulate
 
 BAR = 20
@@ -29,6 +29,39 @@ def show(out: Console, e: Explanation) -> None:
         answer.append(f"\n{amount(e.achieved, e.unit)}, {share}{most}", style="not bold default")
         parts.append(_steps(out, e))
     out.print(stacked([*parts, *(_section(out, section) for section in e.sections)]), end="")
+
+
+def show_run(out: Console, e: RunExplanation) -> None:
+    """Print why a run does not reach the datasheet's rate: the answer, and the causes that its time goes to."""
+    asked = Text(printable(f"{e.terms} on {e.card} ({e.gpu})"), style="bold")
+    answer = Text(duration(e.seconds), style="bold green")
+    between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
+    answer.append(f"  ({between})", style="not bold default")
+    if e.peak:
+        share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, 'FLOP/s')} on the datasheet"
+        side = "compute" if e.intensity > e.ridge_point else "memory bandwidth"
+        answer.append(
+            f"\n{amount(e.achieved, 'FLOP/s')} in GEMM and convolution, {share}\n{amount(e.intensity, 'FLOP/B')} of all"
+            f" kernels against a ridge point of {amount(e.ridge_point, 'FLOP/B')}: {side} is the limit at peak rates",
+            style="not bold default",
+        )
+    out.print(stacked([asked, answer, causes(out, e)]), end="")
+
+
+def causes(out: Console, e: RunExplanation) -> Table:
+    """The causes that a run's time goes to."""
+    full, top = "#" if out.options.ascii_only else "█", max((x.seconds for x in e.losses), default=0.0)
+    rows = []
+    for x in e.losses:
+        bar = full * round(BAR * max(x.seconds, 0.0) / top)
+        rows.append((x.cause, _signed(x.seconds), f"{x.seconds / e.seconds:.1%}", bar, x.why))
+    rows.append(("all", duration(e.seconds), "100%", "", "the run"))
+    return tabulate(out, ("!where the time goes", "#time", "#share", "!", "what it is"), rows, spare=("",))
+
+
+def _signed(seconds: float) -> str:
+    """A duration, also one that is won."""
+    return duration(seconds) if seconds >= 0 else f"-{duration(-seconds)}"
 
 
 def _steps(out: Console, e: Explanation) -> Table:

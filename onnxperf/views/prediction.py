@@ -16,10 +16,12 @@ from rich.text import Text
 
 from onnxperf.decide.changes import changes, nothing, tries
 from onnxperf.errors import printable
+from onnxperf.explanation import explain_run
 from onnxperf.graph import Note
 from onnxperf.kernel_timeline import Gap, KernelPrediction, Phase, part_of
 from onnxperf.prediction import Prediction
 from onnxperf.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
+from onnxperf.views.explanation import causes
 from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches
 from onnxperf.views.on_cpu import advice, waits
 
@@ -59,7 +61,8 @@ def show(
     """
     parts: list[RenderableType] = [headline(p, changes, " - " if out.options.ascii_only else " · ")]
     if detail:
-        parts += [_shares(out, p), two_columns(facts(p)), _by_operator(out, p), _changes(out, p, changes)]
+        parts += [_shares(out, p), two_columns(facts(p)), causes(out, explain_run(p.run)), _by_operator(out, p)]
+        parts.append(_changes(out, p, changes))
         if p.run.method.scheduled:
             parts += [_phases(out, p), _gaps(out, p)]
     else:
