@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpu_specs import Device
+from gpu_specs import Device, usual_cluster
 from onnxperf import __version__
 from onnxperf.cpu_operators import CpuOperator, on_cpu
 from onnxperf.errors import EnvironmentFailure, UsageError
@@ -25,6 +25,7 @@ from onnxperf.kernel_timeline import (
 )  # fmt: skip
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.memory import Memory
+from onnxperf.microbatches import bubble
 from onnxperf.notes import notes, scope
 from onnxperf.outline import outline
 from onnxperf.passes import PHASES, kept_by_training
@@ -110,7 +111,8 @@ class Prediction:
     @property
     def joules_per_sample(self) -> float | None:
         """The same for each sample of the batch; None where that is empty."""
-        return self.joules / self.scenario.batch if self.joules is not None and self.scenario.batch else None
+        spent = None if self.joules is None else self.joules * self.run.plan.gpus
+        return spent / self.scenario.batch if spent is not None and self.scenario.batch else None
 
     @property
     def training(self) -> dict[str, Any] | None:
@@ -131,6 +133,36 @@ class Prediction:
             "loss": step.loss or None, "optimizer": step.optimizer, "recompute": step.recompute,
             **{f"{phase}_seconds": seconds for phase, seconds in parts.items()},
             **kept_by_training(run.run_graph),
+        }  # fmt: skip
+
+    @property
+    def parallel(self) -> dict[str, Any] | None:
+        """Of several GPUs: how many, their plan, what joins them, how long they exchange data, and for how much of that
+        nothing else runs; None for one.
+        """
+        run = self.run
+        if run.plan.gpus == 1:
+            return None
+        joined = self.device.cluster or usual_cluster(self.device)
+        return {
+            "gpus": run.plan.gpus, "plan": str(run.plan), "cluster": joined.name or None, "link": joined.describe,
+            "communication_seconds": sum(k.seconds for k in self.kernels if k.bound_by == "communication"),
+            "exposed_communication_seconds": self.bound_by["communication"] * self.seconds,
+            **({} if run.plan.pp == 1 else self._stages()),
+        }  # fmt: skip
+
+    def _stages(self) -> dict[str, Any]:
+        """What the JSON says of the stages of a pipeline."""
+        found, held = self.run.stages(self.column), self.run.stage_footprints
+        return {
+            "bubble_share": bubble(found, self.run.plan.microbatches),
+            "stages": [
+                {
+                    **_of(s, "first", "last", "sent_bytes"), "forward_seconds": s.forward_s,
+                    "backward_seconds": s.backward_s, "memory_bytes": sum(f.weights) + f.activations_bytes,
+                }
+                for s, f in zip(found, held, strict=True)
+            ],
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,6 +186,7 @@ class Prediction:
             "memory": _of(self.memory, *of_memory) | held,
             "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
             **({} if self.training is None else {"training": self.training}),
+            **({} if self.parallel is None else {"parallel": self.parallel}),
             "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             "kernels": [k.to_dict() for k in self.kernels],
             "cpu_operators": [o.to_dict() for o in self.cpu_operators],
@@ -297,8 +330,9 @@ def summarise(run: Run, j: int = 0) -> Prediction:
         scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
         interval=COVERAGE, scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
-        throughput_per_second=run.graph.batch / total,
-        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators)),
+        throughput_per_second=found.scenario.batch / total,
+        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators),
+                       found.exposed_seconds),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
             ("bytes_read", read), ("bytes_written", written),
@@ -309,18 +343,21 @@ def summarise(run: Run, j: int = 0) -> Prediction:
 
 
 def _shares(
-    rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0
+    rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0, exposed: float = 0.0
 ) -> tuple[tuple[str, float], ...]:
     """What bounds the run: each kernel's time to its own bound, time without a kernel to the operators that the CPU
     computes, for `on_cpu_s` seconds, and what is left to launch.
 
-    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
+    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran. Exchanges between GPUs
+    count for the time `exposed` in which nothing else ran.
     """
     parts = dict.fromkeys(BOUND_BY, 0.0)
     for k in rows:
         parts[k.bound_by] += k.seconds
+    parts["communication"] = 0.0
     together = sum(parts.values())
-    shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
+    shares = {name: part * ((busy - exposed) / together if together else 0.0) / total for name, part in parts.items()}
+    shares["communication"] = exposed / total
     idle = max(0.0, 1 - sum(shares.values()))
     shares["cpu"] = min(idle, on_cpu_s / total)
     shares["launch"] += idle - shares["cpu"]

@@ -12,6 +12,7 @@ from math import ceil, isqrt
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, Note
+from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.gradients import RULES
 from onnxperf.passes.tape import BACKWARD, FORWARD, PHASE, UPDATE, Tape, is_float, renamed
 from op_models import BITS, Operator, Tensor
@@ -40,12 +41,15 @@ NO_GRADIENT = frozenset({
 @dataclass(frozen=True, slots=True)
 class Training:
     """What a training step is: the loss ("" for the sum of the outputs), the optimiser, and whether activations are
-    computed again in the backward pass instead of being kept.
+    computed again in the backward pass instead of being kept; over how many GPUs, `stride` apart, gradients are
+    averaged.
     """
 
     loss: str = ""
     optimizer: str = "adam"
     recompute: bool = False
+    copies: int = 1
+    stride: int = 1
 
 
 def training_step(graph: Graph, step: Training) -> Graph:
@@ -64,8 +68,11 @@ def training_step(graph: Graph, step: Training) -> Graph:
     _backward(forward, tape, step.recompute)
     parameters = {t.name: t for o in forward for t in o.present if is_parameter(t)}
     gradients = [tape.gradients[name] for name in parameters if name in tape.gradients]
-    update = _update(list(parameters.values()), gradients, step.optimizer)
-    operators = (*forward, *loss, *tape.operators, *update)
+    backward, done = tape.operators, gradients
+    if step.copies > 1:
+        backward, done = averaged(backward, gradients, step.copies, step.stride)
+    update = _update(list(parameters.values()), gradients, step.optimizer, done)
+    operators = (*forward, *loss, *backward, *update)
     return replace(graph, operators=operators, notes=(*graph.notes, *_notes(forward, step)))
 
 
@@ -188,9 +195,14 @@ def _segments(forward: Sequence[Operator]) -> list[Sequence[Operator]]:
     return [forward[a:b] for a, b in zip(cuts, [*cuts[1:], len(forward)], strict=True) if a < b]
 
 
-def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: str) -> Iterator[Operator]:
-    """The optimiser's passes over all parameters, each of one type at a time; then gradients are let go."""
-    done: tuple[Tensor, ...] = tuple(gradients)
+def _update(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: str, ready: Sequence[Tensor]
+) -> Iterator[Operator]:
+    """The optimiser's passes over all parameters, each of one type at a time; then gradients are let go.
+
+    ready: what has to be there before the first pass.
+    """
+    done: tuple[Tensor, ...] = tuple(ready)
     by_type: dict[str, int] = {}
     for t in parameters:
         by_type[t.dtype] = by_type.get(t.dtype, 0) + t.size
