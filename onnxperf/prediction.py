@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpu_specs import Device, usual_cluster
+from gpu_specs import Device
 from onnxperf import __version__
 from onnxperf.cpu_operators import CpuOperator, on_cpu
 from onnxperf.errors import EnvironmentFailure, UsageError
@@ -25,12 +25,12 @@ from onnxperf.kernel_timeline import (
 )  # fmt: skip
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.memory import Memory
-from onnxperf.microbatches import bubble
 from onnxperf.notes import notes, scope
 from onnxperf.outline import outline
 from onnxperf.passes import PHASES, kept_by_training
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario, training_of, usual_host
+from onnxperf.several_gpus import parallel
 from onnxperf.tables import duration
 
 if TYPE_CHECKING:
@@ -137,33 +137,8 @@ class Prediction:
 
     @property
     def parallel(self) -> dict[str, Any] | None:
-        """Of several GPUs: how many, their plan, what joins them, how long they exchange data, and for how much of that
-        nothing else runs; None for one.
-        """
-        run = self.run
-        if run.plan.gpus == 1:
-            return None
-        joined = self.device.cluster or usual_cluster(self.device)
-        return {
-            "gpus": run.plan.gpus, "plan": str(run.plan), "cluster": joined.name or None, "link": joined.describe,
-            "communication_seconds": sum(k.seconds for k in self.kernels if k.bound_by == "communication"),
-            "exposed_communication_seconds": self.bound_by["communication"] * self.seconds,
-            **({} if run.plan.pp == 1 else self._stages()),
-        }  # fmt: skip
-
-    def _stages(self) -> dict[str, Any]:
-        """What the JSON says of the stages of a pipeline."""
-        found, held = self.run.stages(self.column), self.run.stage_footprints
-        return {
-            "bubble_share": bubble(found, self.run.plan.microbatches),
-            "stages": [
-                {
-                    **_of(s, "first", "last", "sent_bytes"), "forward_seconds": s.forward_s,
-                    "backward_seconds": s.backward_s, "memory_bytes": sum(f.weights) + f.activations_bytes,
-                }
-                for s, f in zip(found, held, strict=True)
-            ],
-        }  # fmt: skip
+        """Of several GPUs: their plan, what joins them, how long they exchange data, stages; None for one."""
+        return parallel(self.run, self.column)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
@@ -316,7 +291,8 @@ class Prediction:
         return tuple(sorted(self._gaps(), key=lambda gap: -gap.seconds))
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return gaps(self.kernels, self.seconds if self.run.method.scheduled else 0.0)
+        until = float(self.run.one_timeline.total_s[self.column])  # of one microbatch
+        return gaps(self.kernels, until if self.run.method.scheduled else 0.0)
 
 
 def summarise(run: Run, j: int = 0) -> Prediction:

@@ -24,7 +24,18 @@ from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
 from onnxperf.microbatches import Stage, composed, footprints, largest_share, stages
-from onnxperf.passes import AMP, Plan, Training, cuts, lacks_unit, precision, shard, stage_of_nodes, staged
+from onnxperf.passes import (
+    AMP,
+    Plan,
+    Training,
+    cuts,
+    lacks_unit,
+    precision,
+    shard,
+    shard_experts,
+    stage_of_nodes,
+    staged,
+)
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.scenario import PLATFORMS, Scenario, check, plan_of, runtime_of, training_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
@@ -164,6 +175,8 @@ class Run:
         graph, plan = self.session_graph, self.plan
         if plan.tp > 1:
             graph = self.kept(shard, graph, plan.tp, self.scenario.mode == "training")
+        if plan.ep > 1:
+            graph = self.kept(shard_experts, graph, plan.ep, plan.tp)
         if plan.pp > 1:
             graph = self.kept(staged, self.unstaged.own_graph, self.cuts, plan.gpus // plan.pp)
         return graph

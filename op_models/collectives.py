@@ -5,7 +5,7 @@ Their attributes are `ranks`, how many GPUs exchange, and `stride`, how far apar
 
 from __future__ import annotations
 
-from op_models.core import Collective, Operator, Tensor, Work, work
+from op_models.core import Collective, Move, Operator, Tensor, Work, work
 from op_models.rules import op
 
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL = "nccl::AllReduce", "nccl::AllGather", "nccl::AllToAll"
@@ -15,6 +15,12 @@ KINDS = {
     ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", ALL_TO_ALL: "all_to_all", REDUCE_SCATTER: "reduce_scatter",
     SEND: "send",
 }  # fmt: skip
+
+
+@op("nccl::Permute")
+def permute(op: Operator, *tensors: Tensor | None) -> Work:
+    """Tokens put in the order of the GPUs that they go to, once for each of their experts, and added up after it."""
+    return work(op, Move(op.out.size, op.out.shape[-1] if op.out.shape else 1), vector=op.present[0].size)
 
 
 @op(*KINDS)

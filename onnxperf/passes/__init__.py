@@ -2,6 +2,7 @@
 
 from onnxperf.passes.autocast import autocast, with_fast_norms
 from onnxperf.passes.exchanges import SHARED
+from onnxperf.passes.experts import shard_experts
 from onnxperf.passes.plan import Plan, parse_plan, per_gpu
 from onnxperf.passes.precision import AMP, CALIBRATED, PRECISIONS, QUANTISED, lacks_unit, precision
 from onnxperf.passes.shard import shard
@@ -12,5 +13,6 @@ from onnxperf.passes.training import GRADIENTS, LOSSES, OPTIMIZERS, Training, ke
 __all__ = [
     "AMP", "BACKWARD", "CALIBRATED", "FORWARD", "GRADIENTS", "LOSSES", "OPTIMIZERS", "PHASE", "PHASES", "PRECISIONS",
     "QUANTISED", "SHARED", "Plan", "Training", "autocast", "cuts", "kept_by_training", "lacks_unit", "parse_plan",
-    "per_gpu", "phase_of", "precision", "shard", "stage_of_nodes", "staged", "training_step", "with_fast_norms",
+    "per_gpu", "phase_of", "precision", "shard", "shard_experts", "stage_of_nodes", "staged", "training_step",
+    "with_fast_norms",
 ]  # fmt: skip

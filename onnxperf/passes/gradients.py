@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from onnxperf.errors import UsageError
-from onnxperf.passes.exchanges import SHARED
+from onnxperf.passes.exchanges import EXCHANGES, exchanged
 from onnxperf.passes.tape import Tape
 from op_models import Operator, Tensor
-from op_models.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND
 
 Found = Iterator[tuple[int, Tensor]]
 Rule = Callable[..., Found]
@@ -302,19 +301,6 @@ def attention(t: Tape, o: Operator, g: Tensor) -> Found:
     yield from zip((i for i, _ in wanted), made, strict=True)
 
 
-def exchanged(t: Tape, o: Operator, g: Tensor) -> Found:
-    """What was added up has one gradient for all summands; of a tensor that all GPUs read it is added up over them; of
-    a gathered one each has its part; what was sent comes back.
-    """
-    x = o.present[0]
-    if o.type == ALL_REDUCE:
-        yield 0, g
-    elif o.type == ALL_GATHER:
-        yield 0, t.add(o, "Identity", (g,), x.shape, attrs={"part": 1})
-    else:
-        yield 0, t.add(o, ALL_REDUCE if o.type == SHARED else o.type, (g,), x.shape, attrs=o.attrs)
-
-
 RECURRENT_INPUTS = 8  # behind which an operator reads nothing
 
 
@@ -338,7 +324,7 @@ def _number(o: Operator, like: Tensor) -> Tensor:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, SHARED), exchanged),
+    **dict.fromkeys(EXCHANGES, exchanged),
     **dict.fromkeys(VIEWS, view), **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
     **dict.fromkeys(("Add", "Sub", "Sum"), addition), **dict.fromkeys(("Mul", "torch::addcmul"), multiplication),
     **dict.fromkeys(("Where", "Max", "Min"), selection), **dict.fromkeys(("MatMul", "Gemm"), product),

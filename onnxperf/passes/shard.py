@@ -33,9 +33,11 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
     """
     found = _divided(graph, ranks)
     if found.indivisible or not found.pairs:
-        nearest = next((n for n in range(ranks - 1, 1, -1) if ranks % n == 0 and _works(graph, n)), 1)
-        rest = f", with dp={ranks // nearest} for as many GPUs"
+        fewer = sorted(range(2, ranks), key=lambda n: (ranks % n > 0, -n))  # those that leave a number for dp first
+        nearest = next((n for n in fewer if _works(graph, n)), 1)
+        rest = f", with dp={ranks // nearest} for as many GPUs" * (ranks % nearest == 0)
         instead = f"tp={nearest} would work{rest}" if nearest > 1 else "take dp or pp"
+        found.indivisible = found.indivisible or found.odd
         if not found.indivisible:
             raise UsageError(f"tp={ranks}: no product with a stored matrix feeds another one; {instead}")
         node, what = next(iter(found.indivisible.items()))
@@ -55,7 +57,7 @@ class _Found:
 
     columns, rows: operators by name; tables: embeddings; axes: of tensors; stored: of weights, constants and inputs of
     the graph, which are divided because an operator reads them so; pairs: how many products are divided by rows;
-    indivisible: what could not be divided only because of its size, by node.
+    indivisible: what could not be divided only because of its size, by node; odd: the columns that stay whole for that.
     """
 
     ranks: int
@@ -67,6 +69,7 @@ class _Found:
     stored: dict[str, dict[str, int]] = field(default_factory=dict)
     pairs: int = 0
     indivisible: dict[str, str] = field(default_factory=dict)
+    odd: dict[str, str] = field(default_factory=dict)
 
 
 def _divided(graph: Graph, ranks: int) -> _Found:
@@ -120,6 +123,8 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
         elif o.name not in found.whole and (n % ranks == 0 or n > 4 * k):
             found.columns.add(o.name)
             axes[o.out.name] = o.out.rank - 1
+        elif n % ranks:
+            found.odd[o.name] = f"the {n:,} columns"
         return
     if o.type == "Gather" and _is_table(o, ids) and o.name not in found.whole:
         found.tables.add(o.name)
@@ -226,7 +231,7 @@ def _local(o: Operator, found: _Found) -> Operator:
         inputs[0] = _part(o.inputs[0], 0, found.ranks)  # type: ignore[arg-type]
     outputs = tuple(_now(t, found) for t in o.outputs)
     divided = any(t.name in found.axes for t in (*o.present, *o.outputs))
-    if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.value:
+    if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.stored:
         inputs[1] = replace(shape, name=f"{o.name}#shape", value=outputs[0].shape)
     attrs = dict(o.attrs)
     for name in ("num_heads", "kv_num_heads", "q_num_heads") if divided else ():
