@@ -31,10 +31,10 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
 
     Raises UsageError where nothing of it can be divided so, or attention's heads can't be divided by that number.
     """
-    found = _divided(graph, ranks)
+    found = _divided(graph, ranks, training)
     if found.indivisible or not found.pairs:
         fewer = sorted(range(2, ranks), key=lambda n: (ranks % n > 0, -n))  # those that leave a number for dp first
-        nearest = next((n for n in fewer if _works(graph, n)), 1)
+        nearest = next((n for n in fewer if _works(graph, n, training)), 1)
         rest = f", with dp={ranks // nearest} for as many GPUs" * (ranks % nearest == 0)
         instead = f"tp={nearest} would work{rest}" if nearest > 1 else "take dp or pp"
         found.indivisible = found.indivisible or found.odd
@@ -46,8 +46,8 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
     return _rewritten(graph, found, training)
 
 
-def _works(graph: Graph, ranks: int) -> bool:
-    found = _divided(graph, ranks)
+def _works(graph: Graph, ranks: int, training: bool) -> bool:
+    found = _divided(graph, ranks, training)
     return bool(found.pairs) and not found.indivisible
 
 
@@ -55,12 +55,14 @@ def _works(graph: Graph, ranks: int) -> bool:
 class _Found:
     """Which products are divided, and the axis by which each tensor is.
 
-    columns, rows: operators by name; tables: embeddings; axes: of tensors; stored: of weights, constants and inputs of
-    the graph, which are divided because an operator reads them so; pairs: how many products are divided by rows;
-    indivisible: what could not be divided only because of its size, by node; odd: the columns that stay whole for that.
+    columns, rows: operators by name; tables: embeddings; axes: of tensors; stored: of those of which an operator reads
+    a part although not all do: weights, constants, inputs of the graph and, in inference, what every GPU has computed;
+    pairs: how many products are divided by rows; indivisible: heads that could not be divided, by node; odd: columns
+    that stay whole because of their number.
     """
 
     ranks: int
+    training: bool
     whole: set[str] = field(default_factory=set)
     columns: set[str] = field(default_factory=set)
     rows: set[str] = field(default_factory=set)
@@ -72,7 +74,7 @@ class _Found:
     odd: dict[str, str] = field(default_factory=dict)
 
 
-def _divided(graph: Graph, ranks: int) -> _Found:
+def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
     """What can be divided: products are tried, and those whose parts lead nowhere stay whole in the next round."""
     whole: set[str] = set()
     indivisible: dict[str, str] = {}
@@ -82,7 +84,7 @@ def _divided(graph: Graph, ranks: int) -> _Found:
         if o.type in VIEWS and o.present[0].name in ids:
             ids.add(o.out.name)
     while True:
-        found, sources = _Found(ranks, whole), dict[str, frozenset[str]]()
+        found, sources = _Found(ranks, training, whole), dict[str, frozenset[str]]()
         failed: set[str] = set()
         for o in graph.operators:
             comes_from = frozenset().union(*(sources.get(t.name, frozenset()) for t in o.present))
@@ -99,7 +101,7 @@ def _divided(graph: Graph, ranks: int) -> _Found:
                 if t.name in found.axes:
                     sources[t.name] = comes_from
         for t in graph.outputs:  # caches stay with their heads, what ends with the divided axis is gathered
-            if t.name in found.axes and found.axes[t.name] != t.rank - 1 and t.rank != 4:
+            if t.name in found.axes and found.axes[t.name] != t.rank - 1 and t.rank < 4:
                 failed |= sources.get(t.name, frozenset())
         if not failed - whole:
             found.indivisible = indivisible
@@ -132,13 +134,13 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
     if not any(t.name in axes for t in o.present):
         return
     read = [axes.get(t.name) if t is not None else None for t in o.inputs]
-    own = [t is not None and (t.stored or t.name in given) for t in o.inputs]
+    own = [t is not None and (t.stored or t.name in given or not found.training) for t in o.inputs]
     placed: Whole = follow(o, read, own, ranks)
     for i, axis in placed.inputs.items():
         t = o.inputs[i]
         if t is not None:
             found.stored.setdefault(o.name, {})[t.name] = axis
-            if not t.stored:
+            if t.name in given:
                 axes[t.name] = axis
     axes.update((t.name, axis) for t, axis in zip(o.outputs, placed.outputs, strict=True) if axis is not None)
 
@@ -161,9 +163,15 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
     """The graph of one GPU."""
     operators: list[Operator] = []
     shared: dict[str, Tensor] = {}
+    given = {t.name for t in graph.inputs}
     padded: list[str] = []
     for o in graph.operators:
         local = _local(o, found)
+        for i, t in enumerate(o.inputs):  # what every GPU computes whole, of which this operator reads a part
+            if t is not None and not t.stored and t.name not in given and t.name in found.stored.get(o.name, {}):
+                part = replace(_part(t, found.stored[o.name][t.name], found.ranks), name=f"{o.name}#{t.name}#part")
+                operators.append(Operator(part.name, "Identity", (t,), (part,), {"part": 1}, 0, o.nodes))
+                local = replace(local, inputs=(*local.inputs[:i], part, *local.inputs[i + 1 :]))
         if o.name in found.columns:
             padded += o.nodes if _matrix(o)[1] % found.ranks else ()  # type: ignore[index]  # columns are of matrices
             x = local.present[0]

@@ -14,7 +14,7 @@ Axis = int | None
 
 
 class Divided(Exception):
-    """An operator needs all of an axis. size: what can't be divided only because of its size, "" otherwise."""
+    """An operator needs all of an axis. size: heads that can't be divided for their number, "" otherwise."""
 
     def __init__(self, size: str = ""):
         super().__init__(size)
@@ -35,8 +35,8 @@ Rule = Callable[[Operator, Sequence[Axis], Sequence[bool], int], Whole]
 def follow(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) -> Whole:
     """Where an operator leaves a divided axis.
 
-    axes: of each input, None where every GPU has all of it; own: whether an input is stored or one of the graph, so
-    that a GPU can have a part of it alone. Raises Divided where it needs the whole axis, or has no rule.
+    axes: of each input, None where every GPU has all of it; own: whether a GPU can read a part of an input alone.
+    Raises Divided where it needs the whole axis, or has no rule.
     """
     if o.type not in RULES:
         raise Divided
@@ -114,7 +114,7 @@ def reshape(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) 
         around = at <= begin and at * size >= end
         if (around and size > 1) or (inside and size > FEW):
             if size % ranks:
-                raise Divided(f"{size:,} heads" if inside and not around else f"an axis of {size:,}")
+                raise Divided(f"{size:,} heads" if inside and not around else "")
             return Whole((b,))
         at *= size
     raise Divided
@@ -133,7 +133,7 @@ def pieces(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) -
         raise Divided
     for t in o.outputs:
         if t.shape[axis] % ranks:
-            raise Divided(f"a piece of {t.shape[axis]:,}")
+            raise Divided
     return Whole((axis,) * len(o.outputs))
 
 
