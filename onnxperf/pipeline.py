@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import gpu_specs
 from gpu_specs import Device
@@ -17,7 +17,7 @@ from onnxperf.graph import load as load_graph
 from onnxperf.passes import parse_plan, per_gpu
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
-from onnxperf.scenario import PLATFORMS, Scenario, joined
+from onnxperf.scenario import PLATFORMS, Scenario, SeveralGpus, joined, known
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,15 +65,13 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     loss: str | None = None,
     optimizer: str | None = None,
     recompute: bool = False,
-    gpus: int | None = None,
-    parallel: str | None = None,
-    cluster: str | os.PathLike[str] | None = None,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
     fit: bool = False,
     max_ms: float | None = None,
     max_gb: float | None = None,
+    **several: Unpack[SeveralGpus],
 ) -> Prediction | list[Prediction]:
     """Predict one run of `model` on a GPU that need not be there.
 
@@ -114,15 +112,14 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             raise UsageError(f"fit must be True or False, not {fit!r}")
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
-        request = request_for(
+        return _on(gpu, request_for(
             model, example_inputs, open_batch=fit, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts,
             precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
             include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
             ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
-            recompute=recompute, gpus=gpus, parallel=parallel, cluster=cluster, host=host, power_limit_W=power_limit_W,
-            clock_Hz=clock_Hz,
-        )  # fmt: skip
-        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None)
+            recompute=recompute, host=host, power_limit_W=power_limit_W,
+            clock_Hz=clock_Hz, **known(several),
+        ), limits_of(max_ms, max_gb) if fit else None)  # fmt: skip
 
 
 def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[Prediction]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from gpu_specs import Device, Host, SpecError, clusters, load_cluster, load_host, usual_cluster
 from onnxperf.errors import UsageError
@@ -55,6 +57,21 @@ class Scenario:
     clock_Hz: float | None = None
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     trip_counts: tuple[tuple[str, int], ...] = ()
+
+
+class SeveralGpus(TypedDict, total=False):
+    """Terms of several GPUs, as `onnxperf.predict` describes them."""
+
+    gpus: int | None
+    parallel: str | None
+    cluster: str | os.PathLike[str] | None
+
+
+def known(several: SeveralGpus) -> SeveralGpus:
+    """The terms of several GPUs. Raises TypeError for keywords that are none, as Python does."""
+    if unknown := several.keys() - SeveralGpus.__annotations__.keys():
+        raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")
+    return several
 
 
 @dataclass(frozen=True, slots=True)

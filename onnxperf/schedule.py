@@ -168,11 +168,10 @@ def _in_line(
     start_s, tail_s, sync_s, gap_s = np.array([thread for _, thread in hosts], dtype=float).T
     launch_s = np.array([each for each, _ in hosts], dtype=float).T.reshape(n, g)
     start, launched, copied = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g), dtype=bool)
-    begun, done, exchanged = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g), dtype=bool)
+    begun, done = np.zeros((n, g)), np.zeros((n, g))
     by_host, ready, nothing = np.full((n, 1), HOST), np.zeros((n, g)), np.zeros(g)
     clocks: dict[int, Array] = {}  # of the host of each rank
     lasts: dict[tuple[int, bool], int] = {}  # the kernel that was launched last on each stream
-    exchanges = {i for i, k in enumerate(kernels.rows) if k.communicates}
     for i, k in enumerate(kernels.rows):
         clock, last = clocks.get(k.rank, start_s), lasts.get((k.rank, k.communicates), -1)
         launched[i], begun[i], clock = clock + launch_s[i] / k.repeat, clock, clock + launch_s[i]
@@ -186,17 +185,24 @@ def _in_line(
             copied[i] = (ready[copies] == start[i]).any(axis=0)
             if last in copies and kernels.rows[last].blocks:
                 by_host[i] = COPIES
-        if not k.communicates and (late := [a for a in k.after if a in exchanges]):
-            exchanged[i] = (ready[late] == start[i]).any(axis=0)
         ready[i] = np.maximum(start[i] + seconds[i] + k.repeat * gap_s, clock + seconds[i] / k.repeat + gap_s)
         if k.blocks:
             clock = ready[i] - gap_s + k.repeat * sync_s
         clocks[k.rank], lasts[k.rank, k.communicates] = clock, i
-    ends = [ready[last] - gap_s for last in lasts.values()] or [nothing]
-    total = np.maximum(np.max(ends, axis=0), np.max([*clocks.values()] or [start_s], axis=0) + tail_s) + sync_s
-    waited = np.where(copied, COPIES, np.where(exchanged, EXCHANGE, STREAM))
-    stalled_on = np.where(start == launched, by_host, waited)
+    total = np.max([ready[last] - gap_s for last in lasts.values()] or [nothing], axis=0)
+    total = np.maximum(total, np.max([*clocks.values()] or [start_s], axis=0) + tail_s) + sync_s
+    stalled_on = np.where(start == launched, by_host, np.where(copied, COPIES, _on_exchange(kernels, start, ready)))
     return start, begun, done, total, stalled_on
+
+
+def _on_exchange(kernels: Kernels, start: Array, ready: Array) -> Array:
+    """EXCHANGE for kernels that start when an exchange is over, STREAM for others [n, g]."""
+    stalled_on = np.full(start.shape, STREAM)
+    for i, k in enumerate(kernels.rows):
+        late = [a for a in k.after if kernels.rows[a].communicates]
+        if late and not k.communicates:
+            stalled_on[i] = np.where((ready[late] == start[i]).any(axis=0), EXCHANGE, STREAM)
+    return stalled_on
 
 
 #: The names of the copy engines, by the direction of copies.

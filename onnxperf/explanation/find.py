@@ -69,6 +69,9 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
     """
     prediction, at = summarise(run), _index(node, run)
+    if run.kernels.rows[at].communicates:
+        what = f"{printable(node)[:80]} exchanges data with other GPUs: predict --detail has its time"
+        raise UsageError(f"{what}, onnxperf/derive/collectives.md its formula; explain tells of kernels on one card")
     device, s, k, predicted = run.devices[0], run.scenario, run.kernels.rows[at], prediction.kernels[at]
     read: dict[str, Any] = {}
     terms, bound = single(k.work, device, traced(run.constants, read), run.method, run.kernels.stored_bytes)

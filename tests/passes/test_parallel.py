@@ -9,9 +9,11 @@ from typing import Any
 import jsonschema
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import onnxperf
+from onnxperf.cli import cli
 from onnxperf.errors import UsageError
 from onnxperf.microbatches import Stage, bubble, through
 from onnxperf.passes import Plan, parse_plan, per_gpu
@@ -269,3 +271,49 @@ def test_what_joins_the_gpus_is_said_and_can_be_chosen(gpt2: Any, tmp_path: Path
     with pytest.raises(UsageError, match="joins 8 GPUs, 8 fewer than dp=16 takes: give cluster"):
         predict(gpt2, "dp=16", batch=16)
     assert predict(gpt2, "dp=16", batch=16, cluster="dgx-a100", **STEP).seconds > 0
+
+
+# from the outside
+
+
+def test_plans_that_fit_are_ranked_by_time(gpt2: Any) -> None:
+    from onnxperf.decide.plans import divisions, every_plan
+    from onnxperf.pipeline import request_for
+
+    assert {p.gpus for p in every_plan(8)} == {8} and len(set(every_plan(8))) == len(list(every_plan(8)))
+    request = request_for(gpt2, batch=4, dims={"sequence": 64})
+    found = divisions(request, "a100-sxm4-40gb", 2)
+    times = [d.seconds for d in found.plans]
+    assert times == sorted(times)
+    assert {d.plan: d.seconds for d in found.plans}["tp=2"] == predict(gpt2, "tp=2", batch=4).seconds
+    assert any(plan == "ep=2" and "has no operator" in why for plan, why in found.others)
+    assert any("can't be divided by 16" in why for _, why in found.others)
+
+
+def test_the_command_line_takes_plans(tmp_path: Path) -> None:
+    model, step = str(SAMPLES / "gpt2-dynamic.onnx"), ["--dim", "sequence=64", "--batch", "4"]
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(cli, [*arguments, *step])
+
+    done = run("predict", model, "--gpu", "a100-sxm4-40gb", "--parallel", "tp=4", "--json", "-")
+    found = json.loads(done.stdout)
+    assert found["parallel"]["plan"] == "tp=4" and found["parallel"]["gpus"] == 4
+    trace = tmp_path / "run.json"
+    assert run("predict", model, "--gpu", "l4", "--parallel", "pp=2", "--trace", str(trace)).exit_code == 0
+    events = json.loads(trace.read_text(encoding="utf-8"))
+    groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert [name.rpartition(", ")[2] for name in groups.values()] == ["stage 1 of 2", "stage 2 of 2"]
+    assert {e["pid"] for e in events if e.get("cat") == "Kernel"} == set(groups)
+    refused = run("compare", model, "--gpu", "l4,t4", "--parallel", "tp=2")
+    assert isinstance(refused.exception, UsageError) and "one by one" in str(refused.exception)
+    ranked = json.loads(run("recommend", model, "--gpu", "l4", "--gpus", "2", "--json", "-").stdout)
+    assert {p["plan"] for p in ranked["plans"]} >= {"dp=2", "tp=2", "pp=2"}
+    for arguments in (["--gpus", "2"], ["--latency-ms", "5"], ["--gpu", "l4", "--gpus", "2", "--parallel", "tp=2"]):
+        assert isinstance(run("recommend", model, *arguments).exception, UsageError)
+
+
+def test_an_exchange_is_not_explained_as_a_kernel(gpt2: Any) -> None:
+    with pytest.raises(UsageError, match="exchanges data with other GPUs"):
+        at = {"gpu": "l4", "batch": 4, "dims": {"sequence": 64}, "parallel": "tp=2"}
+        onnxperf.explain(gpt2, "node_addmm_1#all_reduce", **at)
