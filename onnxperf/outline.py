@@ -52,10 +52,11 @@ def outline(run: Run, j: int = 0) -> Outline:
 
 
 def _watts(run: Run, j: int) -> float | None:
-    """What device j draws on average in a run; None for a processor, whose power is not modelled."""
+    """What device j, one of several alike, draws on average in a run; None for a processor, which is not modelled."""
     if run.devices[j].kind != "gpu":
         return None
     spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
+    spent *= run.plan.microbatches / run.plan.pp  # of all stages with one microbatch
     return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
 
 

@@ -29,7 +29,7 @@ ALONE = {
     "GEMM with bias, other library",
 }  # fmt: skip
 FULL = Path(__file__).parents[3] / "shared" / "data"
-(EAGER, TRAINING), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
+(EAGER, TRAINING, _), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
 (TENSORRT,), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
