@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from onnxperf.errors import UsageError
 
 KINDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert"}
-MOST_GPUS, MOST_MICROBATCHES = 65_536, 4096
+MOST_GPUS = 65_536
+MOST = {"microbatches": 1024, "pp": 256}  # what takes no longer than a prediction may
 EXAMPLES = "dp=4, tp=4, pp=4:microbatches=8, ep=8 or dp=2,tp=4"
 
 
@@ -72,10 +73,9 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
         if match[3]:
             found["microbatches"] = int(match[3])
     plan = Plan(**found)
-    most = {"microbatches": MOST_MICROBATCHES}
-    if bad := [kind for kind, n in found.items() if not 1 <= n <= most.get(kind, MOST_GPUS)]:
+    if bad := [kind for kind, n in found.items() if not 1 <= n <= MOST.get(kind, MOST_GPUS)]:
         raise UsageError(
-            f"{bad[0]} in --parallel {text!r:.60} must be a number from 1 to {most.get(bad[0], MOST_GPUS)}"
+            f"{bad[0]} in --parallel {text!r:.60} must be a number from 1 to {MOST.get(bad[0], MOST_GPUS)}"
         )
     if plan.gpus > MOST_GPUS:
         raise UsageError(f"--parallel {text} takes {plan.gpus:,} GPUs: it can take {MOST_GPUS:,} at most")

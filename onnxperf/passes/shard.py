@@ -23,6 +23,8 @@ from op_models.collectives import ALL_GATHER, ALL_REDUCE
 
 NAMED = 3  # nodes in a message
 PRODUCTS = ("MatMul", "Gemm")
+ROUNDS = 32  # in which products are found to lead nowhere; a transformer takes one for each kind of them
+MOST_TRIED = 65  # numbers of GPUs, for the nearest that works
 VIEWS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -33,7 +35,9 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
     """
     found = _divided(graph, ranks, training)
     if found.indivisible or not found.pairs:
-        fewer = sorted(range(2, ranks), key=lambda n: (ranks % n > 0, -n))  # those that leave a number for dp first
+        fewer = sorted(
+            range(2, min(ranks, MOST_TRIED)), key=lambda n: (ranks % n > 0, -n)
+        )  # those that leave a number for dp first
         nearest = next((n for n in fewer if _works(graph, n, training)), 1)
         rest = f", with dp={ranks // nearest} for as many GPUs" * (ranks % nearest == 0)
         instead = f"tp={nearest} would work{rest}" if nearest > 1 else "take dp or pp"
@@ -83,7 +87,7 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
     for o in graph.operators:
         if o.type in VIEWS and o.present[0].name in ids:
             ids.add(o.out.name)
-    while True:
+    for _ in range(ROUNDS):
         found, sources = _Found(ranks, training, whole), dict[str, frozenset[str]]()
         failed: set[str] = set()
         for o in graph.operators:
@@ -107,6 +111,7 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
             found.indivisible = indivisible
             return found
         whole |= failed
+    raise UsageError(f"tp={ranks}: which products can be divided is not found out for this graph; take dp or pp")
 
 
 def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:

@@ -20,7 +20,7 @@ def cuts(graph: Graph, seconds: Sequence[float], stages: int, link_Bps: float) -
     is sent there, at the rate of the link, counts as if it were missing from that. Raises UsageError where there are
     fewer operators than stages.
     """
-    sent = [sum(t.bytes for t in live) / link_Bps for live in _crossing(graph)]
+    sent = [n / link_Bps for n in _crossing_bytes(graph)]
     if len(graph.operators) < stages:
         raise UsageError(f"pp={stages}: the graph has {len(graph.operators)} operators; take fewer stages")
     before, total = [0.0], sum(seconds)
@@ -34,28 +34,42 @@ def cuts(graph: Graph, seconds: Sequence[float], stages: int, link_Bps: float) -
     return tuple(found)
 
 
-def _crossing(graph: Graph) -> list[list[Tensor]]:
-    """What is made before each operator and read by it or behind it; inputs of the graph are fed to every stage."""
-    last = {t.name: i for i, o in enumerate(graph.operators) for t in o.present}
-    last |= {t.name: len(graph.operators) for t in graph.outputs}
-    live: dict[str, Tensor] = {}
-    found: list[list[Tensor]] = []
+def _crossing_bytes(graph: Graph) -> list[int]:
+    """Bytes of what is made before each operator and read by it or behind it."""
+    last, live, dying = _last_readers(graph), 0, dict[int, int]()
+    found: list[int] = []
     for i, o in enumerate(graph.operators):
-        live = {name: t for name, t in live.items() if last[name] >= i}
-        found.append([t for t in live.values() if last[t.name] < len(graph.operators)])
-        live |= {t.name: t for t in o.outputs if last.get(t.name, -1) > i and t.value is None}
+        found.append(live)
+        for t in _sent(o, i, last):
+            live += t.bytes
+            dying[last[t.name]] = dying.get(last[t.name], 0) + t.bytes
+        live -= dying.get(i, 0)
     return found
+
+
+def _crossing(graph: Graph, at: int) -> list[Tensor]:
+    """What is made before an operator and read by it or behind it; inputs of the graph are fed to every stage."""
+    last = _last_readers(graph)
+    return [t for i, o in enumerate(graph.operators[:at]) for t in _sent(o, i, last) if last[t.name] >= at]
+
+
+def _last_readers(graph: Graph) -> dict[str, int]:
+    return {t.name: i for i, o in enumerate(graph.operators) for t in o.present}
+
+
+def _sent(o: Operator, i: int, last: Mapping[str, int]) -> list[Tensor]:
+    """The results of operator i that are read behind it and not known before the run."""
+    return [t for t in o.outputs if last.get(t.name, -1) > i and t.value is None]
 
 
 def staged(graph: Graph, at: Sequence[int], stride: int) -> Graph:
     """The graph with an operator for each tensor that a stage sends to the next, `stride` GPUs on."""
-    crossing = _crossing(graph)
     operators: list[Operator] = []
     now: dict[str, Tensor] = {}
     for i, o in enumerate(graph.operators):
         if i in at:
             stage = at.index(i) + 1
-            for t in crossing[i]:
+            for t in _crossing(graph, i):
                 read, now[t.name] = now.get(t.name, t), replace(t, name=f"{t.name}#stage{stage}")
                 name = f"{t.name}#send{stage}"
                 operators.append(exchange(SEND, name, (read,), (now[t.name],), 2, stride, (stage_name(stage),)))
