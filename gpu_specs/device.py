@@ -80,6 +80,29 @@ class Corrections:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """How several of a card are joined: by a link inside a node, and by a network between nodes.
+
+    Rates are bytes per second of one GPU in one direction. linked: how many GPUs of a node the link joins; groups that
+    exceed it go over the host's PCIe bus, at `pcie_Bps`. switched: each GPU reaches every other at the link's full
+    rate. efficiency: the share of the rate inside a node that large exchanges reach; None where it is not known of this
+    machine. network_Bps and network_s: rate and latency between nodes; 0 where nodes are not joined.
+    """
+
+    name: str
+    describe: str
+    gpus_per_node: int
+    linked: int
+    link_Bps: float
+    pcie_Bps: float
+    switched: bool
+    efficiency: float | None = None
+    network_Bps: float = 0.0
+    network_s: float = 0.0
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A GPU as its card file describes it, in SI units; or a processor ("cpu") with the number of cores in use.
 
@@ -150,6 +173,8 @@ class Device:
     """Names that could mean another card, too; they are taken as this one, with a remark."""
     notes: tuple[str, ...] = ()
     """What is disputed or surprising about the figures."""
+    cluster: Cluster | None = None
+    """How several of it are joined; None where nobody said."""
     locked: bool = False
     """Whether its owner holds the clock at `boost_hz`."""
     file: str = field(default="", compare=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gpu_specs import HOSTS
+from gpu_specs import HOSTS, clusters
 from onnxperf.cli.lists import parse_batches
 from onnxperf.errors import UsageError
 from onnxperf.modules import modules_of
@@ -189,6 +189,12 @@ SCENARIO = (
     click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
     click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
                  help="Batches whose gradients are added up before the update."),
+    click.option("--gpus", type=Count(1, 65_536), help="GPUs that divide the work.  [default: what --parallel takes]"),
+    click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
+                 help="How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep"
+                      " experts."),
+    click.option("--cluster", metavar="NAME|FILE", help="What joins them: " + ", ".join(clusters())
+                 + ", or a cluster's TOML file.  [default: the card's NVLink, else PCIe]"),
     SHAPES, DIM, BATCH,
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="Iterations of a Loop; repeatable."),

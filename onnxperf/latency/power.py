@@ -10,7 +10,7 @@ import numpy as np
 from gpu_specs import Device
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.terms import Array
-from op_models import Transfer, Work
+from op_models import Collective, Transfer, Work
 
 
 def energy(
@@ -24,7 +24,7 @@ def energy(
 
     A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
     cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
-    can't hold. Copies over the bus cost nothing of the card's budget.
+    can't hold. Copies over the bus and exchanges cost nothing of the card's budget.
     Source: FP32 fitted to long products (`long_products`), tensor cores to theirs (`families.gemm`).
     """
     coef = cards.constants.power
@@ -33,7 +33,7 @@ def energy(
     def column(values: Sequence[float]) -> Array:
         return np.array(values, dtype=float).reshape(len(work_list), 1)
 
-    kernel = np.array([not isinstance(w.size, Transfer) for w in work_list], dtype=bool)
+    kernel = np.array([not isinstance(w.size, Transfer | Collective) for w in work_list], dtype=bool)
     weights = column([w.weight_bytes for w in work_list])
     moving = column([w.bytes - w.weight_bytes for w in work_list])
     in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]

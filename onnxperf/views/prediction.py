@@ -216,7 +216,7 @@ def _pace(p: Prediction) -> str:
     return "; ".join(parts)
 
 
-_PACE = {"stream": "kernels", "host": "the host", "copies": "copies"}
+_PACE = {"stream": "kernels", "host": "the host", "copies": "copies", "communication": "other GPUs"}
 
 
 def _gap(gap: Gap) -> str:
@@ -225,7 +225,7 @@ def _gap(gap: Gap) -> str:
     return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.stalled_on]})"
 
 
-_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies"}
+_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies", "communication": "exchange"}
 
 
 def _phases(out: Console, p: Prediction) -> Table:
