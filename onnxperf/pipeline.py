@@ -264,7 +264,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
 def _at_batch(request: Request, batch: int, before: int) -> Graph:
     """The graph of a request at another batch than `before`. Raises UsageError where its batch can't be changed."""
     if isinstance(request.model, Graph):
-        raise UsageError("a graph has no open dimensions: give one of the batch of one GPU")
+        raise UsageError("a graph that is bound can't be divided by its batch: leave dp, ep and microbatches out")
     r, model = with_batch(request, batch), opened(request.model)
     shapes = None if r.shapes is None else {
         name: (batch, *shape[1:]) if shape and shape[0] == before else shape for name, shape in r.shapes.items()
