@@ -17,7 +17,7 @@ from onnxperf.graph import load as load_graph
 from onnxperf.passes import parse_plan, per_gpu
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
-from onnxperf.scenario import PLATFORMS, Scenario, SeveralGpus, joined, known
+from onnxperf.scenario import PLATFORMS, FurtherTerms, Scenario, joined, known
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,14 +65,13 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     loss: str | None = None,
     optimizer: str | None = None,
     recompute: bool = False,
-    accumulate: int = 1,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
     fit: bool = False,
     max_ms: float | None = None,
     max_gb: float | None = None,
-    **several: Unpack[SeveralGpus],
+    **further: Unpack[FurtherTerms],
 ) -> Prediction | list[Prediction]:
     """Predict one run of `model` on a GPU that need not be there.
 
@@ -120,8 +119,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
             include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
             ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
-            recompute=recompute, accumulate=accumulate, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
-            **known(several),
+            recompute=recompute, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
+            **known(further),
         ), limits_of(max_ms, max_gb) if fit else None)  # fmt: skip
 
 

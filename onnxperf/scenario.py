@@ -67,19 +67,20 @@ class Scenario:
         return self.batch * self.accumulate
 
 
-class SeveralGpus(TypedDict, total=False):
-    """Terms of several GPUs, as `onnxperf.predict` describes them."""
+class FurtherTerms(TypedDict, total=False):
+    """Terms of training and of several GPUs, as `onnxperf.predict` describes them."""
 
+    accumulate: int
     gpus: int | None
     parallel: str | None
     cluster: str | os.PathLike[str] | None
 
 
-def known(several: SeveralGpus) -> SeveralGpus:
-    """The terms of several GPUs. Raises TypeError for keywords that are none, as Python does."""
-    if unknown := several.keys() - SeveralGpus.__annotations__.keys():
+def known(further: FurtherTerms) -> FurtherTerms:
+    """These terms. Raises TypeError for keywords that are none, as Python does."""
+    if unknown := further.keys() - FurtherTerms.__annotations__.keys():
         raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")
-    return several
+    return further
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,12 +200,8 @@ def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
     if not right or len(terms) != 2:
         raise unknown(o)
     for i, x in t.wanted(o):
-        yield (
-            i,
-            t.add(
-                o, "Einsum", (g, o.present[1 - i]), x.shape, attrs={"equation": f"{right},{terms[1 - i]}->{terms[i]}"}
-            ),
-        )
+        own = {"equation": f"{right},{terms[1 - i]}->{terms[i]}"}
+        yield i, t.add(o, "Einsum", (g, o.present[1 - i]), x.shape, attrs=own)
 
 
 def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -261,7 +257,7 @@ def lookup(t: Tape, o: Operator, g: Tensor) -> Found:
     """Zeros of the table's size, and the rows added to them."""
     x, ids = o.present[:2]
     dense = t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
-    type = f"torch::{'scatter_add' if o.type == 'GatherElements' else 'embedding_backward'}"
+    type = "torch::scatter_add" if o.type == "GatherElements" else "torch::embedding_backward"
     yield 0, t.add(o, type, (g, ids, dense), x.shape)
 
 
@@ -336,19 +332,17 @@ def number(o: Operator, like: Tensor) -> Tensor:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(EXCHANGES, exchanged),
-    **dict.fromkeys(VIEWS, view), **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
+    **dict.fromkeys(EXCHANGES, exchanged), **dict.fromkeys(VIEWS, view),
+    **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
     **dict.fromkeys(("Add", "Sub", "Sum"), addition), **dict.fromkeys(("Mul", "torch::addcmul"), multiplication),
     **dict.fromkeys(("Where", "Max", "Min"), selection), **dict.fromkeys(("MatMul", "Gemm"), product),
     **dict.fromkeys(("Conv", "ConvTranspose"), convolution), **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
     **dict.fromkeys((f"{norm}Normalization" for norm in ("Group", "Instance", "Layer", "RMS")), normalisation),
     **dict.fromkeys(("Dropout", "torch::dropout"), dropout),
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lookup),
-    **dict.fromkeys(("MaxPool", "AveragePool"), pooling),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lookup), "MaxPool": pooling, "AveragePool": pooling,
     **dict.fromkeys(("GlobalAveragePool", "ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
     **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
     "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "Split": split,
-    "TopK": chosen, "Transpose": transpose,
-    "torch::batch_norm_training": normalisation,
+    "TopK": chosen, "Transpose": transpose, "torch::batch_norm_training": normalisation,
 }  # fmt: skip
