@@ -14,6 +14,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxperf.errors import ModelError, UsageError, near_names
 from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes
 from onnxperf.graph.core import Note
+from onnxperf.graph.dim_names import example_size, is_sum, size_of_sum
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
 MAX_LISTED = 20  # names in a message
@@ -96,10 +97,11 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     bound: dict[str, Shape] = {}
     missing: list[tuple[str, int, Dim]] = []  # of a dimension with a name, only its first place
     held = at_batch(known, axes, shapes, old)
-    for name, own in known.items():
+    for name in sorted(known, key=lambda name: _told_by_others(name, known[name])):
+        own = known[name]
         sizes = [batch if axis == held.get(name) else d for axis, d in enumerate(own)]
         for axis, d in enumerate(sizes):
-            size = symbols.get(d) if isinstance(d, str) else d
+            size = symbols.get(d, size_of_sum(d, symbols)) if isinstance(d, str) else d
             if size is None and axis == 0 and d not in inner:
                 size = batch or 1
                 if isinstance(d, str):
@@ -108,7 +110,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
                     notes.append(_assumed(name, d, size))
             if size is None:
                 missing.append((name, axis, d))
-                size = 128 if axis else batch or 1  # an example for the message
+                size = example_size(name, str(d or ""), symbols, bound) if axis else batch or 1  # for the message
                 symbols |= {d: size} if isinstance(d, str) else {}
             sizes[axis] = size
         bound[name] = tuple(d for d in sizes if isinstance(d, int))
@@ -122,6 +124,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             raise UsageError(f"{refusal}: {e}") from None
     if missing:
         raise UsageError(left_open(missing, bound, None if batch else batch_dim(model, shapes)))
+    bound = {name: bound[name] for name in known}
     samples = _samples(bound, axes)
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
@@ -129,6 +132,11 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
         old = replaced
         held = {n: 0 for n in shapes if n in bound and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
     return Binding(bound, symbols, samples, old, held, refusal, dynamic, stale, notes)
+
+
+def _told_by_others(name: str, own: Sequence[Dim]) -> bool:
+    """Whether sizes of an input follow from those of other inputs, or are best proposed after these."""
+    return "mask" in name or any(isinstance(d, str) and (is_sum(d) or "total" in d) for d in own)
 
 
 def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:

@@ -235,7 +235,7 @@ def _small_tile_loss(rows: int, columns: int, cycles: float, cards: Cards) -> fl
 def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards) -> Array:
     """Seconds that L2 takes to feed the operands of `number` blocks, `width` bytes an element."""
     nbytes = width * number * (rows + columns) * k
-    return np.asarray(nbytes / (cards.l2_Bps * cards.constants.l2["achieved"]) * cards.memory)
+    return np.asarray(nbytes / cards.l2_stream_Bps * cards.memory)
 
 
 def stream_s(nbytes: Array, cards: Cards) -> Array:

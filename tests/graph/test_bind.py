@@ -348,3 +348,37 @@ def test_a_batch_that_is_no_leading_dimension_is_not_put_there(order: str, x: st
     assert sorted(str(e.value).rpartition("; ")[2].removesuffix(", say").split()) == sorted(gives.split())
     found = load(model, shapes={"x": (12, 6, 8), "h": (1, 6, 4)})
     assert found.operators[0].out.shape == (12, 1, 6, 4)
+
+
+def decoder(mask: str, ids: str) -> bytes:
+    """A decoder's inputs: one token or more, a cache of `past` tokens, and a mask over all of them."""
+    text = f"""<ir_version: 9, opset_import: ["" : 20]>
+      g (int64[batch,{ids}] input_ids, int64[batch,MASK] attention_mask, float[batch,8,past,64] past_key)
+        => (float[batch,8,P,64] y, int64[batch,M] z) {{
+        y = Identity(past_key)
+        z = Add(attention_mask, attention_mask) }}"""
+    model = parse_model(text)
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = mask
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(("mask", "ids", "size"), [("past + sequence", "sequence", 66), ("past + 1", "1", 65)])
+def test_a_dimension_that_is_named_as_a_sum_follows_from_its_parts(mask: str, ids: str, size: int) -> None:
+    dims = {"past": 64, "sequence": 2} if ids == "sequence" else {"past": 64}
+    found = load(decoder(mask, ids), dims=dims).inputs
+    assert [t.shape[1] for t in found if t.name == "attention_mask"] == [size]
+    with pytest.raises(UsageError, match=r"leaves? dimensions? (?!.*past [+])"):
+        load(decoder(mask, ids))
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids", "proposed"),
+    [
+        ("total", "1", "--dim past=128 --dim total=129"),
+        ("total", "sequence", "--dim sequence=128 --dim past=128 --dim total=256"),
+        ("mask_length", "1", "--dim past=128 --dim mask_length=129"),
+    ],
+)
+def test_sizes_that_are_proposed_for_a_decoder_fit_together(mask: str, ids: str, proposed: str) -> None:
+    with pytest.raises(UsageError, match=f"give {proposed}, say"):
+        load(decoder(mask, ids))

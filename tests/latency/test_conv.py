@@ -199,3 +199,13 @@ def test_an_engine_packs_the_channels_of_an_8_bit_image() -> None:
     engine = [seconds(replace(w, size=w.size._replace(planned=True)), T4) for w in (image, full)]  # type: ignore[union-attr]
     assert engine[0] < 0.5 * library[0]
     assert engine[1] > 0.9 * library[1]
+
+
+def test_operands_come_from_l2_no_faster_than_it_was_measured() -> None:
+    """gpu-benches reads an L40's L2 at 5.3 TB/s, 15 bytes a clock and SM, and an A100's at 5.5 TB/s, 36 of them."""
+    w = layer(8, 256, 256, (14, 14), (3, 3), stride=4)
+    for gpu, most in (("l40", 5.4e12), ("a100-sxm4-80gb", 5.5e12)):
+        said, _ = single(w, gpu_specs.load(gpu), shipped(), METHODS["tile-wave"], w.weight_bytes)
+        rows, columns = map(int, str(said.variant[0, 0]).split("x"))
+        nbytes = 4 * np.ceil(8 * 196 / rows) * np.ceil(256 / columns) * (rows + columns) * 9 * 256
+        assert said.detail["traffic seconds"][0, 0] >= nbytes / most, gpu
