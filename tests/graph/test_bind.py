@@ -382,3 +382,25 @@ def test_a_dimension_that_is_named_as_a_sum_follows_from_its_parts(mask: str, id
 def test_sizes_that_are_proposed_for_a_decoder_fit_together(mask: str, ids: str, proposed: str) -> None:
     with pytest.raises(UsageError, match=f"give {proposed}, say"):
         load(decoder(mask, ids))
+
+
+@pytest.mark.parametrize(("opset", "axes"), [(11, "Unsqueeze<axes=[0]>(s)"), (18, "Unsqueeze(s, zero)")])
+def test_the_channels_of_an_image_are_no_batch(opset: int, axes: str) -> None:
+    """torchvision's detectors take images [3, H, W], and make a batch of them themselves."""
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
+      g (float[3,H,W] image) => (float[N,8,P,Q] y) <int64[1] zero = {{0}}, float[3,1,1] mean = {{0.5, 0.5, 0.5}}> {{
+        s = Sub(image, mean)
+        u = {axes}
+        y = Identity(u) }}"""
+    model = parse_model(text).SerializeToString()
+    for batch in (None, 1):
+        graph = load(model, dims={"H": 32, "W": 48}, batch=batch)
+        assert (graph.batch, graph.inputs[0].shape) == (1, (3, 32, 48))
+    with pytest.raises(UsageError, match="no input has a dimension for it"):
+        load(model, dims={"H": 32, "W": 48}, batch=2)
+
+
+def test_a_batch_of_three_sequences_stays_a_batch() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 11]>
+      g (float[3,16,8] x) => (float[3,1,16,8] y) { u = Unsqueeze<axes=[1]>(x) y = Relu(u) }"""
+    assert load(parse_model(text).SerializeToString()).batch == 3
