@@ -209,3 +209,15 @@ def test_operands_come_from_l2_no_faster_than_it_was_measured() -> None:
         rows, columns = map(int, str(said.variant[0, 0]).split("x"))
         nbytes = 4 * np.ceil(8 * 196 / rows) * np.ceil(256 / columns) * (rows + columns) * 9 * 256
         assert said.detail["traffic seconds"][0, 0] >= nbytes / most, gpu
+
+
+def test_int8_runs_at_four_times_the_rate_where_dp4a_is_and_as_fp32_where_it_is_not() -> None:
+    """NVIDIA states 47 TOPS for a P40; a P100 has no such instruction."""
+    w = layer(32, 256, 256, (56, 56), (3, 3), stride=4)
+    bytes_ = w.bytes_read // 4, w.bytes_written // 4, w.weight_bytes // 4
+    eight = Work(w.size, "int8", "tensor_int8", *bytes_, w.matrix_flops)
+    for gpu, least, most in (("p40", 3.0, 4.0), ("gtx-1080-ti", 3.0, 4.0), ("p100-pcie-16gb", 0.9, 1.2)):
+        device = gpu_specs.load(gpu)
+        assert least < seconds(w, device) / seconds(eight, device) <= most, gpu
+    assert gpu_specs.load("p40").dense_flops["int8"] == pytest.approx(47e12, rel=0.01)
+    assert gpu_specs.load("p4").dense_flops["int8"] == pytest.approx(22e12, rel=0.05)
