@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,9 @@ def batch_of(w: Work) -> int:
 def with_batch(w: Work, batch: int) -> Work:
     """The same work at another batch, with which all grows but what its family says is shared."""
     factor, shared = batch / batch_of(w), min(family_of(w).shared_bytes(w), w.bytes_read)
+    size: Any = w.size
     return replace(
-        w, size=w.size._replace(**{family_of(w).batch: batch}),
+        w, size=size._replace(**{family_of(w).batch: batch}),
         bytes_read=shared + round((w.bytes_read - shared) * factor), bytes_written=round(w.bytes_written * factor),
         matrix_flops=round(w.matrix_flops * factor), vector_flops=round(w.vector_flops * factor),
     )  # fmt: skip
