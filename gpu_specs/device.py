@@ -8,7 +8,7 @@ from typing import Literal
 Status = Literal["seen", "local", "derived", "unverified"]
 
 PIPES = (
-    "fp64", "fp32", "fp16",
+    "fp64", "fp32", "fp16", "int8",
     "tensor_tf32", "tensor_fp16", "tensor_bf16", "tensor_fp8", "tensor_int8", "tensor_int4", "tensor_fp4",
 )  # fmt: skip
 """The arithmetic units that have a rate of their own: vector units, then tensor cores, by dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -214,6 +215,33 @@ def test_products_never_take_less_memory_for_a_larger_batch(gpu: str) -> None:
         held = [getattr(m, field) for m in found]
         assert held == sorted(held), field
     assert found[0].workspace_bytes == (32 << 20 if gpu == "h100-sxm" else 4 << 20)
+
+
+def falls(sample: str, runtime: str, gpus: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Cards and batches up to 33 at which a model takes less memory than at the batch before."""
+    model = onnxperf.load(SAMPLES / f"{sample}.onnx")
+    totals = [
+        [p.memory.total_bytes for p in onnxperf.predict(model, gpu=gpus, runtime=runtime, batch=n)]
+        for n in range(1, 34)
+    ]
+    pairs = enumerate(pairwise(totals), start=2)
+    return [(g, n) for n, two in pairs for g, before, after in zip(gpus, *two, strict=True) if after < before]
+
+
+def test_memory_never_falls_where_the_batch_grows() -> None:
+    """An L4 transforms 16 images for AlexNet's convolutions with 5x5 and 3x3 filters, but not 17."""
+    assert falls("alexnet", "ort-cuda", ("l4", "rtx-4090")) == []
+    model = onnxperf.load(SAMPLES / "alexnet.onnx")
+    found = [onnxperf.predict(model, gpu="l4", batch=n).kernels for n in (16, 17)]
+    assert [any("winograd" in k.variant for k in kernels) for kernels in found] == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sample", "runtime"), [("alexnet", "tensorrt"), ("googlenet", "ort-cuda"), ("keras-resnet50", "torch-eager")]
+)
+def test_memory_of_samples_never_falls_where_the_batch_grows(sample: str, runtime: str) -> None:
+    assert falls(sample, runtime, ("k80", "l4", "h100-sxm", "rtx-4090")) == []
 
 
 @pytest.mark.parametrize(("gpu", "mib"), [("t4", 15_360), ("l4", 23_040), ("a100-sxm4-80gb", 81_920)])

@@ -37,6 +37,7 @@ from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_
 from op_models import Operator, Tensor, caches, known
 
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
+DEPRECATED = frozenset({"GroupNormalization"})  # in opsets 18 to 20, where ONNX Runtime still runs it
 
 
 class _Node(NamedTuple):
@@ -135,6 +136,8 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
 def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
     """What `_infer_types` answers for a node; `data` are those of its inputs that are known before the run."""
     node = n.proto
+    if schema.deprecated and n.type in DEPRECATED:
+        return custom_types(node, n.type, n.attrs, n.inputs)
     types = {i: state.types[i] for i in (*node.input, *state.captures.of(node)) if i}
     try:
         found: dict[str, TypeProto] = infer_node_outputs(
