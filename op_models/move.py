@@ -46,6 +46,24 @@ def fill(op: Operator) -> Work:
     return moved(op, op.out.size)
 
 
+@op("SequenceConstruct")
+def construct(op: Operator) -> Work:
+    """A copy of each operand (sequence_op.h in ONNX Runtime)."""
+    return moved(op, op.out.size // max(len(op.present), 1))
+
+
+@op("SequenceAt")
+def element(op: Operator) -> Work:
+    """A copy of one element, as the output is a tensor of its own (sequence_op.h in ONNX Runtime)."""
+    return moved(op, op.out.size, read={0: op.out.size})
+
+
+@op("SequenceInsert")
+def insert(op: Operator, sequence: Tensor, x: Tensor) -> Work:
+    """A copy of the tensor; the other elements are shared with the old sequence (sequence_op.h in ONNX Runtime)."""
+    return moved(op, x.size, elements=x.size, read={0: 0}, written={0: x.size})
+
+
 @op("Shape", "Size", "EyeLike")
 def from_shape(op: Operator) -> Work:
     """Of the input only the shape is read."""
@@ -159,10 +177,11 @@ def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int)
     return moved(op, scores.size, vector=ids.size * ngram_size)
 
 
-#: Control flow, whose bodies are operators of the graph themselves, and sequences, maps and optionals.
+#: Control flow, whose bodies are operators of the graph themselves, and what only counts or passes on what sequences,
+#: maps and optionals hold.
 CARRIERS = (
-    "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceAt",
-    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+    "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceEmpty",
+    "SequenceErase", "SequenceLength", "SequenceMap",
     "ai.onnx.ml::ZipMap", "com.microsoft::BeamSearch", "com.microsoft::GreedySearch", "com.microsoft::Sampling",
 )  # fmt: skip
 

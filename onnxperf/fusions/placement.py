@@ -243,7 +243,7 @@ def _tuple(attrs: Mapping[str, Any], name: str) -> tuple[Any, ...]:
 def _fits(o: Operator, out: bool, index: int, types: frozenset[str]) -> bool:
     operands = o.outputs if out else o.inputs
     t = operands[index] if index < len(operands) else None
-    return t is None or t.dtype in types
+    return t is None or t.dtype in types or "opaque" in types  # of a sequence it does not say the elements' type
 
 
 @lru_cache(maxsize=2048)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Operators of ONNX Runtime that run a decoder once for each token.
 SEARCHES = frozenset(f"com.microsoft::{name}" for name in ("BeamSearch", "GreedySearch", "Sampling"))
+#: The code of the note on a sequence whose length is not known: no bound on memory holds then.
+UNKNOWN_LENGTH = "unknown-length"
 #: Operators whose bodies become part of the graph.
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"}) | SEARCHES
 

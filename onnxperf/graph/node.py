@@ -32,6 +32,7 @@ from onnxperf.graph.proto import (
     tensor_type,
     times,
 )  # fmt: skip
+from onnxperf.graph.sequences import made, taken
 from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, caches, known
@@ -242,9 +243,13 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
             # into an empty sequence
             type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
         first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
+        shape, exact = taken(n.type, n.inputs, n.attrs, state.sequences, state.values)
+        if shape is not None:
+            dtype = state.tensors[n.proto.input[0]].dtype
+            type, at_most = tensor_type(dtype, shape if exact and not n.assumed else None), shape
         yield define_output(
-            state, out, n.label, first, type, kind,
-            value=values.get(out), assumed=n.assumed, at_most=at_most, known=known,
+            state, out, n.label, first, type, kind, value=values.get(out), assumed=n.assumed, at_most=at_most,
+            known=known, held=made(n.type, n.inputs, n.attrs, state.sequences, state.values),
         )  # fmt: skip
 
 
