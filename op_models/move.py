@@ -159,7 +159,21 @@ def compress(op: Operator, x: Tensor, condition: Tensor, *, axis: int | None = N
     return moved(op, run, vector=condition.size, read={0: op.out.size})
 
 
-@op("MaxUnpool")
+def unpooled(
+    x: Tensor, indices: Tensor, output_shape: Maybe = None, *, kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Outputs:  # fmt: skip
+    """The shape that is given, else that of which a MaxPool with these attributes makes x."""
+    if output_shape is not None:
+        return [None if output_shape.value is None else (x.dtype, tuple(map(int, output_shape.value)))]
+    axes = len(kernel_shape)
+    steps, around = strides or (1,) * axes, pads or (0,) * (2 * axes)
+    trimmed = (around[i] + around[i + axes] for i in range(axes))
+    sides = zip(x.shape[2:], steps, kernel_shape, trimmed, strict=True)
+    return [(x.dtype, (*x.shape[:2], *((d - 1) * step + k - cut for d, step, k, cut in sides)))]
+
+
+@op("MaxUnpool", outputs=unpooled)
 def unpool(op: Operator, x: Tensor) -> Work:
     """The output is filled with zeros, then each maximum is written to its place."""
     return moved(op, 1, elements=op.out.size + x.size)

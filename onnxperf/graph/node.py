@@ -35,7 +35,7 @@ from onnxperf.graph.proto import (
 from onnxperf.graph.sequences import made, taken
 from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
-from op_models import Operator, Tensor, caches, known
+from op_models import Operator, Tensor, caches, known, output_rule
 
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
 
@@ -142,7 +142,8 @@ def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, 
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
         if schema.has_type_and_shape_inference_function:
-            return found
+            lacks = output_rule(n.type) is not None and any(dims_of(found.get(o)) is None for o in node.output if o)
+            return found | custom_types(node, n.type, n.attrs, n.inputs) if lacks else found
         if any(dims_of(found.get(o)) is None for o in node.output if o):
             found = _infer_through_function(state, node, types)
         if any(dims_of(found.get(o)) is None for o in node.output if o):  # the function has Reshapes that stay open
