@@ -420,7 +420,9 @@ TABLE = [
     Row("MeanVarianceNormalization", [(2, 3, 4)], None, Rows(6, 4, 1), vector=24 * 5 + 6 * 7, attrs={"axes": [-1]}),
     Row("LpNormalization", [(2, 3, 4)], None, Rows(8, 3, 1), vector=24 * 6 + 8 * 4, attrs={"axis": 1}),
     Row("LpNormalization", [(2, 3, 4)], None, Rows(6, 4, 1), vector=24 * 6, attrs={"p": 1}),
-    Row("LRN", [(2, 3, 4)], None, Pointwise(24), vector=24 * (10 + 2 + 9 + 4), attrs={"size": 5}),
+    Row("LRN", [(2, 8, 4)], None, Pointwise(64), vector=64 * (10 + 2 + 9 + 4), attrs={"size": 5}),
+    Row("LRN", [(2, 3, 4)], None, Pointwise(24), vector=24 * (6 + 2 + 9 + 4), attrs={"size": 9999}),  # 3 channels
+    Row(NHWC + "LRN", [(2, 4, 3)], None, Pointwise(24), vector=24 * (6 + 2 + 9 + 4), attrs={"size": 5}),
     Row("LayerNormalization", [(), ()], None, Rows(1, 1, 1), vector=6 + 7),
     Row("LayerNormalization", [(3, 0), (0,)], None, Rows(3, 0, 1), vector=21),
     Row("GroupNormalization", [(0, 6, 4), (6,), (6,)], None, Rows(0, 0, 1), attrs={"num_groups": 3}),
