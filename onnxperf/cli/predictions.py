@@ -116,8 +116,9 @@ def check(
 
     A line has ok, over or error, the time, the card's memory that the process holds, the batch under --fit, the card
     where there are several, the file, and the reason where it is not ok; a model that does not fit into the card's
-    memory is over, and so is one that collects tensors without a known number. The exit code is 1 where a model is over a limit, 2 or 3 where one can't be used; all models are
-    checked first. A --dim, --shapes or --trip-count goes to the models that have such a name.
+    memory is over, and so is one that collects tensors without a known number. The exit code is 1 where a model is
+    over a limit, 2 or 3 where one can't be used; all models are checked first. A --dim, --shapes or --trip-count goes
+    to the models that have such a name.
 
     \b
     Examples:
