@@ -22,8 +22,8 @@ from onnxperf.scenario import PLATFORMS, FurtherTerms, Scenario, joined, known
 if TYPE_CHECKING:
     from onnx import ModelProto
 MAX_BATCH = 65_536
-MOST = 1e15  # milliseconds or GB
-SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}
+MOST = 1e15  # milliseconds, GB, watts or hertz
+SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock (Hz)"}
 #: An id, an alias, a name that nvidia-smi prints, the path of a card's TOML file, or the card itself.
 Gpu = str | os.PathLike[str] | Device
 
@@ -275,17 +275,17 @@ def _positive(terms: Mapping[str, Any], what: str) -> float | None:
     value = terms.get(what)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
-        raise UsageError(f"the {SETTINGS[what]} must be a positive number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST:
+        raise UsageError(f"the {SETTINGS[what]} must be a positive number below {MOST:g}, not {value!r}")
     return float(value)
 
 
-def limits_of(max_ms: float | None, max_gb: float | None) -> Limits:
-    """Limits in seconds and bytes; UsageError where one is no positive number."""
-    for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
+def limits_of(max_ms: float | None, max_gb: float | None, name: str = "max_ms") -> Limits:
+    """Limits in seconds and bytes; UsageError where one is no positive number. name: what the user calls max_ms."""
+    for what, value in ((name, max_ms), ("max_gb", max_gb)):
         number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and 0 < value < MOST):
-            raise UsageError(f"{what} must be a positive number, not {value!r}")
+            raise UsageError(f"{what} must be a positive number below {MOST:g}, not {value!r}")
     return Limits(max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
 
 

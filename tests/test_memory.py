@@ -16,6 +16,7 @@ from onnxperf.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
 from onnxperf.runtimes import RUNTIMES, run_graph
 from onnxperf.scenario import PLATFORMS
 from op_models import Operator, Tensor
+from tests.decide.models import model_of
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PAGE = ALIGNMENT // 4  # floats
@@ -249,3 +250,14 @@ def test_ecc_in_gddr_memory_takes_a_sixteenth(gpu: str, mib: int) -> None:
     """nvidia-smi shows 15,360 MiB for a T4 and 23,034 for an L4; HBM has room of its own for ECC."""
     p = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu=gpu)
     assert p.memory.capacity_bytes == p.device.usable_bytes == mib << 20
+
+
+def test_a_weight_that_the_graph_returns_is_held_and_copied() -> None:
+    """ONNX Runtime keeps the weight and copies it to the output in every run."""
+    model = model_of("g (float[1,4] x) => (float[1,4] y, float[1024,1024] w) { y = Relu(x) }", {"w": (1024, 1024)})
+    p = onnxperf.predict(model, gpu="l4")
+    assert p.memory.weights_bytes == 2**22
+    assert p.memory.activations_bytes == 2**22 + 2 * ALIGNMENT
+    copied = [k for k in p.kernels if k.op == "Identity"]
+    assert [(k.bytes_read, k.bytes_written) for k in copied] == [(2**22, 2**22)]
+    assert onnxperf.predict(model, gpu="l4", runtime="torch-eager").memory.weights_bytes == 2**22

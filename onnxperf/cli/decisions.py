@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, debug, of_cards, of_one, read_option
+from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
 from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver
 
@@ -51,8 +51,8 @@ def compare(
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("--latency-ms", type=float, metavar="MS", help="The mean latency of a request to keep.")
-@click.option("--qps", type=float, metavar="N", help="Requests of one sample a second.")
+@click.option("--latency-ms", type=Number(), metavar="MS", help="The mean latency of a request to keep.")
+@click.option("--qps", type=Number(), metavar="N", help="Requests of one sample a second.")
 @of_cards
 @debug
 def recommend(
@@ -87,7 +87,7 @@ def recommend(
     known = priced(prices)
     named = gpu or (() if every else tuple(known))
     cards = selected(named, every, capacity_bytes, generation)
-    limit = limits_of(latency_ms, None).seconds or 0.0
+    limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
     with telling() as tell:
         found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
     deliver(json_to, found.to_json, lambda: show_recommendation(console(), found), lambda: keep(found))

@@ -12,6 +12,10 @@ from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.terms import Array
 from op_models import Collective, Transfer, Work
 
+#: The rate of a type on tensor cores by that of FP16, or the other way round: at most 15 on the cards that ship. What
+#: is beyond is a mistake in a card's file, and no type of operands that takes as much more energy.
+MOST_RATIO = 16.0
+
 
 def energy(
     work_list: Sequence[Work], cards: Cards, dram_share: Array,
@@ -93,7 +97,8 @@ def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: flo
     """Joules of one FLOP of a tensor pipe; whole_rate: FP16 FLOP/s of the card's units (`Cards.whole_rate`)."""
     rate, hz = device.dense_flops[pipe], device.tensor_hz
     size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
-    of_type = (rate / device.dense_flops["tensor_fp16"]) ** -coef["tensor_type_exponent"]
+    ratio = min(max(rate / device.dense_flops["tensor_fp16"], 1 / MOST_RATIO), MOST_RATIO)
+    of_type = ratio ** -coef["tensor_type_exponent"]
     kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
     late = coef["tensor_blackwell"] if device.capability[0] >= 10 else 1.0
     joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind * late
