@@ -14,6 +14,9 @@ MAX_STREAMS = 64
 MODES = ("inference", "training")
 
 
+USUAL_METHOD = "tile-wave"
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
@@ -33,7 +36,7 @@ class Scenario:
     ort_version: str | None = None
     precision: str = "keep"
     layout: str | None = None
-    method: str = "tile-wave"
+    method: str = USUAL_METHOD
     batch: int = 1
     streams: int = 1
     cuda_graph: bool = False

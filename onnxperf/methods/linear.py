@@ -22,9 +22,10 @@ from onnxperf.latency.method import BY_FAMILY
 from onnxperf.latency.terms import Array
 from onnxperf.lower import Kernel
 from onnxperf.passes import BACKWARD, FORWARD
-from op_models import Conv, Gemm, Operator, Pointwise
+from op_models import Conv, Gemm, Operator, Pointwise, Rows
 
 PRODUCT, NORM, POOL, STRIDED, ELEMENT, LOSS = "Conv/FC", "Norm", "Pool S=1", "Pool S>1", "ReLU/Drop", "Loss"
+IMAGE_NORMS = ("BatchNormalization", "LRN")  # of every element by itself; others are rows
 CATEGORIES = (PRODUCT, NORM, POOL, STRIDED, ELEMENT, LOSS)
 FITTING = "`onnxperf measure MODEL --json DIR/1.json` and `onnxperf calibrate --from DIR -o mine.toml` make one for it"
 
@@ -42,42 +43,24 @@ class Layer(NamedTuple):
 
 def layer_of(kernel: Kernel) -> Layer:
     """A kernel's layer. PyTorch computes the gradients of a product's operands by two kernels: each has half of b0."""
-    o, w = kernel.operator, kernel.work
-    forward = kernel.phase == FORWARD
+    w, forward = kernel.work, kernel.phase == FORWARD
+    type = kernel.op.rpartition("::")[2].removeprefix("Nhwc")
     if isinstance(w.size, Conv | Gemm):
         return Layer(PRODUCT, kernel.phase, w.matrix_flops // 2, 1.0 if forward else 0.5)
-    if o is None:
-        return Layer("", kernel.phase, 0)
-    type = o.type.rpartition("::")[2].removeprefix("Nhwc")
-    if "Pool" in type:
-        return _pool(o, kernel.phase, type.startswith("Global"))
-    if "Norm" in type or "_norm" in type or type == "LRN":
-        n, window = _elements(o), int(o.attrs.get("size", 1))
-        positions = n // max(_channels(o, type), 1)
-        return Layer(
-            NORM, kernel.phase, (5 * n + (window - 2) * positions) if forward else 8 * n + (window - 1) * positions
-        )
-    if "Softmax" in type:
-        n = _elements(o)
-        positions = n // max(o.present[0].shape[int(o.attrs.get("axis", -1))] if o.present[0].shape else 1, 1)
-        return Layer(LOSS, kernel.phase, 4 * n - positions if forward else n + positions)
-    if isinstance(w.size, Pointwise):
-        return Layer(ELEMENT, kernel.phase, (3 if forward else 4) * _elements(o))
+    if "Pool" in type and kernel.operator is not None:
+        return _pool(kernel.operator, kernel.phase, type.startswith("Global"))
+    if isinstance(w.size, Rows) and w.size.passes and kernel.phase in (FORWARD, BACKWARD):
+        n, positions = w.size.rows * w.size.width, w.size.rows
+        if w.size.passes > 1 or "Softmax" in type:
+            return Layer(LOSS, kernel.phase, 4 * n - positions if forward else n + positions)
+        return Layer(NORM, kernel.phase, 5 * n - positions if forward else 8 * n)
+    if isinstance(w.size, Pointwise) and kernel.phase in (FORWARD, BACKWARD):
+        n = w.size.elements
+        if type in IMAGE_NORMS and kernel.operator is not None:
+            positions, window = n // max(kernel.operator.out.shape[1], 1), int(kernel.operator.attrs.get("size", 1))
+            return Layer(NORM, kernel.phase, 5 * n + (window - 2) * positions)
+        return Layer(ELEMENT, kernel.phase, (3 if forward else 4) * n)
     return Layer("", kernel.phase, 0)
-
-
-def _elements(o: Operator) -> int:
-    return o.out.size if o.outputs else 0
-
-
-def _channels(o: Operator, type: str) -> int:
-    """Channels of a normalisation: those of an image, or a layer's normalised width."""
-    shape = o.present[0].shape if o.present else ()
-    return (
-        (shape[-1] if "Layer" in type or "layer" in type or "RMS" in type else shape[min(1, len(shape) - 1)])
-        if shape
-        else 1
-    )
 
 
 def _pool(o: Operator, phase: str, whole: bool) -> Layer:
