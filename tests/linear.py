@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from onnxperf.calibrate.command import base_of
+from onnxperf.calibrate.lines import LayerRow, layer_rows, line, lines_of, misses
+from onnxperf.calibrate.rows import rows_of
 from onnxperf.graph.microbenchmarks import MISSING_FILE
 from onnxperf.measure.files import read, write
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import measure
+from onnxperf.methods.linear import CATEGORIES
+from onnxperf.tables import Sheet, markdown
 
 BATCHES = {"AlexNet": (1, 2, 4, 8, 16, 32), "GoogLeNet": (1, 2, 4, 8, 16), "VGG-16": (1, 2, 4, 8)}
 TRIES, RUNS, SECONDS = 3, 20, 4.0
@@ -148,3 +154,54 @@ def measured(folder: Path) -> Iterator[tuple[str, int, Measurement]]:
                 if not m.disturbed:
                     break
             yield name, batch, read(path)
+
+
+def by_layer(rows: dict[str, list[LayerRow]]) -> Sheet:
+    """How far the lines of one network's layers are from those of another: all layers, the sums, each category."""
+    lines = []
+    for fitted, own in rows.items():
+        found = lines_of(own)
+        for used in rows:
+            off = {c: misses([r for r in rows[used] if r.category == c], found) for c in CATEGORIES}
+            known = [r for r in rows[used] if r.category in found]
+            said = sum(float(found[r.category].seconds(r.operations, r.count)) for r in known)
+            total = f"{said / sum(r.seconds for r in known) - 1:+.0%}"
+            every = np.concatenate([*off.values()])
+            each = (f"{np.mean(np.abs(np.expm1(-m))):.0%}" if len(m) else "-" for m in (every, *off.values()))
+            lines.append((fitted, used + " (itself)" * (fitted == used), f"{len(every)}", total, *each))
+    heads = ("!fitted to", "!used on", "#layers", "#sum", "#mean error", *(f"#{c}" for c in CATEGORIES))
+    return Sheet("Layers", heads, tuple(lines))
+
+
+def end_to_end(seconds: dict[str, dict[int, float]]) -> Sheet:
+    """How far a line in the batch, fitted to the batches up to half of the largest, is from the largest."""
+    lines = []
+    for name, by_batch in seconds.items():
+        most = max(by_batch)
+        known = [b for b in by_batch if b <= most // 2]
+        found = line(np.array(known, dtype=float), np.array([by_batch[b] for b in known]))
+        said, took = float(found.seconds(float(most))), by_batch[most]
+        batches = ", ".join(map(str, known))
+        lines.append((name, batches, f"{most}", f"{took:.4g} s", f"{said:.4g} s", f"{said / took - 1:+.1%}"))
+    return Sheet(
+        "Whole networks", ("!network", "!fitted to batch", "#batch", "#measured", "#predicted", "#error"), tuple(lines)
+    )
+
+
+def main(folder: Path) -> None:
+    """Measure what is not there, print both tables."""
+    rows: dict[str, list[LayerRow]] = {}
+    seconds: dict[str, dict[int, float]] = {}
+    notes = []
+    for name, batch, m in measured(folder):
+        model = rows_of(m, base_of(m.place), [])
+        rows.setdefault(name, []).extend(layer_rows([model]))
+        seconds.setdefault(name, {})[batch] = m.seconds
+        if m.disturbed:
+            notes.append(f"{name}, batch {batch}: {m.disturbed}")
+    where = f"One core of {m.place.name}, ONNX Runtime {dict(m.setting.software)['onnxruntime']}"
+    print(markdown([by_layer(rows), end_to_end(seconds)], [f"{where}, {datetime.now(UTC):%Y-%m-%d}.", *notes]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
