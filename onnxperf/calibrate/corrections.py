@@ -96,7 +96,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
     whence = f"onnxperf calibrate: layers of {len(models)} models"
-    found = replace(found, lines=lines.fitted(models, whence))
+    found = replace(found, lines=lines.fitted(models, whence) or base.lines)
     return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
 
 

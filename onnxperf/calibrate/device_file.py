@@ -58,14 +58,16 @@ def _corrections(device: Device) -> str:
 
 def _lines(of: Lines) -> list[str]:
     """What the method linear reads, in milliseconds; nothing where there are no lines."""
-    if not of.forward:
+    if not (of.forward or of.backward):
         return []
-    pairs = (f"{text(name)} = [{_number(1e3 * b0)}, {_number(1e3 * b1)}]" for name, b0, b1 in of.forward)
-    width = (
-        [] if of.half_width is None else [f"half_width = {_number(of.half_width)}  # of a model that had no part in it"]
-    )
-    head = "[linear]  # of `--method linear`: [b0, b1], b0 ms + b1 ms an operation of a layer"
-    return [head, f"source = {text(of.source)}", *width, f"forward_ms = {{ {', '.join(pairs)} }}", ""]
+    lines = ["[linear]  # of `--method linear`: [b0, b1], b0 ms + b1 ms an operation of a layer"]
+    lines.append(f"source = {text(of.source)}")
+    if of.half_width is not None:
+        lines.append(f"half_width = {_number(of.half_width)}  # of models without a part in the lines")
+    for name, found in (("forward_ms", of.forward), ("backward_ms", of.backward)):
+        pairs = (f"{text(category)} = [{_number(1e3 * b0)}, {_number(1e3 * b1)}]" for category, b0, b1 in found)
+        lines += [f"{name} = {{ {', '.join(pairs)} }}"] if found else []
+    return [*lines, ""]
 
 
 def _card(device: Device, host_link_Bps: float | None) -> str:

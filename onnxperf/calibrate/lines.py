@@ -89,14 +89,14 @@ def misses(rows: Sequence[LayerRow], lines: Mapping[str, Line]) -> Array:
     return np.array([np.log(r.seconds / float(lines[r.category].seconds(r.operations, r.count))) for r in own])
 
 
-def fitted(models: Sequence[MeasuredModel], source: str) -> Lines:
+def fitted(models: Sequence[MeasuredModel], source: str) -> Lines | None:
     """The lines of a device, and the half-width that holds four in five layers of a network without which the lines
-    were fitted; None where there is but one network. No lines where no category has enough rows.
+    were fitted, which one network alone does not tell. None where no category has enough rows.
     """
     rows = layer_rows(models)
     lines = lines_of(rows)
     if not lines:
-        return Lines()
+        return None
     networks = sorted({r.network for r in rows})
     off = [misses([r for r in rows if r.network == n], lines_of([r for r in rows if r.network != n])) for n in networks]
     every = np.abs(np.concatenate(off))
