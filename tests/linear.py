@@ -164,7 +164,7 @@ def by_layer(rows: dict[str, list[LayerRow]]) -> Sheet:
         for used in rows:
             off = {c: misses([r for r in rows[used] if r.category == c], found) for c in CATEGORIES}
             known = [r for r in rows[used] if r.category in found]
-            said = sum(float(found[r.category].seconds(r.operations, r.count)) for r in known)
+            said = sum(float(found[r.category].seconds(r.operations, r.layers)) for r in known)
             total = f"{said / sum(r.seconds for r in known) - 1:+.0%}"
             every = np.concatenate([*off.values()])
             each = (f"{np.mean(np.abs(np.expm1(-m))):.0%}" if len(m) else "-" for m in (every, *off.values()))
@@ -178,7 +178,7 @@ def end_to_end(seconds: dict[str, dict[int, float]]) -> Sheet:
     lines = []
     for name, by_batch in seconds.items():
         most = max(by_batch)
-        known = [b for b in by_batch if b <= most // 2]
+        known = sorted(b for b in by_batch if b <= most // 2)
         found = line(np.array(known, dtype=float), np.array([by_batch[b] for b in known]))
         said, took = float(found.seconds(float(most))), by_batch[most]
         batches = ", ".join(map(str, known))

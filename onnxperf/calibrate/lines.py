@@ -20,17 +20,18 @@ from onnxperf.methods.linear import CATEGORIES, layer_of
 from onnxperf.passes import FORWARD
 
 FEWEST = 3  # rows of a category
+ROUNDS = 10  # of weighing errors
 
 
 class Line(NamedTuple):
-    """t = count b0 + b1 x: seconds of `count` layers or networks of the complexity x together."""
+    """t = n b0 + b1 x: seconds of n layers or networks of the complexity x together."""
 
     b0: float
     b1: float
 
-    def seconds(self, x: Array | float, count: Array | float = 1) -> Array:
+    def seconds(self, x: Array | float, layers: Array | float = 1) -> Array:
         """Seconds of what has the complexity x, elementwise."""
-        return np.asarray(count * self.b0 + self.b1 * np.asarray(x))
+        return np.asarray(layers * self.b0 + self.b1 * np.asarray(x))
 
 
 class LayerRow(NamedTuple):
@@ -38,26 +39,29 @@ class LayerRow(NamedTuple):
 
     network: str
     category: str
-    count: float
+    layers: float
     operations: float
     seconds: float
 
 
-def line(x: Array, seconds: Array, count: Array | float = 1.0) -> Line:
+def line(x: Array, seconds: Array, layers: Array | float = 1.0) -> Line:
     """The line of points [n] with the least sum of squared relative errors, of those with b0 >= 0 and b1 >= 0.
 
     x: operations of layers, or the batch (or depth) of whole networks, whose line then tells those of other batches.
-    Of data-parallel training on G devices, x is a device's own share of the batch.
+    Of data-parallel training on G devices, x is a device's own share of the batch. An error is relative to the root of
+    measured times predicted, as of the round before: too long and too short by a factor count alike.
     """
-    scaled = np.stack([np.broadcast_to(count, np.shape(x)) / seconds, x / seconds], axis=1)
-    size = np.maximum(np.abs(scaled).max(axis=0), 1e-300)
-    found = np.linalg.lstsq(scaled / size, np.ones(len(seconds)), rcond=None)[0] / size
-    for kept, dropped in ((1, 0), (0, 1)):
-        if found[dropped] < 0:
-            column = scaled[:, kept]
-            found = np.zeros(2)
-            found[kept] = column.sum() / (column @ column)
-    return Line(*map(float, found))
+    found, predicted = Line(0.0, 0.0), seconds
+    for _ in range(ROUNDS):
+        root = np.sqrt(seconds * predicted)
+        columns = np.stack([np.broadcast_to(layers, np.shape(x)) / root, x / root], axis=1)
+        size, wanted = np.maximum(np.abs(columns).max(axis=0), 1e-300), seconds / root
+        b = np.linalg.lstsq(columns / size, wanted, rcond=None)[0] / size
+        for kept in np.flatnonzero(b[::-1] < 0):
+            b = np.where(np.arange(2) == kept, columns[:, kept] @ wanted / (columns[:, kept] @ columns[:, kept]), 0.0)
+        found = Line(*map(float, b))
+        predicted = np.maximum(found.seconds(x, layers), 1e-3 * seconds)
+    return found
 
 
 def layer_rows(models: Sequence[MeasuredModel]) -> list[LayerRow]:
@@ -67,9 +71,10 @@ def layer_rows(models: Sequence[MeasuredModel]) -> list[LayerRow]:
         for part in m.parts:
             layers = [layer_of(m.run.kernels.rows[k]) for k in part.kernels]
             names = {layer.category for layer in layers if layer.phase == FORWARD}
-            if len(names) == 1 and names <= {*CATEGORIES}:
+            category = names.pop() if len(names) == 1 else ""
+            if category in CATEGORIES:
                 count, operations = sum(layer.share for layer in layers), sum(layer.operations for layer in layers)
-                rows.append(LayerRow(m.model, *names, count, float(operations), part.seconds))
+                rows.append(LayerRow(m.model, category, count, float(operations), part.seconds))
     return rows
 
 
@@ -86,7 +91,7 @@ def lines_of(rows: Sequence[LayerRow]) -> Mapping[str, Line]:
 def misses(rows: Sequence[LayerRow], lines: Mapping[str, Line]) -> Array:
     """log(measured / predicted) of the rows that have a line."""
     own = [r for r in rows if r.category in lines]
-    return np.array([np.log(r.seconds / float(lines[r.category].seconds(r.operations, r.count))) for r in own])
+    return np.array([np.log(r.seconds / float(lines[r.category].seconds(r.operations, r.layers))) for r in own])
 
 
 def fitted(models: Sequence[MeasuredModel], source: str) -> Lines | None:

@@ -28,7 +28,7 @@ BLOCK, WARPS, WARP_ROW = 512, 4, 1024  # elements of a block; short rows of a bl
 
 
 class Tiled(NamedTuple):
-    """Tiles, [n, g]: seconds of one at an SM's share of the peak and of DRAM's bandwidth; features [n, g, f]; names."""
+    """Tiles [n, g]: seconds of one at an SM's share of the peak and of DRAM's bandwidth; features [n, g, f]; name."""
 
     waves: Array
     compute: Array
@@ -124,9 +124,8 @@ def mlp(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> Kernel
     if cards.kind == "cpu":
         raise UsageError("the networks of the method mlp were trained on cards alone: take another method, or a card")
     found = kernel_models(works, cards, stored, bound)
-    values: dict[str, Any] = {
-        f: np.array(v) for f, v in found._asdict().items() if f not in ("detail", "executed_share")
-    }
+    kept = ("detail", "executed_share")
+    values: dict[str, Any] = {f: np.array(v) for f, v in found._asdict().items() if f not in kept}
     values["variant"] = np.full(found.seconds.shape, BY_FAMILY, dtype="<U24")
     classes = np.array([class_of(w) for w in works.each])
     for name in (c for c in CLASSES if (classes == c).any()):
