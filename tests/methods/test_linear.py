@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from click.testing import CliRunner
 
 import gpu_specs
 from gpu_specs import Lines
-from onnxperf import UsageError, predict
+from onnxperf import UsageError, cli, predict
 from onnxperf.calibrate import device_file
 from onnxperf.calibrate.lines import LayerRow, Line, line, lines_of, misses
+from onnxperf.datasets import Table
+from onnxperf.datasets.sources.fp32_torch import product
 from onnxperf.methods.linear import Layer, layer_of
+from onnxperf.scoring.score import OF_KERNELS, OF_MODELS, chosen
+from onnxperf.validate.kernels import pairs
 
 NET = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
 g (float[4, 8, 14, 14] x, float[16, 8, 3, 3] w, float[784, 10] v) => (float[4, 10] y)
@@ -137,3 +142,25 @@ def test_lines_that_are_none_are_refused(tmp_path: Any, lines: str) -> None:
     path.write_text(f'{text}\n[linear]\nsource = "x"\nforward_ms = {lines}\n', encoding="utf-8")
     with pytest.raises(gpu_specs.SpecError, match="forward_ms"):
         gpu_specs.read(path)
+
+
+def test_validate_takes_one_method_or_all(tmp_path: Any) -> None:
+    assert chosen("all", OF_KERNELS) == OF_KERNELS
+    assert chosen("mlp", OF_KERNELS) == ("tile-wave, left out", "mlp, left out", "mlp")
+    assert chosen("linear", OF_MODELS) == ("tile-wave, left out",)
+    done = CliRunner().invoke(cli.cli, ["validate", str(tmp_path / "m.onnx"), "--method", "all"])
+    assert isinstance(done.exception, UsageError) and "predicted by one method" in str(done.exception)
+
+
+def test_kernels_are_scored_by_a_line_that_they_had_no_part_in() -> None:
+    works = tuple(w for i in range(4, 20) if (w := product("bmm", 8, 64 * i, 512, 512)))
+    x, device = np.array([w.matrix_flops / 2 for w in works]), gpu_specs.load("t4")
+    seconds = (1e-4 + 4e-13 * x)[:, None]
+    test = np.arange(len(works)) >= 12
+    seconds[0] *= 3  # spoils the line of its own half, by which the other half is predicted
+    none = np.full(seconds.shape, "", dtype=object)
+    table = Table("bmm", "torch", works, (device.id,), seconds, test, none, {})
+    (own,) = (p for p in pairs(table, "linear") if p.method == "linear")
+    off = np.abs(own.predicted / own.measured - 1)
+    assert off[0] == pytest.approx(2 / 3) and off[2:12:2] == pytest.approx(0, abs=1e-6)
+    assert (off[1:12:2] > 0.01).all() and own.test.tolist() == test.tolist()
