@@ -34,6 +34,13 @@ from onnxperf.validate.report import Report
 MEAN = "mean over cards"
 WHICH = ("test", "rest")
 KERNELS = OF_KERNELS
+#: What the columns of the published methods are.
+PUBLISHED_METHODS = (
+    "mlp: with the card's die left out; mlp in-sample: trained on what the source trained on, of all cards, so "
+    "that rows kept back, and cards that have no others, are new to it. linear: a line for each operator on each "
+    "card, fitted to its rest for test, to each half of the rest for the other. A dash: kernels that a method "
+    "leaves to tile-wave's models, or too few for a line."
+)
 OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
 
 
@@ -171,10 +178,7 @@ def notes(report: Report) -> list[str]:
         "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "
         "its die had a part in. The other columns are MAPEs: in-sample with the constants that ship; roofline: FLOPs "
         "at peak or bytes at the datasheet's bandwidth.",
-        "mlp: with the card's die left out; mlp in-sample: trained on what the source trained on, of all cards, so "
-        "that rows kept back, and cards that have no others, are new to it. linear: a line for each operator on each "
-        "card, fitted to its rest for test, to each half of the rest for the other. A dash: kernels that a method "
-        "leaves to tile-wave's models, or too few for a line.",
+        PUBLISHED_METHODS,
         f"in range: rows inside their range, which should hold {report.interval:.0%}; range: half its median width.",
         f"Kernels count if they last over {LEAST_S * 1e3:g} ms; those replayed from a CUDA graph (tensor cores, but "
         "for DeepBench's) all do. What a benchmark's clock includes beside the kernel (its events, the launch between "
