@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_specs import Corrections, Device, Rates, clocked
+from onnxperf.calibrate import lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.errors import Error, UsageError
@@ -77,16 +78,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     """
     require_scipy("fitting a device")
     base, dropped = replace(device, corrections=Corrections()), list[Dropped]()
-    models = []
-    for m in measurements:
-        try:
-            if not m.complete:
-                raise UsageError("it was interrupted before it was complete")
-            if m.disturbed:
-                raise UsageError(f"it was disturbed: {m.disturbed}")
-            models.append(rows_of(m, base, dropped))
-        except Error as e:
-            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    models = usable(measurements, base, dropped)
     base = _with_clock_shown(models, base)
     models = [_without_impossible(m, base, dropped) for m in models]
     model = _Model([m for m in models if m.parts], base)
@@ -103,7 +95,24 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
+    whence = f"onnxperf calibrate: layers of {len(models)} models"
+    found = replace(found, lines=lines.fitted(models, whence) or base.lines)
     return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
+
+
+def usable(measurements: Sequence[Measurement], base: Device, dropped: list[Dropped]) -> list[MeasuredModel]:
+    """The measurements that are complete and undisturbed, with their rows; the others are noted in `dropped`."""
+    models = []
+    for m in measurements:
+        try:
+            if not m.complete:
+                raise UsageError("it was interrupted before it was complete")
+            if m.disturbed:
+                raise UsageError(f"it was disturbed: {m.disturbed}")
+            models.append(rows_of(m, base, dropped))
+        except Error as e:
+            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    return models
 
 
 def _within_peak(d: Device) -> Device:

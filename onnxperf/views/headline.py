@@ -11,11 +11,10 @@ from rich.text import Text
 from onnxperf.decide.changes import Change, nothing, tries
 from onnxperf.errors import printable
 from onnxperf.prediction import Prediction
-from onnxperf.scenario import PLATFORMS, usual_host
+from onnxperf.scenario import PLATFORMS, USUAL_METHOD, usual_host
 from onnxperf.tables import duration, number, size
 
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
-USUAL_METHOD = "tile-wave"  # is not named
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
 SEEN = 0.005  # shares below this one are left out
 Changes = Sequence[Change]
