@@ -110,6 +110,8 @@ def _define_constant(state: State, node: NodeProto, label: str) -> None:
         raise ModelError(f"node {label!r} (Constant) holds no value")
     dtype, shape, value = found
     state.define(node.output[0], dtype, shape, "constant", value)
+    if node.attribute[0].HasField("t"):
+        state.stored[node.output[0]] = node.attribute[0].t
 
 
 def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
