@@ -89,9 +89,9 @@ def test_constants_of_the_file_itself() -> None:
 
 
 def test_what_may_not_run_is_not_refused() -> None:
-    """A node that no output depends on, and the branch of an If."""
+    """A node that no output depends on, which a prediction leaves out, and the branch of an If."""
     dead = "u = Unsqueeze(r, axis) f = Cast<to = 1>(ids) w = Unsqueeze(f, axis) z = Gather(table, u) y = Relu(w)"
-    assert runs(model(dead, 4), 9) and load(model(dead, 4), dims={"S": 9}).operators
+    assert "Gather" not in {o.type for o in load(model(dead, 4), dims={"S": 9}).operators}
     branches = """long = Cast<to = 9>(n) u = Unsqueeze(r, axis) f = Cast<to = 1>(ids) w = Unsqueeze(f, axis)
         c = ReduceMax<keepdims = 0>(ids) d = Cast<to = 9>(c) y = If(d) <
             then_branch = t () => (float[A, B, C] p) { p = Gather(table, u) },
