@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, save_model
+from onnx.reference import ReferenceEvaluator
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import load, stored_data
@@ -84,3 +85,21 @@ def test_computed_constants_that_may_differ_are_refused() -> None:
         text = f"(float[N, 40, 64] x) => (float[N, 40, 64] y) {{ {made} y = Add(x, c) }}"
         with pytest.raises(UsageError, match=f"'c'.*because it is computed by node {name}"):
             load(model(text, 2, {"w": (2, 40, 64), "table": (100, 64)}), batch=6)
+
+
+def test_a_tile_leaves_each_sample_its_own_repeats() -> None:
+    """Twice along the axis that holds the batch: the whole batch, and then once more."""
+    text = f"""(float[N, 4] x) => (float[N, 2, 4] y) {{
+        twice = Constant<value = int64[2] {{2, 1}}>() {target("s", 2, "N", 4)}
+        a = Tile(x, twice) b = Reshape(a, s) y = Transpose<perm = [1, 0, 2]>(b) }}"""
+    for old, new in ((2, 6), (3, 4)):
+        made = model(text, old)
+        graph = load(made, batch=new)
+        assert shapes(graph) == shapes(load(model(text, new)))
+        assert [o.out.shape for o in graph.operators] == [(2 * new, 4), (2, new, 4), (new, 2, 4)]
+        x = np.random.default_rng(old).random((old, 4), np.float32)
+        [y] = ReferenceEvaluator(made).run(None, {"x": x})
+        assert (y == x[:, None]).all(), "each sample stands beside its own copy alone"
+    mixed = text.replace(target("s", 2, "N", 4), target("s", "N", 2, 4)).replace("[1, 0, 2]", "[0, 1, 2]")
+    with pytest.raises(UsageError, match="in which the batch has no axis"):  # each sample would stand beside another
+        load(model(mixed, 3), batch=6)
