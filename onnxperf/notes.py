@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
-from onnxperf.errors import printable
+from onnxperf.errors import counted, printable
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
@@ -51,7 +51,11 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
     seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
-    return Note(note.code, f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies", note.nodes)
+    return Note(
+        note.code,
+        f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
+        note.nodes,
+    )
 
 
 def _upper_bounds(kernels: Kernels) -> Iterator[Note]:

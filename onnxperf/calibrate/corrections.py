@@ -17,7 +17,7 @@ from gpu_specs import Corrections, Device, Rates, clocked
 from onnxperf.calibrate import lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
-from onnxperf.errors import Error, UsageError
+from onnxperf.errors import Error, UsageError, counted
 from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
 from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
@@ -84,7 +84,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     model = _Model([m for m in models if m.parts], base)
     if len(model.measured) < FEWEST:
         why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
-        raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
+        raise UsageError(f"{counted(len(model.measured), 'row')} can be used, and it takes {FEWEST}: {why}")
     values, factors = _fitted(model)
     if left_out := _disagreed(model, values, factors):
         model = _Model(model.models, base, frozenset(left_out))

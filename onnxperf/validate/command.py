@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnxperf.errors import LimitExceeded, UsageError
+from onnxperf.errors import LimitExceeded, UsageError, counted
 from onnxperf.output import check_target, deliver, telling
 from onnxperf.scenario import USUAL_METHOD
 from onnxperf.scoring import one_model
@@ -62,7 +62,7 @@ def scores(data: str | None, json_to: str | None, as_markdown: bool, limit: floa
         else:
             show.show(console(), report)
 
-    what = f"the mean error of {len(files.rows)} measurements"
+    what = f"the mean error of {counted(len(files.rows), 'measurement')}"
     deliver(json_to, report.to_json, screen, lambda: keep(files.error, limit, what))
 
 

@@ -73,7 +73,7 @@ def _best(p: Prediction, changes: Changes) -> str:
     easy = [c for c in changes if c.small] or changes
     fastest = min(c.seconds for c in easy)
     c = next(c for c in easy if c.seconds <= ALIKE * fastest)
-    return f"{c.what}: {duration(c.seconds)} ({gain(p, c)})"
+    return f"{c.what}: {c.why or duration(c.seconds)} ({gain(p, c)})"
 
 
 def _terms(p: Prediction) -> Iterator[str]:
