@@ -152,7 +152,7 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "adds only a vector to a stack",
     ),
     "skip of another shape": (
-        "(float[2,3,4] x, float[1,3,4] z) => (float[2,3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "in shape",
+        "(float[2,3,4] x, float[1,3,4] z) => (float[2,3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "differ",
     ),
     "skip of two axes": (
         "(float[3,4] x, float[3,4] z) => (float[3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "2 and 2 axes",
