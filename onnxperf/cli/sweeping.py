@@ -164,7 +164,7 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
         predicted(first.data, own.each()[0], own.shapes or {}, own.trip_counts, own.terms, asked)
         seconds = time.perf_counter() - start
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
-    about = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+    about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")
     click.echo(
         f"onnxperf: about {about} on this machine, were all like {first.name}; the cache saves its part", err=True
     )
