@@ -28,6 +28,12 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
 @click.option("--prune-lm-head", is_flag=True, help="With --config: logits of the last position alone.")
+@click.option("--qps", type=float, metavar="N", help="Simulate so many requests a second, batched continuously.")
+@click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
+              help="Of requests: median, deviation of the logarithm; or uniform:1:99.  [default: --prompt]")  # fmt: skip
+@click.option("--output-lengths", metavar="uniform:16:512", help="The same of what is generated.  [default: --output]")
+@click.option("--requests", type=Count(1, 100_000), default=1000, show_default=True, help="How many are simulated.")
+@click.option("--seed", type=Count(0), default=0, show_default=True, help="Another one draws other requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
 @of_a_decoder
@@ -48,13 +54,18 @@ def llm(
     3840): the graph made from its config.json is off by 3% on average in steps
     of one token, by at most 5%, and by 9% in prompts, by at most 14%; all are inside the ranges.
 
+    With --qps requests arrive at random, as many as the largest batch run at a time, and an iteration gives each of
+    them a token and takes as much of waiting prompts as --chunk leaves, 2048 tokens by default. Requests are admitted
+    while the cache has room for all their tokens; iterations are interpolated from predicted runs.
+
     \b
     Examples:
       onnxperf llm decoder.onnx --gpu h100 --prompt 2048 --output 256 --batch 1..64
       onnxperf llm --config config.json --gpu h100 --weights int4 --precision fp16
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
+      onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
     """
-    from onnxperf.language.core import generation, steps_of
+    from onnxperf.language.core import generation, steps_of, traffic
     from onnxperf.language.generation import Lengths
     from onnxperf.pipeline import Request
     from onnxperf.tables import console
@@ -68,10 +79,13 @@ def llm(
     if plot_to is not None:
         check_target(plot_to, *sources, option="--plot")
         check_plot(plot_to)
+    arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
     request = Request(b"", dims=asked.pop("dims"), trip_counts=asked.pop("trip_counts"), terms=asked)
     steps, positions = steps_of(model, gpu, request, **made)
+    lengths = Lengths(prompt, output, chunk, positions)
+    requests = traffic(lengths, *arrive)
     with telling() as tell:
-        found = generation(steps, Lengths(prompt, output, chunk, positions), batch, made["weights"], tell)
+        found = generation(steps, lengths, batch, made["weights"], requests, tell)
     if plot_to is not None:
         plot(plot_to, found)
     deliver(json_to, found.to_json, lambda: show(console(), found))

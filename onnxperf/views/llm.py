@@ -12,6 +12,7 @@ from rich.text import Text
 from onnxperf.errors import EnvironmentFailure, UsageError, printable
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
+from onnxperf.language.serving import PERCENTILES, Service
 from onnxperf.language.steps import Seconds
 from onnxperf.output import aside
 from onnxperf.tables import Sheet, duration, number, put, put_notes, size
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOTS = (".png", ".svg")
+ASSUMED = (
+    "requests: a simulation of vLLM's scheduling with the cache in pages, which ONNX Runtime GenAI may not have",
+    "an iteration's prompts are priced as one sequence; logits are of every position unless the head is pruned",
+)
 TIMES = ("#first token", "#80% interval", "#each further", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
 SPARE = ("longest context", "80% interval", "80% interval ")
@@ -40,7 +45,23 @@ def show(out: Console, g: Generation) -> None:
     out.print()
     lines = tuple(_line(b) for b in g.batches)
     put(out, [Sheet("time to the first token and time of each further one", NAMES, lines, SPARE)])
-    put_notes(out, g.notes)
+    if g.service is not None:
+        put(out, [service_sheet(g.service)])
+    put_notes(out, (*g.notes, *(ASSUMED if g.service is not None else ())))
+
+
+def service_sheet(s: Service) -> Sheet:
+    """How requests were served: a line for each time, a column for each percentile."""
+    t = s.traffic
+    drawn_as = f"{t.requests:,} requests, {number(t.qps)} a second, prompts {t.prompts}, outputs {t.outputs}"
+    did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
+    load = f"busy {s.utilisation:.0%}, {number(s.batch)} of {s.server.running} decode on average"
+    lines = tuple(
+        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in found.values()))
+        for name, found in s.times.items()
+    )
+    names = ("!with 80% intervals", *(f"#p{p}" for p in PERCENTILES))
+    return Sheet(printable(f"{drawn_as}: {did}; {load}"), names, lines)
 
 
 def _line(b: Batch) -> tuple[str, ...]:
