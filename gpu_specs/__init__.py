@@ -2,11 +2,24 @@
 
 from gpu_specs.card_file import read
 from gpu_specs.catalogue import ids, load, resolve
-from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, UnknownDevice, clocked, limited
+from gpu_specs.clusters import clusters, load_cluster, usual_cluster
+from gpu_specs.device import (
+    PIPES,
+    Cluster,
+    Corrections,
+    Device,
+    Rates,
+    Source,
+    SpecError,
+    UnknownDevice,
+    clocked,
+    limited,
+)
 from gpu_specs.hosts import HOSTS, Host, load_host
 from gpu_specs.prices import Price, prices
 
 __all__ = [
-    "HOSTS", "PIPES", "Corrections", "Device", "Host", "Price", "Rates", "Source", "SpecError", "UnknownDevice",
-    "clocked", "ids", "limited", "load", "load_host", "prices", "read", "resolve",
+    "HOSTS", "PIPES", "Cluster", "Corrections", "Device", "Host", "Price", "Rates", "Source", "SpecError",
+    "UnknownDevice", "clocked", "clusters", "ids", "limited", "load", "load_cluster", "load_host", "prices", "read",
+    "resolve", "usual_cluster",
 ]  # fmt: skip

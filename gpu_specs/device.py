@@ -8,7 +8,7 @@ from typing import Literal
 Status = Literal["seen", "local", "derived", "unverified"]
 
 PIPES = (
-    "fp64", "fp32", "fp16",
+    "fp64", "fp32", "fp16", "int8",
     "tensor_tf32", "tensor_fp16", "tensor_bf16", "tensor_fp8", "tensor_int8", "tensor_int4", "tensor_fp4",
 )  # fmt: skip
 """The arithmetic units that have a rate of their own: vector units, then tensor cores, by dtype."""
@@ -77,6 +77,29 @@ class Corrections:
     operators: Rates = Rates()
     half_width: float | None = None
     source: str = "not calibrated"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How several of a card are joined: by a link inside a node, and by a network between nodes.
+
+    Rates are bytes per second of one GPU in one direction. linked: how many GPUs of a node the link joins; groups that
+    exceed it go over the host's PCIe bus, at `pcie_Bps`. switched: each GPU reaches every other at the link's full
+    rate. efficiency: the share of the rate inside a node that large exchanges reach; None where it is not known of this
+    machine. network_Bps and network_s: rate and latency between nodes; 0 where nodes are not joined.
+    """
+
+    name: str
+    describe: str
+    gpus_per_node: int
+    linked: int
+    link_Bps: float
+    pcie_Bps: float
+    switched: bool
+    efficiency: float | None = None
+    network_Bps: float = 0.0
+    network_s: float = 0.0
+    sources: tuple[Source, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +173,8 @@ class Device:
     """Names that could mean another card, too; they are taken as this one, with a remark."""
     notes: tuple[str, ...] = ()
     """What is disputed or surprising about the figures."""
+    cluster: Cluster | None = None
+    """How several of it are joined; None where nobody said."""
     locked: bool = False
     """Whether its owner holds the clock at `boost_hz`."""
     file: str = field(default="", compare=False)

@@ -81,7 +81,8 @@ def kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
         KernelPrediction(
             name=k.name, nodes=k.nodes, op=k.op, seconds=s, low_seconds=least, high_seconds=most,
             flops=k.repeat * k.work.flops, bytes_read=k.repeat * k.work.bytes_read,
-            bytes_written=k.repeat * k.work.bytes_written, bound_by="transfer" if transfer else BOUNDS[bound],
+            bytes_written=k.repeat * k.work.bytes_written,
+            bound_by="communication" if k.communicates else "transfer" if transfer else BOUNDS[bound],
             source=source, start_seconds=start, stream=stream, work=k.work,
             after=tuple(rows[i].name for i in k.after), variant=variant, stalled_on=STALLS[stall], repeat=k.repeat,
             module=modules.get(k.nodes[0], "") if k.nodes else "",

@@ -13,7 +13,7 @@ from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.passes import FORWARD, phase_of
 from onnxperf.rules import work_or_bytes
 from onnxperf.runtimes import WAITED_FOR, WITHIN, HostCosts, Runtime
-from op_models import Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
+from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
@@ -71,6 +71,11 @@ class Kernel:
     visited: bool = True
     at_most: bool = False
     phase: str = FORWARD
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it exchanges data with other GPUs: it has a stream of its own."""
+        return isinstance(self.work.size, Collective)
 
     @property
     def way(self) -> str:

@@ -16,6 +16,7 @@ from op_models import Tensor, shared_caches
 
 ALIGNMENT = 256  # what CUDA allocators round to
 MB = 1 << 20
+SHARING = frozenset({"SequenceInsert", "SequenceErase"})  # the elements that stay are the old sequence's
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,13 @@ def footprint(graph: Graph) -> Footprint:
     """The footprint of a placed graph: tensors live from the operator that makes them to the last that reads them.
 
     Views share the memory of what they view, and a cache that does not grow that of its past; inputs and outputs stay
-    for the whole run.
+    for the whole run. A sequence with one element more or less shares the others with the old one: one that is larger
+    than what it shares makes that larger, as a loop does that adds an element in each run.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
     last: dict[str, int] = {}
-    born: list[list[str]] = []
+    born: list[int] = []
 
     def enter(t: Tensor) -> str:
         owner[t.name] = t.name
@@ -133,17 +135,21 @@ def footprint(graph: Graph) -> Footprint:
         for t in o.present:
             if t.name in owner:
                 last[owner[t.name]] = i
-        new, caches = [], shared_caches(o)
+        new, caches = 0, shared_caches(o)
         for at, t in enumerate(o.outputs):
             if at in caches and (past := o.inputs[caches[at]]) is not None and past.name in owner:
                 owner[t.name] = owner[past.name]
                 continue
             # a free Concat is written by others: it counts beside its parts, so that the peak is rather too high
             view = o.place == "free" and o.type != "Concat"
-            if view and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
+            shares = view or (o.type in SHARING and o.place != "host")
+            if shares and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
                 owner[t.name] = owner[o.inputs[0].name]
+                more = max(_rounded(t.bytes - o.inputs[0].bytes, ALIGNMENT), 0)
+                size[owner[t.name]] += more
+                new += more
             elif not view and o.place != "host" and o.type != "MemcpyToHost":
-                new.append(enter(t))
+                new += size[enter(t)]
                 last[t.name] = i
         born.append(new)
     kept |= {owner[t.name] for t in graph.outputs if t.name in owner}
@@ -153,7 +159,7 @@ def footprint(graph: Graph) -> Footprint:
     alive = sum(size[t.name] for t in graph.inputs)
     during = [alive]
     for i, new in enumerate(born):
-        alive += sum(size[name] for name in new)
+        alive += new
         during.append(alive)
         alive -= sum(size[name] for name in dying.get(i, ()) if name not in kept)
     weights = tuple(_rounded(t.bytes, ALIGNMENT) for t in graph.stored())

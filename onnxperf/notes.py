@@ -14,6 +14,7 @@ from onnxperf.lower import Kernels, host_node
 from onnxperf.passes import AMP
 from onnxperf.run import Run
 from onnxperf.scenario import PLATFORMS
+from onnxperf.several_gpus import notes as _of_several
 from op_models import Transfer, shared_caches
 
 
@@ -31,6 +32,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
         *_unmeasured(run),
         *_assumed_constants(run, j, classes),
         *_far_from_measurements(run, j, classes),
+        *_of_several(run, j),
         *_misplaced(run, j),
     )
 
@@ -171,7 +173,10 @@ def _misplaced(run: Run, j: int) -> Iterator[Note]:
         yield Note("other-device", says)
     if not need.fits:
         short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
-        yield Note("does-not-fit", f"{device.id} lacks {short:.1f} GB of memory for this run")
+        says = f"{device.id} lacks {short:.1f} GB of memory for this run"
+        if run.plan.gpus > 1:
+            says += f" by {run.plan}; onnxperf recommend --gpus {run.plan.gpus} lists plans that fit"
+        yield Note("does-not-fit", says)
 
 
 def scope(run: Run, j: int) -> str:

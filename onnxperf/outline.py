@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from onnxperf.latency.power import drawn
 from onnxperf.memory import Memory
+from onnxperf.microbatches import bubble
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario
 
@@ -18,7 +19,8 @@ from onnxperf.scenario import Scenario
 class Outline:
     """What a run comes to on one device, without its kernels: seconds and their range, memory, and the card's watts.
 
-    busy_seconds: in which any kernel runs; watts: None for a processor.
+    busy_seconds: in which any kernel runs; exposed_seconds: in which exchanges between GPUs run and nothing else;
+    watts: None for a processor.
     """
 
     scenario: Scenario
@@ -26,6 +28,7 @@ class Outline:
     low_seconds: float
     high_seconds: float
     busy_seconds: float
+    exposed_seconds: float
     memory: Memory
     watts: float | None
 
@@ -33,17 +36,27 @@ class Outline:
 def outline(run: Run, j: int = 0) -> Outline:
     """The outline of a run for device j, in a small part of the time that its summary takes."""
     total = float(run.timeline.total_s[j])
-    busy = min(_busy(run.timeline.start_s[:, j], run.estimates.seconds[:, j]), total)
+    start, seconds = run.timeline.start_s[:, j], run.estimates.seconds[:, j]
+    busy, exposed = min(_busy(start, seconds), total), 0.0
+    exchanges = np.array([k.communicates for k in run.kernels.rows], dtype=bool)
+    if exchanges.any():
+        exposed = max(0.0, busy - _busy(start[~exchanges], seconds[~exchanges]))
+    if run.plan.pp > 1:  # of one GPU: it waits for others, and is else as busy as all are with one microbatch
+        alone, found = float(run.one_timeline.total_s[j]), run.stages(j)
+        computing = (busy - exposed) / max(alone - exposed, 1e-30)
+        exposed = bubble(found, run.plan.microbatches) * total
+        busy = min(exposed + computing * (total - exposed), total)
     low, high = _interval(run, j, total, busy)
     low = max(low, float(run.timeline.lower_bound_s[j]))
-    return Outline(run.scenario_on(j), total, low, high, busy, run.memory(j), _watts(run, j))
+    return Outline(run.scenario_on(j), total, low, high, busy, exposed, run.memory(j), _watts(run, j))
 
 
 def _watts(run: Run, j: int) -> float | None:
-    """What device j draws on average in a run; None for a processor, whose power is not modelled."""
+    """What device j, one of several alike, draws on average in a run; None for a processor, which is not modelled."""
     if run.devices[j].kind != "gpu":
         return None
     spent, static = float(run.estimates.joules[:, j].sum()), run.constants.power["static_share"]
+    spent *= run.plan.microbatches / run.plan.pp  # of all stages with one microbatch
     return float(drawn(float(run.timeline.total_s[j]), spent, run.devices[j].tdp_W, static))
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from onnxperf.errors import EnvironmentFailure, Error, UsageError
+from onnxperf.errors import EnvironmentFailure, Error, UsageError, printable
 
 #: Where the name is at fault, not the system.
 MISNAMED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -73,6 +73,7 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
         return
     if not target:
         raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
+    _check_name(target)
     if os.path.isdir(target):
         raise UsageError(f"can't write {target}: it is a folder")
     if not os.path.isdir(folder := os.path.dirname(target) or "."):
@@ -127,6 +128,7 @@ def write_file(target: str, content: str | bytes) -> None:
     Text is written as UTF-8.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
+    _check_name(target)
     try:
         if opened := _stream(target):
             with opened as f:
@@ -143,6 +145,7 @@ def aside(target: str) -> Iterator[Path]:
     """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
     that were written beside it go where it lies. A file that was there before leaves its permissions.
     """
+    _check_name(target)
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
@@ -160,6 +163,12 @@ def aside(target: str) -> Iterator[Path]:
             os.replace(file, place.with_name(file.name))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_name(target: str) -> None:
+    """Refuse a name that no system takes."""
+    if "\0" in target:
+        raise UsageError(f"can't write {printable(target)}: the name has a character of value 0 in it")
 
 
 def _unwritten(target: str, e: OSError) -> Error:

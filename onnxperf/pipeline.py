@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import gpu_specs
 from gpu_specs import Device
@@ -14,15 +14,16 @@ from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.export import source
 from onnxperf.graph import Graph, Note, Opened, batch_dim, opened
 from onnxperf.graph import load as load_graph
+from onnxperf.passes import parse_plan, per_gpu
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Kept, Run, columns
-from onnxperf.scenario import PLATFORMS, Scenario
+from onnxperf.scenario import PLATFORMS, FurtherTerms, Scenario, joined, known
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 MAX_BATCH = 65_536
-MOST = 1e15  # milliseconds or GB
-SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock"}
+MOST = 1e15  # milliseconds, GB, watts or hertz
+SETTINGS = {"power_limit_W": "power limit (W)", "clock_Hz": "clock (Hz)"}
 #: An id, an alias, a name that nvidia-smi prints, the path of a card's TOML file, or the card itself.
 Gpu = str | os.PathLike[str] | Device
 
@@ -64,13 +65,13 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     loss: str | None = None,
     optimizer: str | None = None,
     recompute: bool = False,
-    accumulate: int = 1,
     host: str | os.PathLike[str] | None = None,
     power_limit_W: float | None = None,
     clock_Hz: float | None = None,
     fit: bool = False,
     max_ms: float | None = None,
     max_gb: float | None = None,
+    **further: Unpack[FurtherTerms],
 ) -> Prediction | list[Prediction]:
     """Predict one run of `model` on a GPU that need not be there.
 
@@ -97,6 +98,9 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     loss: cross-entropy or mse, of the first output; None for what the model ends with. optimizer: adam (None means
     that), sgd or none. recompute: compute activations again in the backward pass instead of keeping them. accumulate:
     of how many batches gradients are added up before the update.
+    gpus, parallel: how many GPUs, and how they divide the work: "dp=4" the batch, which is that of all, "tp=4" matrices
+    as Megatron-LM, "pp=4:microbatches=8" layers, "ep=4" batch and experts, "dp=2,tp=4" both; by default a plan decides
+    how many there are. cluster: what joins them, such as dgx-h100, or a path to a cluster's TOML file.
     power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the card's memory holds and that
     keeps to max_ms milliseconds and max_gb GB (10^9), which are for fit alone (`check` raises where they are not kept);
     batch 1 where there is none.
@@ -115,7 +119,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
             include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
             ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
-            recompute=recompute, accumulate=accumulate, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
+            recompute=recompute, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
+            **known(further),
         ), limits_of(max_ms, max_gb) if fit else None)  # fmt: skip
 
 
@@ -189,8 +194,7 @@ def request_for(
     """The request for a model with these bindings and terms; a framework's model is exported for it."""
     sizes, train = shapes if isinstance(shapes, Mapping) else None, terms.get("mode") == "training"
     read, examples = source(model, example_inputs, batch, open_batch, sizes, train=train)
-    host = terms.get("host")
-    terms |= {"host": os.fspath(host)} if isinstance(host, os.PathLike) else {}
+    terms |= {k: os.fspath(v) for k in ("host", "cluster") if isinstance(v := terms.get(k), os.PathLike)}
     return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=terms)
 
 
@@ -226,6 +230,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         if not all(isinstance(name, str) for name in given or ()):
             raise UsageError(f"{what} must map names to sizes; one of its names is no text")
     power, clock = (_positive(terms, what) for what in SETTINGS)
+    found = [(joined(device, terms.get("cluster")), notes) for device, notes in found]
     try:
         devices = [gpu_specs.limited(device, power_W=power, clock_hz=clock) for device, _ in found]
     except gpu_specs.SpecError as e:
@@ -234,9 +239,12 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples,
         trains=terms.get("mode") == "training",
     )  # fmt: skip
+    plan, batch = parse_plan(terms.get("parallel"), terms.get("gpus")), graph.batch
+    if plan.parts > 1 and (share := per_gpu(batch, plan)) != batch:
+        graph = _at_batch(request, share, batch)
     inputs = tuple((t.name, t.shape) for t in graph.inputs)
     trips = tuple(sorted((r.trip_counts or {}).items()))
-    usual = Scenario(model=graph.name, gpu="", batch=graph.batch, inputs=inputs, trip_counts=trips, **terms)
+    usual = Scenario(model=graph.name, gpu="", batch=batch, inputs=inputs, trip_counts=trips, **terms)
     placed: dict[int, tuple[Run, int]] = {}
     kept = Kept()
     for at in columns(devices, usual.precision):
@@ -252,21 +260,32 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     return [placed[j] for j in range(len(devices))]
 
 
+def _at_batch(request: Request, batch: int, before: int) -> Graph:
+    """The graph of a request at another batch than `before`. Raises UsageError where its batch can't be changed."""
+    if isinstance(request.model, Graph):
+        raise UsageError("a graph that is bound can't be divided by its batch: leave dp, ep and microbatches out")
+    r, model = with_batch(request, batch), opened(request.model)
+    shapes = None if r.shapes is None else {
+        name: (batch, *shape[1:]) if shape and shape[0] == before else shape for name, shape in r.shapes.items()
+    }  # fmt: skip
+    return load_graph(model, shapes=shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
+
+
 def _positive(terms: Mapping[str, Any], what: str) -> float | None:
     value = terms.get(what)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
-        raise UsageError(f"the {SETTINGS[what]} must be a positive number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST:
+        raise UsageError(f"the {SETTINGS[what]} must be a positive number below {MOST:g}, not {value!r}")
     return float(value)
 
 
-def limits_of(max_ms: float | None, max_gb: float | None) -> Limits:
-    """Limits in seconds and bytes; UsageError where one is no positive number."""
-    for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
+def limits_of(max_ms: float | None, max_gb: float | None, name: str = "max_ms") -> Limits:
+    """Limits in seconds and bytes; UsageError where one is no positive number. name: what the user calls max_ms."""
+    for what, value in ((name, max_ms), ("max_gb", max_gb)):
         number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and 0 < value < MOST):
-            raise UsageError(f"{what} must be a positive number, not {value!r}")
+            raise UsageError(f"{what} must be a positive number below {MOST:g}, not {value!r}")
     return Limits(max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
 
 

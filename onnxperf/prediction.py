@@ -30,6 +30,7 @@ from onnxperf.outline import outline
 from onnxperf.passes import PHASES, kept_by_training
 from onnxperf.run import Run
 from onnxperf.scenario import Scenario, training_of, usual_host
+from onnxperf.several_gpus import parallel
 from onnxperf.tables import duration
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class Prediction:
     @property
     def joules_per_sample(self) -> float | None:
         """The same for each sample of the batch; None where that is empty."""
-        return self.joules / self.scenario.samples if self.joules is not None and self.scenario.batch else None
+        spent = None if self.joules is None else self.joules * self.run.plan.gpus
+        return spent / self.scenario.samples if spent is not None and self.scenario.batch else None
 
     @property
     def training(self) -> dict[str, Any] | None:
@@ -134,6 +136,11 @@ class Prediction:
             **kept_by_training(run.typed_graph, run.run_graph),
         }  # fmt: skip
 
+    @property
+    def parallel(self) -> dict[str, Any] | None:
+        """Of several GPUs: their plan, what joins them, how long they exchange data, stages; None for one."""
+        return parallel(self.run, self.column)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
         s = self.scenario
@@ -155,6 +162,7 @@ class Prediction:
             "memory": _of(self.memory, *of_memory) | held,
             "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
             **({} if self.training is None else {"training": self.training}),
+            **({} if self.parallel is None else {"parallel": self.parallel}),
             "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             "kernels": [k.to_dict() for k in self.kernels],
             "cpu_operators": [o.to_dict() for o in self.cpu_operators],
@@ -284,7 +292,8 @@ class Prediction:
         return tuple(sorted(self._gaps(), key=lambda gap: -gap.seconds))
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return gaps(self.kernels, self.seconds if self.run.method.scheduled else 0.0)
+        until = float(self.run.one_timeline.total_s[self.column])  # of one microbatch
+        return gaps(self.kernels, until if self.run.method.scheduled else 0.0)
 
 
 def summarise(run: Run, j: int = 0) -> Prediction:
@@ -298,8 +307,9 @@ def summarise(run: Run, j: int = 0) -> Prediction:
         scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
         interval=COVERAGE, scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
-        throughput_per_second=run.graph.batch * run.scenario.accumulate / total,
-        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators)),
+        throughput_per_second=found.scenario.samples / total,
+        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators),
+                       found.exposed_seconds),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
             ("bytes_read", read), ("bytes_written", written),
@@ -310,18 +320,21 @@ def summarise(run: Run, j: int = 0) -> Prediction:
 
 
 def _shares(
-    rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0
+    rows: tuple[KernelPrediction, ...], busy: float, total: float, on_cpu_s: float = 0.0, exposed: float = 0.0
 ) -> tuple[tuple[str, float], ...]:
     """What bounds the run: each kernel's time to its own bound, time without a kernel to the operators that the CPU
     computes, for `on_cpu_s` seconds, and what is left to launch.
 
-    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran.
+    Where streams overlap, the kernels' parts are scaled to the time in which any of them ran. Exchanges between GPUs
+    count for the time `exposed` in which nothing else ran.
     """
     parts = dict.fromkeys(BOUND_BY, 0.0)
     for k in rows:
         parts[k.bound_by] += k.seconds
+    parts["communication"] = 0.0
     together = sum(parts.values())
-    shares = {name: part * (busy / together if together else 0.0) / total for name, part in parts.items()}
+    shares = {name: part * ((busy - exposed) / together if together else 0.0) / total for name, part in parts.items()}
+    shares["communication"] = exposed / total
     idle = max(0.0, 1 - sum(shares.values()))
     shares["cpu"] = min(idle, on_cpu_s / total)
     shares["launch"] += idle - shares["cpu"]

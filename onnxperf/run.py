@@ -8,7 +8,7 @@ kept under these arguments, so that a run under another term, such as a method, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
@@ -16,16 +16,28 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_specs import Device, Host, load_host
+from gpu_specs import Device, Host, load_host, usual_cluster
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
-from onnxperf.passes import AMP, Training, lacks_unit, precision
+from onnxperf.microbatches import Stage, composed, footprints, largest_share, stages
+from onnxperf.passes import (
+    AMP,
+    Plan,
+    Training,
+    cuts,
+    lacks_unit,
+    precision,
+    shard,
+    shard_experts,
+    stage_of_nodes,
+    staged,
+)
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
-from onnxperf.scenario import PLATFORMS, Scenario, check, runtime_of, training_of, usual_host
+from onnxperf.scenario import PLATFORMS, Scenario, check, plan_of, runtime_of, training_of, usual_host
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
 
@@ -55,7 +67,7 @@ class Kept:
 
 
 def _identity(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, type(None), Training)) else id(value)
+    return value if isinstance(value, (str, int, float, type(None), Plan, Training)) else id(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +165,54 @@ class Run:
         return self.kept(fixed, self.graph) if self.scenario.fix_dims else self.graph
 
     @cached_property
+    def plan(self) -> Plan:
+        """How several GPUs divide the work."""
+        return plan_of(self.scenario)
+
+    @cached_property
+    def own_graph(self) -> Graph:
+        """The part of the graph that one GPU computes, with exchanges between GPUs."""
+        graph, plan = self.session_graph, self.plan
+        if plan.tp > 1:
+            graph = self.kept(shard, graph, plan.tp, self.scenario.mode == "training")
+        if plan.ep > 1:
+            graph = self.kept(shard_experts, graph, plan.ep, plan.tp)
+        if plan.pp > 1:
+            graph = self.kept(staged, self.unstaged.own_graph, self.cuts, plan.gpus // plan.pp)
+        return graph
+
+    @cached_property
+    def unstaged(self) -> Run:
+        """The same run of one microbatch on the GPUs of all stages as if they were one."""
+        plan = str(replace(self.plan, dp=1, pp=1, microbatches=1))
+        return replace(self, scenario=replace(self.scenario, gpus=None, parallel=plan))
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Before which operators the graph is cut into the stages of a pipeline, by times on the first device."""
+        alone, device = self.unstaged, self.devices[0]
+        seconds: dict[str, float] = {}
+        for k, s in zip(alone.kernels.rows, alone.estimates.seconds[:, 0].tolist(), strict=True):
+            for node in k.nodes[:1]:
+                seconds[node] = seconds.get(node, 0.0) + s
+        each = [sum(seconds.pop(node, 0.0) for node in o.nodes[:1]) for o in alone.own_graph.operators]
+        link = (device.cluster or usual_cluster(device)).link_Bps
+        return self.kept(cuts, alone.own_graph, tuple(each), self.plan.pp, link)
+
+    @cached_property
+    def stage_of(self) -> Mapping[str, int]:
+        """The stage of a pipeline that each node is in."""
+        return self.kept(stage_of_nodes, self.unstaged.own_graph, self.cuts)
+
+    def stages(self, j: int) -> list[Stage]:
+        """The stages of a pipeline on device j."""
+        return stages(self.kernels, self.one_timeline, self.estimates.seconds, self.stage_of, self.plan.pp, j)
+
+    @cached_property
     def typed_graph(self) -> Graph:
         """The graph with every tensor in the type that it is stored in."""
         first, name = self.devices[0], self.scenario.precision
-        return self.kept(precision, self.session_graph, name, first if lacks_unit(first, name) else None)
+        return self.kept(precision, self.own_graph, name, first if lacks_unit(first, name) else None)
 
     @cached_property
     def run_graph(self) -> Graph:
@@ -185,7 +241,16 @@ class Run:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """When each kernel runs on each device."""
+        """When each kernel runs on each device; of a pipeline those of the first microbatch."""
+        if self.plan.pp == 1:
+            return self.one_timeline
+        each = [self.stages(j) for j in range(len(self.devices))]
+        share = largest_share(self.run_graph, self.stage_of, self.plan.pp)
+        return composed(self.one_timeline, each, self.plan.microbatches, share)
+
+    @cached_property
+    def one_timeline(self) -> Timeline:
+        """When each kernel of one microbatch runs, as if there were no others."""
         kernels, estimates, s = self.kernels, self.estimates, self.scenario
         if not self.method.scheduled:
             return self.kept(added_up, kernels, estimates, self.host_costs)
@@ -194,8 +259,15 @@ class Run:
 
     @cached_property
     def footprint(self) -> Footprint:
-        """The memory of tensors, whatever the device."""
+        """The memory of tensors, whatever the device; of a pipeline that of the stage that holds most."""
+        if self.plan.pp > 1:
+            return max(self.stage_footprints, key=lambda f: sum(f.weights) + f.activations_bytes)
         return self.kept(footprint, self.run_graph)
+
+    @cached_property
+    def stage_footprints(self) -> list[Footprint]:
+        """The memory of tensors of each stage of a pipeline."""
+        return self.kept(footprints, self.run_graph, self.stage_of, self.plan.pp, self.plan.microbatches)
 
     def memory(self, j: int) -> Memory:
         """The memory on device j."""

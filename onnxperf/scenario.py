@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
-from gpu_specs import Device, Host, SpecError, load_host
+from gpu_specs import Device, Host, SpecError, clusters, load_cluster, load_host, usual_cluster
 from onnxperf.errors import UsageError
 from onnxperf.methods import METHODS
-from onnxperf.passes import AMP, LOSSES, OPTIMIZERS, PRECISIONS, QUANTISED, Training
+from onnxperf.passes import AMP, LOSSES, OPTIMIZERS, PRECISIONS, QUANTISED, Plan, Training, parse_plan
 from onnxperf.runtimes import LAYOUTS, LEVELS, RUNTIMES, Runtime, of_layout, of_version
 
 MAX_STREAMS = 64
@@ -25,7 +27,9 @@ class Scenario:
     of the runtime, None for today's; fix_dims: the session is given the sizes of open dimensions before it runs;
     layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime; mode: of MODES; loss,
     optimizer, recompute, accumulate: those of a training step, see `onnxperf.passes.training`; None, False and 1 in
-    inference.
+    inference; gpus, parallel: how many GPUs, and the plan by which they divide the work (`passes.plan.parse_plan`),
+    None for one, with `batch` that of all; cluster: what joins them, a name of `gpu_specs.clusters` or a path, None for
+    what is usual.
     """
 
     model: str
@@ -48,6 +52,9 @@ class Scenario:
     optimizer: str | None = None
     recompute: bool = False
     accumulate: int = 1
+    gpus: int | None = None
+    parallel: str | None = None
+    cluster: str | None = None
     host: str = ""
     power_limit_W: float | None = None
     clock_Hz: float | None = None
@@ -58,6 +65,22 @@ class Scenario:
     def samples(self) -> int:
         """Samples of one run: a training step can have several batches."""
         return self.batch * self.accumulate
+
+
+class FurtherTerms(TypedDict, total=False):
+    """Terms of training and of several GPUs, as `onnxperf.predict` describes them."""
+
+    accumulate: int
+    gpus: int | None
+    parallel: str | None
+    cluster: str | os.PathLike[str] | None
+
+
+def known(further: FurtherTerms) -> FurtherTerms:
+    """These terms. Raises TypeError for keywords that are none, as Python does."""
+    if unknown := further.keys() - FurtherTerms.__annotations__.keys():
+        raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")
+    return further
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +138,52 @@ def training_of(s: Scenario) -> Training | None:
     """The training step that a scenario asks for; None in inference."""
     if s.mode == "inference":
         return None
-    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute, s.accumulate)
+    plan = plan_of(s)
+    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute, s.accumulate, plan.copies, plan.tp)
+
+
+def plan_of(s: Scenario) -> Plan:
+    """How several GPUs divide the work. Raises UsageError where that is no plan for so many."""
+    return parse_plan(s.parallel, s.gpus)
+
+
+def joined(device: Device, cluster: str | None) -> Device:
+    """The device with what joins several of it. Raises UsageError where no such cluster is known."""
+    if cluster is None:
+        return device
+    if not isinstance(cluster, str):
+        raise UsageError(f"cluster can't be a {type(cluster).__name__}: give a name, or the path of a cluster's file")
+    try:
+        return replace(device, cluster=load_cluster(cluster))
+    except SpecError as e:
+        raise UsageError(str(e)) from e
+
+
+def _check_parallel(s: Scenario, device: Device) -> None:
+    """Raise UsageError where the GPUs of a plan are not joined, or it does not go with other terms."""
+    plan = plan_of(s)
+    if plan.gpus == 1:
+        return
+    if device.kind != "gpu":
+        raise UsageError(f"--parallel divides work among GPUs; {device.id} is a processor")
+    if s.cuda_graph or s.include_transfers:
+        raise UsageError("several GPUs are predicted without --cuda-graph and --include-transfers: leave these out")
+    if s.mode == "training" and s.runtime != "torch-eager":
+        raise UsageError("training on several GPUs is predicted for PyTorch: give --runtime torch-eager")
+    if s.accumulate > 1 and (plan.copies > 1 or plan.pp > 1):
+        raise UsageError(
+            "gradients are accumulated on one GPU or with tensor parallelism alone: leave --accumulate out"
+        )
+    if s.mode == "training" and plan.ep > 1:
+        raise UsageError("expert parallelism is predicted for inference alone: no gradient of experts is known")
+    found = device.cluster or usual_cluster(device)
+    if plan.gpus > found.gpus_per_node and not found.network_Bps:
+        what = (
+            f"{found.name or device.id} joins {found.gpus_per_node} GPUs, {plan.gpus - found.gpus_per_node} fewer than"
+        )
+        raise UsageError(
+            f"{what} {plan} takes: give --cluster with a network, one of {', '.join(clusters())}, or a path"
+        )
 
 
 def _check_training(s: Scenario, runtime: Runtime) -> None:
@@ -159,6 +227,7 @@ def check(s: Scenario, device: Device) -> None:
             raise UsageError(f"{flag} must be True or False, not {given!r}")
     runtime = runtime_of(s)
     _check_training(s, runtime)
+    _check_parallel(s, device)
     if s.precision == AMP and runtime.autocast is None:
         instead = "amp is PyTorch's; give --runtime torch-eager, or another precision"
         raise UsageError(f"{s.runtime} has no autocast: {instead}")

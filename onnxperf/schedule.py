@@ -14,11 +14,11 @@ from onnxperf.latency.terms import Array
 from onnxperf.lower import TO_DEVICE, TO_HOST, Kernels
 from onnxperf.runtimes import HostCosts
 
-COMPUTE, COPY = "compute", "copy"  # names of streams
+COMPUTE, COPY, COMM = "compute", "copy", "comm"  # names of streams; the last one exchanges data with other GPUs
 #: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,
-#: the host that had not launched it yet, or copies between host and device.
-STREAM, HOST, COPIES = range(3)
-STALLS = ("stream", "host", "copies")
+#: the host that had not launched it yet, copies between host and device, or an exchange with other GPUs.
+STREAM, HOST, COPIES, EXCHANGE = range(4)
+STALLS = ("stream", "host", "copies", "communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,9 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
 
 
 def _one_stream(kernels: Kernels, g: int) -> Array:
-    """The names [n, g] under which kernels and copies stand where they all run on one stream."""
-    return np.array([[COPY if k.way else COMPUTE] * g for k in kernels.rows], dtype="<U16").reshape(-1, g)
+    """The names [n, g] under which kernels and copies stand where they all run on one stream, but for exchanges."""
+    names = [COPY if k.way else COMM if k.communicates else COMPUTE for k in kernels.rows]
+    return np.array([[name] * g for name in names], dtype="<U16").reshape(-1, g)
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
@@ -119,7 +120,7 @@ class Task(NamedTuple):
 
     launch_s: host seconds until all its repeats are launched; seconds: of all its repeats; occupancy: the share of the
     device that one of them takes; after: indices of earlier tasks that it waits for; way: the direction of a copy, or
-    ""; blocks: the host waits for its end; rank: the process that launches it.
+    ""; blocks: the host waits for its end; rank: the process that launches it; communicates: it runs on COMM.
     """
 
     launch_s: float
@@ -130,6 +131,7 @@ class Task(NamedTuple):
     repeat: int = 1
     blocks: bool = False
     rank: int = 0
+    communicates: bool = False
 
 
 class Placed(NamedTuple):
@@ -153,7 +155,7 @@ def _host(kernels: Kernels, costs: HostCosts, cpu: Host, cuda_graph: bool) -> tu
 def _tasks(kernels: Kernels, e: Estimates, j: int, launches: list[float]) -> list[Task]:
     """The kernels as tasks of device j."""
     columns = zip(kernels.rows, launches, e.seconds[:, j].tolist(), e.occupancy[:, j].tolist(), strict=True)
-    return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank) for k, x, s, o in columns]
+    return [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank, k.communicates) for k, x, s, o in columns]
 
 
 def _in_line(
@@ -168,9 +170,10 @@ def _in_line(
     start, launched, copied = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g), dtype=bool)
     begun, done = np.zeros((n, g)), np.zeros((n, g))
     by_host, ready, nothing = np.full((n, 1), HOST), np.zeros((n, g)), np.zeros(g)
-    ranks: dict[int, tuple[Array, int]] = {}  # the host's clock, and the kernel that was launched last
+    clocks: dict[int, Array] = {}  # of the host of each rank
+    lasts: dict[tuple[int, bool], int] = {}  # the kernel that was launched last on each stream
     for i, k in enumerate(kernels.rows):
-        clock, last = ranks.get(k.rank, (start_s, -1))
+        clock, last = clocks.get(k.rank, start_s), lasts.get((k.rank, k.communicates), -1)
         launched[i], begun[i], clock = clock + launch_s[i] / k.repeat, clock, clock + launch_s[i]
         done[i] = clock
         before = ready[last] if last >= 0 else nothing
@@ -185,12 +188,21 @@ def _in_line(
         ready[i] = np.maximum(start[i] + seconds[i] + k.repeat * gap_s, clock + seconds[i] / k.repeat + gap_s)
         if k.blocks:
             clock = ready[i] - gap_s + k.repeat * sync_s
-        ranks[k.rank] = clock, i
-    ends = [ready[last] - gap_s for _, last in ranks.values()] or [nothing]
-    clocks = [clock for clock, _ in ranks.values()] or [start_s]
-    total = np.maximum(np.max(ends, axis=0), np.max(clocks, axis=0) + tail_s) + sync_s
-    stalled_on = np.where(start == launched, by_host, np.where(copied, COPIES, STREAM))
+        clocks[k.rank], lasts[k.rank, k.communicates] = clock, i
+    total = np.max([ready[last] - gap_s for last in lasts.values()] or [nothing], axis=0)
+    total = np.maximum(total, np.max([*clocks.values()] or [start_s], axis=0) + tail_s) + sync_s
+    stalled_on = np.where(start == launched, by_host, np.where(copied, COPIES, _on_exchange(kernels, start, ready)))
     return start, begun, done, total, stalled_on
+
+
+def _on_exchange(kernels: Kernels, start: Array, ready: Array) -> Array:
+    """EXCHANGE for kernels that start when an exchange is over, STREAM for others [n, g]."""
+    stalled_on = np.full(start.shape, STREAM)
+    for i, k in enumerate(kernels.rows):
+        late = [a for a in k.after if kernels.rows[a].communicates]
+        if late and not k.communicates:
+            stalled_on[i] = np.where((ready[late] == start[i]).any(axis=0), EXCHANGE, STREAM)
+    return stalled_on
 
 
 #: The names of the copy engines, by the direction of copies.
@@ -221,11 +233,14 @@ class _Rank:
         self.streams = [_Queue(COMPUTE if i == 0 else f"{COMPUTE}-{i + 1}") for i in range(streams)]
         self.engines = {} if streams == 1 else {way: _Queue(name) for way, name in _ENGINES.items()}
         self.queues = (*self.streams, *self.engines.values())
+        self.comm = _Queue(COMM)
         self.last_start_s = 0.0
         self.last: Task | None = None
 
     def queue_of(self, task: Task) -> _Queue:
-        """The copy engine of a copy's direction, or the stream that is free first."""
+        """The stream of exchanges, the copy engine of a copy's direction, or the stream that is free first."""
+        if task.communicates:
+            return self.comm
         return self.engines.get(task.way) or min(self.streams, key=lambda q: q.free_s)
 
 
@@ -250,21 +265,24 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
         rank.clock_s = all_launched = launch + task.launch_s
         queue = rank.queue_of(task)
         inputs_ready = max((ready[i] for i in task.after), default=0.0)
-        start = max(launched, queue.free_s, inputs_ready, rank.last_start_s)
-        if streams > 1:
+        start = max(launched, queue.free_s, inputs_ready, 0.0 if task.communicates else rank.last_start_s)
+        if streams > 1 and not task.communicates:
             start = _with_room(start, task.occupancy, rank.queues, gap)
         after_copy = any(tasks[i].way and ready[i] == start for i in task.after)
         after_copy |= queue.last is not None and queue.last.way != "" and start == queue.free_s
         stalled_on = _stall(task, start == launched, after_copy, rank)
+        if stalled_on == STREAM and any(tasks[i].communicates and ready[i] == start for i in task.after):
+            stalled_on = STREAM if task.communicates else EXCHANGE
         end = max(start + task.seconds + task.repeat * gap, rank.clock_s + task.seconds / task.repeat + gap)
         queue.free_s, queue.last = end, task
         if task.blocks:
             rank.clock_s = end - gap + task.repeat * host.sync_s
-        rank.last_start_s, rank.last = start, task
+        if not task.communicates:
+            rank.last_start_s, rank.last = start, task
         ready.append(end)
         stream = COPY if task.way and not rank.engines else queue.name
         placed.append(Placed(stream, start, stalled_on, launch, all_launched))
-    last = max((q.free_s - gap for r in ranks.values() for q in r.queues), default=0.0)
+    last = max((q.free_s - gap for r in ranks.values() for q in (*r.queues, r.comm)), default=0.0)
     clock = max((r.clock_s for r in ranks.values()), default=host.start_s)
     return placed, max(last, clock + host.tail_s) + host.sync_s
 

@@ -8,8 +8,8 @@ from importlib import import_module  # noqa: I001  (one name a line would fill t
 from pkgutil import iter_modules
 
 from op_models.core import (
-    BITS, FLOATS, NHWC, Attention, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows, Size, Tensor,
-    Transfer, Work, work,
+    BITS, FLOATS, NHWC, Attention, Collective, Conv, Gemm, Move, Operator, OpModelError, Pointwise, Recurrent, Rows,
+    Size, Tensor, Transfer, Work, work,
 )  # fmt: skip
 from op_models.rules import (
     IN_PLACE, Like, Outputs, bytes_only, caches, known, op, output_rule, shared_caches, work_of, work_or_bytes,
@@ -19,8 +19,8 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "BITS", "FLOATS", "IN_PLACE", "NHWC", "Attention", "Conv", "Gemm", "Like", "Move", "OpModelError", "Operator",
-    "Outputs",
-    "Pointwise", "Recurrent", "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only", "caches", "known", "op",
+    "BITS", "FLOATS", "IN_PLACE", "NHWC", "Attention", "Collective", "Conv", "Gemm", "Like", "Move", "OpModelError",
+    "Operator", "Outputs", "Pointwise", "Recurrent", "Rows", "Size", "Tensor", "Transfer", "Work", "bytes_only",
+    "caches", "known", "op",
     "output_rule", "shared_caches", "work", "work_of", "work_or_bytes",
 ]  # fmt: skip

@@ -203,7 +203,20 @@ class Transfer(NamedTuple):
     pinned: bool = True
 
 
-Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Recurrent | Transfer
+class Collective(NamedTuple):
+    """An exchange of a message among `ranks` GPUs, each `stride` GPUs behind the one before.
+
+    kind: all_reduce, all_gather, reduce_scatter, all_to_all or send; bytes: of the whole message, as nccl-tests count
+    it: what an all-gather gives and what the others read on one GPU.
+    """
+
+    kind: str
+    bytes: int
+    ranks: int
+    stride: int = 1
+
+
+Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Recurrent | Transfer | Collective
 
 
 @dataclass(frozen=True, slots=True)

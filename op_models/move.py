@@ -46,6 +46,24 @@ def fill(op: Operator) -> Work:
     return moved(op, op.out.size)
 
 
+@op("SequenceConstruct")
+def construct(op: Operator) -> Work:
+    """A copy of each operand (sequence_op.h in ONNX Runtime)."""
+    return moved(op, op.out.size // max(len(op.present), 1))
+
+
+@op("SequenceAt")
+def element(op: Operator) -> Work:
+    """A copy of one element, as the output is a tensor of its own (sequence_op.h in ONNX Runtime)."""
+    return moved(op, op.out.size, read={0: op.out.size})
+
+
+@op("SequenceInsert")
+def insert(op: Operator, sequence: Tensor, x: Tensor) -> Work:
+    """A copy of the tensor; the other elements are shared with the old sequence (sequence_op.h in ONNX Runtime)."""
+    return moved(op, x.size, elements=x.size, read={0: 0}, written={0: x.size})
+
+
 @op("Shape", "Size", "EyeLike")
 def from_shape(op: Operator) -> Work:
     """Of the input only the shape is read."""
@@ -141,7 +159,21 @@ def compress(op: Operator, x: Tensor, condition: Tensor, *, axis: int | None = N
     return moved(op, run, vector=condition.size, read={0: op.out.size})
 
 
-@op("MaxUnpool")
+def unpooled(
+    x: Tensor, indices: Tensor, output_shape: Maybe = None, *, kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Outputs:  # fmt: skip
+    """The shape that is given, else that of which a MaxPool with these attributes makes x."""
+    if output_shape is not None:
+        return [None if output_shape.value is None else (x.dtype, tuple(map(int, output_shape.value)))]
+    axes = len(kernel_shape)
+    steps, around = strides or (1,) * axes, pads or (0,) * (2 * axes)
+    trimmed = (around[i] + around[i + axes] for i in range(axes))
+    sides = zip(x.shape[2:], steps, kernel_shape, trimmed, strict=True)
+    return [(x.dtype, (*x.shape[:2], *((d - 1) * step + k - cut for d, step, k, cut in sides)))]
+
+
+@op("MaxUnpool", outputs=unpooled)
 def unpool(op: Operator, x: Tensor) -> Work:
     """The output is filled with zeros, then each maximum is written to its place."""
     return moved(op, 1, elements=op.out.size + x.size)
@@ -159,10 +191,11 @@ def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int)
     return moved(op, scores.size, vector=ids.size * ngram_size)
 
 
-#: Control flow, whose bodies are operators of the graph themselves, and sequences, maps and optionals.
+#: Control flow, whose bodies are operators of the graph themselves, and what only counts or passes on what sequences,
+#: maps and optionals hold.
 CARRIERS = (
-    "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceAt",
-    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+    "Constant", "If", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "Scan", "SequenceEmpty",
+    "SequenceErase", "SequenceLength", "SequenceMap",
     "ai.onnx.ml::ZipMap", "com.microsoft::BeamSearch", "com.microsoft::GreedySearch", "com.microsoft::Sampling",
 )  # fmt: skip
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-# Before NumPy is loaded: on small matrices its threads only wait for each other, and tests run side by side as it is.
+# Before NumPy and PyTorch are loaded: their threads only wait for each other, and tests run side by side as it is.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 #: Files whose tests are all slow: exporters, comparisons with other programs, fits and processes. The quick loop does

@@ -569,3 +569,30 @@ def test_help_has_an_example_for_each_command() -> None:
 def test_python_m_and_version() -> None:
     shown = subprocess.run([sys.executable, "-m", "onnxperf", "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == f"onnxperf, version {onnxperf.__version__}"
+
+
+@pytest.mark.parametrize("text", ["1_0", "\N{ARABIC-INDIC DIGIT THREE}", "1.0", "0x8", "9" * 30])
+def test_whole_numbers_are_written_with_plain_digits(onnxperf_cli, text: str) -> None:
+    code, _, err = onnxperf_cli("predict", str(SAMPLES / "alexnet.onnx"), "--gpu", "l4", "--batch", text)
+    assert code == 2 and "--batch" in err and "is not a valid whole number" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("recommend", "--latency-ms", "nan", "--qps", "5"), "--latency-ms must be a positive number below 1e+15"),
+        (("recommend", "--latency-ms", "1e308", "--qps", "5"), "below 1e+15, not 1e+308"),
+        (("recommend", "--latency-ms", "5", "--qps", "1e308"), "--qps must be a positive number below 1e+09"),
+        (("predict", "--gpu", "l4", "--clock", "-5"), "--clock must be a positive number of MHz below 1e+09, not -5"),
+        (("predict", "--gpu", "l4", "--clock", "1e308"), "not 1e+308"),
+        (("predict", "--gpu", "l4", "--clock", "1_0"), "'1_0' is not a valid number"),
+        (("predict", "--gpu", "l4", "--power-limit", "1e308"), "must be a positive number below 1e+15, not 1e+308"),
+        (("predict", "--gpu", "l4", "--json", "a\0b"), "the name has a character of value 0"),
+        (("predict", "--gpu", "l4", "--html", "a\0b"), "the name has a character of value 0"),
+    ],
+)
+def test_numbers_and_names_that_no_option_takes_are_told_by_the_option(
+    onnxperf_cli, arguments: tuple[str, ...], says: str
+) -> None:
+    code, _, err = onnxperf_cli(arguments[0], str(SAMPLES / "alexnet.onnx"), *arguments[1:])
+    assert code == 2 and says in err and err.count("\n") == 1

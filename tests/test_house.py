@@ -23,10 +23,10 @@ FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / 
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
     "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
-    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "run", "outline", "notes",
-    "cpu_operators", "host_timeline", "kernel_timeline", "prediction", "pipeline", "language", "decide", "sweeps",
-    "testing", "measure", "datasets", "derive", "calibrate", "explanation", "scoring", "validate", "views", "cli",
-    "__main__",
+    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "microbatches", "run", "outline",
+    "several_gpus", "notes", "cpu_operators", "host_timeline", "kernel_timeline", "prediction", "pipeline",
+    "language", "decide", "sweeps", "testing", "measure", "datasets", "derive", "calibrate", "explanation", "scoring",
+    "validate", "views", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}
 #: Of an extra, imported where it is used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -15,6 +16,7 @@ from onnxperf.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
 from onnxperf.runtimes import RUNTIMES, run_graph
 from onnxperf.scenario import PLATFORMS
 from op_models import Operator, Tensor
+from tests.decide.models import model_of
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PAGE = ALIGNMENT // 4  # floats
@@ -216,8 +218,46 @@ def test_products_never_take_less_memory_for_a_larger_batch(gpu: str) -> None:
     assert found[0].workspace_bytes == (32 << 20 if gpu == "h100-sxm" else 4 << 20)
 
 
+def falls(sample: str, runtime: str, gpus: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Cards and batches up to 33 at which a model takes less memory than at the batch before."""
+    model = onnxperf.load(SAMPLES / f"{sample}.onnx")
+    totals = [
+        [p.memory.total_bytes for p in onnxperf.predict(model, gpu=gpus, runtime=runtime, batch=n)]
+        for n in range(1, 34)
+    ]
+    pairs = enumerate(pairwise(totals), start=2)
+    return [(g, n) for n, two in pairs for g, before, after in zip(gpus, *two, strict=True) if after < before]
+
+
+def test_memory_never_falls_where_the_batch_grows() -> None:
+    """An L4 transforms 16 images for AlexNet's convolutions with 5x5 and 3x3 filters, but not 17."""
+    assert falls("alexnet", "ort-cuda", ("l4", "rtx-4090")) == []
+    model = onnxperf.load(SAMPLES / "alexnet.onnx")
+    found = [onnxperf.predict(model, gpu="l4", batch=n).kernels for n in (16, 17)]
+    assert [any("winograd" in k.variant for k in kernels) for kernels in found] == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sample", "runtime"), [("alexnet", "tensorrt"), ("googlenet", "ort-cuda"), ("keras-resnet50", "torch-eager")]
+)
+def test_memory_of_samples_never_falls_where_the_batch_grows(sample: str, runtime: str) -> None:
+    assert falls(sample, runtime, ("k80", "l4", "h100-sxm", "rtx-4090")) == []
+
+
 @pytest.mark.parametrize(("gpu", "mib"), [("t4", 15_360), ("l4", 23_040), ("a100-sxm4-80gb", 81_920)])
 def test_ecc_in_gddr_memory_takes_a_sixteenth(gpu: str, mib: int) -> None:
     """nvidia-smi shows 15,360 MiB for a T4 and 23,034 for an L4; HBM has room of its own for ECC."""
     p = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu=gpu)
     assert p.memory.capacity_bytes == p.device.usable_bytes == mib << 20
+
+
+def test_a_weight_that_the_graph_returns_is_held_and_copied() -> None:
+    """ONNX Runtime keeps the weight and copies it to the output in every run."""
+    model = model_of("g (float[1,4] x) => (float[1,4] y, float[1024,1024] w) { y = Relu(x) }", {"w": (1024, 1024)})
+    p = onnxperf.predict(model, gpu="l4")
+    assert p.memory.weights_bytes == 2**22
+    assert p.memory.activations_bytes == 2**22 + 2 * ALIGNMENT
+    copied = [k for k in p.kernels if k.op == "Identity"]
+    assert [(k.bytes_read, k.bytes_written) for k in copied] == [(2**22, 2**22)]
+    assert onnxperf.predict(model, gpu="l4", runtime="torch-eager").memory.weights_bytes == 2**22

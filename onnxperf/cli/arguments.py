@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gpu_specs import HOSTS
+from gpu_specs import HOSTS, clusters
 from onnxperf.cli.lists import parse_batches
 from onnxperf.errors import UsageError
 from onnxperf.modules import modules_of
@@ -38,11 +38,31 @@ SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
 }  # fmt: skip
 
+MOST_MHZ = 1e9
+
 
 class Count(click.IntRange):
     """A whole number in a range, which click's messages call an integer range."""
 
     name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; digits are those of ASCII alone, where Python also reads 1_0 and digits of other scripts."""
+        if isinstance(value, str) and not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", value):
+            self.fail(f"{value!r:.60} is not a valid whole number.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Number(click.types.FloatParamType):
+    """A number in plain digits, see `Count`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number as a float."""
+        if isinstance(value, str) and (not value.isascii() or "_" in value):
+            self.fail(f"{value!r:.60} is not a valid number.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 Command = Callable[..., None]
@@ -59,6 +79,12 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float]) -> float:
         such = f"a number and a unit ({', '.join(units)}), such as {'8ms' if 'ms' in units else '2GB'}"
         raise UsageError(f"{text!r} is no {name}; write {such}")
     return number
+
+
+def _hertz(mhz: float) -> float:
+    if not 0 < mhz < MOST_MHZ:
+        raise UsageError(f"must be a positive number of MHz below {MOST_MHZ:g}, not {mhz:g}")
+    return mhz * 1e6
 
 
 def parse_share(text: str) -> float:
@@ -189,6 +215,12 @@ SCENARIO = (
     click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
     click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
                  help="Batches whose gradients are added up before the update."),
+    click.option("--gpus", type=Count(1, 65_536), help="GPUs that divide the work.  [default: what --parallel takes]"),
+    click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
+                 help="How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep"
+                      " experts."),
+    click.option("--cluster", metavar="NAME|FILE", help="What joins them: " + ", ".join(clusters())
+                 + ", or a cluster's TOML file.  [default: the card's NVLink, else PCIe]"),
     SHAPES, DIM, BATCH,
     read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
                 help="Iterations of a Loop; repeatable."),
@@ -199,8 +231,8 @@ SCENARIO = (
     click.option("--pageable", is_flag=True, help="With --include-transfers: memory is pageable, not pinned."),
     click.option("--host", metavar="NAME|FILE", help="Processor that launches kernels: " + ", ".join(HOSTS)
                  + ", or the file of one (calibrate --host-only).  [default: one of the card's years]"),
-    click.option("--power-limit", "power_limit_W", type=float, metavar="W", help="Power limit the card is set to."),
-    read_option("--clock", "clock_Hz", read=lambda mhz: mhz * 1e6, type=float, metavar="MHZ",
+    click.option("--power-limit", "power_limit_W", type=Number(), metavar="W", help="Power limit the card is set to."),
+    read_option("--clock", "clock_Hz", read=_hertz, type=Number(), metavar="MHZ",
                 help="Clock the card is locked to."),
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, debug, of_cards, of_one, read_option
+from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
 from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver
 
@@ -51,21 +51,23 @@ def compare(
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("--latency-ms", type=float, required=True, metavar="MS", help="The mean latency of a request to keep.")
-@click.option("--qps", type=float, required=True, metavar="N", help="Requests of one sample a second.")
+@click.option("--latency-ms", type=Number(), metavar="MS", help="The mean latency of a request to keep.")
+@click.option("--qps", type=Number(), metavar="N", help="Requests of one sample a second.")
 @of_cards
 @debug
 def recommend(
-    model: str, latency_ms: float, qps: float, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None,
-    generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
+    model: str, latency_ms: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
+    capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas that serve MODEL; without --gpu of all cards with a price.
 
-    The exit code is 1 where no card keeps the latency.
+    With --gpus: rank the plans by which so many of one card divide a run, instead of --latency-ms and --qps.
+    The exit code is 1 where no card keeps the latency, or no plan fits.
 
     \b
     Examples:
       onnxperf recommend resnet50.onnx --latency-ms 10 --qps 500
+      onnxperf recommend gpt3-xl.onnx --gpu a100 --gpus 8 --batch 16 --dim sequence=1024
       onnxperf recommend bert.onnx --latency-ms 20 --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
     """
     from onnxperf.decide.choices import priced, selected
@@ -75,13 +77,33 @@ def recommend(
     from onnxperf.tables import console
     from onnxperf.views.choices import show_recommendation
 
+    if terms["gpus"] is not None:
+        if latency_ms is not None or qps is not None or every or capacity_bytes or generation or len(gpu or ()) != 1:
+            raise UsageError("--gpus ranks plans for one card: give --gpu CARD, and no limits or other cards")
+        _recommend_plan(model, gpu[0], json_to, **terms)
+        return
+    if latency_ms is None or qps is None:
+        raise UsageError("recommend takes --latency-ms and --qps, or --gpus with --gpu")
     known = priced(prices)
     named = gpu or (() if every else tuple(known))
     cards = selected(named, every, capacity_bytes, generation)
-    limit = limits_of(latency_ms, None).seconds or 0.0
+    limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
     with telling() as tell:
         found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
     deliver(json_to, found.to_json, lambda: show_recommendation(console(), found), lambda: keep(found))
+
+
+def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
+    from onnxperf.decide.plans import divisions, keep
+    from onnxperf.output import telling
+    from onnxperf.tables import console
+    from onnxperf.views.plans import show
+
+    if terms["parallel"] is not None:
+        raise UsageError("--gpus without a plan ranks all of them: leave --parallel out")
+    with telling() as tell:
+        found = divisions(_request(model, json_to, (gpu,), **terms), gpu, terms["gpus"], tell)
+    deliver(json_to, found.to_json, lambda: show(console(), found), lambda: keep(found))
 
 
 @click.command()

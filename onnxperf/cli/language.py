@@ -30,7 +30,7 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--prune-lm-head", is_flag=True, help="With --config: logits of the last position alone.")
 @click.option("--qps", type=float, metavar="N", help="Simulate so many requests a second, batched continuously.")
 @click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
-              help="Of requests: median, deviation of the logarithm; or uniform:1:99.  [default: --prompt]")  # fmt: skip
+              help="Of requests: median, deviation of the logarithm; uniform:1:99.  [default: --prompt]")  # fmt: skip
 @click.option("--output-lengths", metavar="uniform:16:512", help="The same of what is generated.  [default: --output]")
 @click.option("--requests", type=Count(1, 100_000), default=1000, show_default=True, help="How many are simulated.")
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Another one draws other requests.")

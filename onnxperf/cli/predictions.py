@@ -116,8 +116,9 @@ def check(
 
     A line has ok, over or error, the time, the card's memory that the process holds, the batch under --fit, the card
     where there are several, the file, and the reason where it is not ok; a model that does not fit into the card's
-    memory is over. The exit code is 1 where a model is over a limit, 2 or 3 where one can't be used; all models are
-    checked first. A --dim, --shapes or --trip-count goes to the models that have such a name.
+    memory is over, and so is one that collects tensors without a known number. The exit code is 1 where a model is
+    over a limit, 2 or 3 where one can't be used; all models are checked first. A --dim, --shapes or --trip-count goes
+    to the models that have such a name.
 
     \b
     Examples:
@@ -177,7 +178,9 @@ def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
 @of_two
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
 @click.option("--top", type=Count(min=0), default=8, show_default=True, help="Kernels to list.")
-@read_option("--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more.")
+@read_option(
+    "--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more, or does not fit."
+)
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
     """Predict models A and B with the same options, and say what differs and what that costs.
@@ -187,6 +190,8 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 
     A or B can also be a run: a file of `predict --trace`, or a profile that ONNX Runtime wrote. Their operators are
     matched by name. Two runs need no --gpu.
+
+    A model B that does not fit into the card's memory is over any --fail-above, whether A fits or not.
 
     \b
     Examples:
@@ -224,7 +229,8 @@ def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, te
 
 def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     """Runs that files tell of, or that are predicted."""
-    from onnxperf.prediction import summarise
+    from onnxperf.decide.two_models import keep_room
+    from onnxperf.prediction import Prediction, summarise
     from onnxperf.scoring.run_files import diff_runs, is_run
     from onnxperf.scoring.timed_runs import keep
 
@@ -232,7 +238,8 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
         return summarise(_run(_request(model, None, **terms), terms["gpu"], False))
 
     check_target(json_to, a, b)
-    found = diff_runs(*(x if is_run(x) else predicted(x) for x in (a, b)))
+    sides = [x if is_run(x) else predicted(x) for x in (a, b)]
+    found = diff_runs(*sides)
 
     def screen() -> None:
         from onnxperf.tables import console
@@ -240,7 +247,12 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
         show(console(), found, top=top)
 
-    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
+    def gate() -> None:
+        if share < math.inf and isinstance(sides[1], Prediction):
+            keep_room(sides[1])
+        keep(found, share)
+
+    deliver(json_to, found.to_json, screen, gate)
 
 
 def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:

@@ -16,7 +16,7 @@ from onnxperf.datasets.reading import SAMPLE
 from onnxperf.datasets.table import DIES
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, load
-from onnxperf.passes import with_fast_norms
+from onnxperf.passes import parse_plan, with_fast_norms
 from onnxperf.scenario import Scenario
 
 STEP = "forward and backward"
@@ -35,7 +35,8 @@ class MeasuredRun:
     release of the runtime, in the source's words; ort_version: the release to predict for, None for today's; family:
     of models, left out together where runs are fitted, "" where each model is left out by itself; layout: how images
     lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`); part: "" for an
-    inference, else a training step without an optimiser, or which part of it the seconds are of (`STEP`, or a phase).
+    inference, else a training step without an optimiser, or which part of it the seconds are of (`STEP`, or a phase);
+    parallel: the plan of several GPUs, "" for one; `dims` are then of the samples that one of them takes at a time.
     """
 
     gpu: str
@@ -56,6 +57,7 @@ class MeasuredRun:
     layout: str | None = None
     fast_norms: bool = False
     part: str = ""
+    parallel: str = ""
 
     @property
     def die(self) -> str:
@@ -71,8 +73,10 @@ class MeasuredRun:
     def scenario(self) -> Scenario:
         """The run as it was measured."""
         batch = next((n for name, n in self.dims.items() if name.startswith("batch")), 1)
+        plan = parse_plan(self.parallel or None, None)
         return Scenario(
-            self.model, self.gpu, self.runtime, precision=self.precision, layout=self.layout, batch=batch,
+            self.model, self.gpu, self.runtime, precision=self.precision, layout=self.layout, batch=batch * plan.parts,
+            parallel=self.parallel or None,
             ort_version=self.ort_version, ort_transformers=self.transformers,
             include_transfers=bool(self.copies), pageable=self.copies == "pageable",
             mode="training" if self.part else "inference", optimizer="none" if self.part else None,

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from onnxperf.cpu_operators import CpuOperator
 from onnxperf.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
+from onnxperf.graph import UNKNOWN_LENGTH
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.pipeline import Gpu, limits_of, predict
 from onnxperf.prediction import Prediction
@@ -64,13 +65,16 @@ def keep(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> N
 
 def reasons(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> str:
     """Why a prediction does not keep limits: it takes longer, the process holds more of the card's memory, or, whatever
-    the limits are, it does not fit into that memory. Empty where it keeps them, or where there are none.
+    the limits are, it does not fit into that memory, or nothing bounds what it needs of it. Empty where it keeps them,
+    or where there are none.
     """
     m, found = p.memory, []
     limited = max_seconds is not None or max_bytes is not None
     if limited and not m.fits:
         need, room = size(m.total_bytes + m.context_bytes), size(m.capacity_bytes)
         found.append(f"it does not fit: {need} are needed, and the card has {room}; {_largest(p)}")
+    elif limited and (open_ended := [n.message for n in p.warnings if n.code == UNKNOWN_LENGTH]):
+        found.append(f"nothing says whether it keeps the limits: {open_ended[0]}")
     if max_seconds is not None and p.seconds > max_seconds:
         limit = duration(max_seconds)
         found.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")

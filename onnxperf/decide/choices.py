@@ -110,6 +110,8 @@ def choices(
     gains less than GAIN. A card that can't run the model says why. Raises UsageError for a card that nobody knows, and
     ModelError and UsageError where the model can't be predicted on any.
     """
+    if any(request.terms.get(term) for term in ("gpus", "parallel")):
+        raise UsageError("cards are compared one by one, by the price of one: leave --gpus and --parallel out")
     devices = [find(gpu)[0] for gpu in gpus]
     r = read_once(request)
     first = on_each(r, devices)

@@ -95,7 +95,7 @@ def recommend(
     """
     with speaking_of_arguments():
         found = priced(prices)
-        limit = limits_of(latency_ms, None).seconds or 0.0
+        limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
         cards: list[Gpu] = list(found) if gpu is None else list(gpu)
         return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, found)
 
@@ -112,7 +112,7 @@ def recommended(
 ) -> Recommendation:  # fmt: skip
     """`recommend` of a request: `limit_s` in seconds."""
     if isinstance(qps, bool) or not isinstance(qps, (int, float)) or not 0 < qps < MOST_QPS:
-        raise UsageError(f"requests a second must be a positive number, not {qps!r}")
+        raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
     found = choices(request, gpus, limit_s, tell)
     plans, others = list[Plan](), list[tuple[str, str]]()
     for card in found.cards:

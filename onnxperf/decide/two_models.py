@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from onnxperf.decide.bindings import narrowed
@@ -9,7 +10,7 @@ from onnxperf.decide.diff import CAUSES, Difference, difference, total
 from onnxperf.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.pipeline import Gpu, Request, find, request_for, run_of
 from onnxperf.prediction import Prediction, summarise
-from onnxperf.tables import duration, shortened
+from onnxperf.tables import duration, shortened, size
 
 ROUNDED = 1e-12  # seconds: what sums leave behind when they are rounded
 
@@ -36,10 +37,22 @@ def compare(a: Request, b: Request, gpu: Gpu) -> Difference:
 
 
 def keep(d: Difference, share: float) -> None:
-    """Raise LimitExceeded where B is slower than A by more than that share."""
+    """Raise LimitExceeded where B is slower than A by more than that share; where there is a limit, also where B
+    does not fit into the card's memory, so that it would not run at all.
+    """
+    if share < math.inf:
+        keep_room(d.b, "neither does A" if not d.a.memory.fits else "A does")
     if d.ratio > 1 + share:
         over = f"B is slower than A by {d.ratio - 1:.1%}, over the limit of {100 * share:.4g}%"
         raise LimitExceeded(f"{over}; most of it: {blame(d)}")
+
+
+def keep_room(b: Prediction, other: str = "") -> None:
+    """Raise LimitExceeded where B does not fit into the card's memory; `other` says whether A does."""
+    m = b.memory
+    if not m.fits:
+        needs = f"it needs {size(m.total_bytes + m.context_bytes)} of {size(m.capacity_bytes)}"
+        raise LimitExceeded(f"B does not fit into the card's memory: {needs}{f'; {other}' if other else ''}")
 
 
 def blame(d: Difference, count: int = 3) -> str:

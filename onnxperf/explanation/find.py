@@ -50,6 +50,9 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     Raises UsageError where there is no such kernel: the message says what became of the node, or names near ones.
     """
     prediction, at = summarise(run), _index(node, run)
+    if run.kernels.rows[at].communicates:
+        what = f"{printable(node)[:80]} exchanges data with other GPUs: predict --detail has its time"
+        raise UsageError(f"{what}, onnxperf/derive/collectives.md its formula; explain tells of kernels on one card")
     facts = facts_of(run, prediction, at, {})
     device, k, predicted, seconds = run.devices[0], facts.kernel, facts.predicted, facts.seconds
     return Explanation(

@@ -38,6 +38,8 @@ CAUSES = {
     "waiting for the host": "the host has not launched the next kernel yet",
     "waiting for copies": "the host or a kernel waits for a copy",
     "between kernels": "gaps on a stream",
+    "communication": "exchanges with other GPUs that no kernel runs beside",
+    "pipeline": "other microbatches, exchanges, and stages that wait for work",
     "side by side": "kernels on several streams overlap: seconds won",
 }
 _OF_PRODUCTS = {
@@ -116,6 +118,8 @@ def explain_run(run: Run) -> RunExplanation:
     found, at_peak = dict.fromkeys(CAUSES, 0.0), 0.0
     known: dict[Work, KernelFacts] = {}
     for at, k in enumerate(run.kernels.rows):
+        if k.communicates:
+            continue
         x = known.setdefault(k.work, known.get(k.work) or facts_of(run, p, at, {}))
         left = p.kernels[at].seconds
         for cause, seconds in _causes(x):
@@ -125,8 +129,9 @@ def explain_run(run: Run) -> RunExplanation:
         if k.work.matrix_flops:
             at_peak += k.repeat * k.work.matrix_flops / x.peak
     for gap in p.gaps:
-        found[_OF_GAPS[gap.stalled_on]] += gap.seconds
-    found["side by side"] = p.seconds - sum(found.values())
+        found[_OF_GAPS.get(gap.stalled_on, "communication")] += gap.seconds
+    rest = "pipeline" if run.plan.pp > 1 else "communication" if run.plan.gpus > 1 else "side by side"
+    found[rest] += p.seconds - sum(found.values())
     flops, moved = p.work["matrix_flops"], p.work["bytes_read"] + p.work["bytes_written"]
     peak = flops / at_peak if at_peak else 0.0
     return RunExplanation(

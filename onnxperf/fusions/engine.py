@@ -180,7 +180,9 @@ def hands_on(op: Operator) -> Tensor | None:
         training = op.inputs[2] if len(op.inputs) > 2 else None
         off = training is None or (training.stored and not any(training.value or (1,)))
         return op.inputs[0] if len(op.outputs) == 1 and off else None
-    return op.present[0] if op.type == "Identity" or op.present[0].dtype == op.out.dtype else None
+    if op.type == "Identity":  # behind a loop it can hold more than one run leaves: a sequence that grew
+        return op.present[0] if op.present[0].size == op.out.size else None
+    return op.present[0] if op.present[0].dtype == op.out.dtype else None
 
 
 def redirected(graph: Graph, instead: Callable[[Operator], Iterable[Tensor] | None]) -> Graph:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from onnxperf.graph import Graph, is_static
 from op_models import Operator, Tensor
@@ -58,20 +59,29 @@ def _flat(t: Tensor, name: str) -> Tensor:
     return replace(t, name=name, kind="activation", shape=(prod(t.shape[:-1]), t.shape[-1]), value=None)
 
 
+class _Chain(NamedTuple):
+    """A Reshape and the views behind it: what the first reads, and the nodes of all."""
+
+    read: tuple[Tensor | None, ...]
+    nodes: list[str]
+
+
 def _merged(graph: Graph) -> Graph:
     """The graph with one Reshape for a Reshape and the views behind it."""
     uses = Counter(t.name for o in graph.operators for t in o.present)
-    made: dict[str, Operator] = {}
-    gone, operators = set[str](), list[Operator]()
+    chains: dict[str, _Chain] = {}  # by what their last view makes
+    gone, operators = set[str](), list[tuple[Operator, _Chain | None]]()
     for o in graph.operators:
         view = o.type in VIEWS and o.present and o.outputs
         known = view and is_static(o.out) and not o.attrs.get("allowzero")
-        first = made.get(o.present[0].name) if known else None
-        if first is not None:
-            gone.add(first.out.name)
-            nodes = tuple(dict.fromkeys((*first.nodes, *o.nodes)))
-            o = replace(o, type="Reshape", inputs=first.inputs[:1], attrs={}, nodes=nodes)
+        chain = chains.get(o.present[0].name) if known else None
+        if chain is not None:
+            gone.add(o.present[0].name)
+            chain.nodes.extend(o.nodes)
+            o = replace(o, type="Reshape", inputs=chain.read, attrs={})
         if known and o.type == "Reshape" and uses[o.out.name] == 1 and o.out.name not in graph.output_names:
-            made[o.out.name] = o
-        operators.append(o)
-    return replace(graph, operators=tuple(o for o in operators if gone.isdisjoint(t.name for t in o.outputs)))
+            chains[o.out.name] = _Chain(o.inputs[:1], [*o.nodes]) if chain is None else chain
+        operators.append((o, chain))
+    left = ((o, chain) for o, chain in operators if gone.isdisjoint(t.name for t in o.outputs))
+    merged = (replace(o, nodes=tuple(dict.fromkeys(chain.nodes))) if chain else o for o, chain in left)
+    return replace(graph, operators=tuple(merged))

@@ -50,7 +50,18 @@ def place(graph: Graph) -> Graph:
     fed = {t.name for t in graph.inputs}
     on_device = _placed(graph, frozenset())
     read = {o.present[0].name for o in on_device.operators if o.type == MEMCPY["d2h"]}
-    return _in_place(_placed(graph, frozenset(fed & read)) if fed & read else on_device)
+    return _returned(_in_place(_placed(graph, frozenset(fed & read)) if fed & read else on_device))
+
+
+def _returned(graph: Graph) -> Graph:
+    """Weights that the graph returns are copied to its outputs in every run (IExecutionFrame::Init)."""
+    weights = [t for t in graph.outputs if t.kind == "weight"]
+    copies = {t.name: replace(t, name=f"{t.name}#output", kind="activation") for t in weights}
+    if not copies:
+        return graph
+    made = (Operator(y.name, "Identity", (x,), (y,)) for x, y in zip(weights, copies.values(), strict=True))
+    outputs = tuple(copies.get(t.name, t) for t in graph.outputs)
+    return replace(graph, operators=(*graph.operators, *made), outputs=outputs)
 
 
 def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
@@ -243,7 +254,7 @@ def _tuple(attrs: Mapping[str, Any], name: str) -> tuple[Any, ...]:
 def _fits(o: Operator, out: bool, index: int, types: frozenset[str]) -> bool:
     operands = o.outputs if out else o.inputs
     t = operands[index] if index < len(operands) else None
-    return t is None or t.dtype in types
+    return t is None or t.dtype in types or "opaque" in types  # of a sequence it does not say the elements' type
 
 
 @lru_cache(maxsize=2048)

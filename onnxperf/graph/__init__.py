@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnxperf.graph.core import CONTROL, Graph, Note, fresh, is_trained
+from onnxperf.graph.core import CONTROL, UNKNOWN_LENGTH, Graph, Note, fresh, is_trained
 from onnxperf.graph.open_dims import (
     FOLDED_IN_HALF,
     NEVER_FOLDED,
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = [
-    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "Graph", "Known", "Note", "Open", "Opened", "batch_dim",
+    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "UNKNOWN_LENGTH", "Graph", "Known", "Note", "Open", "Opened",
+    "batch_dim",
     "depends_on_data", "fixed",
     "fresh", "is_static", "is_trained", "known_dims", "load", "opened", "same_dims", "without_unneeded",
 ]  # fmt: skip

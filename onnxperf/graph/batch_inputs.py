@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxperf.errors import UsageError
 from onnxperf.graph.proto import Shape, domain_of, plain, times
@@ -12,6 +12,8 @@ from onnxperf.graph.proto import Shape, domain_of, plain, times
 #: Unless their layout is 1, inputs are [sequence, batch, size] and initial states [directions, batch, size].
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 PASSED = frozenset({"Identity", "Cast", "Slice", "Split"})  # operators that leave every axis where it is
+BY_ELEMENT = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Sub"})
+CHANNELS = (1, 3, 4)  # of an image
 MOST_NAMED = 16  # options that a message names
 Dim = int | str | None  # a size, the name of an open dimension, or open without a name
 
@@ -38,6 +40,33 @@ def batch_axes(model: ModelProto, known: Mapping[str, tuple[Dim, ...]]) -> dict[
         if len(known.get(name, ())) == rank:
             found[name] = axis
     return found
+
+
+def without_images(model: ModelProto, known: Mapping[str, tuple[Dim, ...]]) -> dict[str, tuple[Dim, ...]]:
+    """The inputs but for those that are one image [channels, height, width].
+
+    What makes a batch of that is an Unsqueeze on axis 0, behind operators that treat each element by itself, as
+    detectors of torchvision have it.
+    """
+    images = {name: name for name, own in known.items() if len(own) == 3 and own[0] in CHANNELS}
+    if not images:
+        return dict(known)
+    stored = [(t.name, t) for t in model.graph.initializer]
+    stored += [(n.output[0], a.t) for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if n.output]
+    inside = {name: t for name, t in stored if t.data_type == TensorProto.INT64 and list(t.dims) == [1]}
+    axis_0 = {name for name, t in inside.items() if list(t.int64_data) == [0] or t.raw_data == bytes(8)}
+    found = set[str]()
+    for n in model.graph.node:
+        image = next((images[i] for i in n.input if i in images), None)
+        if image is None or domain_of(n):
+            continue
+        if n.op_type in BY_ELEMENT:
+            images |= dict.fromkeys(n.output, image)
+        elif n.op_type == "Unsqueeze" and (
+            any(list(a.ints) == [0] for a in n.attribute) or not axis_0.isdisjoint(n.input[1:])
+        ):
+            found.add(image)
+    return {name: own for name, own in known.items() if name not in found}
 
 
 def check_axes(

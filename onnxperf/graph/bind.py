@@ -12,8 +12,9 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError, near_names
-from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes
+from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes, without_images
 from onnxperf.graph.core import Note
+from onnxperf.graph.dim_names import example_size, is_sum, size_of_sum
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 
 MAX_LISTED = 20  # names in a message
@@ -84,10 +85,10 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     refusal = refusal or _extreme(shapes, dims, batch)
     inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
-    axes = batch_axes(model, known)
+    axes, batched = batch_axes(model, known), without_images(model, known)
     if batch is not None:
         check_axes(model, known, shapes, batch)
-        lead = _batch_lead(known, axes, shapes, inner, symbols, batch)
+        lead = _batch_lead(batched, axes, shapes, inner, symbols, batch) if batched or batch > 1 else 1
         if isinstance(lead, str):
             symbols[lead] = batch
         elif isinstance(lead, int) and lead != batch:
@@ -96,11 +97,12 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     notes: list[Note] = []
     bound: dict[str, Shape] = {}
     missing: list[tuple[str, int, Dim]] = []  # of a dimension with a name, only its first place
-    held = at_batch(known, axes, shapes, old)
-    for name, own in known.items():
+    held = at_batch(batched, axes, shapes, old)
+    for name in sorted(known, key=lambda name: _told_by_others(name, known[name])):
+        own = known[name]
         sizes = [batch if axis == held.get(name) else d for axis, d in enumerate(own)]
         for axis, d in enumerate(sizes):
-            size = symbols.get(d) if isinstance(d, str) else d
+            size = symbols.get(d, size_of_sum(d, symbols)) if isinstance(d, str) else d
             if size is None and axis == 0 and d not in inner:
                 size = batch or 1
                 if isinstance(d, str):
@@ -109,7 +111,7 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
                     notes.append(_assumed(name, d, size))
             if size is None:
                 missing.append((name, axis, d))
-                size = 128 if axis else batch or 1  # an example for the message
+                size = example_size(name, str(d or ""), symbols, bound) if axis else batch or 1  # for the message
                 symbols |= {d: size} if isinstance(d, str) else {}
             sizes[axis] = size
         bound[name] = tuple(d for d in sizes if isinstance(d, int))
@@ -123,13 +125,19 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             raise UsageError(f"{refusal}: {e}") from None
     if missing:
         raise UsageError(left_open(missing, bound, None if batch else batch_dim(model, shapes)))
-    samples = _samples(bound, axes)
+    bound = {name: bound[name] for name in known}
+    samples = _samples({name: bound[name] for name in batched}, axes)
     dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
     if old is None and replaced is not None and samples:
         old = replaced
-        held = {n: 0 for n in shapes if n in bound and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
+        held = {n: 0 for n in shapes if n in batched and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
     return Binding(bound, symbols, samples, old, held, refusal, dynamic, stale, notes)
+
+
+def _told_by_others(name: str, own: Sequence[Dim]) -> bool:
+    """Whether sizes of an input follow from those of other inputs, or are best proposed after these."""
+    return "mask" in name or any(isinstance(d, str) and (is_sum(d) or "total" in d) for d in own)
 
 
 def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:
@@ -272,7 +280,7 @@ def _batch_lead(
     if not leads:
         given = next((name for name, d in known.items() if d), None)
         if given is None:
-            raise UsageError("--batch can't be used: no input has a dimension")
+            raise UsageError("--batch can't be used: no input has a dimension for it")
         if known[given][0] != batch:
             raise UsageError(f"--batch {batch} contradicts --shapes {plain(given)}:{times(known[given])}")
         return batch

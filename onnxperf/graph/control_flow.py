@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from onnx import TypeProto
 
 from onnxperf.graph.control_node import Body, ControlNode, Output
 from onnxperf.graph.core import SEARCHES, Note
-from onnxperf.graph.proto import Shape, attributes, plain, tensor_type, times
+from onnxperf.graph.outputs import note_unknown
+from onnxperf.graph.proto import Shape, attributes, dtype_of, plain, tensor_type, times
 from onnxperf.graph.search import inline_search
+from onnxperf.graph.sequences import Elements, element_type
 from onnxperf.graph.state import State
 from onnxperf.graph.trip_count import runs_until_false
 from onnxperf.rules import work_or_bytes
@@ -83,8 +86,25 @@ def _inline_loop(node: ControlNode) -> None:
         del state.notes[notes:]
     node.note_changed_shapes(carried, results)
     last = [t for t in carried if t] if not trips else results[:count]
+    held = [_left(node, old, new, trips, fixed) for old, new in zip(carried, results, strict=False)]
     stacked = [Output(t, tensor_type(t.dtype, (trips, *t.shape))) for t in results[count:]]
-    node.define_outputs([*map(Output, last), *stacked], folded=fixed == 0)
+    left = [Output(t, held=elements) for t, elements in zip(last, held, strict=True)]
+    node.define_outputs([*left, *stacked], folded=fixed == 0)
+
+
+def _left(node: ControlNode, old: Tensor | None, new: Tensor, trips: int, fixed: int | None) -> Elements | None:
+    """What a Loop leaves in a sequence that it carries: what its first run adds, as often as it runs. Where neither the
+    model nor the user says how often that is, it is not known.
+    """
+    sequences = node.state.sequences
+    if old is None or old.name not in sequences or new.name not in sequences:
+        return None
+    before, first = sequences[old.name], sequences[new.name]
+    found = before.after(first, trips)
+    if not node.open or first.count <= before.count:
+        return found
+    note_unknown(node.state, new.name, node.label)
+    return replace(found, exact=False, counted=False)
 
 
 def _fixed_trips(node: ControlNode, body: Body, again: Tensor) -> int | None:
@@ -148,17 +168,29 @@ def _inline_scan(node: ControlNode) -> None:
 
 
 def _inline_sequence_map(node: ControlNode) -> None:
-    """One run for each element of a sequence, whose length only the run knows."""
+    """One run for each element of its first input, a sequence."""
     state, inputs = node.state, [t for t in node.inputs if t]
     body = node.body("body", len(inputs), len(node.node.output))
     types = [state.types[t.name] for t in inputs]
-    types = [t.sequence_type.elem_type if t.HasField("sequence_type") else t for t in types]
-    node.enter(body, types, [None] * len(types))
+    held = [state.sequences.get(t.name) for t in inputs]
+    for k, elements in enumerate(held):
+        element = element_type(types[k])
+        if elements is not None and element is not None:
+            shape = elements.largest if elements.counted else None
+            types[k] = element if shape is None else tensor_type(dtype_of(element.tensor_type.elem_type), shape)
+    node.enter(body, types, inputs)
     start = len(state.operators)
     results = node.run(body)
-    node.repeat(start, node.trip_count(None))
-    made = [TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[t.name])) for t in results]
-    node.define_outputs([Output(t, type) for t, type in zip(results, made, strict=True)])
+    first = held[0] if held else None
+    counted = first is not None and first.counted
+    trips = node.trip_count(first.count if first is not None and counted else None)
+    node.repeat(start, trips)
+    outputs = []
+    for t in results:
+        type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[t.name]))
+        same = Elements(((t.shape, trips),) if trips else (), trips * t.size, exact=first is None or first.exact)
+        outputs.append(Output(t, type, held=replace(same, counted=not node.open)))
+    node.define_outputs(outputs)
 
 
 #: The operators of control flow and how each is replaced by its bodies.

@@ -20,6 +20,7 @@ from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.open_dims import is_static, known_dims
 from onnxperf.graph.outputs import define_output
 from onnxperf.graph.proto import LOOPS, Captures, is_tensor, made_in, nodes_in, plain, tensor_type, times
+from onnxperf.graph.sequences import Elements
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
 
@@ -59,12 +60,14 @@ class Body(NamedTuple):
 class Output(NamedTuple):
     """What an output of a control-flow node is made of: a tensor of the body, as the last run leaves it.
 
-    With a type `stacked`, it is made of what all runs leave, put together to that type along `axis`.
+    With a type `stacked`, it is made of what all runs leave, put together to that type along `axis`. `held` is what it
+    holds as a sequence, where that is not what the tensor does.
     """
 
     last: Tensor
     stacked: TypeProto | None = None
     axis: int = 0
+    held: Elements | None = None
 
 
 class TripCounts:
@@ -107,6 +110,7 @@ class ControlNode:
         self.node, self.label, self.names = node, label, names
         self.inputs = [state.tensor(names.get(i, i), label) if i else None for i in node.input]
         self.assumed = any(t.name in state.assumed for t in self.inputs if t)
+        self.open = False  # whether nothing says how often a body runs, nor bounds it
         self.version = state.opsets.get("", 0)
         trips.seen[label] = node.op_type
 
@@ -201,7 +205,7 @@ class ControlNode:
         flag = f"--trip-count {plain(self.label)}=N"
         message = f"how often {self.label!r} runs depends on the data; taken as {count} (set it with {flag})"
         self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
-        self.assumed = True
+        self.assumed, self.open = True, not bounded
         return taken
 
     def repeat(self, start: int, trips: int) -> None:
@@ -218,7 +222,7 @@ class ControlNode:
         where it is `known` what runs, they have the values that the body gives them.
         """
         state, made = self.state, []
-        for k, (t, stacked, axis) in enumerate(outputs):
+        for k, (t, stacked, axis, held) in enumerate(outputs):
             name = self.node.output[k] if k < len(self.node.output) else ""
             out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", state.tensor_names)
             stored = folded and t.stored and not stacked
@@ -226,7 +230,9 @@ class ControlNode:
             value = state.values.get(t.name) if stored or (known and not stacked) else None
             type, assumed = stacked or state.types[t.name], self.assumed or t.name in state.assumed
             lacks = {out: tensor_type(t.dtype, known_dims(t))} if not stacked and not is_static(t) else None
-            new = define_output(state, out, self.label, t, type, kind, value=value, assumed=assumed, known=lacks)
+            new = define_output(
+                state, out, self.label, t, type, kind, value=value, assumed=assumed, known=lacks, held=held
+            )
             made.append(out)
             if kind == "activation":
                 what = "Identity" if not stacked else "Concat" if is_tensor(type) else "SequenceConstruct"
@@ -240,7 +246,10 @@ class ControlNode:
             if old is not None and old.shape != new.shape:
                 shapes = f"({times(old.shape)}, {times(new.shape)}, ...)"
                 says = f"what {self.label!r} makes of {old.name!r} changes its shape {shapes}; taken as the first run's"
-                self.state.assume(new.name, says, self.label)
+                if new.name in self.state.sequences:  # what it holds in the end is known all the same
+                    self.state.notes.append(Note("assumed-shape", says, (self.label,)))
+                else:
+                    self.state.assume(new.name, says, self.label)
 
     def number(self, t: Tensor | None) -> int | None:
         """The one number in a tensor, where it is known before the run."""

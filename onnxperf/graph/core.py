@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Operators of ONNX Runtime that run a decoder once for each token.
 SEARCHES = frozenset(f"com.microsoft::{name}" for name in ("BeamSearch", "GreedySearch", "Sampling"))
+#: The code of the note on a sequence whose length is not known: no bound on memory holds then.
+UNKNOWN_LENGTH = "unknown-length"
 #: Operators whose bodies become part of the graph.
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"}) | SEARCHES
 
@@ -72,8 +74,9 @@ class Graph:
         return self._makers.get(tensor.name) if tensor is not None else None
 
     def stored(self) -> Iterable[Tensor]:
-        """Weights and constants that operators read, each once."""
-        return {t.name: t for o in self.operators for t in o.present if t.stored}.values()
+        """Weights and constants that operators read or the graph returns, each once."""
+        read = (t for o in self.operators for t in o.present)
+        return {t.name: t for t in (*read, *self.outputs) if t.stored}.values()
 
     def digraph(self) -> networkx.DiGraph[str]:
         """The graph as a networkx DAG: nodes are operator names with the `Operator` as attribute `operator`."""

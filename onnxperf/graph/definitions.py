@@ -19,8 +19,9 @@ def definition(o: Operator, inlined: Collection[str]) -> tuple[Operator, ...] | 
     """The operators that onnx defines one by, those of the types `inlined` among them taken apart in turn; None for an
     operator that is no function. Nothing of it is folded, since a session has folded all it can before.
     """
-    if any(t.dtype == "opaque" for t in (*o.present, *o.outputs)) or (schema := _schema(o)) is None:
+    if any(t.dtype == "opaque" for t in (*o.present, *o.outputs)) or (schema := _schema(_of_today(o))) is None:
         return None
+    older, o = o.version, _of_today(o)
     given = {f"i{i}": t for i, t in enumerate(o.inputs) if t is not None}
     made = {f"o{i}": t for i, t in enumerate(o.outputs)}
     own, opened = {**given, **made}, dict[str, Open]()
@@ -35,9 +36,21 @@ def definition(o: Operator, inlined: Collection[str]) -> tuple[Operator, ...] | 
 
     def placed(b: Operator) -> Operator:
         inputs, outputs = tuple([t and named(t) for t in b.inputs]), tuple(map(named, b.outputs))
+        if o.version != older and b.type == "Cast" and b.present[0].name in ("i1", "i2"):
+            b = replace(b, type="Identity", attrs={})  # only the later definition casts scale and bias
         return replace(b, name=f"{o.name}#{b.name}", inputs=inputs, outputs=outputs, nodes=o.nodes, repeat=o.repeat)
 
     return tuple(map(placed, body.operators))
+
+
+def _of_today(o: Operator) -> Operator:
+    """The operator as an opset has it that onnx still defines: GroupNormalization of opsets 18 to 20, whose scale and
+    bias have a value for each group, as that of 21, where they have one for each channel.
+    """
+    if o.type != "GroupNormalization" or not 18 <= o.version < 21:
+        return o
+    x, *parameters = o.present
+    return replace(o, version=21, inputs=(x, *(replace(t, shape=x.shape[1:2], value=None) for t in parameters)))
 
 
 def _schema(o: Operator) -> Any:

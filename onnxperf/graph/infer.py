@@ -18,6 +18,7 @@ from onnxperf.graph.core import CONTROL, Graph
 from onnxperf.graph.module_path import module_of
 from onnxperf.graph.node import check_form, infer_node
 from onnxperf.graph.open_shapes import input_shape
+from onnxperf.graph.outputs import define_output
 from onnxperf.graph.proto import MAX_NAME, Captures, Shape, dtype_of, operator_type, plain
 from onnxperf.graph.state import State
 from op_models import Operator, Tensor
@@ -85,7 +86,7 @@ def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
             value = None if number is None else np.full(shape, number, dtype)
             inputs.append(state.define(info.name, dtype, input_shape(info, shape), "input", value))
         elif info.name not in state.tensors:  # up to IR 3, initialisers are among the inputs
-            state.define_opaque(info.name, info.type, "input")
+            define_output(state, info.name, "", None, info.type, "input")
     return tuple(inputs)
 
 

@@ -32,11 +32,13 @@ from onnxperf.graph.proto import (
     tensor_type,
     times,
 )  # fmt: skip
+from onnxperf.graph.sequences import made, taken
 from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
-from op_models import Operator, Tensor, caches, known
+from op_models import Operator, Tensor, caches, known, output_rule
 
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
+DEPRECATED = frozenset({"GroupNormalization"})  # in opsets 18 to 20, where ONNX Runtime still runs it
 
 
 class _Node(NamedTuple):
@@ -135,13 +137,16 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
 def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
     """What `_infer_types` answers for a node; `data` are those of its inputs that are known before the run."""
     node = n.proto
+    if schema.deprecated and n.type in DEPRECATED:
+        return custom_types(node, n.type, n.attrs, n.inputs)
     types = {i: state.types[i] for i in (*node.input, *state.captures.of(node)) if i}
     try:
         found: dict[str, TypeProto] = infer_node_outputs(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
         if schema.has_type_and_shape_inference_function:
-            return found
+            lacks = output_rule(n.type) is not None and any(dims_of(found.get(o)) is None for o in node.output if o)
+            return found | custom_types(node, n.type, n.attrs, n.inputs) if lacks else found
         if any(dims_of(found.get(o)) is None for o in node.output if o):
             found = _infer_through_function(state, node, types)
         if any(dims_of(found.get(o)) is None for o in node.output if o):  # the function has Reshapes that stay open
@@ -244,9 +249,13 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
             # into an empty sequence
             type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
         first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
+        shape, exact = taken(n.type, n.inputs, n.attrs, state.sequences, state.values)
+        if shape is not None:
+            dtype = state.tensors[n.proto.input[0]].dtype
+            type, at_most = tensor_type(dtype, shape if exact and not n.assumed else None), shape
         yield define_output(
-            state, out, n.label, first, type, kind,
-            value=values.get(out), assumed=n.assumed, at_most=at_most, known=known,
+            state, out, n.label, first, type, kind, value=values.get(out), assumed=n.assumed, at_most=at_most,
+            known=known, held=made(n.type, n.inputs, n.attrs, state.sequences, state.values),
         )  # fmt: skip
 
 

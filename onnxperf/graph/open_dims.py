@@ -17,10 +17,11 @@ from op_models import Operator, Tensor
 SELECTIONS = frozenset({"NonZero", "Compress"})
 #: Comparisons that onnx defines by functions in opsets 12 to 15, and whose shape it does not infer.
 COMPARISONS = frozenset({"GreaterOrEqual", "LessOrEqual"})
-#: Random operators; and DequantizeLinear, which runtimes keep, as weights stay small in memory.
+#: Random operators; DequantizeLinear, which runtimes keep, as weights stay small in memory; and those that fill
+#: sequences, as ONNX Runtime stores folded tensors alone.
 NEVER_FOLDED = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-    | {"DequantizeLinear"}
+    | {"DequantizeLinear", "SequenceConstruct", "SequenceInsert", "SplitToSequence"}
 )
 HALF = frozenset({"float16", "bfloat16"})
 #: Operators that it folds in half precision: those of which its CPU provider, which computes them, has such a kernel.

@@ -10,9 +10,10 @@ from onnx import TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import declared_dims
-from onnxperf.graph.core import Note
+from onnxperf.graph.core import UNKNOWN_LENGTH, Note
 from onnxperf.graph.open_dims import reopened
 from onnxperf.graph.proto import DTYPES, Dims, Shape, closed, dims_of, dtype_of, plain, static, times
+from onnxperf.graph.sequences import Elements, element_type, unknown
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
 from op_models import Tensor
@@ -58,17 +59,20 @@ def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: 
 def define_output(
     state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None,
     kind: str = "activation", *, value: Array | None = None, assumed: bool = False, at_most: Shape | None = None,
-    known: Mapping[str, TypeProto] | None = None,
+    known: Mapping[str, TypeProto] | None = None, held: Elements | None = None,
 ) -> Tensor:  # fmt: skip
     """Define the tensor `out`, which the node `label` makes and for which onnx infers this `type`.
 
-    `value` is what it holds, where that is known. A sequence, map or optional is passed along as it is. `known` are the
-    types that a session infers of a node where it lacks some of its shapes. See `_resolve` for the other parameters.
+    `value` is what it holds, where that is known, `held` what it does as a sequence: without it, what `like` holds. A
+    map or optional is passed along as it is. `known` are the types that a session infers of a node where it lacks some
+    of its shapes. See `_resolve` for the other parameters.
     """
+    if type is not None and element_type(type) is not None:
+        return _define_sequence(state, out, label, like, type, kind, assumed, held)
     if type is not None and type.WhichOneof("value") not in (None, "tensor_type"):
         return state.define_opaque(out, type, kind)
-    if like is not None and like.dtype == "opaque":  # a sequence: one element
-        like = replace(like, shape=static(state.types[like.name].sequence_type.elem_type) or ())
+    if like is not None and like.name in state.sequences:  # one element
+        like = replace(like, shape=state.sequences[like.name].largest or ())
     info = state.declared.get(out) or state.declared_in_bodies.get(out)
     types = (type, info.type if info is not None else None)
     number = next((n for t in types if t is not None and (n := t.tensor_type.elem_type)), 0)
@@ -83,6 +87,28 @@ def define_output(
         shape = reopened(shape, dims_of(known.get(out) if known is not None else type), assumed)
     exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES
     return state.define(out, dtype, shape, kind, value, type if exact else None)
+
+
+def _define_sequence(
+    state: State, out: str, label: str, like: Tensor | None, type: TypeProto, kind: str, assumed: bool,
+    held: Elements | None,
+) -> Tensor:  # fmt: skip
+    """Define a sequence that holds these elements, or those of `like`; where neither is known, as one element."""
+    if held is None and like is not None:
+        held = state.sequences.get(like.name)
+    if held is None:
+        note_unknown(state, out, label)
+        held = unknown(type)
+    if assumed:
+        state.assumed.add(out)
+    return state.define_sequence(out, type, kind, held)
+
+
+def note_unknown(state: State, sequence: str, label: str) -> None:
+    """Note that nothing says how many tensors a sequence holds that the node `label` makes."""
+    says = f"how many tensors the sequence {plain(sequence)!r} holds is not known before the run; taken as one"
+    says = f"{says}: the run may need far more memory and time"
+    state.notes.append(Note(UNKNOWN_LENGTH, says, (label,) if label else ()))
 
 
 def _resolve(

@@ -33,6 +33,7 @@ PROBE = 251  # a prime: times as large as the file's batch is the batch that is 
 HINT = "export the model with an open batch"
 MOST_NAMED = 3  # nodes that the note names
 MOST_WAYS = 24  # in which the batch may go through a model
+MOST_TRIED = 200_000  # operators in all ways together, of which each takes some 0.1 ms
 
 
 class Followed(NamedTuple):
@@ -103,6 +104,9 @@ def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed | Non
         ways += [{**way, **dict.fromkeys(guesses[:i], False), guess: True} for i, guess in enumerate(guesses)]
         if len(found) > 1 or tried + len(ways) > MOST_WAYS:
             raise Refusal(f"node {open_at!r} (Reshape) leaves open which axis of its output holds the batch")
+        if ways and (tried + 1) * len(own.graph.operators) > MOST_TRIED:
+            many = f"and with {len(own.graph.operators):,} operators not every way can be tried"
+            raise Refusal(f"node {open_at!r} (Reshape) leaves open which axis of its output holds the batch, {many}")
     if found:
         return found[0]
     probe, error = failed[0]

@@ -15,6 +15,7 @@ from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
 from onnxperf.graph.open_shapes import OpenShapes
 from onnxperf.graph.proto import Captures, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
+from onnxperf.graph.sequences import Elements, element_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from op_models import Operator, Tensor
 
@@ -30,9 +31,10 @@ class State:
     """The tensors of a model by name, its operators in execution order, and the notes on what was assumed.
 
     `tensors`, `types` and `values` grow as nodes are inferred: every tensor that is defined has a `Tensor` and an ONNX
-    type, a small one whose content is known before the run has a value, too. `assumed` names the tensors whose shape
-    rests on an assumption: a model is never refused because of those. `read` holds the names of all tensors that a
-    node reads or the graph returns, `labels` the names of nodes that are in use, `tensor_names` those of tensors.
+    type, a small one whose content is known before the run has a value, too; `sequences` says what
+    sequences hold. `assumed` names the tensors whose shape rests on an assumption: a model is never refused because of
+    those. `read` holds the names of all tensors that a node reads or the graph returns, `labels` the names of nodes
+    that are in use, `tensor_names` those of tensors.
     `folds` says whether nodes that depend on constants alone leave.
     """
 
@@ -52,6 +54,7 @@ class State:
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
+        self.sequences: dict[str, Elements] = {}
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
         self.effort = MAX_EVALUATED  # elements that evaluated nodes may still read
@@ -106,9 +109,24 @@ class State:
         return tensor
 
     def define_opaque(self, name: str, type: TypeProto, kind: str = "activation") -> Tensor:
-        """Define a sequence, map or optional, which is passed along without cost."""
+        """Define a map or optional, which is passed along without cost."""
         tensor = Tensor(name, "opaque", (), kind)
         self._enter(tensor, type)
+        return tensor
+
+    def define_sequence(self, name: str, type: TypeProto, kind: str, held: Elements) -> Tensor:
+        """Define a sequence of tensors, as one tensor of all elements of those that it is known to hold.
+
+        Raises ModelError where that can't be.
+        """
+        element = element_type(type)
+        try:
+            size = check_size(name, (held.size,))
+        except ModelError as e:
+            raise self.refusal(str(e)) from None
+        tensor = Tensor(name, dtype_of(element.tensor_type.elem_type) if element else "opaque", (size,), kind)
+        self._enter(tensor, type)
+        self.sequences[name] = held
         return tensor
 
     def _enter(self, tensor: Tensor, type: TypeProto) -> None:

@@ -6,20 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, TensorProto
 
 #: Operators that pass a single number on.
-PASSES = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"}
+PASSES = {"Identity", "Squeeze", "Unsqueeze", "Reshape"}
+#: Types that a Cast of a counter can be to: those that hold every number that a loop counts to.
+FLOATING, WHOLE = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE}), frozenset({TensorProto.INT32, TensorProto.INT64})
 #: What must be above zero, and by how much, for a comparison of a and b to hold: sign (b - a), and whether zero does.
 COMPARISONS = {"Less": (1, False), "LessOrEqual": (1, True), "Greater": (-1, False), "GreaterOrEqual": (-1, True)}
 MAX_COMPARISONS = 64  # of one condition; real ones have two or three
 
 
 class Sum(NamedTuple):
-    """A number of the body: an input of the body, or nothing where that is "", plus a constant."""
+    """A number of the body: an input of the body, or nothing where that is "", plus a constant.
+
+    whole: the number is cast to an integer on the way, so that this holds only where the input is whole in all runs.
+    """
 
     input: str
     constant: float
+    whole: bool = False
 
 
 class Comparison(NamedTuple):
@@ -36,6 +42,10 @@ class Line(NamedTuple):
 
     start: float
     step: float
+
+    def holds(self, s: Sum) -> bool:
+        """Whether what is said of a number on this line holds: a cast to an integer leaves whole numbers alone."""
+        return not s.whole or (self.start.is_integer() and self.step.is_integer())
 
 
 class All(NamedTuple):
@@ -67,11 +77,14 @@ def runs_until_false(
     for name, out, start in zip(inputs[2:], graph.output[1:], first, strict=False):
         end = known.get(out.name)
         if start is not None and isinstance(end, Sum) and end.input == name:
-            lines[name] = Line(start, end.constant)
+            line = Line(start, end.constant)
+            if line.holds(end):
+                lines[name] = line
     again = known.get(graph.output[0].name)
     if isinstance(again, Sum):  # a stored condition
         return None if again.input else math.inf if again.constant else 1.0
-    if again is None or any(s.input not in lines for c in again.of for s in (c.a, c.b)):
+    sums = [s for c in again.of for s in (c.a, c.b)] if again is not None else []
+    if again is None or any(s.input not in lines or not lines[s.input].holds(s) for s in sums):
         return None
     return min((_holds(c, lines) + 1.0 for c in again.of), default=math.inf)
 
@@ -82,6 +95,8 @@ def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
         return None
     if node.op_type in PASSES:
         return inputs[0]
+    if node.op_type == "Cast":
+        return _cast(node, inputs[0])
     if len(inputs) != 2:
         return None
     a, b = inputs
@@ -93,10 +108,24 @@ def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
     if node.op_type in COMPARISONS:
         return All((Comparison(a, b, *COMPARISONS[node.op_type]),))
     if node.op_type == "Add" and not (a.input and b.input):
-        return Sum(a.input or b.input, a.constant + b.constant)
+        return Sum(a.input or b.input, a.constant + b.constant, a.whole or b.whole)
     if node.op_type == "Sub" and not b.input:
-        return Sum(a.input, a.constant - b.constant)
+        return Sum(a.input, a.constant - b.constant, a.whole or b.whole)
     return None
+
+
+def _cast(node: NodeProto, x: Known | None) -> Known | None:
+    """A number in another type, which a cast to an integer cuts off towards zero; nothing is known of other casts."""
+    to = next((a.i for a in node.attribute if a.name == "to"), 0)
+    if not isinstance(x, Sum):
+        return x if to == TensorProto.BOOL else None
+    if to in FLOATING:
+        return x
+    if to not in WHOLE or not math.isfinite(x.constant):
+        return None
+    if not x.input:
+        return Sum("", float(math.trunc(x.constant)))
+    return Sum(x.input, x.constant, whole=True) if x.constant.is_integer() else None
 
 
 def _holds(c: Comparison, lines: Mapping[str, Line]) -> float:

@@ -28,7 +28,7 @@ BUILT = {(9, 0): 8192}
 FALLBACK = {
     "fp64": "fp32", "fp16": "fp32", "tensor_tf32": "fp32",
     "tensor_bf16": "fp32", "tensor_fp16": "fp32", "tensor_fp8": "tensor_fp16",
-    "tensor_int8": "tensor_fp16", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
+    "tensor_int8": "int8", "int8": "tensor_fp16", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
 }  # fmt: skip
 
 

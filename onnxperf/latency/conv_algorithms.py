@@ -186,7 +186,7 @@ def transformed(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
             yield _terms(
                 t.name, works, cards, executed_share=executed_share * np.ones_like(stream), compute=compute,
                 memory=memory, waves=waves, open_to=t.open_to & available, transform_s=transform_s, kernels=4,
-                workspace=workspace,
+                workspace=workspace, filters=filters,
             )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _small_tile_loss(rows: int, columns: int, cycles: float, cards: Cards) -> fl
 def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: Cards) -> Array:
     """Seconds that L2 takes to feed the operands of `number` blocks, `width` bytes an element."""
     nbytes = width * number * (rows + columns) * k
-    return np.asarray(nbytes / (cards.l2_Bps * cards.constants.l2["achieved"]) * cards.memory)
+    return np.asarray(nbytes / cards.l2_stream_Bps * cards.memory)
 
 
 def stream_s(nbytes: Array, cards: Cards) -> Array:
@@ -256,7 +256,7 @@ def _swept_s(works: Works, s: Shape, cards: Cards, sweeps: Array) -> Array:
 def _terms(
     name: str, works: Works, cards: Cards, *, executed_share: Array, compute: Array,
     memory: Array, waves: Array, open_to: Array, transform_s: Array | float = 0.0, kernels: int = 1,
-    workspace: Array | float = 0.0,
+    workspace: Array | float = 0.0, filters: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """The terms of one algorithm: pnorm(compute, memory) of its product, plus its transforms and kernel launches."""
     coef = cards.constants.convolution
@@ -275,5 +275,6 @@ def _terms(
     return KernelTerms(
         useful, memory + transform_s, compute - useful, np.broadcast_to(launch, compute.shape),
         np.where(open_to, seconds, np.inf), np.array(name), np.asarray(workspace), np.asarray(kernels),
-        np.clip(waves, 0, 1), executed_share * coef["energy"], detail,
+        np.clip(waves, 0, 1), executed_share * coef["energy"],
+        np.asarray(filters), detail,
     )  # fmt: skip

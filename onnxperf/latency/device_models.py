@@ -42,18 +42,21 @@ def dram_share(stored: Array, cards: Cards) -> Array:
 
 
 def card_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
-    """FLOPs at peak, bytes at DRAM's rate (at L2's where they all fit), or a launch, whichever takes longest.
+    """FLOPs at peak, bytes at DRAM's rate (at L2's where they all fit), what goes over a link between cards at its full
+    rate, or a launch, whichever takes longest.
 
     Matrix and vector units can work side by side, so the larger of the two counts. stored [n, 1]: bytes of the model's
     weights that the run reads; where L2 can't hold them all, what exceeds it comes from DRAM in every run.
     detail: the seconds for which each of DRAM, matrix and vector units is busy, however much runs side by side.
     """
     from_dram = np.maximum(0, 1 - cards.l2 / np.maximum(stored, 1))
-    fewest = family_of(works.each[0]).fewest_flops(works, cards)
+    family = family_of(works.each[0])
+    fewest = family.fewest_flops(works, cards)
     matrix, vector = works.executed * fewest / works.rate, works.vector / works.vector_rate
     compute, held = np.maximum(matrix, vector), works.bytes <= cards.l2
     dram_s = np.maximum(np.where(held, 0.0, works.bytes), from_dram * works.weights) / cards.bandwidth
     memory = np.maximum(works.bytes / np.maximum(np.where(held, cards.l2_Bps, 0.0), cards.bandwidth), dram_s)
+    memory = np.maximum(memory, family.link_s(works, cards))
     launch = np.broadcast_to(cards.start_s, compute.shape)
     terms = plain_terms(compute, memory, 0.0, launch, np.maximum(np.maximum(compute, memory), launch))
     return terms._replace(detail={"DRAM": dram_s, "matrix": matrix, "vector": vector})

@@ -21,8 +21,9 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.workspace import workspaces
 from onnxperf.lower import Kernel, Kernels
-from op_models import Transfer, Work
+from op_models import Collective, Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
 ASKED = (inspect.getfile(Works), inspect.getfile(Constants))  # files of what models ask for fields and constants
@@ -36,9 +37,10 @@ class Estimates:
     seconds: of all repeats together, slowed to the power limit. floor_s: the speed-of-light bound. least_s [g]: the
     same of all kernels however much runs side by side: all bytes from DRAM, or all FLOPs of a unit. half_width: of the
     range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
-    of all repeats. workspace: bytes. bound: index into BOUNDS. variant: tile or algorithm. occupancy: the share of the
-    device that a kernel occupies. transfer [n]: True for copies between host and device. power_factor [g]: by how much
-    the power limit slows every kernel. source: analytic, calibrated or assumed.
+    of all repeats. workspace: bytes, as `workspaces` counts them. bound: index into BOUNDS. variant: tile or algorithm.
+    occupancy: the share of the device that a kernel occupies. transfer [n]: True for copies between host and device and
+    for exchanges between GPUs.
+    power_factor [g]: by how much the power limit slows every kernel. source: analytic, calibrated or assumed.
     """
 
     seconds: Array
@@ -63,7 +65,7 @@ def estimate(
     """Estimate all kernels on all devices, with the shipped constants unless others are given.
 
     seconds = repeats x max(corrections x the method's seconds, speed-of-light bound) x power factor; copies over the
-    bus are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
+    bus and exchanges are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
     UsageError where the method's error class has no ranges among the constants.
     """
     constants = constants or shipped()
@@ -74,7 +76,13 @@ def estimate(
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
     terms, floor_s, resources = _estimated(work_list, cards, method.times, stored)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    transfer = np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
+    workspace = terms.workspace
+    if cards.kind == "gpu" and not method.own_terms:
+        stored_at = float(kernels.stored_bytes)
+        workspace = workspaces(
+            work_list, terms, lambda x: _estimated(x, cards, method.times, np.full((len(x), 1), stored_at))[0]
+        )
+    transfer = np.array([isinstance(kernel.work.size, Transfer | Collective) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     full_clock = repeats * corrections * terms.seconds[rows]
     busy = _tensor_share(work_list, full_clock, rows, cards)
@@ -92,7 +100,7 @@ def estimate(
         seconds=seconds, floor_s=repeats * floor_s[rows],
         least_s=_least(work_list, resources, rows, repeats, len(devices)), half_width=half_width,
         run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
-        joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
+        joules=joules, workspace=workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
         occupancy=np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30)),
         transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),

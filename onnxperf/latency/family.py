@@ -34,6 +34,10 @@ def _all_flops(works: Works, cards: Cards) -> Array:
     return np.ones((1, 1))
 
 
+def _weights(work: Work) -> int:
+    return work.weight_bytes
+
+
 def check_takes(function: object, arguments: int, what: str) -> None:
     """Raise TypeError where `function`, called `what`, is none, or can't be called with so many arguments."""
     if not callable(function):
@@ -46,6 +50,10 @@ def check_takes(function: object, arguments: int, what: str) -> None:
         raise TypeError(f"{what} is called with {arguments} arguments: {e}") from e
 
 
+def _no_link(works: Works, cards: Cards) -> Array:
+    return np.zeros((1, 1))
+
+
 @dataclass(frozen=True, slots=True)
 class KernelFamily:
     """Kernels of one size type: how long they take, what of that is fitted, and how errors are grouped and told.
@@ -54,8 +62,10 @@ class KernelFamily:
     error_class: the name of the group of kernels whose errors are of one kind, from a work and whether it runs on
     tensor cores; the constants have its ranges, `interval.<name>`. formula: the FLOPs of products with a work's sizes
     put in. layer: the fields of the size that identify a layer whatever the batch, the image or the sequence.
-    fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes. constants: what of the card's model
-    is derived from measured kernels.
+    fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes; link_s: the seconds [n, g] for which
+    it keeps the link between cards busy at least. constants: what of the card's model is derived from measured kernels.
+    batch: the field of the size that grows with the batch, of a family whose workspace depends on a choice.
+    shared_bytes: what a work reads whatever that is.
     """
 
     size: type
@@ -65,15 +75,23 @@ class KernelFamily:
     formula: Callable[[Any], str] = _sizes
     layer: tuple[str, ...] = ()
     fewest_flops: Callable[[Works, Cards], Array] = _all_flops
+    link_s: Callable[[Works, Cards], Array] = _no_link
     constants: tuple[ConstantSet, ...] = ()
+    batch: str = ""
+    shared_bytes: Callable[[Work], int] = _weights
 
     def __post_init__(self) -> None:
         if not hasattr(self.size, "_fields"):
             raise TypeError(f"the size of a kernel family must be a NamedTuple, not {self.size!r}")
-        takes = {"card": 3, "processor": 3, "error_class": 2, "formula": 1, "fewest_flops": 2}
+        takes = {
+            "card": 3, "processor": 3, "error_class": 2, "formula": 1, "fewest_flops": 2, "link_s": 2, "shared_bytes": 1
+        }  # fmt: skip
         for name, arguments in takes.items():
             check_takes(getattr(self, name), arguments, f"{name} of the family of {self.size.__name__}")
-        if missing := ", ".join(name for name in self.layer if name not in self.size._fields):
-            raise TypeError(f"the size {self.size.__name__} has no {missing}, which its family's layer names")
+        named = (*self.layer, *((self.batch,) if self.batch else ()))
+        if missing := ", ".join(name for name in named if name not in self.size._fields):
+            raise TypeError(
+                f"the size {self.size.__name__} has no {missing}, which its family's layer names or its batch is"
+            )
         if not isinstance(self.constants, tuple) or not all(isinstance(s, ConstantSet) for s in self.constants):
             raise TypeError(f"constants of the family of {self.size.__name__} must be a tuple of ConstantSets")

@@ -10,7 +10,11 @@ import numpy as np
 from gpu_specs import Device
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.terms import Array
-from op_models import Transfer, Work
+from op_models import Collective, Transfer, Work
+
+#: The rate of a type on tensor cores by that of FP16, or the other way round: at most 15 on the cards that ship. What
+#: is beyond is a mistake in a card's file, and no type of operands that takes as much more energy.
+MOST_RATIO = 16.0
 
 
 def energy(
@@ -24,7 +28,7 @@ def energy(
 
     A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
     cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
-    can't hold. Copies over the bus cost nothing of the card's budget.
+    can't hold. Copies over the bus and exchanges cost nothing of the card's budget.
     Source: FP32 fitted to long products (`long_products`), tensor cores to theirs (`families.gemm`).
     """
     coef = cards.constants.power
@@ -33,7 +37,7 @@ def energy(
     def column(values: Sequence[float]) -> Array:
         return np.array(values, dtype=float).reshape(len(work_list), 1)
 
-    kernel = np.array([not isinstance(w.size, Transfer) for w in work_list], dtype=bool)
+    kernel = np.array([not isinstance(w.size, Transfer | Collective) for w in work_list], dtype=bool)
     weights = column([w.weight_bytes for w in work_list])
     moving = column([w.bytes - w.weight_bytes for w in work_list])
     in_dram = (dram_share * weights + np.where(moving > cards.l2, moving, 0.0)) * kernel[:, None]
@@ -84,6 +88,8 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):
                 cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], cards.constants.power)
+            elif pipe == "int8":  # assumed: an instruction takes the energy of one in FP32, and does four times as much
+                cost[i, j] *= device.dense_flops["fp32"] / device.dense_flops["int8"]
     return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
 
 
@@ -91,7 +97,8 @@ def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: flo
     """Joules of one FLOP of a tensor pipe; whole_rate: FP16 FLOP/s of the card's units (`Cards.whole_rate`)."""
     rate, hz = device.dense_flops[pipe], device.tensor_hz
     size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
-    of_type = (rate / device.dense_flops["tensor_fp16"]) ** -coef["tensor_type_exponent"]
+    ratio = min(max(rate / device.dense_flops["tensor_fp16"], 1 / MOST_RATIO), MOST_RATIO)
+    of_type = ratio ** -coef["tensor_type_exponent"]
     kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
     late = coef["tensor_blackwell"] if device.capability[0] >= 10 else 1.0
     joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind * late

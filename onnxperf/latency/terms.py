@@ -24,7 +24,7 @@ class KernelTerms(NamedTuple):
     kernel's duration, which the model makes of these four.
     variant: the name of the tile or algorithm. workspace: bytes. launches: kernels. occupancy: the share of the
     device's SMs that the kernel has blocks for. executed_share: the part of the matrix FLOPs that the algorithm
-    executes, as energy counts them.
+    executes, as energy counts them. fixed_workspace: the bytes of workspace that don't grow with the batch.
     detail: further quantities of a single kernel [n, g], the unit at the end of each name. Those that end in
     "efficiency" are, in order, factors on the pipe's rate whose product is the rate of the arithmetic without
     prologues.
@@ -40,6 +40,7 @@ class KernelTerms(NamedTuple):
     launches: Array
     occupancy: Array
     executed_share: Array = np.ones((1, 1))
+    fixed_workspace: Array = np.zeros((1, 1))
     detail: Mapping[str, Array] = {}
 
 

@@ -15,6 +15,7 @@ from onnxperf.measure.codec import MAX_BYTES, from_plain, shown, to_plain
 from onnxperf.measure.record import Measurement
 
 SCHEMA_VERSION = 1
+MAX_DIGITS = 4000  # of a whole number: Python reads no more than 4,300
 
 
 def write(measurement: Measurement) -> str:
@@ -48,8 +49,12 @@ def read(path: str | os.PathLike[str]) -> Measurement:
 def parse(text: str | bytes) -> Measurement:
     """The measurement in JSON text. Raises UsageError, which names the key, where it is none."""
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as e:
+        data = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole)
+    except RecursionError:
+        raise UsageError("its lists and objects nest too deep for a measurement") from None
+    except UnicodeDecodeError:
+        raise UsageError("it is no JSON: it is not in UTF-8") from None
+    except ValueError as e:
         raise UsageError(f"it is no JSON: {printable(str(e))[:100]}") from None
     if not isinstance(data, dict) or "schema_version" not in data:
         raise UsageError("it is no measurement: it has no schema_version")
@@ -58,6 +63,12 @@ def parse(text: str | bytes) -> Measurement:
         raise UsageError(f"schema_version is {shown(version)}; this version of onnxperf reads {SCHEMA_VERSION}")
     found: Measurement = from_plain(Measurement, data)
     return found
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:

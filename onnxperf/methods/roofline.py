@@ -17,7 +17,7 @@ def roofline(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> K
     "Roofline: an insightful visual performance model for multicore architectures", 2009.
     """
     link = isinstance(works.each[0].size, Transfer)
-    memory = np.broadcast_to(works.bytes / (cards.pcie if link else cards.bandwidth), bound.compute.shape)
+    memory = np.maximum(works.bytes / (cards.pcie if link else cards.bandwidth), bound.memory)
     compute = np.maximum(bound.compute, works.matrix / works.rate)
     return bound._replace(compute=compute, memory=memory, seconds=np.maximum(compute, memory))
 

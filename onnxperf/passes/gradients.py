@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from onnxperf.errors import UsageError
+from onnxperf.passes.exchanges import EXCHANGES, exchanged
 from onnxperf.passes.tape import Tape
 from op_models import Operator, Tensor
 
@@ -56,7 +57,7 @@ def transpose(t: Tape, o: Operator, g: Tensor) -> Found:
     """The inverse permutation."""
     x = o.present[0]
     perm = o.attrs.get("perm") or tuple(reversed(range(x.rank)))
-    back = tuple(sorted(range(x.rank), key=lambda axis: perm[axis]))
+    back = tuple(sorted(range(x.rank), key=perm.__getitem__))
     yield 0, t.add(o, "Transpose", (g,), x.shape, attrs={"perm": back})
 
 
@@ -199,8 +200,8 @@ def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
     if not right or len(terms) != 2:
         raise unknown(o)
     for i, x in t.wanted(o):
-        other = o.present[1 - i]
-        yield i, t.add(o, "Einsum", (g, other), x.shape, attrs={"equation": f"{right},{terms[1 - i]}->{terms[i]}"})
+        own = {"equation": f"{right},{terms[1 - i]}->{terms[i]}"}
+        yield i, t.add(o, "Einsum", (g, o.present[1 - i]), x.shape, attrs=own)
 
 
 def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -289,8 +290,6 @@ def pooling(t: Tape, o: Operator, g: Tensor) -> Found:
     if o.type == "MaxPool":
         t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
         yield 0, t.add(o, "com.microsoft::MaxPoolGrad", (g, *o.outputs[1:]), x.shape)
-    elif o.type == "GlobalAveragePool":
-        yield from reduce(t, o, g)
     else:
         yield 0, t.add(o, "com.microsoft::AveragePoolGrad", (g,), x.shape)
 
@@ -333,18 +332,17 @@ def number(o: Operator, like: Tensor) -> Tensor:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(VIEWS, view), **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
+    **dict.fromkeys(EXCHANGES, exchanged), **dict.fromkeys(VIEWS, view),
+    **dict.fromkeys(ONE_KERNEL, elementwise), **dict.fromkeys(CHAINS, chain),
     **dict.fromkeys(("Add", "Sub", "Sum"), addition), **dict.fromkeys(("Mul", "torch::addcmul"), multiplication),
     **dict.fromkeys(("Where", "Max", "Min"), selection), **dict.fromkeys(("MatMul", "Gemm"), product),
     **dict.fromkeys(("Conv", "ConvTranspose"), convolution), **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
     **dict.fromkeys((f"{norm}Normalization" for norm in ("Group", "Instance", "Layer", "RMS")), normalisation),
     **dict.fromkeys(("Dropout", "torch::dropout"), dropout),
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lookup),
-    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool"), pooling),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lookup), "MaxPool": pooling, "AveragePool": pooling,
+    **dict.fromkeys(("GlobalAveragePool", "ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
     **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
     "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "Split": split,
-    "TopK": chosen, "Transpose": transpose,
-    "torch::batch_norm_training": normalisation,
+    "TopK": chosen, "Transpose": transpose, "torch::batch_norm_training": normalisation,
 }  # fmt: skip

@@ -24,7 +24,7 @@ QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
 #: Leaves the graph as it is stored too; which type each operator runs in, the runtime decides (`passes.autocast`).
 AMP = "amp"
 PRECISIONS = ("keep", *STORED, *QUANTISED, AMP)
-UNITS = {"bfloat16": "tensor_bf16", "int8": "tensor_int8", "float8e4m3fn": "tensor_fp8"}
+UNITS = {"bfloat16": {"tensor_bf16"}, "int8": {"tensor_int8", "int8"}, "float8e4m3fn": {"tensor_fp8"}}
 #: The attribute of a QuantizeLinear that a precision has put in: the ranges of all tensors are known, not just its own.
 CALIBRATED = "calibrated"
 #: Operators that run quantised where they read an activation, then a stored weight.
@@ -79,7 +79,7 @@ def lacks_unit(device: Device, name: str) -> bool:
     if name not in PRECISIONS:
         return False
     dtype = STORED.get(name) or QUANTISED.get(name, "")
-    return dtype in UNITS and UNITS[dtype] not in device.dense_flops
+    return dtype in UNITS and UNITS[dtype].isdisjoint(device.dense_flops)
 
 
 def _retyped(graph: Graph, dtype: str, lacks: bool) -> tuple[Graph, list[Operator]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, Operator, Tensor
 
@@ -35,13 +36,16 @@ NO_GRADIENT = frozenset({
 @dataclass(frozen=True, slots=True)
 class Training:
     """What a training step is: the loss ("" for the sum of the outputs), the optimiser, whether activations are
-    computed again in the backward pass instead of being kept, and after how many batches the parameters are updated.
+    computed again in the backward pass instead of being kept, and after how many batches the parameters are updated;
+    over how many GPUs, `stride` apart, gradients are averaged.
     """
 
     loss: str = ""
     optimizer: str = "adam"
     recompute: bool = False
     accumulate: int = 1
+    copies: int = 1
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +85,20 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     loss = list(_loss(forward, ends, step.loss, tape, autograd))
     _backward(forward, tape, step.recompute, autograd)
     parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
-    last = forward[0]
-    found = {name: g for name, t in parameters.items() if (g := tape.gradient(last, t)) is not None}
-    gradients = list(found.values())
-    own = [*forward, *loss, *tape.operators]
-    repeated = own if step.accumulate == 1 else [replace(o, repeat=o.repeat * step.accumulate) for o in own]
-    added = [*_accumulation(gradients, step.accumulate, autograd)]
-    made = [o.out for o in added] or gradients
+    found = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
+    made: Sequence[Tensor] = list(found.values())
+    own = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *loss, *tape.operators)]
+    added = [*_accumulation(made, step.accumulate, autograd)]
+    made, ready = [o.out for o in added] or made, list[Tensor]()
+    if step.copies > 1:
+        start = len(forward) + len(loss)
+        backward, ready = averaged(own[start:], made, step.copies, step.stride)
+        own = [*own[:start], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
-    update = _update([parameters[name] for name in found], [*made, *buffers], step.optimizer, autograd)
+    update = _update([parameters[name] for name in found], ready or [*made, *buffers], step.optimizer, autograd)
     inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *made)  # gradients stay until the next step
     notes = (*graph.notes, *_notes(forward))
-    return replace(graph, operators=(*repeated, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
+    return replace(graph, operators=(*own, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
 
 
 def holds_backward(graph: Graph) -> bool:
@@ -236,10 +242,13 @@ def _accumulation(gradients: Sequence[Tensor], batches: int, autograd: Autograd)
 
 
 def _update(
-    parameters: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: str, autograd: Autograd
+    parameters: Sequence[Tensor], ready: Sequence[Tensor], optimizer: str, autograd: Autograd
 ) -> Iterator[Operator]:
-    """The optimiser's passes over all parameters, each of one type at a time."""
-    done: tuple[Tensor, ...] = tuple(gradients)
+    """The optimiser's passes over all parameters, each of one type at a time.
+
+    ready: what has to be there before the first pass.
+    """
+    done: tuple[Tensor, ...] = tuple(ready)
     by_type: dict[str, int] = {}
     for t in parameters:
         by_type[t.dtype] = by_type.get(t.dtype, 0) + t.size

@@ -30,7 +30,7 @@ from onnxperf.fusions.torch_strides import (
     view,
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
-from onnxperf.passes import TORCH, autocast
+from onnxperf.passes import PHASE, SHARED, TORCH, autocast, phase_of
 from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
@@ -78,7 +78,7 @@ class _Placing:
         """A copy of what `o` reads, contiguous or with these strides."""
         copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation")
         self.strides[copy.name] = strides = strides or contiguous(t.shape)
-        name, together = f"{o.name}#contiguous#{t.name}", {RUN: run(t.shape, self.of(t), strides)}
+        name, together = f"{o.name}#contiguous#{t.name}", {RUN: run(t.shape, self.of(t), strides), PHASE: phase_of(o)}
         self.placed.append(Operator(name, "Contiguous", (t,), (copy,), together, 0, o.nodes, "copy", o.repeat))
         return copy
 
@@ -100,7 +100,7 @@ class _Placing:
             o = replace(o, inputs=inputs, place="free")
         elif o.type == "Slice" and any(step < 0 for step in value(o, 4)):
             pass  # torch can only copy what it walks backwards
-        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout"):
+        elif o.type in ("Transpose", "Slice", "Split", "Expand", "Identity", "Dropout", SHARED):
             for t in o.outputs:
                 self.strides[t.name] = of_view(o, x, self.of(x), t)
             o = replace(o, place="free")

@@ -84,6 +84,10 @@ def notes(c: Comparison) -> list[str]:
             f"Operators are timed by ONNX Runtime's profiler in runs of their own, {of_each}",
             f"Without a counterpart: {unmatched}.",
         ]
+    together = sum(r.measured_s or 0.0 for r in c.rows)
+    if together > 1.05 * c.measurement.seconds:
+        times = f"{duration(together)}, longer than the model in its runs ({duration(c.measurement.seconds)})"
+        found.append(f"Operators were measured at {times}: launches count, and what else keeps the machine busy.")
     return [*found, *(f"{printable(n.code)}: {printable(n.message)}" for n in c.notes)]
 
 

@@ -1,7 +1,8 @@
 """Results of sweeps on the disk: a small JSON file for each model and point, found by what its cells depend on.
 
 A file is written aside and renamed, so that it is whole or not there: a sweep that was interrupted goes on where it
-stopped. What can't be predicted is not kept. The folder can be removed at any time.
+stopped. What can't be predicted is not kept. The folder can be removed at any time: what is not there, or is no file
+that a sweep could have written, is predicted again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -27,6 +29,13 @@ Cells = dict[tuple[str, str], Choice]  # by precision and a card's `spec`
 #: The types of a choice's fields, as they are annotated.
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,), "float": (float,), "bool": (bool,), "float | None": (float, type(None))
+}  # fmt: skip
+
+MAX_FILE = 1 << 22  # bytes: a cell takes some 300, and there is one for each precision and card
+#: The least and the most that a prediction gives, by field; in between lies all that no one has tampered with.
+RANGES = {
+    "batch": (1, 1 << 31), "process_bytes": (0, 1 << 60), "watts": (0.0, 1e6), "fits": (False, True),
+    **dict.fromkeys(("seconds", "low_seconds", "high_seconds"), (1e-9, 1e12)),
 }  # fmt: skip
 
 
@@ -79,9 +88,9 @@ class Cache:
     def read(self, place: Path) -> Cells:
         """The cells in a file; none where there is no such file, or it holds something else."""
         try:
-            found = json.loads(place.read_text(encoding="utf-8"))
+            found = json.loads(_regular(place).decode("utf-8"))
             return {(c["precision"], c["spec"]): _choice(c["choice"]) for c in found["cells"]}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
     def write(self, place: Path, cells: Mapping[tuple[str, str], Choice]) -> None:
@@ -89,17 +98,38 @@ class Cache:
         kept = [{"precision": name, "spec": card, "choice": asdict(c)} for (name, card), c in cells.items()]
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(place) and not stat.S_ISREG(place.lstat().st_mode):  # a link, pipe or device
+                place.unlink()
         except OSError as e:
             raise EnvironmentFailure(f"can't keep results in {place.parent}: {e.strerror or e}") from e
         write_file(str(place), json.dumps({"cells": kept}, allow_nan=False))
 
 
+def _regular(place: Path) -> bytes:
+    """The bytes of a regular file; OSError or ValueError for anything else, and for one of more than MAX_FILE bytes.
+
+    Links are not followed, and what could be waited for is not: it is opened first, so that it can't change meanwhile.
+    """
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    with os.fdopen(os.open(place, flags), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
+            raise ValueError(f"{place} is no file of results")
+        return file.read(MAX_FILE)
+
+
 def _choice(given: Mapping[str, Any]) -> Choice:
-    """A choice as it was kept; TypeError or KeyError where it is none."""
+    """A choice as it was kept; KeyError, TypeError or ValueError where it is none, or its figures can't be."""
     for f in fields(Choice):
         if type(given[f.name]) not in KINDS[str(f.type)]:
             raise TypeError(f.name)
-    return Choice(**given)
+        least, most = RANGES[f.name]
+        if given[f.name] is not None and not least <= given[f.name] <= most:
+            raise ValueError(f.name)
+    found = Choice(**given)
+    if not found.low_seconds <= found.seconds <= found.high_seconds:
+        raise ValueError("seconds")
+    return found
 
 
 def _hash(text: str) -> str:

@@ -75,14 +75,14 @@ class Grid:
 
 
 def grid_of(
-    gpus: Sequence[Gpu], *, batches: Sequence[int] | int | None = None, precisions: Sequence[str] | str = "keep",
+    cards: Sequence[Gpu], /, *, batches: Sequence[int] | int | None = None, precisions: Sequence[str] | str = "keep",
     dims: Mapping[str, Sequence[int] | int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None, **terms: Any,
 ) -> Grid:  # fmt: skip
     """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
-    if isinstance(gpus, str) or not gpus:
+    if isinstance(cards, str) or not cards:
         raise UsageError('name the cards: sweep(model, gpu=["l4", "t4"])')
-    devices = tuple(dict.fromkeys(find(gpu)[0] for gpu in gpus))
+    devices = tuple(dict.fromkeys(find(gpu)[0] for gpu in cards))
     names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
     for name in names or ("",):
         if name not in PRECISIONS:
@@ -94,8 +94,9 @@ def grid_of(
     if batches is not None:
         sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
     open_dims = tuple((name, _sizes(given, f"dimension {name!r}", 1 << 31)) for name, given in (dims or {}).items())
-    if isinstance(host := terms.get("host"), os.PathLike):
-        terms["host"] = os.fspath(host)
+    for name in ("host", "cluster"):
+        if isinstance(path := terms.get(name), os.PathLike):
+            terms[name] = os.fspath(path)
     unique = tuple(dict.fromkeys(names))
     return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, terms, priced(prices))
 

@@ -86,7 +86,9 @@ def _terms(p: Prediction) -> Iterator[str]:
     tf32 = " (TF32 on)" if able and any("tf32" in k.work.pipe for k in p.kernels) else ""
     terms = (
         f"{runtime}{fused}", _precision(p) + tf32, s.layout or "",
-        f"batch {s.batch}", "" if s.mode == "inference" else "training", s.method if s.method != USUAL_METHOD else "",
+        f"batch {s.batch}", "" if s.mode == "inference" else "training",
+        f"{p.run.plan.gpus} GPUs, {p.run.plan}" if p.run.plan.gpus > 1 else "",
+        s.method if s.method != USUAL_METHOD else "",
         f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
         "CUDA graph" if s.cuda_graph else "",
         f"{s.streams} streams" if s.streams > 1 else "",

@@ -17,7 +17,7 @@ from rich.text import Text
 from onnxperf.decide.changes import changes, nothing, tries
 from onnxperf.errors import printable
 from onnxperf.explanation import explain_run
-from onnxperf.graph import Note
+from onnxperf.graph import UNKNOWN_LENGTH, Note
 from onnxperf.kernel_timeline import Gap, KernelPrediction, Phase, part_of
 from onnxperf.prediction import Prediction
 from onnxperf.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
@@ -39,6 +39,7 @@ URGENT = (
     "assumed-operator",
     "host-fallback",
     "assumed-trip-count",
+    UNKNOWN_LENGTH,
     "gpu-alias",
 )
 BRIEF_NOTES = 3  # of these at most
@@ -216,7 +217,7 @@ def _pace(p: Prediction) -> str:
     return "; ".join(parts)
 
 
-_PACE = {"stream": "kernels", "host": "the host", "copies": "copies"}
+_PACE = {"stream": "kernels", "host": "the host", "copies": "copies", "communication": "other GPUs"}
 
 
 def _gap(gap: Gap) -> str:
@@ -225,7 +226,7 @@ def _gap(gap: Gap) -> str:
     return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.stalled_on]})"
 
 
-_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies"}
+_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies", "communication": "exchange"}
 
 
 def _phases(out: Console, p: Prediction) -> Table:

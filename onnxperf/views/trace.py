@@ -1,7 +1,8 @@
 """A prediction as a trace in Chrome's format, which https://ui.perfetto.dev opens, with the fields of ONNX Runtime's
 profiles.
 
-A lane for the host, one for each stream, one for copies. As in a profile, what the host does for a node is an event of
+A lane for the host, one for each stream, one for copies, one for exchanges with other GPUs. GPUs that do the same have
+one group of lanes, stages of a pipeline one each. As in a profile, what the host does for a node is an event of
 category Node, what runs on the device for it one of category Kernel, which names that event as its parent; every event
 stands on a line of its own, times are in microseconds. A processor computes kernels itself: its lane has Node events.
 """
@@ -9,7 +10,7 @@ stands on a line of its own, times are in microseconds. A processor computes ker
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from onnxperf import __version__
@@ -17,6 +18,7 @@ from onnxperf.errors import printable
 from onnxperf.host_timeline import HostStep, host_steps
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.lower import TRANSFER
+from onnxperf.microbatches import stage_of
 from onnxperf.prediction import Prediction
 from onnxperf.tables import shortened
 from onnxperf.views.headline import launches
@@ -40,7 +42,8 @@ def trace(p: Prediction) -> str:
     events = [_of_the_run(p), *(_of_a_step(p, s, operators) for s in host_steps(p.run, p.column))]
     if p.scenario.cuda_graph:
         events.append(_event("Session", PID, 0.0, p.run.host_costs[p.column].replay_s, "cudaGraphLaunch", {}))
-    events += (_of_a_kernel(k, lanes[k.stream]) for k in on_streams)
+    stage = _stage_of(p)
+    events += (_of_a_kernel(k, lanes[k.stream], PID + stage(i)) for i, k in enumerate(on_streams))
     events.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"]))
     lines = (json.dumps(e, allow_nan=False) for e in (*_names(p, lanes), *events))
     return "[\n" + ",\n".join(lines) + "\n]"
@@ -49,14 +52,25 @@ def trace(p: Prediction) -> str:
 def _names(p: Prediction, lanes: Mapping[str, int]) -> Iterator[Event]:
     """The names of the process and its lanes, and the order of the lanes."""
     name = f"predicted: {shortened(p.scenario.model)} on {p.device.name} ({p.run.runtime.title or p.scenario.runtime})"
-    yield _metadata("process_name", PID, {"name": printable(name)})
-    for i, (lane, tid) in enumerate(lanes.items()):
-        yield _metadata("thread_name", tid, {"name": lane})
-        yield _metadata("thread_sort_index", tid, {"sort_index": i})
+    plan = p.run.plan
+    groups = [f"{name}, one of {plan.gpus} GPUs" if plan.gpus > 1 else name]
+    groups = [f"{name}, stage {s + 1} of {plan.pp}" for s in range(plan.pp)] if plan.pp > 1 else groups
+    for s, group in enumerate(groups):
+        yield _metadata("process_name", PID, {"name": printable(group)}, PID + s)
+        for i, (lane, tid) in enumerate(lanes.items()):
+            yield _metadata("thread_name", tid, {"name": lane}, PID + s)
+            yield _metadata("thread_sort_index", tid, {"sort_index": i}, PID + s)
 
 
-def _metadata(name: str, tid: int, args: Mapping[str, str | int]) -> Event:
-    return {"cat": "__metadata", "pid": PID, "tid": tid, "ts": 0, "ph": "M", "name": name, "args": args}
+def _stage_of(p: Prediction) -> Callable[[int], int]:
+    """The stage of a pipeline that each kernel of the run belongs to, by its index; the first where there are none."""
+    if p.run.plan.pp == 1:
+        return lambda index: 0
+    return lambda index: stage_of(p.run.kernels.rows[index], p.run.stage_of) or 0
+
+
+def _metadata(name: str, tid: int, args: Mapping[str, str | int], pid: int = PID) -> Event:
+    return {"cat": "__metadata", "pid": pid, "tid": tid, "ts": 0, "ph": "M", "name": name, "args": args}
 
 
 def _event(cat: str, tid: int, begin_s: float, end_s: float, name: str, args: Mapping[str, Any]) -> Event:
@@ -97,7 +111,7 @@ def _of_a_step(p: Prediction, step: HostStep, operators: Operators) -> Event:
     return _event("Node", PID, step.begin_s, step.end_s, step.name + ENDING, args)
 
 
-def _of_a_kernel(k: KernelPrediction, tid: int) -> Event:
+def _of_a_kernel(k: KernelPrediction, tid: int, pid: int) -> Event:
     """What runs on a stream for a node: all repeats of a kernel."""
     args = {
         "op_name": printable(k.op.rpartition("::")[2]), "parent_name": printable(k.name) + ENDING, "stream": k.stream,
@@ -105,7 +119,7 @@ def _of_a_kernel(k: KernelPrediction, tid: int) -> Event:
         "low_us": k.low_seconds * 1e6, "high_us": k.high_seconds * 1e6, "flops": k.flops, "bytes_read": k.bytes_read,
         "bytes_written": k.bytes_written, "variant": k.variant, "repeat": k.repeat, "module": printable(k.module),
     }  # fmt: skip
-    return _event("Kernel", tid, k.start_seconds, k.start_seconds + k.seconds, k.name, args)
+    return _event("Kernel", tid, k.start_seconds, k.start_seconds + k.seconds, k.name, args) | {"pid": pid}
 
 
 def _operators(p: Prediction) -> Operators:

@@ -9,7 +9,7 @@ from onnxperf.derive.passes import SETS
 @pytest.mark.slow
 def test_every_dataset_of_the_package_is_found() -> None:
     assert [d.folder for d in datasets()] == [
-        "fp32_torch", "microbench", "deepbench", "tensor_core", "ort_cuda", "timm", "tensorrt",
+        "fp32_torch", "microbench", "deepbench", "tensor_core", "collectives", "ort_cuda", "timm", "tensorrt",
     ]  # fmt: skip
     assert {k.constants for k in kernels().values()} | {"power"} == set(SETS)
     assert all(path.is_file() for path in files(SAMPLE))

@@ -26,6 +26,7 @@ from onnxperf.pipeline import Request, predict
 from onnxperf.prediction import Prediction
 from onnxperf.views.difference import verdict
 from op_models import Conv, Gemm, Move, Pointwise, Rows, Size, Transfer, Work
+from tests.decide.models import model_of
 from tests.test_cli import SAMPLES, golden, run
 
 RESNET, KERAS = str(SAMPLES / "resnet50.onnx"), str(SAMPLES / "keras-resnet50.onnx")
@@ -288,6 +289,22 @@ def test_a_limit_on_how_much_slower(onnxperf_cli) -> None:
     assert code == 1 and "B is" in out
     assert "over the limit of 0.1%" in err and "1 Transpose (only in B)" in err and err.count("\n") == 1
     assert onnxperf_cli("diff", keras, mobile, "--gpu", "t4", "--fail-above", "0.1%")[0] == 0  # faster is no reason
+
+
+def test_what_does_not_fit_is_over_any_limit(onnxperf_cli, tmp_path: Path) -> None:
+    """A row of a table of 40 GB is read fast, but the table is in no memory of 24 GB."""
+    large, trace = str(tmp_path / "large.onnx"), str(tmp_path / "trace.json")
+    text = "g (int64[1] i) => (float[1,100000] y) { y = Gather(w, i) }"
+    onnx.save(model_of(text, {"w": (100_000, 100_000)}), large)
+    code, _, err = onnxperf_cli("diff", RESNET, large, "--gpu", "l4", "--fail-above", "5%")
+    assert code == 1 and "B does not fit into the card's memory: it needs 40.4 GB of 24.2 GB; A does" in err
+    code, _, err = onnxperf_cli("diff", large, large, "--gpu", "l4", "--fail-above", "5%")
+    assert code == 1 and "24.2 GB; neither does A" in err
+    assert onnxperf_cli("diff", large, RESNET, "--gpu", "l4", "--fail-above", "9999999%")[0] == 0
+    assert onnxperf_cli("diff", RESNET, large, "--gpu", "l4")[0] == 0  # no limit was asked for
+    assert onnxperf_cli("predict", RESNET, "--gpu", "l4", "--trace", trace)[0] == 0
+    code, _, err = onnxperf_cli("diff", trace, large, "--gpu", "l4", "--fail-above", "5%")
+    assert code == 1 and "B does not fit" in err
 
 
 @pytest.mark.parametrize(

@@ -348,3 +348,59 @@ def test_a_batch_that_is_no_leading_dimension_is_not_put_there(order: str, x: st
     assert sorted(str(e.value).rpartition("; ")[2].removesuffix(", say").split()) == sorted(gives.split())
     found = load(model, shapes={"x": (12, 6, 8), "h": (1, 6, 4)})
     assert found.operators[0].out.shape == (12, 1, 6, 4)
+
+
+def decoder(mask: str, ids: str) -> bytes:
+    """A decoder's inputs: one token or more, a cache of `past` tokens, and a mask over all of them."""
+    text = f"""<ir_version: 9, opset_import: ["" : 20]>
+      g (int64[batch,{ids}] input_ids, int64[batch,MASK] attention_mask, float[batch,8,past,64] past_key)
+        => (float[batch,8,P,64] y, int64[batch,M] z) {{
+        y = Identity(past_key)
+        z = Add(attention_mask, attention_mask) }}"""
+    model = parse_model(text)
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = mask
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(("mask", "ids", "size"), [("past + sequence", "sequence", 66), ("past + 1", "1", 65)])
+def test_a_dimension_that_is_named_as_a_sum_follows_from_its_parts(mask: str, ids: str, size: int) -> None:
+    dims = {"past": 64, "sequence": 2} if ids == "sequence" else {"past": 64}
+    found = load(decoder(mask, ids), dims=dims).inputs
+    assert [t.shape[1] for t in found if t.name == "attention_mask"] == [size]
+    with pytest.raises(UsageError, match=r"leaves? dimensions? (?!.*past [+])"):
+        load(decoder(mask, ids))
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids", "proposed"),
+    [
+        ("total", "1", "--dim past=128 --dim total=129"),
+        ("total", "sequence", "--dim sequence=128 --dim past=128 --dim total=256"),
+        ("mask_length", "1", "--dim past=128 --dim mask_length=129"),
+    ],
+)
+def test_sizes_that_are_proposed_for_a_decoder_fit_together(mask: str, ids: str, proposed: str) -> None:
+    with pytest.raises(UsageError, match=f"give {proposed}, say"):
+        load(decoder(mask, ids))
+
+
+@pytest.mark.parametrize(("opset", "axes"), [(11, "Unsqueeze<axes=[0]>(s)"), (18, "Unsqueeze(s, zero)")])
+def test_the_channels_of_an_image_are_no_batch(opset: int, axes: str) -> None:
+    """torchvision's detectors take images [3, H, W], and make a batch of them themselves."""
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
+      g (float[3,H,W] image) => (float[N,8,P,Q] y) <int64[1] zero = {{0}}, float[3,1,1] mean = {{0.5, 0.5, 0.5}}> {{
+        s = Sub(image, mean)
+        u = {axes}
+        y = Identity(u) }}"""
+    model = parse_model(text).SerializeToString()
+    for batch in (None, 1):
+        graph = load(model, dims={"H": 32, "W": 48}, batch=batch)
+        assert (graph.batch, graph.inputs[0].shape) == (1, (3, 32, 48))
+    with pytest.raises(UsageError, match="no input has a dimension for it"):
+        load(model, dims={"H": 32, "W": 48}, batch=2)
+
+
+def test_a_batch_of_three_sequences_stays_a_batch() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 11]>
+      g (float[3,16,8] x) => (float[3,1,16,8] y) { u = Unsqueeze<axes=[1]>(x) y = Relu(u) }"""
+    assert load(parse_model(text).SerializeToString()).batch == 3

@@ -261,7 +261,7 @@ def test_elements_of_a_sequence_of_unknown_length() -> None:
     )
     model.graph.input.append(helper.make_tensor_sequence_value_info("l", TensorProto.FLOAT, [2, 3]))
     graph = load(model)
-    assert [n.code for n in graph.notes] == ["assumed-trip-count"]
+    assert [n.code for n in graph.notes] == ["unknown-length", "assumed-trip-count"]
     assert graph.outputs[0].shape == (2, 3)
     assert repeats(load(model, trip_counts={"SequenceMap_0": 9}))["Add"] == [9]
 

@@ -320,3 +320,13 @@ def test_a_shape_left_over_from_tracing_does_not_stop_an_open_model() -> None:
     assert with_one.outputs[0].shape == (1, 4)
     assert with_eight.outputs[0].shape == (8, 4)
     assert [n.code for n in with_eight.notes] == ["stale-shape"]
+
+
+@pytest.mark.parametrize(
+    ("last", "shape"), [("", (1, 1, 4, 6)), (", size", (1, 1, 9, 8))], ids=["by its attributes", "as it is given"]
+)
+def test_an_unpooled_image_has_the_shape_that_it_is_given(last: str, shape: tuple[int, ...]) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1, 1, 2, 3] x, int64[1, 1, 2, 3] i) => (float[] y)
+        <int64[4] size = {{1, 1, 9, 8}}> {{ y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i{last}) }}"""
+    graph = load(parse_model(text))
+    assert (graph.outputs[0].shape, graph.notes) == (shape, ())

@@ -121,6 +121,15 @@ def test_an_axis_that_nothing_tells_from_another_is_refused() -> None:
         load(model(text + " y = Transpose<perm = [1, 0, 2]>(d) }"), batch=3)
 
 
+def test_a_large_model_is_not_tried_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way takes as long as reading the model: 24 of them on 40,000 nodes would take minutes."""
+    text, weights = RIGHT["second"]
+    load(model(text, 1, weights), batch=3)
+    monkeypatch.setattr("onnxperf.graph.rebatch.MOST_TRIED", 20)
+    with pytest.raises(UsageError, match=r"leaves open .* operators not every way can be tried; export the model"):
+        load(model(text, 1, weights), batch=3)
+
+
 def test_the_note_says_what_was_done() -> None:
     graph = load(model(ATTENTION, 1, RIGHT["attention"][1]), batch=16)
     (note,) = [n for n in graph.notes if n.code == "rebatched"]

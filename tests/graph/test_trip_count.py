@@ -27,6 +27,8 @@ COUNTS = {
     "both": (50, 1, 0, "d = Add(c, one) e = Less(d, five) f = Less(i, two) k = And(e, f)"),
     "with its condition": (50, 1, 0, "d = Add(c, one) e = Less(d, five) k = And(g, e)"),
     "as floats": (50, 1, 0, "d = Add(c, one) e = Cast<to=1>(d) f = Cast<to=1>(five) k = Less(e, f)"),
+    "cut off": (50, 1, 0, "d = Add(c, one) f = Cast<to=7>(most) k = Less(d, f)"),
+    "whole again": (50, 1, 0, "d = Add(c, one) h = Cast<to=1>(d) e = Cast<to=7>(h) k = Less(e, five)"),
     "two counters": (50, 1, 9, "d = Sub(c, one) k = Less(i, d)"),
     "condition false": (50, 0, 0, "k = Less(i, five) d = Identity(c)"),
 }
@@ -35,6 +37,7 @@ DATA = {
     "the data": "k = Less(y0, half) d = Identity(c)",
     "a counter that doubles": "d = Add(c, c) k = Less(d, five)",
     "a counter of the data": "e = Cast<to=7>(y0) d = Add(c, e) k = Less(d, five)",
+    "a counter in few bits": "d = Add(c, one) e = Cast<to=3>(d) k = Less(e, e)",
     "one of two": "e = Less(y0, half) f = Less(i, five) k = And(e, f) d = Identity(c)",
     "either": "e = Less(i, one) f = Less(i, five) k = Or(e, f) d = Identity(c)",
 }
@@ -46,7 +49,7 @@ def counting(limit: int, enters: int, start: int, body: str) -> ModelProto:
         body = "i2 = Add(i, one) " + body.replace("i2 = Add(i, one) ", "")
     return parse_model(f"""<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[] last, float[] all)
         <int64 one = {{1}}, int64 two = {{2}}, int64 five = {{5}}, int64 m = {{{limit}}}, bool t = {{{enters}}},
-         int64 start = {{{start}}}, float half = {{0.5}}>
+         int64 start = {{{start}}}, float half = {{0.5}}, float most = {{4.7}}>
         {{ n, last, all = Loop(m, t, start, x) <body = b (int64 i, bool g, int64 c, float[2] v) =>
             (bool k, int64 d, float[2] y, float[2] y) {{ y = Abs(v) y0 = ReduceSum<keepdims=0>(y) {body} }}> }}""")
 
@@ -81,3 +84,25 @@ def test_what_the_data_decide_is_taken_as_the_limit(case: str) -> None:
 def test_a_limit_that_stands_for_none_is_none() -> None:
     graph = load(counting(2**63 - 1, 1, 1, DATA["the data"]))
     assert [o.repeat for o in graph.operators if o.type == "Abs"] == [1] and "taken as once" in graph.notes[0].message
+
+
+def floating(start: float, step: float) -> ModelProto:
+    """A loop with a counter of floats, whose condition looks at it as an integer."""
+    return parse_model(f"""<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[] all)
+        <int64 five = {{5}}, int64 m = {{50}}, bool t = {{1}}, float start = {{{start}}}, float step = {{{step}}}>
+        {{ n, all = Loop(m, t, start) <body = b (int64 i, bool g, float c) => (bool k, float d, float[2] y)
+            {{ y = Abs(x) d = Add(c, step) e = Cast<to=7>(d) k = Less(e, five) }}> }}""")
+
+
+@pytest.mark.parametrize(("start", "step"), [(-5.9, 1.0), (-5.0, 0.5), (-5.0, 1.5)])
+def test_what_a_cast_cuts_off_is_not_counted(start: float, step: float) -> None:
+    """It cuts off towards zero, so that the number of runs is no ratio of start, step and limit."""
+    graph = load(floating(start, step))
+    assert [n.code for n in graph.notes] == ["assumed-trip-count"]
+    assert graph.outputs[0].shape == (50, 2)
+
+
+def test_whole_numbers_as_floats_are_counted() -> None:
+    model = floating(-5.0, 1.0)
+    graph = load(model)
+    assert graph.outputs[0].shape == (runs(model), 2) and not graph.notes

@@ -131,7 +131,7 @@ def test_lengths_are_drawn_as_asked() -> None:
     ],
 )  # fmt: skip
 def test_traffic_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="must be|not understood|can't be"):
+    with pytest.raises(UsageError, match=r"must be|not understood|can't be"):
         Traffic(**{"qps": 1.0, "prompts": "10", "outputs": "10", **change}).arrivals()
 
 

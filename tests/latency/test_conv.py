@@ -199,3 +199,25 @@ def test_an_engine_packs_the_channels_of_an_8_bit_image() -> None:
     engine = [seconds(replace(w, size=w.size._replace(planned=True)), T4) for w in (image, full)]  # type: ignore[union-attr]
     assert engine[0] < 0.5 * library[0]
     assert engine[1] > 0.9 * library[1]
+
+
+def test_operands_come_from_l2_no_faster_than_it_was_measured() -> None:
+    """gpu-benches reads an L40's L2 at 5.3 TB/s, 15 bytes a clock and SM, and an A100's at 5.5 TB/s, 36 of them."""
+    w = layer(8, 256, 256, (14, 14), (3, 3), stride=4)
+    for gpu, most in (("l40", 5.4e12), ("a100-sxm4-80gb", 5.5e12)):
+        said, _ = single(w, gpu_specs.load(gpu), shipped(), METHODS["tile-wave"], w.weight_bytes)
+        rows, columns = map(int, str(said.variant[0, 0]).split("x"))
+        nbytes = 4 * np.ceil(8 * 196 / rows) * np.ceil(256 / columns) * (rows + columns) * 9 * 256
+        assert said.detail["traffic seconds"][0, 0] >= nbytes / most, gpu
+
+
+def test_int8_runs_at_four_times_the_rate_where_dp4a_is_and_as_fp32_where_it_is_not() -> None:
+    """NVIDIA states 47 TOPS for a P40; a P100 has no such instruction."""
+    w = layer(32, 256, 256, (56, 56), (3, 3), stride=4)
+    bytes_ = w.bytes_read // 4, w.bytes_written // 4, w.weight_bytes // 4
+    eight = Work(w.size, "int8", "tensor_int8", *bytes_, w.matrix_flops)
+    for gpu, least, most in (("p40", 3.0, 4.0), ("gtx-1080-ti", 3.0, 4.0), ("p100-pcie-16gb", 0.9, 1.2)):
+        device = gpu_specs.load(gpu)
+        assert least < seconds(w, device) / seconds(eight, device) <= most, gpu
+    assert gpu_specs.load("p40").dense_flops["int8"] == pytest.approx(47e12, rel=0.01)
+    assert gpu_specs.load("p4").dense_flops["int8"] == pytest.approx(22e12, rel=0.05)

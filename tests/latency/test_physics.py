@@ -96,7 +96,8 @@ def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None
         d = at_own_clock(device, shipped())
         start_s = float(Cards([device], shipped()).start_s[0, 0])
         for i, w in enumerate(found):
-            instead = (d.dense_flops.get(p, 0) for p in ("fp32", "fp16", "tensor_fp16"))  # of a unit that is not there
+            vector = ("int8",) if w.pipe == "tensor_int8" else ()
+            instead = (d.dense_flops.get(p, 0) for p in ("fp32", "fp16", "tensor_fp16", *vector))  # of a missing unit
             peak = d.dense_flops.get(w.pipe) or max(instead)
             l2 = d.sms * 64 * d.boost_hz
             memory = w.bytes / (max(l2, d.bandwidth_Bps) if w.bytes <= d.l2_bytes else d.bandwidth_Bps)

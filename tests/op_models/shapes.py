@@ -225,6 +225,11 @@ def made(draw: Draw) -> Case:
     return Case([dims(draw)], [dims(draw)])
 
 
+def one_element(draw: Draw) -> Case:
+    """A sequence, and the tensor that is put in or the place of what is taken out: read and written in part."""
+    return Case([(draw(DIM),), dims(draw)], [dims(draw)], partial=True, written=False)
+
+
 def permuted(draw: Draw) -> Case:
     shape = dims(draw)
     perm = draw(st.permutations(range(len(shape))))
@@ -775,6 +780,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(LOOKUPS, made),
     **dict.fromkeys(CARRIERS, carried),
     **dict.fromkeys((MS + "ExpandDims", MS + "SampleOp", MS + "RemovePadding", MS + "RestorePadding"), scalar_or_last),
+    "SequenceConstruct": made,
+    **dict.fromkeys(("SequenceAt", "SequenceInsert"), one_element),
     **dict.fromkeys(("ConcatFromSequence", "SplitToSequence", MS + "Range", MS + "Trilu", MS + "UnfoldTensor"), made),
     **dict.fromkeys(("MaxUnpool", "Col2Im"), made),
     "ReverseSequence": permuted,

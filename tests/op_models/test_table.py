@@ -420,7 +420,9 @@ TABLE = [
     Row("MeanVarianceNormalization", [(2, 3, 4)], None, Rows(6, 4, 1), vector=24 * 5 + 6 * 7, attrs={"axes": [-1]}),
     Row("LpNormalization", [(2, 3, 4)], None, Rows(8, 3, 1), vector=24 * 6 + 8 * 4, attrs={"axis": 1}),
     Row("LpNormalization", [(2, 3, 4)], None, Rows(6, 4, 1), vector=24 * 6, attrs={"p": 1}),
-    Row("LRN", [(2, 3, 4)], None, Pointwise(24), vector=24 * (10 + 2 + 9 + 4), attrs={"size": 5}),
+    Row("LRN", [(2, 8, 4)], None, Pointwise(64), vector=64 * (10 + 2 + 9 + 4), attrs={"size": 5}),
+    Row("LRN", [(2, 3, 4)], None, Pointwise(24), vector=24 * (6 + 2 + 9 + 4), attrs={"size": 9999}),  # 3 channels
+    Row(NHWC + "LRN", [(2, 4, 3)], None, Pointwise(24), vector=24 * (6 + 2 + 9 + 4), attrs={"size": 5}),
     Row("LayerNormalization", [(), ()], None, Rows(1, 1, 1), vector=6 + 7),
     Row("LayerNormalization", [(3, 0), (0,)], None, Rows(3, 0, 1), vector=21),
     Row("GroupNormalization", [(0, 6, 4), (6,), (6,)], None, Rows(0, 0, 1), attrs={"num_groups": 3}),
@@ -563,7 +565,7 @@ TABLE = [
     Row("TfIdfVectorizer", [i64("x", (2, 10))], (2, 7), Move(54, 1), vector=14, attrs={"max_gram_length": 2}),
     Row(MS + "NGramRepeatBlock", [i64("x", (2, 10)), (2, 99)], (2, 99), Move(198, 198), vector=60,
         attrs={"ngram_size": 3}),
-    Row("SplitToSequence", [(4, 6)], Tensor("y", "opaque", ()), Move(24, 24)),
+    Row("SplitToSequence", [(4, 6)], (24,), Move(24, 24), read=96, written=96),
     Row(ML + "FeatureVectorizer", [(6, 4), (6, 3)], (6, 7), Move(42, 3)),
     Row("Split", [(4, 12)], [(4, 3), (4, 3), (4, 6)], Move(48, 4), read=192, written=192, attrs={"axis": -1}),
     Row(MS + "GatherBlockQuantized",
@@ -571,7 +573,11 @@ TABLE = [
         (3, 128), Move(384, 128), vector=768, read=192 + 3 * 8 + 3 * 4, weights=192,
         attrs={"bits": 4, "block_size": 128}),
     *(Row(type, [(100, 100), Tensor("s", "opaque", ())], (100, 100), Move(0, 1), read=0, written=0)  # only handed on
-      for type in ("If", "Loop", "Scan", "SequenceMap", "SequenceAt", "SequenceInsert", "Optional")),
+      for type in ("If", "Loop", "Scan", "SequenceMap", "SequenceErase", "Optional")),
+    Row("SequenceConstruct", [(3, 4), (5, 4)], (32,), Move(32, 16), read=128, written=128),
+    Row("SequenceAt", [(320,), i64("i", ())], (8, 4), Move(32, 32), read=128 + 8, written=128),
+    Row("SequenceInsert", [(320,), (8, 4)], (352,), Move(32, 32), read=128, written=128),
+    Row("ConcatFromSequence", [(320,)], (80, 4), Move(320, 320), read=1280, written=1280),
     # images, signals, random numbers, matrices, classic models
     Row("GridSample", [(1, 3, 9, 9), (1, 4, 5, 2)], (1, 3, 4, 5), Move(60, 1), vector=480 + 240, read=4 * (4 * 60 + 40),
         attrs={"mode": "bilinear"}),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onnxperf.fusions.ort_views import with_views
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from op_models import Operator, Tensor
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
@@ -334,3 +339,20 @@ def test_only_a_sum_gives_a_convolution_a_bias(run: Any) -> None:
 def test_samples_fuse_as_onnx_runtime_fuses_them(types: Any, sample: str, expected: dict[str, int]) -> None:
     found = types(run_graph(load(SAMPLES / f"{sample}.onnx"), RUNTIMES["ort-cuda"]))
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_chain_of_views_takes_memory_by_its_length() -> None:
+    """Each view of a chain once held the names of all before it: 40,000 took 6 GB."""
+    x, y = (Tensor(name, "float32", (4,)) for name in "xy")
+    made = [x, *(replace(x, name=f"t{i}") for i in range(3000)), y]
+    pairs = enumerate(pairwise(made))
+    chain = tuple(Operator(f"r{i}", "Reshape", (a,), (b,), {}, 17, (f"r{i}",)) for i, (a, b) in pairs)
+    tracemalloc.start()
+    try:
+        merged = with_views(Graph("g", chain, (x,), (y,)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    (whole,) = merged.operators
+    assert whole.inputs == (x,) and whole.nodes == tuple(o.name for o in chain)
+    assert peak < 8e6  # of names alone, 3000^2 / 2 would be 36 MB

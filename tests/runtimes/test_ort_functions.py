@@ -29,6 +29,9 @@ SIZES: dict[str, Any] = {"s": [3, 3], "g": (8,), "one": 1.0}
 #: A graph, its weights, its opset, and its operators.
 CASES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "GroupNormalization": (IMAGE % NORM, SIZES, 21, NORMALISED),
+    "GroupNormalization of groups' scales": (
+        IMAGE % NORM, {"g": (2,)}, 18, NORMALISED.replace("Cast:5", "Cast:3"),
+    ),
     "GroupNormalization in half precision": (HALF % NORM, {"g": np.ones(8, np.float16)}, 21, NORMALISED),
     "Swish": (IMAGE % "a=Swish<alpha=1.5>(r)", {}, 24, "Abs:1 Cast:1 Mul:2 Relu:1 Sigmoid:1"),
     "Mish": (IMAGE % "a=Mish(r)", {}, 22, "Abs:1 Mul:1 Relu:1 Softplus:1 Tanh:1"),

@@ -216,11 +216,12 @@ def test_a_type_that_neither_side_knows_is_said_to_be_refused(run: Any) -> None:
     assert [n.code for n in graph.notes] == ["no-kernel"]
 
 
-def test_strings_and_sequences_cross_without_a_copy(run: Any) -> None:
+def test_strings_cross_without_a_copy_and_sequences_with_one(run: Any) -> None:
     graph = run("(string[4] x) => (string[4] y) {y=StringNormalizer(x)}")
     assert places(graph) == [("StringNormalizer", "host")]
     graph = run("(float[4,4] x, int64 i) => (float[4,4] y) {s=SplitToSequence(x) t=SequenceAt(s,i) y=Abs(t)}")
-    assert [o.type for o in graph.operators] == ["SplitToSequence", "SequenceAt", "Abs"]
+    assert [o.type for o in graph.operators] == ["SplitToSequence", "MemcpyFromHost", "SequenceAt", "Abs"]
+    assert graph.operators[1].out.bytes == 4 * 4 * 4
 
 
 def test_a_copy_in_a_loop_is_made_as_often_as_what_it_copies(make: Any) -> None:

@@ -288,3 +288,13 @@ def test_the_tables_of_files_look_as_they_did() -> None:
     golden("validate-files.txt", drawn(lambda out: put_tables(out, show.files(t))))
     assert any(one_model.NOMINAL in remark for remark in show.file_notes(t))
     assert OwnMeasurements().error is None and show.file_notes(OwnMeasurements()) == []
+
+
+@pytest.mark.parametrize(("slower", "told"), [(1.0, False), (20.0, True)])
+def test_operators_that_take_longer_than_the_model_are_told(
+    small: Path, tmp_path: Path, run: Run, slower: float, told: bool
+) -> None:
+    m = made_up(small, 1.0)
+    operators = tuple(replace(o, median_s=slower * o.median_s, least_s=slower * o.least_s) for o in m.operators)
+    code, out, err = run("validate", put(tmp_path / "m.json", replace(m, operators=operators)))
+    assert ("longer than the model in its runs" in " ".join(out.split())) == told, (code, err)

@@ -29,7 +29,7 @@ ALONE = {
     "GEMM with bias, other library",
 }  # fmt: skip
 FULL = Path(__file__).parents[3] / "shared" / "data"
-(EAGER, TRAINING), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
+(EAGER, TRAINING, _), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
 (TENSORRT,), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -140,6 +140,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         ("TensorRT, FP32", 22), ("TensorRT, FP16", 18), ("TensorRT, graphs in parts", 36),
         ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
         *((f"{TRAINING.reported}, {part}", 3) for part in fp32_torch.PARTS),
+        *((f"several GPUs, training, FP32, {plan}", 1) for plan in fp32_torch.PLANS.values()),
     }  # fmt: skip
     published = {models.PUBLISHED + "neusight"}
     assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scores.SCORED, *published}
@@ -148,7 +149,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
     assert sources["TensorRT, PaddlePaddle/PaddleClas@d178931f"] == 22 + 18, "without graphs in parts"
     assert sources["eager PyTorch, FP16 autocast, timm"] == 28 + 28
     assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == 29 + 67
-    assert len({s.name for s in only(report, kind="model")}) == 5 + 2 + 7 + 3 + 7 + 12 + 14
+    assert len({s.name for s in only(report, kind="model")}) == 5 + 2 + 3 + 7 + 3 + 7 + 12 + 14
     with_graphs = {WITH_GRAPHS[0].reported, TENSORRT.reported, AUTOCAST.reported}  # training ran on one card
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
@@ -176,7 +177,7 @@ def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 11  # and every line has all cells of the heading above it
+    assert len(headings) == 12  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 

@@ -18,6 +18,7 @@ from onnxperf.datasets.reading import Record, card, number, read, refusal, sizes
 from onnxperf.datasets.rigs import for_milliseconds
 from onnxperf.datasets.runs import STEP, MeasuredRun, graph_file
 from onnxperf.datasets.table import OTHER_LIBRARY, Row, Table
+from onnxperf.passes import parse_plan, per_gpu
 from op_models import Tensor, Work
 
 #: The operator of each table of elementwise kernels, and whether it takes two tensors; of two, `u` takes a scalar.
@@ -38,6 +39,7 @@ SAMPLES = {
 #: Methods whose predictions were published beside the measurements, with the headings of their columns.
 PUBLISHED = {"neusight": "NeuSight", "roofline": "its roofline", "habitat": "Habitat", "micro": "micro"}
 MODELS = "e2e.csv"
+PLANS = {"dp4": "dp=4", "tp4": "tp=4", "pp4_1": "pp=4"}  # of four cards, by what their rows call them
 PARTS = {STEP: "", "forward": "_fw", "backward": "_bw"}  # with what their columns end in
 COLUMNS = ("device", "model", "seqlen", "batch", "mode", "option", "measured_ms", "sum_gpu_ops_ms")
 
@@ -145,6 +147,39 @@ def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     return found, dict(why)
 
 
+def plans(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Training steps on four cards joined by NVLink, by plan, without an optimiser; the batch is that of all four.
+
+    A step at batch 4 is 21.3 TFLOPs of products. Had each card of dp4 a batch of 4, it would do 47 TFLOP/s where its
+    peak is 19.5; with a sample on each it does 11.8. tp4's 484.9 ms are 11.0 on each card with a quarter of every
+    product; pp4's 1597.6 ms are 13.3, on one card at a time. Assumed are DistributedDataParallel and Megatron-LM's
+    division of matrices and vocabulary.
+    """
+    found: list[MeasuredRun] = []
+    why = Counter[str]()
+    for r in read(folder / MODELS, COLUMNS):
+        if r["option"] not in PLANS:
+            continue
+        gpu, size, seconds, name = card(r["device"]), sizes(r, "batch", "seqlen"), *_measured(r)
+        graph = graph_file(folder, f"{name}.training.onnx.gz")
+        if graph is None:
+            why["no graph of this model in training"] += 1
+        elif reason := refusal(gpu, size, seconds):
+            why[reason] += 1
+        elif gpu and size:
+            plan = PLANS[r["option"]]
+            dims = {"batch": per_gpu(size[0], parse_plan(plan, None)), "sequence": size[1]}
+            published = {"neusight": number(r, "neusight_ms") / 1e3}
+            run = MeasuredRun(gpu, f"{name}, training, {plan}", dims, seconds, published=published, file=graph)
+            found.append(replace(run, part=STEP, parallel=plan))
+    return found, dict(why)
+
+
+def _measured(r: Record) -> tuple[float, str]:
+    """Seconds of a row, and the sample that has its model."""
+    return number(r, "measured_ms") / 1e3, SAMPLES.get(r["model"], "")
+
+
 def _products(name: str, reported: str, tiles: str) -> tuple[Kernels, Kernels]:
     """Products, and those that another library ran, to which nothing is fitted."""
     usual = Kernels(
@@ -179,6 +214,10 @@ DATASET = Dataset(
             MODELS, COLUMNS, "training, eager PyTorch, FP32", "Training of eager PyTorch, FP32, without an optimiser",
             steps, drawn=lambda r: r["mode"] == "training" and not r["option"], apart=lambda run: run.part,
             published={"neusight": "NeuSight"},
+        ),
+        Models(
+            MODELS, COLUMNS, "several GPUs, training, FP32", "Training of eager PyTorch on four A100, by plan", plans,
+            drawn=lambda r: r["option"] in PLANS, apart=lambda run: run.parallel, published={"neusight": "NeuSight"},
         ),
     ),
     copied=("LICENSE.NeuSight", "kernel_names.csv.gz"),

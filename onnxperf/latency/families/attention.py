@@ -109,5 +109,6 @@ ATTENTION = ConstantSet(
     residuals=tuple(OF_SIZES.values()),
 )  # fmt: skip
 FAMILY = KernelFamily(
-    Attention, card_attention, processor_attention, _error_class, layer=("heads", "dim"), constants=(ATTENTION,)
-)
+    size=Attention, card=card_attention, processor=processor_attention, error_class=_error_class,
+    layer=("heads", "dim"), constants=(ATTENTION,), batch="batch",
+)  # fmt: skip

@@ -19,7 +19,7 @@ from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
-from op_models import Conv, Work
+from op_models import BITS, Conv, Work
 
 PACKED = 4  # channels of an image in one word of an 8-bit format
 
@@ -228,6 +228,12 @@ def _formula(s: Conv) -> str:
     return f"2 images positions channels-out channels-in taps = {sizes}"
 
 
+def _filters(w: Work) -> int:
+    """Bytes of the filters, wherever they come from."""
+    s = w.size
+    return int(s.cin // s.groups * s.cout * s.taps * BITS[w.dtype] // 8) if isinstance(s, Conv) else w.weight_bytes
+
+
 def _error_class(w: Work, on_tensor: bool) -> str:
     return "tensor_convolution" if on_tensor else "convolution"
 
@@ -277,5 +283,5 @@ IN_MODELS = ConstantSet(
 FAMILY = KernelFamily(
     size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
     layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
-    constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS),
+    constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS), batch="images", shared_bytes=_filters,
 )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Which plan divides a model best among so many GPUs: all plans that fit, by time, and why others don't."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from onnxperf.errors import Error, LimitExceeded, UsageError
+from onnxperf.outline import outline
+from onnxperf.output import Progress
+from onnxperf.passes import Plan
+from onnxperf.pipeline import Gpu, Request, find, read_once, run_of
+
+MOST_GPUS = 64  # beyond, there are more plans than anybody waits for
+MICROBATCHES = (1, 4, 16)  # that a pipeline is tried with
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """One plan that fits: seconds of a run with their range, samples a second of all GPUs, seconds in which a GPU only
+    exchanges data or waits for others, and bytes that a process holds of its card.
+    """
+
+    plan: str
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    throughput_per_second: float
+    exposed_communication_seconds: float
+    process_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divisions:
+    """The plans for a model on so many GPUs, the fastest first; others: those that can't be used, and why."""
+
+    model: str
+    gpu: str
+    gpus: int
+    batch: int
+    plans: tuple[Division, ...]
+    others: tuple[tuple[str, str], ...]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The plans as JSON text."""
+        others = [{"plan": plan, "why": why} for plan, why in self.others]
+        return json.dumps({**asdict(self), "others": others}, indent=indent, allow_nan=False)
+
+
+def every_plan(gpus: int) -> Iterator[Plan]:
+    """All plans that take so many GPUs; pipelines with some numbers of microbatches."""
+    for tp in _divisors(gpus):
+        for pp in _divisors(gpus // tp):
+            for ep in _divisors(gpus // tp // pp):
+                for microbatches in MICROBATCHES if pp > 1 else (1,):
+                    yield Plan(gpus // tp // pp // ep, tp, pp, ep, microbatches)
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = None) -> Divisions:
+    """The plans by which `gpus` of a card run what a request asks for, ranked by time; its batch is that of all GPUs.
+
+    Raises UsageError for more than MOST_GPUS, and what `predict` raises on one GPU.
+    """
+    if not 2 <= gpus <= MOST_GPUS:
+        raise UsageError(f"plans are searched for 2 to {MOST_GPUS} GPUs, not {gpus}")
+    terms = {k: v for k, v in request.terms.items() if k not in ("gpus", "parallel")}
+    one, device = replace(read_once(request), terms=terms), find(gpu)[0]
+    batch = run_of(one, device).graph.batch
+    plans, found, others = list(every_plan(gpus)), list[Division](), list[tuple[str, str]]()
+    for i, plan in enumerate(plans):
+        if tell is not None:
+            tell(str(plan), i, len(plans))
+        try:
+            run = run_of(replace(one, terms={**terms, "parallel": str(plan)}), device)
+            of = outline(run)
+        except Error as e:
+            others.append((str(plan), str(e)))
+            continue
+        if of.memory.fits:
+            held = of.memory.reserved_bytes
+            times = (of.seconds, of.low_seconds, of.high_seconds, batch / of.seconds, of.exposed_seconds)
+            found.append(Division(str(plan), *times, held))
+        else:
+            lacks = of.memory.total_bytes + of.memory.context_bytes - of.memory.capacity_bytes
+            others.append((str(plan), f"lacks {lacks / 1e9:.1f} GB of memory on each GPU"))
+    found.sort(key=lambda d: d.seconds)
+    return Divisions(run_of(one, device).graph.name, device.id, gpus, batch, tuple(found), tuple(others))
+
+
+def keep(found: Divisions) -> None:
+    """Raise LimitExceeded where no plan fits."""
+    if not found.plans:
+        raise LimitExceeded(f"no plan for {found.gpus} x {found.gpu} fits")

@@ -1,0 +1,36 @@
+"""Operators that exchange tensors between GPUs, as passes insert them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnxperf.passes.tape import Tape
+from op_models import Operator, Tensor
+from op_models.collectives import ALL_GATHER, ALL_REDUCE, KINDS
+
+#: A view whose gradients all GPUs of a group add up: what each reads to compute its part of a product.
+SHARED = "nccl::Shared"
+EXCHANGES = (*KINDS, SHARED)
+
+
+def exchange(
+    type: str, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ranks: int, stride: int,
+    nodes: tuple[str, ...], more: Mapping[str, Any] | None = None,
+) -> Operator:  # fmt: skip
+    """An operator of `op_models.collectives`, among `ranks` GPUs that are `stride` apart."""
+    attrs = {"ranks": ranks, "stride": stride, **(more or {})}
+    return Operator(name, type, tuple(inputs), tuple(outputs), attrs, 0, nodes)
+
+
+def exchanged(t: Tape, o: Operator, g: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """What was added up has one gradient for all summands; of a tensor that all GPUs read it is added up over them; of
+    a gathered one each has its part; what was sent comes back.
+    """
+    x = o.present[0]
+    if o.type == ALL_REDUCE:
+        yield 0, g
+    elif o.type == ALL_GATHER:
+        yield 0, t.add(o, "Identity", (g,), x.shape, attrs={"part": 1})
+    else:
+        yield 0, t.add(o, ALL_REDUCE if o.type == SHARED else o.type, (g,), x.shape, attrs=o.attrs)

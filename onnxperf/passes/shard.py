@@ -1,0 +1,265 @@
+"""Tensor parallelism after Megatron-LM (Shoeybi et al., 2019), on any graph whose structure allows it.
+
+A product with a stored matrix whose input every GPU has is divided by columns: each GPU computes its part of the last
+axis. That part is followed through elementwise operators, views, heads of attention and products of activations, until
+a product with a stored matrix contracts it: that one is divided by rows, and an all-reduce adds up its parts. Where the
+part meets an operator that needs all of the axis, the products that it comes from stay whole. A product that the graph
+ends with, as that with the vocabulary, is gathered; the table of token embeddings is divided by rows.
+
+In training, a tensor that divided products read is marked: gradients of it are added up over the GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from onnxperf.errors import UsageError, printable
+from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.passes.exchanges import SHARED, exchange
+from onnxperf.passes.shard_rules import Divided, Whole, follow
+from onnxperf.passes.tape import renamed
+from op_models import Operator, Tensor
+from op_models.collectives import ALL_GATHER, ALL_REDUCE
+
+NAMED = 3  # nodes in a message
+PRODUCTS = ("MatMul", "Gemm")
+ROUNDS = 32  # in which products are found to lead nowhere; a transformer takes one for each kind of them
+MOST_TRIED = 65  # numbers of GPUs, for the nearest that works
+VIEWS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
+    """The part of a graph that each of `ranks` GPUs computes, with all exchanges.
+
+    Raises UsageError where nothing of it can be divided so, or attention's heads can't be divided by that number.
+    """
+    graph = _with_stored_transposes(graph) if training else graph
+    found = _divided(graph, ranks, training)
+    if found.indivisible or not found.pairs:
+        fewer = sorted(
+            range(2, min(ranks, MOST_TRIED)), key=lambda n: (ranks % n > 0, -n)
+        )  # those that leave a number for dp first
+        nearest = next((n for n in fewer if _works(graph, n, training)), 1)
+        rest = f", with dp={ranks // nearest} for as many GPUs" * (ranks % nearest == 0)
+        instead = f"tp={nearest} would work{rest}" if nearest > 1 else "take dp or pp"
+        found.indivisible = found.indivisible or found.odd
+        if not found.indivisible:
+            raise UsageError(f"tp={ranks}: no product with a stored matrix feeds another one; {instead}")
+        node, what = next(iter(found.indivisible.items()))
+        more = f" and {len(found.indivisible) - 1} more" if len(found.indivisible) > 1 else ""
+        raise UsageError(f"tp={ranks} does not divide {what} of node {printable(node)[:80]}{more}: {instead}")
+    return _rewritten(graph, found, training)
+
+
+def _with_stored_transposes(graph: Graph) -> Graph:
+    """The graph with transposed weights stored as such: eager PyTorch's transpositions are views."""
+    stored: dict[str, Tensor] = {}
+    for o in graph.operators:
+        if o.type == "Transpose" and is_trained(o.present[0]):
+            stored[o.out.name] = replace(o.out, kind="weight")
+    kept = (renamed(o, stored, o.name) for o in graph.operators if o.out.name not in stored)
+    return replace(graph, operators=tuple(kept))
+
+
+def _works(graph: Graph, ranks: int, training: bool) -> bool:
+    found = _divided(graph, ranks, training)
+    return bool(found.pairs) and not found.indivisible
+
+
+@dataclass(slots=True)
+class _Found:
+    """Which products are divided, and the axis by which each tensor is.
+
+    columns, rows: operators by name; tables: embeddings; axes: of tensors; stored: of those of which an operator reads
+    a part although not all do: weights, constants, inputs of the graph and, in inference, what every GPU has computed;
+    pairs: how many products are divided by rows; indivisible: heads that could not be divided, by node; odd: columns
+    that stay whole because of their number.
+    """
+
+    ranks: int
+    training: bool
+    whole: set[str] = field(default_factory=set)
+    columns: set[str] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    axes: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, dict[str, int]] = field(default_factory=dict)
+    pairs: int = 0
+    indivisible: dict[str, str] = field(default_factory=dict)
+    odd: dict[str, str] = field(default_factory=dict)
+
+
+def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
+    """What can be divided: products are tried, and those whose parts lead nowhere stay whole in the next round."""
+    whole: set[str] = set()
+    indivisible: dict[str, str] = {}
+    given = {t.name for t in graph.inputs}
+    ids = set(given)  # and what is the same numbers in another shape or type
+    for o in graph.operators:
+        if o.type in VIEWS and o.present[0].name in ids:
+            ids.add(o.out.name)
+    for _ in range(ROUNDS):
+        found, sources = _Found(ranks, training, whole), dict[str, frozenset[str]]()
+        failed: set[str] = set()
+        for o in graph.operators:
+            comes_from = frozenset().union(*(sources.get(t.name, frozenset()) for t in o.present))
+            try:
+                _place(o, found, given, ids)
+            except Divided as e:
+                failed |= comes_from
+                if e.size:
+                    indivisible[o.name] = e.size
+                continue
+            if o.name in found.columns:
+                comes_from = frozenset({o.name})
+            for t in o.outputs:
+                if t.name in found.axes:
+                    sources[t.name] = comes_from
+        for t in graph.outputs:  # caches stay with their heads, what ends with the divided axis is gathered
+            if t.name in found.axes and found.axes[t.name] != t.rank - 1 and t.rank < 4:
+                failed |= sources.get(t.name, frozenset())
+        if not failed - whole:
+            found.indivisible = indivisible
+            return found
+        whole |= failed
+    raise UsageError(f"tp={ranks}: which products can be divided is not found out for this graph; take dp or pp")
+
+
+def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
+    """Find how an operator is divided. Raises Divided where its operands are and it needs them whole."""
+    ranks, axes = found.ranks, found.axes
+    if o.type in PRODUCTS and (w := _matrix(o)) is not None:
+        x = o.present[0]
+        at, (k, n) = axes.get(x.name), w
+        if at == x.rank - 1:
+            if k % ranks:
+                raise Divided(f"{k:,} columns of the input")
+            found.rows.add(o.name)
+            found.pairs += 1
+        elif at is not None:
+            axes[o.out.name] = at
+        elif o.name not in found.whole and (n % ranks == 0 or n > 4 * k):
+            found.columns.add(o.name)
+            axes[o.out.name] = o.out.rank - 1
+        elif n % ranks:
+            found.odd[o.name] = f"the {n:,} columns"
+        return
+    if o.type == "Gather" and _is_table(o, ids) and o.name not in found.whole:
+        found.tables.add(o.name)
+        return
+    if not any(t.name in axes for t in o.present):
+        return
+    read = [axes.get(t.name) if t is not None else None for t in o.inputs]
+    own = [t is not None and (t.stored or t.name in given or not found.training) for t in o.inputs]
+    placed: Whole = follow(o, read, own, ranks)
+    for i, axis in placed.inputs.items():
+        t = o.inputs[i]
+        if t is not None:
+            found.stored.setdefault(o.name, {})[t.name] = axis
+            if t.name in given:
+                axes[t.name] = axis
+    axes.update((t.name, axis) for t, axis in zip(o.outputs, placed.outputs, strict=True) if axis is not None)
+
+
+def _matrix(o: Operator) -> tuple[int, int] | None:
+    """The contracted size and the columns of a product with a stored matrix; None for others."""
+    if len(o.inputs) < 2 or (w := o.inputs[1]) is None or not w.stored or w.rank != 2 or o.attrs.get("transA"):
+        return None
+    return (w.shape[1], w.shape[0]) if o.attrs.get("transB") else (w.shape[0], w.shape[1])
+
+
+def _is_table(o: Operator, ids: set[str]) -> bool:
+    """Whether a Gather reads rows of a table of token embeddings: of more rows than columns, by inputs of the graph."""
+    if len(o.present) < 2 or o.attrs.get("axis", 0) or not (table := o.present[0]).stored or table.rank != 2:
+        return False
+    return table.shape[0] > table.shape[1] and o.present[1].name in ids
+
+
+def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
+    """The graph of one GPU."""
+    operators: list[Operator] = []
+    shared: dict[str, Tensor] = {}
+    given = {t.name for t in graph.inputs}
+    padded: list[str] = []
+    for o in graph.operators:
+        local = _local(o, found)
+        for i, t in enumerate(o.inputs):  # what every GPU computes whole, of which this operator reads a part
+            if t is not None and not t.stored and t.name not in given and t.name in found.stored.get(o.name, {}):
+                part = replace(_part(t, found.stored[o.name][t.name], found.ranks), name=f"{o.name}#{t.name}#part")
+                operators.append(Operator(part.name, "Identity", (t,), (part,), {"part": 1}, 0, o.nodes))
+                local = replace(local, inputs=(*local.inputs[:i], part, *local.inputs[i + 1 :]))
+        if o.name in found.columns:
+            padded += o.nodes if _matrix(o)[1] % found.ranks else ()  # type: ignore[index]  # columns are of matrices
+            x = local.present[0]
+            if training and not x.stored:
+                if x.name not in shared:
+                    shared[x.name] = replace(x, name=f"{x.name}#shared", kind="activation")
+                    view = exchange(SHARED, f"{x.name}#shared", (x,), (shared[x.name],), found.ranks, 1, o.nodes)
+                    operators.append(replace(view, place="free"))
+                local = replace(local, inputs=(shared[x.name], *local.inputs[1:]))
+        if o.name in found.rows | found.tables:
+            part = replace(local.out, name=f"{o.out.name}#part")
+            operators.append(replace(local, outputs=(part,)))
+            local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (part,), local.outputs, found.ranks, 1, o.nodes)
+        operators.append(local)
+    outputs = []
+    for t in graph.outputs:
+        if found.axes.get(t.name) == t.rank - 1:
+            whole = replace(t, name=f"{t.name}#whole")
+            gather = exchange(
+                ALL_GATHER, whole.name, (_part(t, t.rank - 1, found.ranks),), (whole,), found.ranks, 1, ()
+            )
+            operators.append(gather)
+            outputs.append(whole)
+        else:
+            outputs.append(_now(t, found))
+    note = _note(found, padded)
+    inputs = tuple(_now(t, found) for t in graph.inputs)
+    return replace(graph, operators=tuple(operators), inputs=inputs, outputs=tuple(outputs), notes=(*graph.notes, note))
+
+
+def _note(found: _Found, padded: list[str]) -> Note:
+    more = f"; {len(padded)} with padding" if padded else ""
+    says = (
+        f"each of {found.ranks} GPUs has a part of {len(found.columns)} products by columns{more}, of {len(found.rows)}"
+        f" by rows, and of {len(found.tables)} tables of embeddings; all else is computed on each"
+    )
+    return Note("sharded", says)
+
+
+def _part(t: Tensor, axis: int, ranks: int) -> Tensor:
+    """A GPU's part of a tensor; the last part may be padded."""
+    shape = (*t.shape[:axis], ceil(t.shape[axis] / ranks), *t.shape[axis + 1 :])
+    return replace(t, shape=shape, value=None)
+
+
+def _now(t: Tensor, found: _Found) -> Tensor:
+    return _part(t, found.axes[t.name], found.ranks) if t.name in found.axes else t
+
+
+def _local(o: Operator, found: _Found) -> Operator:
+    """An operator on one GPU: its tensors as they are there, and attributes that count heads."""
+    stored, inputs = found.stored.get(o.name, {}), list(o.inputs)
+    for i, t in enumerate(inputs):
+        if t is not None:
+            axis = stored.get(t.name, found.axes.get(t.name))
+            inputs[i] = t if axis is None else _part(t, axis, found.ranks)
+    turned = bool(o.attrs.get("transB"))
+    if o.name in found.columns:
+        inputs[1] = _part(o.inputs[1], 0 if turned else 1, found.ranks)  # type: ignore[arg-type]
+        if len(inputs) > 2 and (bias := inputs[2]) is not None and bias.rank and bias.shape[-1] > 1:
+            inputs[2] = _part(bias, bias.rank - 1, found.ranks)
+    elif o.name in found.rows:
+        inputs[1] = _part(o.inputs[1], 1 if turned else 0, found.ranks)  # type: ignore[arg-type]
+    elif o.name in found.tables:
+        inputs[0] = _part(o.inputs[0], 0, found.ranks)  # type: ignore[arg-type]
+    outputs = tuple(_now(t, found) for t in o.outputs)
+    divided = any(t.name in found.axes for t in (*o.present, *o.outputs))
+    if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.stored:
+        inputs[1] = replace(shape, name=f"{o.name}#shape", value=outputs[0].shape)
+    attrs = dict(o.attrs)
+    for name in ("num_heads", "kv_num_heads", "q_num_heads") if divided else ():
+        if attrs.get(name):
+            attrs[name] //= found.ranks
+    return replace(o, inputs=tuple(inputs), outputs=outputs, attrs=attrs)

@@ -1,0 +1,34 @@
+"""Plans for several GPUs on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from onnxperf.decide.plans import Divisions
+from onnxperf.errors import printable
+from onnxperf.tables import duration, number, shortened, size, tabulate
+
+
+def show(out: Console, found: Divisions) -> None:
+    """Print a line for each plan that fits, the fastest first, then why the others can't be used."""
+    asked = f"{shortened(found.model)} on {found.gpus} x {found.gpu}, batch {found.batch} of all GPUs"
+    out.print(Text(printable(asked), style="bold"))
+    rows = [
+        (
+            d.plan, duration(d.seconds), f"{duration(d.low_seconds)} - {duration(d.high_seconds)}",
+            number(d.throughput_per_second, 4), f"{d.exposed_communication_seconds / d.seconds:.0%}",
+            size(d.process_bytes),
+        )
+        for d in found.plans
+    ]  # fmt: skip
+    if rows:
+        names = ("!plan", "#time", "#80% interval", "#samples/s", "#exchange", "#memory of each")
+        out.print(tabulate(out, names, rows, spare=("80% interval",)))
+    else:
+        out.print(Text("no plan fits", style="bold red"))
+    reasons: dict[str, list[str]] = {}
+    for plan, why in found.others:
+        reasons.setdefault(why, []).append(plan)
+    for why, plans in reasons.items():
+        out.print(Text(f"{'; '.join(plans)}: {printable(why)}"))

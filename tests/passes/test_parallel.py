@@ -1,0 +1,319 @@
+"""Several GPUs: plans, what each GPU computes and exchanges, and what holds of any plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+import onnxperf
+from onnxperf.cli import cli
+from onnxperf.errors import UsageError
+from onnxperf.microbatches import Stage, bubble, through
+from onnxperf.passes import Plan, parse_plan, per_gpu
+from op_models import Collective
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "samples"
+SCHEMA = json.loads((ROOT / "onnxperf" / "prediction.schema.json").read_text(encoding="utf-8"))
+STEP = {"runtime": "torch-eager", "mode": "training", "optimizer": "adam"}
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    return onnxperf.load(str(SAMPLES / "gpt2-dynamic.onnx"))
+
+
+def predict(model: Any, plan: str | None = None, batch: int = 8, **terms: Any) -> onnxperf.Prediction:
+    found = onnxperf.predict(model, gpu="a100-sxm4-40gb", batch=batch, dims={"sequence": 64}, parallel=plan, **terms)
+    assert isinstance(found, onnxperf.Prediction)
+    return found
+
+
+def exchanges(p: onnxperf.Prediction) -> list[Collective]:
+    return [k.work.size for k in p.kernels if isinstance(k.work.size, Collective)]
+
+
+# plans
+
+
+def test_a_plan_is_read_and_written() -> None:
+    for text in ("dp=2,tp=4", "tp=8", "pp=4:microbatches=8", "dp=2,tp=2,pp=2:microbatches=4,ep=2"):
+        assert str(parse_plan(text, None)) == text
+    assert parse_plan("tp=4,dp=2", 8) == Plan(dp=2, tp=4)
+    assert parse_plan(None, None) == parse_plan("dp=1", 1) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "says"),
+    [
+        ("dp=2,tp=2", 8, "takes 4 GPUs, not 8: dp=4,tp=2 does"),
+        ("dp=3,tp=3", 8, "takes 9 GPUs, not 8: give --gpus 9"),
+        (None, 4, "4 GPUs need a plan"),
+        ("fsdp=4", None, "is no plan"),
+        ("tp=2,tp=2", None, "each kind once"),
+        ("tp=0", None, "must be a number from 1"),
+        ("tp=4:microbatches=2", None, "is no plan"),
+        ("dp=65536,tp=2", None, "takes 131,072 GPUs"),
+        ("tp=2", True, "whole number"),
+    ],
+)
+def test_what_is_no_plan_is_refused(text: str | None, gpus: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_plan(text, gpus)
+
+
+def test_a_batch_that_does_not_come_out_is_refused_with_the_nearest_that_does() -> None:
+    assert per_gpu(8, parse_plan("dp=4", None)) == 2
+    with pytest.raises(UsageError, match=r"batch of 6 .* divided by 4 .* 2 of it are left over: give --batch 8"):
+        per_gpu(6, parse_plan("dp=4", None))
+
+
+# laws
+
+
+@pytest.mark.parametrize("plan", ["dp=1", "tp=1", "pp=1", "ep=1"])
+@pytest.mark.parametrize("terms", [{}, STEP], ids=["inference", "training"])
+def test_a_plan_of_one_gpu_changes_nothing(gpt2: Any, plan: str, terms: dict[str, Any]) -> None:
+    assert predict(gpt2, plan, **terms).to_dict() == predict(gpt2, **terms).to_dict()
+
+
+@pytest.mark.parametrize("kind", ["dp", "tp", "pp"])
+def test_more_gpus_never_take_more_memory_of_each(gpt2: Any, kind: str) -> None:
+    held = [predict(gpt2, f"{kind}={n}").memory.total_bytes for n in (1, 2, 4)]
+    assert held == sorted(held, reverse=True) and held[0] > held[-1]
+
+
+@pytest.mark.parametrize("kind", ["tp", "pp"])
+def test_nor_in_training(gpt2: Any, kind: str) -> None:
+    """Data parallelism has buckets beside the gradients, but no more of them with more GPUs."""
+    held = [predict(gpt2, f"{kind}={n}", **STEP).memory.total_bytes for n in (1, 2, 4)]
+    assert held == sorted(held, reverse=True)
+    assert predict(gpt2, "dp=4", **STEP).memory.total_bytes <= predict(gpt2, "dp=2", **STEP).memory.total_bytes
+
+
+@pytest.mark.parametrize("plan", ["dp=4", "tp=4", "pp=4:microbatches=2", "dp=2,tp=2", "tp=2,pp=2:microbatches=2"])
+@pytest.mark.parametrize("terms", [{}, STEP], ids=["inference", "training"])
+def test_answers_of_several_gpus_keep_the_contract(gpt2: Any, plan: str, terms: dict[str, Any]) -> None:
+    p = predict(gpt2, plan, **terms)
+    found = p.to_dict()
+    jsonschema.validate(found, SCHEMA)
+    assert sum(p.bound_by.values()) == pytest.approx(1)
+    assert found["parallel"]["exposed_communication_seconds"] <= p.seconds
+    assert p.throughput_per_second == pytest.approx(8 / p.seconds) and found["batch"] == 8
+    assert p.lower_bound_seconds <= p.seconds
+    json.loads(p.to_trace())
+    assert "GPUs" in p.report(detail=True)
+
+
+# tensor parallelism
+
+
+def test_a_transformer_is_divided_as_megatron_does(gpt2: Any) -> None:
+    """Two all-reduces a layer forward, one for the embedding; the same number backward; products fall to a quarter."""
+    one, four = predict(gpt2), predict(gpt2, "tp=4")
+    reduced = [x for x in exchanges(four) if x.kind == "all_reduce"]
+    assert len(reduced) == 2 * 12 + 1 and {x.bytes for x in reduced} == {8 * 64 * 768 * 4}
+    assert [x.bytes for x in exchanges(four) if x.kind == "all_gather"] == [8 * 64 * 50257 * 4]
+    assert one.work["matrix_flops"] / four.work["matrix_flops"] == pytest.approx(4, rel=1e-3)  # padded vocabulary
+    step, shared = predict(gpt2, **STEP), predict(gpt2, "tp=4", **STEP)
+    assert step.work["matrix_flops"] / shared.work["matrix_flops"] == pytest.approx(4, rel=1e-3)
+    assert sum(x.kind == "all_reduce" for x in exchanges(shared)) == 2 * (2 * 12 + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("llama-3.2-1b", {"sequence": 32}), ("opt-1.3b", {"sequence": 32}), ("bert-base", {}),
+        ("vit-base-16", {}), ("clip-vit-b-32", {}), ("whisper-base-encoder", {}),
+        ("t5-small", {"sequence": 32, "decoder_sequence": 32}),
+    ],
+)  # fmt: skip
+def test_other_transformers_are_divided_whole(name: str, dims: dict[str, int]) -> None:
+    """But for layers at the ends: the matrices of a GPU are about half of all."""
+    at = {"gpu": "h100-sxm", "dims": dims, "batch": 1}
+    one = onnxperf.predict(str(SAMPLES / f"{name}.onnx"), **at)
+    two = onnxperf.predict(str(SAMPLES / f"{name}.onnx"), parallel="tp=2", **at)
+    assert 0.5 <= two.work["matrix_flops"] / one.work["matrix_flops"] < 0.56
+    assert two.memory.weights_bytes < 0.62 * one.memory.weights_bytes
+
+
+def test_caches_are_divided_by_heads() -> None:
+    at = {"gpu": "h100-sxm", "dims": {"past": 512}, "batch": 4}
+    path = str(SAMPLES / "llama-3.2-1b-past.onnx")
+    one, two = onnxperf.predict(path, **at), onnxperf.predict(path, parallel="tp=2", **at)
+    heads = [{t.name: t.shape for t in p.run.own_graph.inputs}["past_key_values.0.key"][1] for p in (one, two)]
+    assert heads == [8, 4]
+
+
+def test_heads_that_are_not_divided_are_named_with_the_nearest_number(gpt2: Any) -> None:
+    with pytest.raises(UsageError, match=r"tp=8 does not divide 12 heads .*tp=4 would work, with dp=2"):
+        predict(gpt2, "tp=8")
+    with pytest.raises(UsageError, match=r"tp=5 does not divide the 2,304 columns .*tp=4 would work"):
+        predict(gpt2, "tp=5")
+    with pytest.raises(UsageError, match="take dp or pp"):
+        onnxperf.predict(str(SAMPLES / "resnet50.onnx"), gpu="l4", parallel="tp=2")
+
+
+# data parallelism
+
+
+def test_each_gpu_computes_its_part_of_the_batch(gpt2: Any) -> None:
+    one, four = predict(gpt2, batch=2), predict(gpt2, "dp=4", batch=8)
+    assert four.work == one.work and four.seconds == one.seconds
+    assert four.throughput_per_second == pytest.approx(4 * one.throughput_per_second)
+
+
+def test_gradients_are_averaged_in_buckets_while_the_backward_pass_goes_on(gpt2: Any) -> None:
+    p = predict(gpt2, "dp=4", **STEP)
+    training = p.training or {}
+    assert sum(x.bytes for x in exchanges(p)) == training["gradient_bytes"]
+    first, *others = exchanges(p)
+    assert first.bytes >= 1 << 20 and min(x.bytes for x in others[:-1]) >= 25 << 20
+    parallel = p.parallel or {}
+    assert parallel["exposed_communication_seconds"] < 0.5 * parallel["communication_seconds"]
+
+
+def test_groups_of_data_and_tensor_parallelism_lie_apart(gpt2: Any) -> None:
+    p = predict(gpt2, "dp=2,tp=4", **STEP)
+    assert {(x.ranks, x.stride) for x in exchanges(p)} == {(4, 1), (2, 4)}
+
+
+# pipelines
+
+
+def test_1f1b_has_the_bubble_of_its_form() -> None:
+    """Equal stages: (p - 1) / (m + p - 1) of the time (Narayanan et al.)."""
+    stages = [Stage("", "", 1.0, 2.0, 0.0, 0.0, 0)] * 4
+    assert through(stages, 1) == 12 and through(stages, 8) == 3 * (8 + 3)
+    assert bubble(stages, 8) == pytest.approx(3 / 11)
+    forward = [Stage("", "", 1.0, 0.0, 0.5, 0.0, 0)] * 3
+    assert through(forward, 1) == 4 and through(forward, 10) == 13
+
+
+def test_a_pipeline_of_one_microbatch_takes_as_long_as_one_gpu_and_what_it_sends(gpt2: Any) -> None:
+    for terms in ({}, {**STEP, "optimizer": "none"}):
+        one, four = predict(gpt2, **terms), predict(gpt2, "pp=4", **terms)
+        sent = sum(k.seconds for k in four.kernels if k.stream == "comm")
+        assert 0 < four.seconds - one.seconds < 1.2 * sent + 5e-5
+
+
+def test_microbatches_fill_a_pipeline(gpt2: Any) -> None:
+    step = {**STEP, "optimizer": "none"}
+    shares = [
+        (predict(gpt2, f"pp=4:microbatches={m}", batch=32, **step).parallel or {})["bubble_share"] for m in (1, 4, 16)
+    ]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 0.7 and shares[-1] < 0.3
+
+
+def test_stages_are_balanced(gpt2: Any) -> None:
+    stages = (predict(gpt2, "pp=4").parallel or {})["stages"]
+    times = [s["forward_seconds"] for s in stages]
+    assert max(times) < 1.6 * min(times) and stages[-1]["sent_bytes"] == 0
+
+
+# experts
+
+
+def mixture(experts: int = 8, hidden: int = 256, inner: int = 512) -> bytes:
+    weights = {"router": [hidden, experts], "w1": [experts, inner, hidden], "w2": [experts, hidden, inner]}
+    stored = []
+    for name, dims in weights.items():
+        t = TensorProto(name=name, data_type=TensorProto.FLOAT16, dims=dims, data_location=TensorProto.EXTERNAL)
+        entry = t.external_data.add()
+        entry.key, entry.value = "location", "absent.bin"
+        stored.append(t)
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [-1, hidden])
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["rows"], name="rows"),
+        helper.make_node("MatMul", ["rows", "router"], ["chosen"], name="router"),
+        helper.make_node("MoE", ["rows", "chosen", "w1", "", "w2"], ["y"], name="moe", domain="com.microsoft", k=2),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 64, hidden])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["tokens", hidden])
+    graph = helper.make_graph(nodes, "mixture", [x], [y], [*stored, shape])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=sets)
+    return bytes(model.SerializeToString())
+
+
+def test_tokens_go_to_their_experts_and_back() -> None:
+    one = onnxperf.predict(mixture(), gpu="h100-sxm", batch=8)
+    four = onnxperf.predict(mixture(), gpu="h100-sxm", batch=8, parallel="ep=4")
+    assert four.work["matrix_flops"] * 4 == one.work["matrix_flops"]
+    assert exchanges(four) == [Collective("all_to_all", 2 * 64 * 2 * 256 * 2, 4)] * 2  # samples, tokens, k, hidden
+    assert four.memory.weights_bytes < 0.3 * one.memory.weights_bytes
+
+
+def test_experts_that_are_not_divided_are_refused(gpt2: Any) -> None:
+    with pytest.raises(UsageError, match="ep=3 does not divide the 8 experts of node moe: ep=2 would work"):
+        onnxperf.predict(mixture(), gpu="h100-sxm", batch=6, parallel="ep=3")
+    with pytest.raises(UsageError, match="has no operator"):
+        predict(gpt2, "ep=2")
+
+
+# machines
+
+
+def test_what_joins_the_gpus_is_said_and_can_be_chosen(gpt2: Any, tmp_path: Path) -> None:
+    usual = predict(gpt2, "tp=2")
+    assert any(n.code == "usual-cluster" and "NVSwitch, 300 GB/s" in n.message for n in usual.warnings)
+    slow = predict(gpt2, "tp=2", cluster="pcie4-server")
+    assert slow.seconds > usual.seconds and (slow.parallel or {})["cluster"] == "pcie4-server"
+    with pytest.raises(UsageError, match="did you mean dgx-a100"):
+        predict(gpt2, "tp=2", cluster="dgx-a10")
+    with pytest.raises(UsageError, match="joins 8 GPUs, 8 fewer than dp=16 takes: give cluster"):
+        predict(gpt2, "dp=16", batch=16)
+    assert predict(gpt2, "dp=16", batch=16, cluster="dgx-a100", **STEP).seconds > 0
+
+
+# from the outside
+
+
+def test_plans_that_fit_are_ranked_by_time(gpt2: Any) -> None:
+    from onnxperf.decide.plans import divisions, every_plan
+    from onnxperf.pipeline import request_for
+
+    assert {p.gpus for p in every_plan(8)} == {8} and len(set(every_plan(8))) == len(list(every_plan(8)))
+    request = request_for(gpt2, batch=4, dims={"sequence": 64})
+    found = divisions(request, "a100-sxm4-40gb", 2)
+    times = [d.seconds for d in found.plans]
+    assert times == sorted(times)
+    assert {d.plan: d.seconds for d in found.plans}["tp=2"] == predict(gpt2, "tp=2", batch=4).seconds
+    assert any(plan == "ep=2" and "has no operator" in why for plan, why in found.others)
+    assert any("can't be divided by 16" in why for _, why in found.others)
+
+
+def test_the_command_line_takes_plans(tmp_path: Path) -> None:
+    model, step = str(SAMPLES / "gpt2-dynamic.onnx"), ["--dim", "sequence=64", "--batch", "4"]
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(cli, [*arguments, *step])
+
+    done = run("predict", model, "--gpu", "a100-sxm4-40gb", "--parallel", "tp=4", "--json", "-")
+    found = json.loads(done.stdout)
+    assert found["parallel"]["plan"] == "tp=4" and found["parallel"]["gpus"] == 4
+    trace = tmp_path / "run.json"
+    assert run("predict", model, "--gpu", "l4", "--parallel", "pp=2", "--trace", str(trace)).exit_code == 0
+    events = json.loads(trace.read_text(encoding="utf-8"))
+    groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert [name.rpartition(", ")[2] for name in groups.values()] == ["stage 1 of 2", "stage 2 of 2"]
+    assert {e["pid"] for e in events if e.get("cat") == "Kernel"} == set(groups)
+    refused = run("compare", model, "--gpu", "l4,t4", "--parallel", "tp=2")
+    assert isinstance(refused.exception, UsageError) and "one by one" in str(refused.exception)
+    ranked = json.loads(run("recommend", model, "--gpu", "l4", "--gpus", "2", "--json", "-").stdout)
+    assert {p["plan"] for p in ranked["plans"]} >= {"dp=2", "tp=2", "pp=2"}
+    for arguments in (["--gpus", "2"], ["--latency-ms", "5"], ["--gpu", "l4", "--gpus", "2", "--parallel", "tp=2"]):
+        assert isinstance(run("recommend", model, *arguments).exception, UsageError)
+
+
+def test_an_exchange_is_not_explained_as_a_kernel(gpt2: Any) -> None:
+    with pytest.raises(UsageError, match="exchanges data with other GPUs"):
+        at = {"gpu": "l4", "batch": 4, "dims": {"sequence": 64}, "parallel": "tp=2"}
+        onnxperf.explain(gpt2, "node_addmm_1#all_reduce", **at)
