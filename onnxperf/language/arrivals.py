@@ -71,9 +71,10 @@ def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArr
         most = f"lengths are from 1 to {MAX_LENGTH:,}, standard deviations up to 3"
         raise UsageError(f"{option} {text!r:.60} has sizes that can't be: {most}")
     if kind == "uniform":
-        return rng.integers(int(a), int(b), count, endpoint=True)
-    lengths = np.exp(np.log(a) + b * rng.standard_normal(count))
-    return np.clip(np.rint(lengths), 1, MAX_LENGTH).astype(np.int64)
+        lengths = rng.integers(int(a), int(b), count, endpoint=True)
+    else:
+        lengths = np.clip(np.rint(a * np.exp(b * rng.standard_normal(count))), 1, MAX_LENGTH).astype(np.int64)
+    return np.asarray(lengths)
 
 
 def is_number(text: str) -> bool:

@@ -19,6 +19,7 @@ from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.output import Progress
+from onnxperf.passes import parse_plan
 from onnxperf.pipeline import MAX_BATCH, Gpu, Request
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
@@ -33,9 +34,10 @@ ASSUMED = (
 class Generation:
     """How a language model generates on a card.
 
-    weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
-    the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
-    requests that arrive are served, where that was asked for; notes: what was assumed.
+    plan: by which several GPUs divide the work, "" for one; bytes are of one of them. weights_bytes: in memory;
+    cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what the driver offers;
+    largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive are served, where
+    that was asked for; notes: what was assumed.
     """
 
     model: str
@@ -43,6 +45,7 @@ class Generation:
     runtime: str
     precision: str
     weights: str | None
+    plan: str
     lengths: Lengths
     weights_bytes: int
     cache_bytes_per_token: int
@@ -56,7 +59,7 @@ class Generation:
         """The answer as plain data; times in seconds, sizes in bytes."""
         return {
             "onnxperf_version": __version__, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
-            "precision": self.precision, "weights": self.weights, "prompt": self.lengths.prompt,
+            "precision": self.precision, "weights": self.weights, "parallel": self.plan, "prompt": self.lengths.prompt,
             "output": self.lengths.output, "chunk": self.lengths.chunk, "interval": COVERAGE,
             "weights_bytes": self.weights_bytes, "cache_bytes_per_token": self.cache_bytes_per_token,
             "capacity_bytes": self.capacity_bytes, "largest_batch": self.largest_batch,
@@ -132,9 +135,9 @@ def generation(
     last = steps.at(rows[0].batch, 1, lengths.last)
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
-        weights=weights, lengths=lengths, weights_bytes=last.memory.weights_bytes, cache_bytes_per_token=each,
-        capacity_bytes=last.memory.capacity_bytes, largest_batch=largest_batch(steps, rows, lengths), batches=rows,
-        service=service,
+        weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
+        cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
+        largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
     )  # fmt: skip
 
 
@@ -150,6 +153,9 @@ def steps_of(
         raise UsageError("give one of the two: a decoder's file, or its config.json by --config")
     if asked.terms.get("mode", "inference") != "inference":
         raise UsageError("generation is inference: leave --mode out")
+    plan = parse_plan(asked.terms.get("parallel"), asked.terms.get("gpus"))
+    if plan.gpus > plan.tp:
+        raise UsageError(f"{plan} divides batch or layers; of a generation only tensor parallelism is known, as tp=4")
     if config is None:
         if weights is not None or prune_lm_head:
             raise UsageError("--weights and --prune-lm-head are for graphs made from --config; a file has its own")

@@ -35,7 +35,8 @@ def show(out: Console, g: Generation) -> None:
     lengths = g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
     weights = f", {g.weights} weights" if g.weights else ""
-    about = f"{g.model} · {g.gpu} · {g.runtime} · {g.precision}{weights}"
+    plan = f" · {g.plan}" if g.plan else ""
+    about = f"{g.model} · {g.gpu}{plan} · {g.runtime} · {g.precision}{weights}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )

@@ -71,6 +71,7 @@ def test_graphs_have_the_published_parameters(name: str, weights: str | None) ->
     assert parameters(model, config) == pytest.approx(1e9 * billions, rel=0.004)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Qwen2.5-7B", "Gemma-2-2b"])
 def test_a_decode_step_has_two_flops_for_each_parameter(name: str) -> None:
     """And 4 heads head_dim for each token of context; but the embedding is looked up, not multiplied."""

@@ -38,6 +38,7 @@ def test_a_generation_is_its_prompt_and_its_steps() -> None:
     assert b.token.low_seconds < b.token.seconds < b.token.high_seconds
 
 
+@pytest.mark.slow
 def test_steps_between_are_interpolated() -> None:
     """Prompt and context are long enough for the steps to differ; few are predicted."""
     own = steps(LLAMA2, 4096)
@@ -61,6 +62,7 @@ def test_chunks_are_runs_after_each_other() -> None:
     assert found.ends() == pytest.approx(sum(each, Seconds()).ends())
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_the_last_that_fits() -> None:
     g = onnxperf.llm(config=LLAMA2, gpu="a100-sxm-80gb", prompt=1000, output=100, batch=1)
     own, lengths = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)[0].made_for(1100), Lengths(1000, 100)
@@ -70,6 +72,7 @@ def test_the_largest_batch_is_the_last_that_fits() -> None:
     assert onnxperf.llm(config={**LLAMA2, "num_hidden_layers": 60}, gpu="t4", prompt=9, output=2).largest_batch == 0
 
 
+@pytest.mark.slow
 def test_the_cache_has_the_bytes_of_the_formula() -> None:
     g = onnxperf.llm(config=LLAMA2, gpu="a100-sxm-80gb", prompt=100, output=28, batch=[1, 4])
     assert g.cache_bytes_per_token == 2 * 32 * 4096 * 2
@@ -79,6 +82,7 @@ def test_the_cache_has_the_bytes_of_the_formula() -> None:
     assert g.batches[1].longest_context == 4096 and 0.9 * room < 4 * 33_500 * 524288 < room
 
 
+@pytest.mark.slow
 def test_the_longest_context_is_what_memory_has_room_for() -> None:
     longer = {**LLAMA2, "max_position_embeddings": 1 << 20}
     most = onnxperf.llm(config=longer, gpu="a100-sxm-80gb", prompt=100, output=28).batches[0].longest_context
@@ -87,11 +91,20 @@ def test_the_longest_context_is_what_memory_has_room_for() -> None:
     assert abs(memory.capacity_bytes - memory.total_bytes - memory.context_bytes) < 10 * 524288
 
 
+@pytest.mark.slow
 def test_four_bits_take_less_memory_and_time() -> None:
     plain, packed = (onnxperf.llm(config=LLAMA2, gpu="l4", weights=w) for w in (None, "int4"))
     assert packed.weights_bytes < 0.32 * plain.weights_bytes
     assert packed.batches[0].token.seconds < 0.5 * plain.batches[0].token.seconds
     assert packed.cache_bytes_per_token == plain.cache_bytes_per_token
+
+
+@pytest.mark.slow
+def test_four_gpus_divide_weights_and_cache() -> None:
+    one, four = (onnxperf.llm(config=LLAMA2, gpu="h100", parallel=plan) for plan in (None, "tp=4"))
+    assert four.plan == "tp=4" and four.cache_bytes_per_token * 4 == one.cache_bytes_per_token
+    assert four.weights_bytes == pytest.approx(one.weights_bytes / 4, rel=0.03)
+    assert one.batches[0].token.seconds / 4 < four.batches[0].token.seconds < one.batches[0].token.seconds
 
 
 @pytest.mark.slow
@@ -125,6 +138,8 @@ def test_files_with_past_lengths_are_continued() -> None:
         (None, {"config": SMALL, "chunk": 0}, "chunk must be a whole number"),
         (None, {"config": SMALL, "mode": "training"}, "leave mode out"),
         (None, {"config": SMALL, "precision": "fp12"}, "unknown precision"),
+        (None, {"config": SMALL, "parallel": "dp=2"}, "divides batch or layers"),
+        (None, {"config": SMALL, "parallel": "pp=2"}, "divides batch or layers"),
     ],
 )
 def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says: str) -> None:
@@ -145,6 +160,7 @@ def measured() -> list[tuple[int, int, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     own, _ = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)
     own, rows = own.made_for(4096), measured()

@@ -90,6 +90,7 @@ def test_under_load_throughput_is_that_of_the_full_batch() -> None:
     assert sum(a.output - 1 for a in arrivals) / slow.span == pytest.approx(3, rel=0.02)
 
 
+@pytest.mark.slow
 def test_iterations_cost_what_their_runs_are_predicted_to() -> None:
     own = steps(LLAMA2, 2000)
     of, low, high = prices(own, 16, 1024)
@@ -143,6 +144,7 @@ def test_requests_that_can_never_be_served_are_refused() -> None:
             simulate([Arrival(0.0, 90, 20)], server, price)
 
 
+@pytest.mark.slow
 def test_llm_serves_what_arrives() -> None:
     """One request at a time has the latency of the table; many have its throughput at most."""
     asked: dict[str, Any] = {"config": SMALL, "gpu": "l4", "prompt": 512, "output": 64, "chunk": 512}

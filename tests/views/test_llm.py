@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import onnxperf
 from tests.language.test_generation import SMALL
 
 
+@pytest.mark.slow
 def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(SMALL))
