@@ -21,7 +21,9 @@ class DecoderDims:
     """Dimensions of a decoder's inputs, each a size or the name under which it is open; None where no input has it.
 
     batch, new: of the token ids; past: of the caches; total: of the mask. caches: names of the inputs with past keys
-    and values; in_place: whether the caches are buffers of full length that the model writes into.
+    and values; in_place: whether the caches are buffers of full length that the model writes into, as ONNX Runtime
+    GenAI runs GroupQueryAttention on CUDA; written: those that a model declares to be of another length as outputs, and
+    the dimensions that these buffers have.
     """
 
     batch: Dim
@@ -30,6 +32,14 @@ class DecoderDims:
     total: Dim
     caches: tuple[str, ...]
     in_place: bool
+    written: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+
+    def shapes(self, batch: int, longest: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the caches as outputs, where these are the buffers of inputs whatever the model declares."""
+        return {
+            name: tuple(d if isinstance(d, int) else batch if d == self.batch else longest for d in dims)
+            for name, dims in self.written
+        }
 
     def bound(self, batch: int, new: int, past: int, longest: int) -> dict[str, int]:
         """Sizes of the open dimensions for `new` tokens after `past` ones, with caches for `longest` tokens.
@@ -72,4 +82,8 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     batch, new = shapes[ids[0]]
     in_place = bool(caches) and any(n.op_type in IN_PLACE for n in model.graph.node)
     past = shapes[caches[0]][-2] if caches else None
-    return DecoderDims(batch, new, past, shapes[masks[0]][1] if masks else None, caches, in_place)
+    made = {i.name: declared_dims(i) for i in model.graph.output}
+    pairs = [(o, i) for n in model.graph.node if n.op_type in IN_PLACE
+             for o, i in zip(n.output[1:3], n.input[3:5], strict=False)]  # fmt: skip
+    written = tuple((o, shapes[i]) for o, i in pairs if i in caches and o in made and made[o] != shapes[i])
+    return DecoderDims(batch, new, past, shapes[masks[0]][1] if masks else None, caches, in_place, written)

@@ -92,8 +92,10 @@ class Steps:
     def _run(self, batch: int, new: int, past: int) -> Run:
         """The run that `at` describes."""
         model = self.prompt if self.prompt is not None and past == 0 else self.model
-        found = self._dims(model).bound(batch, new, past, self.longest)
-        return run_of(replace(self.asked, model=model, dims={**(self.asked.dims or {}), **found}), self.gpu)
+        own = self._dims(model)
+        dims = {**(self.asked.dims or {}), **own.bound(batch, new, past, self.longest)}
+        shapes = own.shapes(batch, self.longest) or None
+        return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""

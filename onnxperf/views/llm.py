@@ -106,8 +106,10 @@ def drawn(g: Generation) -> Figure:
         axes.fill_between(rates, low, high, alpha=0.15, linewidth=0)
         for b, x, y in zip(rows, rates, mid, strict=True):
             axes.annotate(f"batch {b.batch}", (x, y), fontsize="small")
-        axes.set(ylabel=label, yscale="log")
+        axes.set(ylabel=label)
+        axes.margins(x=0.12)
         axes.grid(alpha=0.3)
+    below.set_yscale("log")
     above.set_title(
         printable(f"{g.model}, {g.gpu}, {g.lengths.prompt} + {g.lengths.output} tokens").replace("$", r"\$")
     )
