@@ -166,6 +166,12 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     own, rows = own.made_for(4096), measured()
     found = [(own.seconds(4, new, total - new), seconds, new) for new, total, seconds in rows]
     assert all(s.low_seconds < seconds < s.high_seconds for s, seconds, _ in found)
+    page = (ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8").splitlines()
+    lines = [
+        f"| {new} | {total} | {1e3 * m:.1f} | {1e3 * own.seconds(4, new, total - new).seconds:.1f} |"
+        for new, total, m in rows
+    ]
+    assert sorted(line.rpartition(" | ")[0] + " |" for line in page if line[:3].strip("| ").isdigit()) == sorted(lines)
     errors = {k: [abs(s.seconds / m - 1) for s, m, new in found if (new > 1) == k] for k in (True, False)}
     assert len(errors[True]) == len(errors[False]) == 6
     assert [round(100 * np.mean(errors[k])) for k in (False, True)] == [3, 9]
