@@ -8,6 +8,7 @@ from gpu_specs.device import (
     Cluster,
     Corrections,
     Device,
+    Lines,
     Rates,
     Source,
     SpecError,
@@ -19,7 +20,7 @@ from gpu_specs.hosts import HOSTS, Host, load_host
 from gpu_specs.prices import Price, prices
 
 __all__ = [
-    "HOSTS", "PIPES", "Cluster", "Corrections", "Device", "Host", "Price", "Rates", "Source", "SpecError",
+    "HOSTS", "PIPES", "Cluster", "Corrections", "Device", "Host", "Lines", "Price", "Rates", "Source", "SpecError",
     "UnknownDevice", "clocked", "clusters", "ids", "limited", "load", "load_cluster", "load_host", "prices", "read",
     "resolve", "usual_cluster",
 ]  # fmt: skip

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from gpu_specs import toml_file as toml
-from gpu_specs.device import PIPES, Corrections, Device, Rates, Source, SpecError, Status
+from gpu_specs.device import PIPES, Corrections, Device, Lines, Rates, Source, SpecError, Status
 
 MAX_OPERATORS: Final = 1_000
+MAX_LINES: Final = 100
+SLOWEST_ms: Final = 1e6  # of a regression line, at no or at one operation
 #: By generation: bytes per second of a lane, from GT/s and line encoding (128b/130b; 236 of a gen 6 flit's 256 bytes).
 PCIE_LANE_Bps: Final = {
     3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130, 6: 64e9 / 8 * 236 / 256,
@@ -21,6 +23,19 @@ def _factors(value: Any) -> Rates:
     if not isinstance(value, dict) or len(value) > MAX_OPERATORS:
         raise toml.Unusable(f"a table of at most {MAX_OPERATORS:,} numbers")
     return Rates(tuple((toml.text(name), toml.factor(number)) for name, number in value.items()))
+
+
+def _lines(value: Any) -> tuple[tuple[str, float, float], ...]:
+    """Lines by category, with b0 and b1 in milliseconds: in seconds."""
+    needed = toml.Unusable(f"a table of at most {MAX_LINES} lines, each [b0, b1]: from 0 to {SLOWEST_ms:g} ms")
+    if not isinstance(value, dict) or len(value) > MAX_LINES:
+        raise needed
+    for pair in value.values():
+        if not isinstance(pair, list) or len(pair) != 2 or any(type(b) not in (int, float) for b in pair):
+            raise needed
+        if not all(0 <= b <= SLOWEST_ms for b in pair):
+            raise needed
+    return tuple((toml.text(name), b0 / 1e3, b1 / 1e3) for name, (b0, b1) in value.items())
 
 
 def _capability(value: Any) -> tuple[int, int]:
@@ -97,6 +112,12 @@ _CORRECTIONS: Final = {
     "operators": toml.Key("operators", _factors, required=False),
     "source": toml.Key("source", toml.text, required=False),
 }
+_LINES: Final = {
+    "forward_ms": toml.Key("forward", _lines, required=False),
+    "backward_ms": toml.Key("backward", _lines, required=False),
+    "half_width": toml.Key("half_width", toml.half_width, required=False),
+    "source": toml.Key("source", toml.text),
+}
 _SOURCE: Final = {
     "status": toml.Key("status", toml.one_of(*get_args(Status))),
     "text": toml.Key("text", toml.text),
@@ -122,8 +143,9 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     layout = _CPU if cpu else _TABLES
     older = data.pop("effects", None)  # the name of the table in device files that were written before
     corrections, blocks = data.pop("corrections", older), data.pop("source", [])
+    lines = data.pop("linear", None)
     tables = {table: data.pop(table, {}) for table in layout}
-    known = {*head, *layout, "corrections", "source"}
+    known = {*head, *layout, "corrections", "linear", "source"}
     fields, facts = toml.take(head, data, "", known), [key for key in data if key in _FACTS]
     for table, keys in layout.items():
         where = f" in [{table}]"
@@ -137,6 +159,8 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     defaults |= _NOT_OF_A_CPU if cpu else {}
     if corrections is not None:
         fields["corrections"] = Corrections(**toml.take(_CORRECTIONS, corrections, " in [corrections]", _CORRECTIONS))
+    if lines is not None:
+        fields["lines"] = Lines(**toml.take(_LINES, lines, " in [linear]", _LINES))
     return Device(**{"id": id} | defaults | fields, sources=_sources(blocks, facts))
 
 

@@ -103,6 +103,20 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """Regression lines of layers by category, t = b0 + b1 c: seconds of a layer of c operations on this very device.
+
+    forward, backward: (category, b0 in seconds, b1 in seconds per operation), of either pass. `half_width` is half the
+    width of the 80% interval of the logarithm of a layer's time, None where nobody tells. `source` names the rows.
+    """
+
+    forward: tuple[tuple[str, float, float], ...] = ()
+    backward: tuple[tuple[str, float, float], ...] = ()
+    half_width: float | None = None
+    source: str = "not calibrated"
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A GPU as its card file describes it, in SI units; or a processor ("cpu") with the number of cores in use.
 
@@ -163,6 +177,8 @@ class Device:
     memory_rate_bps: float | None = None
     """Data rate of one memory pin, bit/s."""
     corrections: Corrections = Corrections()
+    lines: Lines = Lines()
+    """What the method of prediction `linear` is calibrated to; empty where nobody calibrated it."""
     sources: tuple[Source, ...] = field(default=(), repr=False)
     nvml_names: tuple[str, ...] = ()
     """What nvidia-smi calls the card, the current driver's name first; empty where several cards of different

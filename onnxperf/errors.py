@@ -76,6 +76,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def counted(n: int, thing: str, things: str = "") -> str:
+    """A number of things, in words: 1 node, 2 nodes; `things` where an s is not enough."""
+    return f"{n:,} {thing if n == 1 else things or thing + 's'}"
+
+
 def as_arguments(said: str) -> str:
     """A message with the arguments of Python where it names options of the command line."""
     for option, argument in ARGUMENTS:

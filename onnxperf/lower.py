@@ -55,7 +55,8 @@ class Kernel:
     process, with a host thread and a card of its own, that launches it.
     skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
     node (it does not for the second and later kernels of one node); at_most: the data decide its sizes, which are
-    upper bounds; phase: the part of a training step that it belongs to.
+    upper bounds; phase: the part of a training step that it belongs to; operator: the one that it computes, None for a
+    copy of an input or output.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Kernel:
     visited: bool = True
     at_most: bool = False
     phase: str = FORWARD
+    operator: Operator | None = field(default=None, compare=False, repr=False)
 
     @property
     def communicates(self) -> bool:
@@ -143,7 +145,7 @@ def lower(
             row = Kernel(
                 o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat,
                 blocks=runtime.synchronous or WAITED_FOR in o.attrs, visited=WITHIN not in o.attrs,
-                at_most=any(map(depends_on_data, (*o.present, *o.outputs))), phase=phase_of(o),
+                at_most=any(map(depends_on_data, (*o.present, *o.outputs))), phase=phase_of(o), operator=o,
             )  # fmt: skip
             rows.add(row, o.present, o.outputs)
     if include_transfers:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
-from onnxperf.errors import printable
+from onnxperf.errors import counted, printable
 from onnxperf.graph import Graph, Note
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
+from onnxperf.latency.method import BY_FAMILY
 from onnxperf.lower import Kernels, host_node
 from onnxperf.passes import AMP
 from onnxperf.run import Run
@@ -50,7 +51,11 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
     seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
-    return Note(note.code, f"{note.message}, for {seconds * 1e6:,.0f} us with its {len(copies)} copies", note.nodes)
+    return Note(
+        note.code,
+        f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
+        note.nodes,
+    )
 
 
 def _upper_bounds(kernels: Kernels) -> Iterator[Note]:
@@ -117,10 +122,22 @@ def _unmeasured(run: Run) -> Iterator[Note]:
         yield Note("unvalidated", says)
 
 
+def _by_other_models(run: Run, j: int) -> Iterator[Note]:
+    """Which kernels a method has no terms of its own for, so that their family's model stands in."""
+    seconds, other = run.estimates.seconds[:, j], run.estimates.variant[:, j] == BY_FAMILY
+    if other.any():
+        rows = [k for k, taken in zip(run.kernels.rows, other.tolist(), strict=True) if taken]
+        share = float(seconds[other].sum()) / max(float(seconds.sum()), 1e-30)
+        types = ", ".join(sorted({k.op.rpartition("::")[2] for k in rows}))
+        says = f"{share:.0%} of kernel time is by tile-wave's models, as {run.method.name} has none for {types}"
+        yield Note("other-model", says, tuple(n for k in rows for n in k.nodes))
+
+
 def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:
     """Which constants of this answer are assumed, not derived from measurements, with their share of kernel time."""
     method, device, interval = run.method, run.devices[j], run.constants.interval
     if method.own_terms:
+        yield from _by_other_models(run, j)
         return
     if DEVICE_MODELS[device.kind].error_class:
         if device.corrections == Corrections():

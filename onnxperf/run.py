@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_specs import Device, Host, load_host, usual_cluster
-from onnxperf.errors import UsageError, printable
+from onnxperf.errors import UsageError, counted, printable
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
 from onnxperf.lower import Kernels, lower
@@ -332,7 +332,8 @@ def _require_capturable(run: Graph) -> None:
     copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
     if copies:
         nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
+        many = ("is " if len(copies) == 1 else "are ") + counted(len(copies), "copy", "copies")
         raise UsageError(
-            f"a CUDA graph can't be captured: {len(copies)} copies between host and device stand in the way"
-            f" (at {nodes}); export with fixed dimensions"
+            f"a CUDA graph can't be captured: there {many} between host and device (at {nodes});"
+            " export with fixed dimensions"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, get_args
 
-from onnxperf.errors import Error, UsageError, printable
+from onnxperf.errors import Error, UsageError, counted, printable
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.passes import Autograd, Training, training_step, with_phases
@@ -246,5 +246,5 @@ def _check_operators(graph: Graph, runtime: Runtime) -> None:
     for why, found in refused.items():
         types = ", ".join(dict.fromkeys(o.type for o in found))
         nodes = ", ".join(dict.fromkeys(n for o in found for n in o.nodes))
-        parts.append(f"{printable(types)} ({len(found)} nodes: {printable(nodes)[:NAMED]}): {why}")
+        parts.append(f"{printable(types)} ({counted(len(found), 'node')}: {printable(nodes)[:NAMED]}): {why}")
     raise UsageError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")

@@ -17,6 +17,9 @@ MAX_ACCUMULATED = 100_000
 MODES = ("inference", "training")
 
 
+USUAL_METHOD = "tile-wave"
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What was asked: a model on a card under a runtime. `gpu` is the card's id, `inputs` the bound shapes.
@@ -39,7 +42,7 @@ class Scenario:
     ort_version: str | None = None
     precision: str = "keep"
     layout: str | None = None
-    method: str = "tile-wave"
+    method: str = USUAL_METHOD
     batch: int = 1
     streams: int = 1
     cuda_graph: bool = False

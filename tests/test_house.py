@@ -32,6 +32,7 @@ OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxper
 #: Of an extra, imported where it is used.
 EXTRA = {
     "datasets": {"pyarrow"},
+    "derive": {"torch"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
     "fitting": {"scipy"},
     "measure": {"cuda", "onnxruntime", "pynvml"},

@@ -21,7 +21,7 @@ from onnxperf.calibrate.show import FIGURES, as_json, host_as_json, show, show_h
 from onnxperf.calibrate.this_host import file_of as host_file_of
 from onnxperf.calibrate.this_host import this_host
 from onnxperf.calibrate.this_processor import elsewhere
-from onnxperf.errors import UsageError, printable
+from onnxperf.errors import UsageError, counted, printable
 from onnxperf.fitting import require_scipy
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime, overlapping, processor, usable_provider
@@ -113,11 +113,11 @@ def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool
     m = measurements[0]
     runtime = dict(m.setting.software).get("onnxruntime", "of an unknown version")
     driver = f", driver {m.place.driver}" if m.place.driver else ""
-    whence = "its suite" if suite else f"{len(measurements)} files"
+    whence = "its suite" if suite else counted(len(measurements), "file")
     before, after = (f"{found.error(x):.0%}" for x in (False, True))
     says = printable(
         f"onnxperf calibrate, {datetime.now(UTC):%Y-%m-%d}, ONNX Runtime {runtime[:40]}{driver[:40]}:"
-        f" {len(found.rows)} rows of {whence}, off by {before} before and {after} after, mean"
+        f" {counted(len(found.rows), 'row')} of {whence}, off by {before} before and {after} after, mean"
     )
     d, base = found.device, found.base
     changed = {f for f in FIGURES if getattr(d, f) != getattr(base, f)}

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_specs import Corrections, Device, Rates, clocked
+from onnxperf.calibrate import lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
-from onnxperf.errors import Error, UsageError
+from onnxperf.errors import Error, UsageError, counted
 from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
 from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
@@ -77,22 +78,13 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     """
     require_scipy("fitting a device")
     base, dropped = replace(device, corrections=Corrections()), list[Dropped]()
-    models = []
-    for m in measurements:
-        try:
-            if not m.complete:
-                raise UsageError("it was interrupted before it was complete")
-            if m.disturbed:
-                raise UsageError(f"it was disturbed: {m.disturbed}")
-            models.append(rows_of(m, base, dropped))
-        except Error as e:
-            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    models = usable(measurements, base, dropped)
     base = _with_clock_shown(models, base)
     models = [_without_impossible(m, base, dropped) for m in models]
     model = _Model([m for m in models if m.parts], base)
     if len(model.measured) < FEWEST:
         why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
-        raise UsageError(f"{len(model.measured)} rows can be used, and it takes {FEWEST}: {why}")
+        raise UsageError(f"{counted(len(model.measured), 'row')} can be used, and it takes {FEWEST}: {why}")
     values, factors = _fitted(model)
     if left_out := _disagreed(model, values, factors):
         model = _Model(model.models, base, frozenset(left_out))
@@ -103,7 +95,24 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
+    whence = f"onnxperf calibrate: layers of {len(models)} models"
+    found = replace(found, lines=lines.fitted(models, whence) or base.lines)
     return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
+
+
+def usable(measurements: Sequence[Measurement], base: Device, dropped: list[Dropped]) -> list[MeasuredModel]:
+    """The measurements that are complete and undisturbed, with their rows; the others are noted in `dropped`."""
+    models = []
+    for m in measurements:
+        try:
+            if not m.complete:
+                raise UsageError("it was interrupted before it was complete")
+            if m.disturbed:
+                raise UsageError(f"it was disturbed: {m.disturbed}")
+            models.append(rows_of(m, base, dropped))
+        except Error as e:
+            dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, str(e)))
+    return models
 
 
 def _within_peak(d: Device) -> Device:

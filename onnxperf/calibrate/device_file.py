@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from importlib.resources import files
 
-from gpu_specs import Device
+from gpu_specs import Device, Lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.errors import printable
 
@@ -22,7 +22,7 @@ NOT_OF_A_COPY = re.compile(r"^(?:aliases|short_names) *= *\[[^\]]*\]\n", re.MULT
 LINK = re.compile(r"^(?:pcie|host_link_GBps) *=.*$", re.MULTILINE)
 LINK_FACT = re.compile(r'"(?:pcie|host_link_GBps)",? *')
 TABLE_OF_CORRECTIONS = re.compile(
-    r"^\[corrections(?:\.operators)?\].*?(?=^\[(?!corrections)|\Z)", re.MULTILINE | re.DOTALL
+    r"^\[(?:corrections(?:\.operators)?|linear)\].*?(?=^\[(?!corrections|linear\])|\Z)", re.MULTILINE | re.DOTALL
 )
 
 
@@ -33,7 +33,7 @@ def file_of(device: Device, host_link_Bps: float | None = None, left_out: Iterab
     """
     body = _whole(device) if KINDS[device.kind].figures == NOMINAL else _card(device, host_link_Bps)
     missing = [f"# {name} is left out: {printable(why)}" for name, why in left_out]
-    return "\n".join((body, *missing, _corrections(device)))
+    return "\n".join((body, *missing, _corrections(device), *_lines(device.lines)))
 
 
 def text(value: str) -> str:
@@ -54,6 +54,20 @@ def _corrections(device: Device) -> str:
     lines += [f"source = {text(e.source)}", "", "[corrections.operators]  # factors on the time of operators of a type"]
     lines += [f"{text(name)} = {_number(factor)}" for name, factor in e.operators.items()]
     return "\n".join(("[corrections]", *lines, ""))
+
+
+def _lines(of: Lines) -> list[str]:
+    """What the method linear reads, in milliseconds; nothing where there are no lines."""
+    if not (of.forward or of.backward):
+        return []
+    lines = ["[linear]  # of `--method linear`: [b0, b1], b0 ms + b1 ms an operation of a layer"]
+    lines.append(f"source = {text(of.source)}")
+    if of.half_width is not None:
+        lines.append(f"half_width = {_number(of.half_width)}  # of models without a part in the lines")
+    for name, found in (("forward_ms", of.forward), ("backward_ms", of.backward)):
+        pairs = (f"{text(category)} = [{_number(1e3 * b0)}, {_number(1e3 * b1)}]" for category, b0, b1 in found)
+        lines += [f"{name} = {{ {', '.join(pairs)} }}"] if found else []
+    return [*lines, ""]
 
 
 def _card(device: Device, host_link_Bps: float | None) -> str:

@@ -13,6 +13,7 @@ from onnxperf.measure.record import Measurement, OperatorTime
 from onnxperf.pipeline import Request, run_of
 from onnxperf.prediction import Prediction
 from onnxperf.run import Run
+from onnxperf.scenario import USUAL_METHOD
 from onnxperf.tables import short_type
 
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
@@ -62,10 +63,16 @@ class Joined:
         return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
 
 
-def predicted(m: Measurement, device: Device) -> Run:
+def predicted(m: Measurement, device: Device, method: str = USUAL_METHOD) -> Run:
     """The run that was measured, predicted for a device from the model's skeleton."""
     s = m.setting
-    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level, "fix_dims": True}  # as measured
+    terms = {
+        "method": method,
+        "runtime": s.runtime,
+        "precision": s.precision,
+        "opt_level": s.opt_level,
+        "fix_dims": True,
+    }  # as measured
     return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case
-from onnxperf.errors import EnvironmentFailure, Error
+from onnxperf.errors import EnvironmentFailure, Error, counted
 from onnxperf.measure import profile
 from onnxperf.measure.record import Measurement
 from onnxperf.output import Progress
@@ -73,7 +73,7 @@ def _unsettled(cases: Sequence[Case], taken: dict[str, list[Measurement]]) -> st
     name, takes = cases[0].name, taken[cases[0].name]
     more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
     if len(takes) < 2:
-        return f"{name!r}{more} was disturbed all but {len(takes)} times"
+        return f"{name!r}{more} was disturbed all but {counted(len(takes), 'time')}"
     return (
         f"the fastest time of {name!r}{more} is {disagreement(takes):.0%} below all others, and {AGREE:.0%} is allowed"
     )

@@ -16,7 +16,7 @@ from onnxperf.calibrate.corrections import Calibration
 from onnxperf.calibrate.device_file import CORRECTIONS
 from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.this_host import REFERENCE, REFERENCE_S, Paced
-from onnxperf.errors import printable
+from onnxperf.errors import counted, printable
 from onnxperf.tables import tabulate
 
 #: Figures of a processor that a fit may change: what they are called, their unit and its name.
@@ -50,7 +50,7 @@ def as_json(found: Calibration, link: float | None) -> str:
 def show(out: Console, found: Calibration, link: float | None) -> None:
     """Print what was found, how well it fits by operator type, and what was left out."""
     d = found.device
-    out.print(Text(f"{printable(d.name)}: {len(found.rows)} rows", style="bold"))
+    out.print(Text(f"{printable(d.name)}: {counted(len(found.rows), 'row')}", style="bold"))
     out.print(tabulate(out, ("correction", "#factor", "what it means"), [*_found(found, link)]))
     out.print()
     types = sorted({r.type for r in found.rows})

@@ -290,6 +290,7 @@ SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
     click.option("--gpu",
                  help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"),
+    _chosen("--method", (*METHODS, "all"), "What to score; with MODEL, what predicts it.  [default: all; tile-wave]"),
     read_option("--fail-above", read=parse_share, metavar="15%",
                 help="Exit 1 where MODEL or your own files are missed by more."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),

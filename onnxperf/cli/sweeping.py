@@ -12,7 +12,7 @@ import click
 
 from onnxperf.cli.arguments import PRECISIONS, by_name, debug, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
-from onnxperf.errors import EnvironmentFailure, UsageError
+from onnxperf.errors import EnvironmentFailure, UsageError, counted
 from onnxperf.output import check_target, telling
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
     from onnxperf.sweeps.engines import cores
     from onnxperf.sweeps.work import Prepared, predicted, prepare
 
-    sizes = f"{len(models):,} models x {grid.points:,} batches and sizes"
-    many = f"{sizes} x {len(grid.precisions)} precisions x {len(grid.devices)} cards"
-    click.echo(f"onnxperf: {len(models) * grid.cells:,} cells: {many}", err=True)
+    sizes = f"{counted(len(models), 'model')} x {counted(grid.points, 'batch and size', 'batches and sizes')}"
+    many = f"{sizes} x {counted(len(grid.precisions), 'precision')} x {counted(len(grid.devices), 'card')}"
+    click.echo(f"onnxperf: {counted(len(models) * grid.cells, 'cell')}: {many}", err=True)
     read = (prepare(m.source, None, True, grid.named) for m in models)
     first = next((p for p in read if isinstance(p, Prepared)), None)
     if first is None:
@@ -164,7 +164,7 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
         predicted(first.data, own.each()[0], own.shapes or {}, own.trip_counts, own.terms, asked)
         seconds = time.perf_counter() - start
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
-    about = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+    about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")
     click.echo(
         f"onnxperf: about {about} on this machine, were all like {first.name}; the cache saves its part", err=True
     )

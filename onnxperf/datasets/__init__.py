@@ -16,7 +16,7 @@ from onnxperf.datasets.dataset import Dataset, File, Kernels, Models, Watts
 from onnxperf.datasets.reading import SAMPLE, located
 from onnxperf.datasets.runs import MeasuredRun
 from onnxperf.datasets.table import DIES, LEAST_S, Row, Table, tables
-from onnxperf.errors import Error
+from onnxperf.errors import Error, counted
 from onnxperf.latency.families import constant_sets
 from onnxperf.modules import offered
 
@@ -85,5 +85,5 @@ def unused(tables: Iterable[Table]) -> str:
             why = {**t.dropped, f"no longer than {LEAST_S * 1e3:g} ms": short, "no fit takes them": rows - short}
         else:
             why = {**t.dropped, "no dataset declares Kernels of that name": rows}
-        told += (f"{n:,} rows of {t.name!r}: {reason}" for reason, n in why.items() if n)
+        told += (f"{counted(n, 'row')} of {t.name!r}: {reason}" for reason, n in why.items() if n)
     return "; ".join(told[:REASONS])

@@ -14,6 +14,7 @@ from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
 from onnxperf.runtimes import RUNTIMES
 from onnxperf.scenario import PLATFORMS
+from onnxperf.tables import duration
 
 WORTH = 0.98  # of the time: a change that saves less is not named
 SMALL = frozenset({"precision", "layout", "cuda_graph", "fix_dims"})  # terms that leave what runs the model as it is
@@ -36,18 +37,23 @@ AtBatch = Callable[[int], Prediction]
 class Change:
     """The same samples under other terms: as options (`what`), and how long they then take.
 
-    small: runtime, host and batch stay as they are, and nothing is quantised. most: no such run was predicted,
-    the time is what is left of this one at best.
+    samples: how many `seconds` are for, the batch of the run now. small: runtime, host and batch stay as they are, and
+    nothing is quantised. most: no such run was predicted, the time is what is left of this one at best. why: where the
+    batch is another, the time of each sample then and now. run_seconds: of a whole run under these terms.
     """
 
     what: str
     seconds: float
+    samples: int
     small: bool = True
     most: bool = False
+    why: str = ""
+    run_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The change as `prediction.schema.json` describes a suggestion."""
-        return {"change": self.what, "seconds": self.seconds, "at_best": self.most}
+        each = self.seconds / self.samples if self.samples else None
+        return {"change": self.what, "seconds": self.seconds, "seconds_per_sample": each, "at_best": self.most}
 
 
 def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
@@ -181,7 +187,7 @@ def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Chan
         seconds = summarise(run.under(**terms)).seconds
         changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
         small = changed.keys() <= SMALL and changed.get("precision") not in QUANTISED
-        found.append(Change(options(changed), seconds, small))
+        found.append(Change(options(changed), seconds, now.scenario.batch, small))
         return terms if seconds < WORTH * now.seconds else {}
     return {}
 
@@ -207,18 +213,25 @@ def without_fallback(now: Prediction) -> Change | None:
         for n in now.run.kernels.on_host
     )
     left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
-    return Change("all operators on the GPU", max(left, now.lower_bound_seconds), most=True)
+    seconds = max(left, now.lower_bound_seconds)
+    return Change("all operators on the GPU", seconds, now.scenario.batch, most=True)
 
 
 def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:
-    """A larger batch, by the time of as many samples."""
+    """A larger batch, by the time of as many samples as a run has now."""
     batch = now.scenario.batch
     if at_batch is None or not tries(now):
         return None
     with suppress(Error):
         then = at_batch(LARGER * batch)
         if then.memory.fits and then.scenario.batch > batch:
-            return Change(
-                f"--batch {then.scenario.batch}, for each sample", then.seconds * batch / then.scenario.batch, False
-            )
+            larger, seconds = then.scenario.batch, then.seconds * batch / then.scenario.batch
+            why = each_sample(now, then)
+            return Change(f"--batch {larger}", seconds, batch, small=False, why=why, run_seconds=then.seconds)
     return None
+
+
+def each_sample(now: Prediction, then: Prediction) -> str:
+    """The time of each sample at another batch, and now."""
+    new, old = (duration(p.seconds / p.scenario.batch) for p in (then, now))
+    return f"{new} a sample instead of {old}"

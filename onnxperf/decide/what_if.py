@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gpu_specs import HOSTS
-from onnxperf.decide.changes import AtBatch, lacking, options, precisions, runtimes, without_fallback
+from onnxperf.decide.changes import AtBatch, each_sample, lacking, options, precisions, runtimes, without_fallback
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.fusions.engine import NEAR
@@ -34,8 +34,9 @@ class WhatIf:
     """One change, and how long the same samples take with it.
 
     kind: precision, runtime, launch, layout, batch, host, fallback, fusion, padding or part; what: the options that ask
-    for it, or words; seconds and their range; at_best: the time is a bound of what the change can bring. Where it can't
-    be made or has no effect on what is run, seconds is None and `why` says so; else `why` is what speaks for it.
+    for it, or words; seconds and their range; at_best: the time is a bound of what the change can bring; run_seconds:
+    of a whole run where its batch is another. Where the change can't be made or has no effect on what is run, seconds
+    is None and `why` says so; else `why` is what speaks for it.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class WhatIf:
     high_seconds: float | None = None
     at_best: bool = False
     why: str = ""
+    run_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _predicted(kind: str, what: str, then: Callable[[], Prediction], why: str = 
 
 
 def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
-    """Larger batches, by the time of as many samples."""
+    """Larger batches, by the time of as many samples as a run has now."""
     for batch in (times * now.scenario.batch for times in BATCHES if now.scenario.batch):
         what, share = f"--batch {batch}", now.scenario.batch / batch
         try:
@@ -146,7 +148,7 @@ def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
             yield WhatIf("batch", what, None, why="does not fit into the card's memory")
             return
         times = (then.seconds * share, then.low_seconds * share, then.high_seconds * share)
-        yield WhatIf("batch", what, *times, why="for each sample; a run takes longer")
+        yield WhatIf("batch", what, *times, why=each_sample(now, then), run_seconds=then.seconds)
 
 
 def _fallback(now: Prediction) -> Iterator[WhatIf]:

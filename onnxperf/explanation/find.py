@@ -69,7 +69,9 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
 def facts_of(run: Run, p: Prediction, at: int, read: dict[str, Any]) -> KernelFacts:
     """What is known of kernel number `at` of a run on its first device; `read` gets the constants that were read."""
     k, predicted = run.kernels.rows[at], p.kernels[at]
-    terms, bound = single(k.work, run.devices[0], traced(run.constants, read), run.method, run.kernels.stored_bytes)
+    known = traced(run.constants, read)
+    layer = run.method.layer(k)
+    terms, bound = single(k.work, run.devices[0], known, run.method, run.kernels.stored_bytes, layer)
     seconds, joules = predicted.seconds / k.repeat, float(run.estimates.joules[at, 0]) / k.repeat
     return KernelFacts(run, k, predicted, terms, bound, seconds, joules, 1.0 if k.way else p.power_factor, read)
 

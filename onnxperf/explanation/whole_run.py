@@ -19,7 +19,7 @@ from onnxperf.explanation.waterfall import waterfall
 from onnxperf.pipeline import Gpu, request_for, run_of
 from onnxperf.prediction import summarise
 from onnxperf.run import Run
-from op_models import Transfer, Work
+from op_models import Transfer
 
 SCHEMA_VERSION = 1
 SMALL = 1e-6  # the share of a run from which on a cause is named
@@ -116,11 +116,12 @@ def explain_run(run: Run) -> RunExplanation:
     """Explain a run on its first device."""
     p, device, s = summarise(run), run.devices[0], run.scenario
     found, at_peak = dict.fromkeys(CAUSES, 0.0), 0.0
-    known: dict[Work, KernelFacts] = {}
+    known: dict[Any, KernelFacts] = {}
     for at, k in enumerate(run.kernels.rows):
         if k.communicates:
             continue
-        x = known.setdefault(k.work, known.get(k.work) or facts_of(run, p, at, {}))
+        same = (k.work, run.method.layer(k))
+        x = known.setdefault(same, known.get(same) or facts_of(run, p, at, {}))
         left = p.kernels[at].seconds
         for cause, seconds in _causes(x):
             found[cause] += k.repeat * seconds

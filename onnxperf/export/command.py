@@ -17,7 +17,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.checker import check_model
 
-from onnxperf.errors import ModelError, UsageError
+from onnxperf.errors import ModelError, UsageError, counted
 from onnxperf.export import framework, source
 from onnxperf.graph.read import contents, stored_tensors
 from onnxperf.graph.skeleton import skeleton
@@ -188,7 +188,7 @@ def strip(model: str, out: str) -> tuple[int, int, str]:
     proto = ModelProto.FromString(skeleton(model))
     removed = [t for t in stored_tensors(*contents(proto)) if t.data_location == TensorProto.EXTERNAL]
     nbytes = sum(int(e.value) for t in removed for e in t.external_data if e.key == "length")
-    note = f"{len(removed)} tensors, {nbytes / 1e6:.1f} MB"
+    note = f"{counted(len(removed), 'tensor')}, {nbytes / 1e6:.1f} MB"
     proto.metadata_props.add(key=STRIPPED, value=note)
     data = proto.SerializeToString(deterministic=True)
     write_file(out, data)

@@ -164,7 +164,9 @@ def _frozen(name: str, function: Any, with_weights: bool) -> tuple[Any, dict[str
         if node.op in ("VarHandleOp", "VariableV2"):
             found[node.name] = (tf.as_dtype(node.attr["dtype"].type), tf.TensorShape(node.attr["shape"].shape))
     _refuse(name, {"lookup tables" for dtype, _ in found.values() if dtype == tf.resource})
-    large, looped = {}, {read for node in inlined.graph_def.node if "While" in node.op for read in node.input}
+    origin = _passed_on(inlined.graph_def)
+    read_by_loops = (read for node in inlined.graph_def.node if "While" in node.op for read in node.input)
+    large, looped = {}, {origin.get(read, read) for read in read_by_loops}
     for i, (node, (dtype, shape)) in enumerate(found.items()):
         value = captured.get(node)
         most = MAX_LOOPED if node in looped else MAX_VALUE
@@ -180,6 +182,7 @@ def _frozen(name: str, function: Any, with_weights: bool) -> tuple[Any, dict[str
         inlined.tensor_data[node] = freeze._TensorData(data, dtype.as_datatype_enum, None)
     graph, _ = freeze._replace_variables_by_constants(inlined)
     graph = tf2onnx.tf_loader.fix_freezing_errors(graph)  # nothing is assigned to a constant
+    graph = tf2onnx.tf_loader.fix_freezing_errors_part2(graph)  # in a loop a Gather reads one, no variable
     _refuse(name, {n.op for n in nodes(graph) if UNSAFE.search(n.op)})
     for compiled in (*graph.library.function, *graph.node):  # functions for XLA are not inlined unless these go
         compiled.attr.pop("_noinline", None)
@@ -187,13 +190,25 @@ def _frozen(name: str, function: Any, with_weights: bool) -> tuple[Any, dict[str
     for node in graph.node:
         shapes = node.attr["output_shapes"].list.shape if "While" in node.op else ()
         for read, shape in zip(node.input, shapes, strict=False):
-            if read in large:  # a large variable that a loop passes on
-                shape.CopyFrom(large[read].as_proto())
+            if (variable := origin.get(read, read)) in large:  # a large variable that a loop passes on
+                shape.CopyFrom(large[variable].as_proto())
         if node.name in large:
             node.op = "Placeholder"
             del node.attr["value"]
             node.attr["shape"].shape.CopyFrom(large[node.name].as_proto())
     return graph, {f"{node}:0": shape.as_list() for node, shape in large.items()}
+
+
+def _passed_on(graph: Any) -> dict[str, str]:
+    """What comes out of each Identity of a GraphDef: inlined calls, as those of a SavedModel, leave one for each."""
+    passed: dict[str, str] = {n.name: n.input[0] for n in graph.node if n.op == "Identity" and n.input}
+    for name, read in passed.items():
+        seen = {name}
+        while read in passed and read not in seen:
+            seen.add(read)
+            read = passed[read]
+        passed[name] = read
+    return passed
 
 
 def _refuse(name: str, operators: set[str]) -> None:

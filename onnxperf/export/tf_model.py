@@ -111,6 +111,7 @@ def _saved(folder: Path) -> Callee:
         f.signature.name = new[f.signature.name]
     for node in nodes(graph):
         node.op = new.get(node.op, node.op)
+        node.attr.pop("_output_shapes", None)  # stands for variables, where a constant of another shape goes
         for call in (c for a in node.attr.values() for c in (a.func, *a.list.func) if c.name in new):
             call.name = new[call.name]
     del graph.library.gradient[:]

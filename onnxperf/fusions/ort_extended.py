@@ -14,7 +14,7 @@ from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, 
 from onnxperf.fusions.ort_layout import perm_of
 from onnxperf.fusions.ort_reshapes import DETOURS
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
-from onnxperf.graph import Open, same_dims
+from onnxperf.graph import Known, Open, same_dims
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -116,6 +116,19 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
 RESIDUAL = op.Add(X, Y)
 
 
+def _unlike(one: Known, other: Known) -> str:
+    """Why two summands are not known to be of the same three sizes; "" where they are."""
+    if len(one) != 3 or len(other) != 3:
+        return f"the summands have {len(one)} and {len(other)} axes, where it takes three of each"
+    if same_dims(one, other):
+        return ""
+    unknown = [str(axis) for axis, sizes in enumerate(zip(one, other, strict=True)) if None in sizes]
+    if not unknown:
+        return f"the summands differ in shape: {list(one)}, {list(other)}"
+    sizes = f"the size{'s' if len(unknown) > 1 else ''} of axis {' and '.join(unknown)}"
+    return f"{sizes} of a summand can't be told before the run, so that the two can't be shown to be alike"
+
+
 def skips(knows: common.Knows) -> Fusion:
     """The rule of a release that knows this of shapes."""
 
@@ -127,8 +140,8 @@ def skips(knows: common.Knows) -> Fusion:
         one, other = knows(m.g, x), knows(m.g, skip)
         if one is None or other is None:
             return Miss("the shape of a summand is known only when it runs", add.nodes)
-        if not same_dims(one, other) or len(one) != 3:
-            return Miss(f"the summands are not two alike of three axes: {list(one)}, {list(other)}", add.nodes)
+        if why := _unlike(one, other):
+            return Miss(why, add.nodes)
         if norm.attrs.get("axis", -1) not in (-1, 2):
             return Miss("the normalisation is not over the last axis alone", norm.nodes)
         return m.fused(SKIP, (x, skip, *norm.inputs[1:]))

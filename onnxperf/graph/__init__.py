@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onnxperf.errors import counted
 from onnxperf.graph.core import CONTROL, UNKNOWN_LENGTH, Graph, Note, fresh, is_trained
 from onnxperf.graph.open_dims import (
     FOLDED_IN_HALF,
@@ -46,7 +47,7 @@ class Opened(NamedTuple):
     kept: dict[Any, Any]
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {len(self.proto.graph.node)} nodes>"
+        return f"<{self.name}: {counted(len(self.proto.graph.node), 'node')}>"
 
 
 def opened(model: str | os.PathLike[str] | bytes | ModelProto | Opened) -> Opened:

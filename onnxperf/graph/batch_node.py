@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxperf.graph.batch_place import Across, Batch, Place, Unproved, axes_of, repeated
+from onnxperf.graph.batch_place import Across, Batch, Place, Unproved, axes_of
 from onnxperf.graph.proto import Shape, times
 from onnxperf.graph.values import Array
 from op_models import Tensor
@@ -35,9 +35,10 @@ class NodeAt:
     """A node of a graph that is inferred at a probing batch, with what it is in the file itself.
 
     inputs: tensors at the file's own batch, as `outputs` are; places: where each input holds the batch, None where it
-    does not; values: what is known of inputs before the run, at both batches; alike: axes along which an input repeats
-    itself. `edits` grows as rules ask. Where an axis before or one behind may hold the batch, rules take the one behind
-    unless `before` says otherwise, and note it in `guesses`. `twins` are axes of the batch's size beside its own.
+    does not; values: what is known of inputs before the run, at both batches; why_differs: why the constant of that
+    name can't be said to hold the same for each sample at a place, "" where it does. `edits` grows as rules ask. Where
+    an axis before or one behind may hold the batch, rules take the one behind unless `before` says otherwise, and note
+    it in `guesses`. `twins` are axes of the batch's size beside its own.
     """
 
     type: str
@@ -47,7 +48,8 @@ class NodeAt:
     outputs: Sequence[Tensor | None]
     places: Sequence[Place | None]
     values: Sequence[tuple[Array | None, Array | None]]
-    alike: Sequence[frozenset[int]]
+    names: Sequence[str]
+    why_differs: Callable[[str, Place], str]
     batch: Batch
     edits: list[Edit] = field(default_factory=list)
     before: Mapping[Guess, bool] = field(default_factory=dict)
@@ -129,11 +131,8 @@ class NodeAt:
             raise Unproved(f"its input {tensor.name!r} ({size}) does not depend on the batch, but has to")
         if not place.fits(tensor.shape, self.batch.old):
             raise Unproved(f"its constant {tensor.name!r} ({size}) can't be repeated for each sample")
-        value = self.values[index][0]
-        alike = place.axis in self.alike[index]
-        alike = alike or (value is not None and repeated(value, place, self.batch) is not None)
-        if self.batch.old > 1 and not alike:
-            raise Unproved(f"its constant {tensor.name!r} ({size}) may differ from sample to sample")
+        if why := self.why_differs(self.names[index], place):
+            raise Unproved(f"its constant {tensor.name!r} ({size}) {why}")
         self.repeat(index, place)
 
     def repeat(self, index: int, place: Place) -> None:

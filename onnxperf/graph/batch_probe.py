@@ -11,6 +11,7 @@ from onnx import NodeProto
 from onnxperf.errors import UsageError
 from onnxperf.graph.batch_node import Edit, Guess, NodeAt
 from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
+from onnxperf.graph.batch_repeats import Repeats
 from onnxperf.graph.batch_rules import Places, places_of
 from onnxperf.graph.core import CONTROL, Graph, fresh
 from onnxperf.graph.node import infer_node
@@ -71,7 +72,7 @@ class Probe:
         self.guesses: dict[Guess, str] = {}  # the first node that each is made at
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
-        self.alike: dict[str, frozenset[int]] = {}  # axes along which a tensor repeats itself
+        self._repeats = Repeats(own, batch)
         self._apply = Edits(self.edits, batch)
 
     def infer_node(self, state: State, node: NodeProto, label: str) -> None:
@@ -86,8 +87,8 @@ class Probe:
         except Unproved as e:
             raise Refusal(f"{where}: {e}") from None
         self._apply.infer_node(state, node, label)
-        if node.op_type == "Expand" and not held:
-            self.alike[node.output[0]] = self._repeats(node)
+        if not held:
+            self._repeats.follow(node, label)
         for k, out in enumerate(node.output):
             place = found[k] if isinstance(found, tuple) and k < len(found) else found
             if out not in state.tensors:
@@ -96,14 +97,6 @@ class Probe:
                 place = self._seen(state, out, place)
             if isinstance(place, Place):
                 self._expect(state, out, place, where)
-
-    def _repeats(self, node: NodeProto) -> frozenset[int]:
-        """The axes that an Expand makes of axes of 1, or without any."""
-        before, after = (self.own.tensors.get(name) for name in (node.input[0], node.output[0]))
-        if before is None or after is None:
-            return frozenset()
-        padded = (1,) * (after.rank - before.rank) + before.shape
-        return frozenset(axis for axis, d in enumerate(padded) if d == 1)
 
     def _seen(self, state: State, out: str, same: SameMemory) -> Place | None:
         """The place in an output whose shape is computed in the graph; None where its shape has no such place."""
@@ -126,7 +119,7 @@ class Probe:
             [own.tensors.get(i) for i in node.input], [own.tensors.get(o) for o in node.output],
             [self.places.get(i) for i in node.input],
             [(own.values.get(i), state.values.get(i)) for i in node.input],
-            [self.alike.get(i, frozenset()) for i in node.input], self.batch, before=self.before,
+            list(node.input), self._repeats.why_not, self.batch, before=self.before,
         )  # fmt: skip
         found = places_of(n)
         self.guessed = self.guessed or bool(n.guesses or n.twins)

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError, near_names
+from onnxperf.errors import ModelError, UsageError, counted, near_names
 from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes, without_images
 from onnxperf.graph.core import Note
 from onnxperf.graph.dim_names import example_size, is_sum, size_of_sum
@@ -176,7 +176,8 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
         stored = {t.name for t in model.graph.initializer}
         names = [i.name for i in model.graph.input if i.name not in stored]
         if len(examples) > len(names):
-            raise UsageError(f"{len(examples)} example inputs are given, but the model has {len(names)} inputs")
+            given, has = counted(len(examples), "example input"), counted(len(names), "input")
+            raise UsageError(f"{given} given, but the model has {has}")
         examples = dict(zip(names, examples, strict=False))
     declared = {i.name: declared_dims(i) for i in model.graph.input}
     try:
@@ -259,7 +260,8 @@ def _with_given(
         if name not in shapes or own is None:
             continue
         if len(own) != len(shape):
-            raise UsageError(f"--shapes gives {name!r} {len(shape)} dimensions, but the file declares {len(own)}")
+            dimensions = counted(len(shape), "dimension")
+            raise UsageError(f"--shapes gives {name!r} {dimensions}, but the file declares {len(own)}")
         for d, size in zip(own, shapes[name], strict=True):
             if isinstance(d, str) and symbols.setdefault(d, size) != size:
                 raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {plain(name)}, as {size}")

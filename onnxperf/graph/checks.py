@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import NodeProto, defs
 
+from onnxperf.errors import counted
 from onnxperf.graph.proto import MAX_RANK, Dims, Shape, plain, times
 
 WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}  # the input that holds the weights
@@ -23,13 +24,13 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
     process, or never return (an Einsum without "->" and with a character that is no letter).
     """
     if not schema.min_input <= len(node.input) <= schema.max_input:
-        return f"it has {len(node.input)} inputs"
+        return f"it has {counted(len(node.input), 'input')}"
     if "" in node.input and node.op_type != "Resize":  # old files leave out its roi, which is not optional
         for formal, name in zip(schema.inputs, node.input, strict=False):
             if not name and formal.option == defs.OpSchema.FormalParameterOption.Single:
                 return f"its input {formal.name!r} is missing"
     if not schema.min_output <= len(node.output) <= schema.max_output:
-        return f"it has {len(node.output)} outputs"
+        return f"it has {counted(len(node.output), 'output')}"
     allowed: Mapping[str, Any] = schema.attributes if node.attribute else {}
     for a in node.attribute:
         name, defined = a.name, allowed.get(a.name)
@@ -40,11 +41,11 @@ def misuse(node: NodeProto, schema: defs.OpSchema) -> str:
         if name == "batch_dims" and not 0 <= a.i <= MAX_RANK:
             return f"batch_dims {a.i} is out of range"
         if name == "num_outputs" and node.op_type == "Split" and a.i != len(node.output):
-            return f"it has {len(node.output)} outputs, but num_outputs is {a.i}"
+            return f"it has {counted(len(node.output), 'output')}, but num_outputs is {a.i}"
         if name == "equation" and node.op_type == "Einsum" and not EQUATION.fullmatch(a.s.decode("latin-1")):
             return f"its equation '{plain(a.s.decode('latin-1'))}' has more than letters, commas, '...' and '->'"
         if name in ("then_branch", "else_branch") and len(a.g.output) != len(node.output):
-            return f"it has {len(node.output)} outputs, but its {name} has {len(a.g.output)}"
+            return f"it has {counted(len(node.output), 'output')}, but its {name} has {len(a.g.output)}"
     return ""
 
 
@@ -88,7 +89,7 @@ def _check_window(type: str, attrs: Mapping[str, Any], x: Shape, inputs: Sequenc
         return ""
     pads, dilations = attrs.get("pads") or (0,) * 2 * n, attrs.get("dilations") or (1,) * n
     if len(pads) != 2 * n or len(dilations) != n:
-        return f"pads or dilations are not those of {n} axes"
+        return f"pads or dilations are not those of {counted(n, 'axis', 'axes')}"
     padded = [d + before + after for d, before, after in zip(x[2:], pads[:n], pads[n:], strict=True)]
     if any((k - 1) * step + 1 > d for k, step, d in zip(kernel, dilations, padded, strict=True)):
         return f"a kernel of {times(kernel)} is larger than its padded input of {times(padded)}"

@@ -15,6 +15,7 @@ from onnxperf.graph.bind import Binding, is_number, listed, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
 from onnxperf.graph.core import CONTROL, Graph
+from onnxperf.graph.index_range import IndexRanges
 from onnxperf.graph.module_path import module_of
 from onnxperf.graph.node import check_form, infer_node
 from onnxperf.graph.open_shapes import input_shape
@@ -45,7 +46,8 @@ def infer(
     alone. Raises ModelError for a graph that contradicts itself and UsageError for a request that it can't meet.
     """
     state = State(model, binding, shapes, folder, folds)
-    trips = TripCounts(model.graph, trip_counts)
+    trips, ranges = TripCounts(model.graph, trip_counts), IndexRanges(state.tensors, state.values)
+    beyond: dict[str, str] = {}
     modules: dict[str, str] = {}
 
     def walk(graph: GraphProto, names: Names, prefix: str = "") -> None:
@@ -59,6 +61,8 @@ def infer(
                 INLINE[type](ControlNode(state, trips, walk, node, label, names))
             else:
                 infer_node(state, scoped(node, names, state.captures) if prefix else node, label)
+                if not prefix and (wrong := ranges.follow(node)) and state.assumed.isdisjoint(node.input):
+                    beyond[label] = wrong  # in a body, which may not run, nothing is known to be wrong
 
     names: Names = ChainMap()
     state.define_stored(model.graph, names)
@@ -72,8 +76,19 @@ def infer(
             raise ModelError(f"output {info.name!r} is made by no node")
         outputs.append(state.tensors[info.name])
     live = _live(state.operators, outputs, state.made_together)
+    if label := next((o.name for o in live if o.name in beyond), ""):
+        raise _out_of_bounds(state, label, beyond[label])
     graph = Graph(name, live, inputs, tuple(outputs), binding.batch, tuple(state.notes), modules)
     return Inferred(graph, state)
+
+
+def _out_of_bounds(state: State, label: str, why: str) -> ModelError | UsageError:
+    """The error for a node that reads what its table does not have; a UsageError where asked sizes lead there."""
+    message, sizes = f"node {label!r} (Gather) {why}", state.binding.symbols
+    if not sizes or state.binding.refusal:
+        return state.refusal(message)
+    given = ", ".join(f"{plain(name)}={size}" for name, size in sizes.items())
+    return UsageError(f"{message}, at these sizes ({given}); give smaller ones")
 
 
 def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ time, and no operator of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
@@ -37,6 +37,9 @@ from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from op_models import Operator, Tensor, caches, known, output_rule
 
+#: Operators whose inputs have to agree in all their axes: a mask that is stored does so at its own size alone.
+SPREAD = frozenset({"Add", "And", "Concat", "Div", "Expand", "Mul", "Or", "Sub", "Where"})
+MAX_SHOWN = 8  # sizes of a list that a message names
 FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})  # shape inference needs the values of their float inputs
 DEPRECATED = frozenset({"GroupNormalization"})  # in opsets 18 to 20, where ONNX Runtime still runs it
 
@@ -82,7 +85,8 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     types = _infer_types(state, n, schema) if schema is not None else _custom_types(state, n)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
     if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
-        raise state.refusal(f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}")
+        said = f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}"
+        raise state.refusal(said + (_made_for_others(state, inputs) if type in SPREAD else ""))
     folded = _is_folded(state, n)
     outputs = tuple(_define_outputs(state, n, types, folded))
     if not assumed:
@@ -112,6 +116,8 @@ def _define_constant(state: State, node: NodeProto, label: str) -> None:
         raise ModelError(f"node {label!r} (Constant) holds no value")
     dtype, shape, value = found
     state.define(node.output[0], dtype, shape, "constant", value)
+    if node.attribute[0].HasField("t"):
+        state.stored[node.output[0]] = node.attribute[0].t
 
 
 def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
@@ -155,6 +161,7 @@ def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, 
     except InferenceError as e:
         why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
         message = f"node {n.label!r} ({node.op_type}) does not fit its inputs {_signature(state, node)}: {why}"
+        message += _made_for_others(state, n.inputs) if n.type in SPREAD else ""
     except Exception as e:  # malformed nodes make the C++ side raise whatever it likes
         message = f"node {n.label!r} ({node.op_type}) is malformed: {first_line(e)}"
     if n.assumed:
@@ -272,7 +279,31 @@ def _check_reshape(state: State, n: _Node, outputs: Sequence[Tensor]) -> None:
         return
     data, out = n.inputs[0], outputs[0]
     if data.size != out.size:
-        raise state.refusal(f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}")
+        said = f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}"
+        raise state.refusal(said + _made_for_others(state, n.inputs[1:], computed=True))
+
+
+def _made_for_others(state: State, read: Iterable[Tensor | None], computed: bool = False) -> str:
+    """That the constants among what a node reads may be made for other sizes of open dimensions; "" without any.
+
+    computed: so may those that what it reads is computed from.
+    """
+    stored = [t for t in read if t is not None and (t.stored or computed) and t.rank]
+    if not stored or not state.binding.symbols or state.binding.refusal:
+        return ""
+    names = " and ".join(f"{t.name!r} ({_content(state, t)})" for t in stored[:2])
+    sizes = ", ".join(f"{plain(name)}={size}" for name, size in state.binding.symbols.items())
+    return (
+        f": the file has constants in {names}, made for other sizes than {sizes}; give those that it was exported with,"
+        " or export it anew with these dimensions open"
+    )
+
+
+def _content(state: State, t: Tensor) -> str:
+    """The elements of a short list of sizes, or else a tensor's shape."""
+    value = state.values.get(t.name)
+    short = value is not None and value.ndim == 1 and value.size <= MAX_SHOWN and value.dtype.kind == "i"
+    return times(value.tolist()) if value is not None and short else times(t.shape)
 
 
 def _fits(tensor: Tensor, inferred: TypeProto | None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
-from onnxperf.errors import ModelError, UsageError, printable
+from onnxperf.errors import ModelError, UsageError, counted, printable
 from onnxperf.graph.batch_node import Edit, Guess
 from onnxperf.graph.batch_place import Batch
 from onnxperf.graph.batch_probe import Edits, Probe, Refusal
@@ -160,5 +160,5 @@ def _note(edits: Mapping[str, list[Edit]], binding: Binding) -> Note:
     nodes = tuple(edits)
     named = ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
     what = f"the file is made for batch {binding.old_batch}: taken as for batch {binding.batch}, in its inputs"
-    says = f"{what} ({', '.join(binding.batch_axes)}) and in {len(nodes)} nodes that hold it in constants: {named}"
+    says = f"{what} ({', '.join(binding.batch_axes)}) and in constants of {counted(len(nodes), 'node')}: {named}"
     return Note("rebatched", printable(says), nodes)

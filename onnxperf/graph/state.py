@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
@@ -55,6 +55,7 @@ class State:
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
         self.sequences: dict[str, Elements] = {}
+        self.stored: dict[str, TensorProto] = {}  # the tensors of the file, by their names here
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
         self.effort = MAX_EVALUATED  # elements that evaluated nodes may still read
@@ -72,6 +73,7 @@ class State:
         for tensor in graph.initializer:
             name, shape = names.get(tensor.name, tensor.name), tuple(tensor.dims)
             self.define(name, dtype_of(tensor.data_type), shape, "weight", content(tensor, self.folder))
+            self.stored[name] = tensor
         for sparse in graph.sparse_initializer:
             name = names.get(sparse.values.name, sparse.values.name)
             self.define(name, dtype_of(sparse.values.data_type), tuple(sparse.dims), "weight")

@@ -44,7 +44,7 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
     """
     check_size(tensor.name, tensor.dims)
     size = prod(tensor.dims)
-    filled = tensor.data_location == TensorProto.EXTERNAL or _check_filled(tensor, size)
+    filled = tensor.data_location == TensorProto.EXTERNAL or check_filled(tensor, size)
     if not filled or size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
         return None
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -58,7 +58,7 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
         raise ModelError(f"tensor {tensor.name!r} can't be read: {first_line(e)}") from None
 
 
-def _check_filled(t: TensorProto, size: int) -> bool:
+def check_filled(t: TensorProto, size: int) -> bool:
     """Whether a tensor holds the data that its shape takes; a weight may hold none, as a prediction needs none.
 
     Raises ModelError for another amount of data, and for small integer tensors (sizes, axes) without data.
@@ -78,19 +78,29 @@ def _check_filled(t: TensorProto, size: int) -> bool:
 
 def _external(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:
     """The `need` bytes of an integer tensor in a file in the model's folder; None where they are not there."""
-    if folder is None or tensor.data_type not in (TensorProto.INT64, TensorProto.INT32):
+    found = external_file(tensor, folder) if tensor.data_type in (TensorProto.INT64, TensorProto.INT32) else None
+    if found is None:
+        return None
+    try:
+        with found[0].open("rb") as file:
+            file.seek(found[1])
+            data = file.read(need)
+    except (OSError, ValueError, OverflowError):
+        return None
+    return data if len(data) == need else None
+
+
+def external_file(tensor: TensorProto, folder: Path | None) -> tuple[Path, int] | None:
+    """The file in the model's folder that holds a tensor's data, and where they begin; None where it is not there."""
+    if folder is None:
         return None
     where = {e.key: e.value for e in tensor.external_data}
     try:
-        path = (folder / where.get("location", "")).resolve()
-        if not path.is_file() or not path.is_relative_to(folder.resolve()):
-            return None
-        with path.open("rb") as file:
-            file.seek(int(where.get("offset", 0)))
-            data = file.read(need)
+        path, offset = (folder / where.get("location", "")).resolve(), int(where.get("offset", 0))
+        inside = path.is_file() and path.is_relative_to(folder.resolve())
     except (OSError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a link to itself
         return None
-    return data if len(data) == need else None
+    return (path, offset) if inside and offset >= 0 else None
 
 
 def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | None] | None:

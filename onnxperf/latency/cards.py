@@ -167,14 +167,16 @@ class Works:
 
     each: the works themselves; read, written, weights, bytes: bytes; width: bytes of an element, at least 0.5; matrix,
     vector: FLOPs; executed: matrix FLOPs without those that a causal mask skips; rate, vector_rate: FLOP/s of the pipes
-    for these. The numbers of the size type are columns under their names: `works["rows"]`.
+    for these. The numbers of the size type are columns under their names: `works["rows"]`. layers: what the method
+    reads of each kernel beside its work (`Method.layer`).
     """
 
-    def __init__(self, works: Sequence[Work], cards: Cards):
+    def __init__(self, works: Sequence[Work], cards: Cards, layers: Sequence[Any] = ()):
         def column(values: Sequence[float]) -> Array:
             return np.array(values, dtype=float)[:, None]
 
         self.each = tuple(works)
+        self.layers = tuple(layers) or (None,) * len(self.each)
         self.read = column([w.bytes_read for w in works])
         self.written = column([w.bytes_written for w in works])
         self.weights = column([w.weight_bytes for w in works])

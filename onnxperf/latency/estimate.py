@@ -6,6 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,11 +71,12 @@ def estimate(
     """
     constants = constants or shipped()
     cards = Cards(devices, constants)
-    work_list = list(dict.fromkeys(kernel.work for kernel in kernels.rows))
-    index = {w: i for i, w in enumerate(work_list)}
-    rows = np.array([index[kernel.work] for kernel in kernels.rows], dtype=int)
+    asked = [(kernel.work, method.layer(kernel)) for kernel in kernels.rows]
+    index = {one: i for i, one in enumerate(dict.fromkeys(asked))}
+    work_list, layers = [w for w, _ in index], [layer for _, layer in index]
+    rows = np.array([index[one] for one in asked], dtype=int)
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
-    terms, floor_s, resources = _estimated(work_list, cards, method.times, stored)
+    terms, floor_s, resources = _estimated(work_list, cards, method.times, stored, layers)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
     workspace = terms.workspace
     if cards.kind == "gpu" and not method.own_terms:
@@ -159,13 +161,15 @@ def _of_sum(
 def _half_widths(work_list: Sequence[Work], rows: Array, assumed: Array, cards: Cards, method: Method) -> Array:
     """The half-width of each kernel's range on each device [n, g].
 
-    A method with an error class has its ranges, whatever the device. Otherwise a calibrated device has one half-width
-    for every kernel that a rule knows, and a processor that was not calibrated that of its class.
+    A method with an error class has its ranges, or those that its calibration for the device tells. Otherwise a
+    calibrated device has one half-width for every kernel that a rule knows, and a processor that was not calibrated
+    that of its class.
     """
     unmeasured = ranges_of(UNMEASURED, cards.constants)["new"]
     if method.error_class:
-        each = np.where(assumed, unmeasured, ranges_of(method.error_class, cards.constants)["new"])
-        return np.repeat(each[:, None], len(cards.devices), axis=1)
+        usual = ranges_of(method.error_class, cards.constants)["new"]
+        own = [method.half_width(d) for d in cards.devices]
+        return np.where(assumed[:, None], unmeasured, [[usual if h is None else h for h in own]])
     half_width = half_widths(work_list, cards)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
@@ -227,11 +231,14 @@ def watts_alone(work_list: Sequence[Work], devices: Sequence[Device], constants:
 
 
 def single(
-    w: Work, device: Device, constants: Constants, method: Method, stored_bytes: float
+    w: Work, device: Device, constants: Constants, method: Method, stored_bytes: float, layer: Any = None
 ) -> tuple[KernelTerms, KernelTerms]:
-    """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's."""
+    """One work on one device in a run that reads `stored_bytes` of weights: every term [1, 1], and the bound's.
+
+    layer: as `method.layer` tells it of the kernel.
+    """
     cards = Cards([device], constants)
-    return _terms(Works([w], cards), cards, method.times, np.array([[float(stored_bytes)]]))
+    return _terms(Works([w], cards, [layer]), cards, method.times, np.array([[float(stored_bytes)]]))
 
 
 def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
@@ -295,13 +302,13 @@ def _named(function: Callable[..., object]) -> str:
 
 
 def _estimated(
-    work_list: Sequence[Work], cards: Cards, times: Times, stored: Array
+    work_list: Sequence[Work], cards: Cards, times: Times, stored: Array, layers: Sequence[Any] = ()
 ) -> tuple[KernelTerms, Array, dict[str, Array]]:
     """Terms without details, bounds, and what keeps each resource busy, of works of any size types [n, g].
 
     No seconds are below their bound.
 
-    stored [n, 1]: how many bytes of weights their run reads.
+    stored [n, 1]: how many bytes of weights their run reads; layers: as in `Works`.
     """
     n, g = len(work_list), len(cards.devices)
     names = [f for f in KernelTerms._fields if f not in ("variant", "launches", "detail")]
@@ -314,7 +321,8 @@ def _estimated(
     for members in by_size.values():
         for start in range(0, len(members), CHUNK):
             at = members[start : start + CHUNK]
-            terms, bound = _terms(Works([work_list[i] for i in at], cards), cards, times, stored[at])
+            works = Works([work_list[i] for i in at], cards, [layers[i] for i in at] if layers else ())
+            terms, bound = _terms(works, cards, times, stored[at])
             floor_s[at] = bound.seconds
             for name, seconds in bound.detail.items():
                 busy.setdefault(name, np.zeros((n, g)))[at] = seconds

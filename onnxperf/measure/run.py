@@ -11,7 +11,7 @@ from itertools import chain
 from math import inf
 
 import onnxperf
-from onnxperf.errors import EnvironmentFailure, ModelError
+from onnxperf.errors import EnvironmentFailure, ModelError, counted
 from onnxperf.graph import Note
 from onnxperf.measure import profile
 from onnxperf.measure.devices import CPU
@@ -148,7 +148,7 @@ def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
     if device.unstable:
         yield Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean")
     if hosted:
-        yield Note("hosted", f"{len(hosted)} nodes ran on the CPU beside the GPU", hosted)
+        yield Note("hosted", f"{counted(len(hosted), 'node')} ran on the CPU beside the GPU", hosted)
     if m.place.shared and len(m.alone) <= len(device.samples) / 2:
         over = m.wall.median / device.median - 1
         yield Note(DISTURBED, f"the processor was shared: by the wall's clock a run took {over:.0%} longer")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onnxperf.errors import Error, UsageError, printable
+from onnxperf.errors import Error, UsageError, counted, printable
 from onnxperf.graph import Note
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import write
@@ -87,7 +87,7 @@ def _headline(m: Measurement) -> Text:
     text.append(f"\n{duration(d.median)}", style="bold green")
     i = d.median_interval
     between = f"; 95% between {duration(i[0])} and {duration(i[1])}" if i else ""
-    text.append(f"  (median of {len(d.samples):,} runs{between})")
+    text.append(f"  (median of {counted(len(d.samples), 'run')}{between})")
     text.append(f"   {duration(m.wall.median)} by the wall's clock")
     if m.place.shared:
         what = "undisturbed" if m.alone else "though no run was undisturbed"

@@ -286,12 +286,12 @@ def split(t: Tape, o: Operator, *grads: Tensor | None) -> Found:
 
 def pooling(t: Tape, o: Operator, g: Tensor) -> Found:
     """The largest element of a window gets the gradient among zeros; of a mean every element gets a part."""
-    x = o.present[0]
+    x, window = o.present[0], {name: o.attrs[name] for name in ("kernel_shape", "strides") if name in o.attrs}
     if o.type == "MaxPool":
         t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
-        yield 0, t.add(o, "com.microsoft::MaxPoolGrad", (g, *o.outputs[1:]), x.shape)
+        yield 0, t.add(o, "com.microsoft::MaxPoolGrad", (g, *o.outputs[1:]), x.shape, attrs=window)
     else:
-        yield 0, t.add(o, "com.microsoft::AveragePoolGrad", (g,), x.shape)
+        yield 0, t.add(o, "com.microsoft::AveragePoolGrad", (g,), x.shape, attrs=window)
 
 
 def resize(t: Tape, o: Operator, g: Tensor) -> Found:

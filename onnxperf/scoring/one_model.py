@@ -23,6 +23,7 @@ from onnxperf.output import Progress
 from onnxperf.pipeline import find
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.runtimes import RUNTIMES
+from onnxperf.scenario import USUAL_METHOD
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed
@@ -118,18 +119,19 @@ class Comparison:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
-def recorded(path: str | os.PathLike[str], gpu: str | None = None) -> Comparison:
+def recorded(path: str | os.PathLike[str], gpu: str | None = None, method: str = USUAL_METHOD) -> Comparison:
     """A recorded measurement, predicted for the device that it names, or for `gpu`.
 
     Raises UsageError where the file is no measurement, or of a device that is not known.
     """
     m = read(path)
-    return compare(m, *_chosen(gpu, m.place))
+    return compare(m, *_chosen(gpu, m.place), method=method)
 
 
 def here(
-    model: str, gpu: str | None, progress: Progress | None, provider: str | None = None, **terms: Any
-) -> Comparison:
+    model: str, gpu: str | None, progress: Progress | None, provider: str | None = None, method: str = USUAL_METHOD,
+    **terms: Any,
+) -> Comparison:  # fmt: skip
     """Measure a model on this machine, and predict it for the device that it ran on, or for `gpu`.
 
     provider: "cuda" or "cpu"; None takes CUDA where it can be used. terms: of a `Job`.
@@ -140,17 +142,19 @@ def here(
     if device is not None and device.kind != DEVICES[provider].kind:
         raise UsageError(f"--gpu {gpu} is not what the {provider} provider runs on: name another, or the --provider")
     m = measure(Job(model, provider, **terms), progress)
-    return compare(m, *_chosen(gpu, m.place))
+    return compare(m, *_chosen(gpu, m.place), method=method)
 
 
-def compare(m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = ()) -> Comparison:
+def compare(
+    m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = (), method: str = USUAL_METHOD
+) -> Comparison:
     """Predict what was measured, from the model's skeleton, for a device. Raises Error where that can't be done."""
     if m.seconds <= 0:
         raise UsageError(f"{m.subject.name}: its measured time is 0: nothing compares with that")
     runtime = RUNTIMES.get(m.setting.runtime)
     if runtime is not None and runtime.kind != m.place.kind:
         raise UsageError(f"{m.subject.name} can't have run under {m.setting.runtime} on {m.place.name}")
-    prediction = summarise(predicted(m, device))
+    prediction = summarise(predicted(m, device, method))
     if source == NOMINAL:
         notes = (*notes, NOT_CALIBRATED)
     kernels = _with_overhead(prediction) if runtime is not None and runtime.synchronous else prediction

@@ -22,13 +22,24 @@ class Scored(NamedTuple):
 
 
 LEFT_OUT, SHIPPED, SUM, ROOFLINE = "tile-wave, left out", "tile-wave", "sum", "roofline"
+MLP_LEFT_OUT, MLP, LINEAR = "mlp, left out", "mlp", "linear"
+ALL = "all"  # methods
 #: What is scored, by the name of its scores.
 SCORED = {
     LEFT_OUT: Scored(METHODS[SHIPPED], left_out=True),
     **{name: Scored(METHODS[name]) for name in (SHIPPED, SUM, ROOFLINE)},
+    MLP_LEFT_OUT: Scored(METHODS[MLP], left_out=True),
+    **{name: Scored(METHODS[name]) for name in (MLP, LINEAR)},
 }
 #: Of these, what is scored on kernels: a sum of one kernel is that kernel.
-OF_KERNELS = (LEFT_OUT, SHIPPED, ROOFLINE)
+OF_KERNELS = (LEFT_OUT, SHIPPED, ROOFLINE, MLP_LEFT_OUT, MLP, LINEAR)
+#: What is scored on whole models: no open run is of a device with lines.
+OF_MODELS = (LEFT_OUT, SHIPPED, SUM, ROOFLINE, MLP_LEFT_OUT)
+
+
+def chosen(method: str, among: Sequence[str]) -> tuple[str, ...]:
+    """What is scored by a method's name, with the default beside it; all for ALL."""
+    return tuple(name for name in among if method in (ALL, SCORED[name].method.name) or name == LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from onnxperf.errors import UsageError
 from onnxperf.latency import shipped
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
-from onnxperf.scoring.score import SCORED, Pairs
+from onnxperf.scoring.score import ALL, OF_MODELS, SCORED, Pairs, chosen
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
 
@@ -26,8 +26,11 @@ def _part(p: Prediction, part: str) -> float:
     return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
 
 
-def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
-    """One measured run beside each method's answer. Raises Error where it can't be one of this model."""
+def pairs(run: MeasuredRun, of: Models, method: str = ALL) -> Iterator[Pairs]:
+    """One measured run beside the answer of each method, or of one.
+
+    Raises Error where it can't be one of this model.
+    """
     own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
     key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
 
@@ -35,7 +38,8 @@ def pairs(run: MeasuredRun, of: Models) -> Iterator[Pairs]:
         measured, predicted, low, high = (np.array([v]) for v in (run.seconds, *seconds))
         return Pairs(run.model, run.gpu, method, key, measured, predicted, low, high, np.ones(1, dtype=bool))
 
-    for name, scored in SCORED.items():
+    for name in chosen(method, OF_MODELS):
+        scored = SCORED[name]
         constants = shipped(of.left_out(run) if scored.left_out else "")
         p = summarise(replace(own.under(method=scored.method.name), constants=constants))
         if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):

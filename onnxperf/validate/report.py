@@ -20,7 +20,7 @@ from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.output import Progress
 from onnxperf.scoring.own_measurements import OwnMeasurements, own_measurements
-from onnxperf.scoring.score import Order, Pairs, Score, order, score
+from onnxperf.scoring.score import ALL, Order, Pairs, Score, order, score
 from onnxperf.validate import energy, kernels, models
 
 SHORT = f"no longer than {LEAST_S * 1e3:g} ms: these say more about the clock than about the card"
@@ -75,8 +75,9 @@ class Report:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
-def validate(data: Path | None = None, progress: Progress | None = None) -> Report:
-    """Score every method on the measurements in the folder `data`, or on the sample that ships with the package.
+def validate(data: Path | None = None, progress: Progress | None = None, method: str = ALL) -> Report:
+    """Score every method, or one and the default beside it, on the measurements in the folder `data`, or on the sample
+    that ships with the package.
 
     progress is told what is being scored, how many steps are done, and how many there are.
 
@@ -90,7 +91,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     parts: list[Pairs] = []
     for i, t in enumerate(tables):
         tell(kernels.reported(t), i, total)
-        parts += kernels.pairs(t)
+        parts += kernels.pairs(t, method)
     found, ordered = score("kernels", parts), order("kernels", parts)
     one_by_one: list[Pairs] = []
     together: list[tuple[Models, Pairs]] = []
@@ -98,7 +99,7 @@ def validate(data: Path | None = None, progress: Progress | None = None) -> Repo
     for i, (of, run) in enumerate(runs):
         tell(run.model, len(tables) + i, total)
         try:
-            one_by_one += (some := list(models.pairs(run, of)))
+            one_by_one += (some := list(models.pairs(run, of, method)))
             together += ((of, replace(p, name=of.heading(run))) for p in some)
             by_source += (replace(p, name=f"{of.reported}, {run.source}") for p in some if of.ranged(run))
         except Error as e:

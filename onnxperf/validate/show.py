@@ -11,7 +11,20 @@ from onnxperf.datasets import LEAST_S, Models
 from onnxperf.errors import printable
 from onnxperf.latency.constant_files import unmeasured
 from onnxperf.scoring import show as own
-from onnxperf.scoring.score import LEFT_OUT, OF_KERNELS, ROOFLINE, SCORED, SHIPPED, SUM, WITHIN, Score
+from onnxperf.scoring.score import (
+    LEFT_OUT,
+    LINEAR,
+    MLP,
+    MLP_LEFT_OUT,
+    OF_KERNELS,
+    OF_MODELS,
+    ROOFLINE,
+    SCORED,
+    SHIPPED,
+    SUM,
+    WITHIN,
+    Score,
+)
 from onnxperf.tables import NOTHING, Sheet, put, put_notes
 from onnxperf.tables import markdown as in_markdown
 from onnxperf.validate import models
@@ -21,6 +34,13 @@ from onnxperf.validate.report import Report
 MEAN = "mean over cards"
 WHICH = ("test", "rest")
 KERNELS = OF_KERNELS
+#: What the columns of the published methods are.
+PUBLISHED_METHODS = (
+    "mlp: with the card's die left out; mlp in-sample: trained on what the source trained on, of all cards, so "
+    "that rows kept back, and cards that have no others, are new to it. linear: a line for each operator on each "
+    "card, fitted to its rest for test, to each half of the rest for the other. A dash: kernels that a method "
+    "leaves to tile-wave's models, or too few for a line."
+)
 OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
 
 
@@ -41,7 +61,8 @@ def markdown(report: Report) -> str:
 def heading(method: str) -> str:
     """What a method's column of errors is called."""
     published = {models.PUBLISHED + m: f"#{name}" for _, of in datasets.models() for m, name in of.published.items()}
-    return {SHIPPED: "#in-sample", ROOFLINE: "#roofline", SUM: "#sum", **published}[method]
+    ours = {SHIPPED: "#in-sample", MLP_LEFT_OUT: "#mlp", MLP: "#mlp in-sample"}
+    return {**ours, **{m: f"#{m}" for m in (ROOFLINE, SUM, LINEAR)}, **published}[method]
 
 
 def sheets(report: Report) -> list[Sheet]:
@@ -87,7 +108,7 @@ def _of_file(report: Report, of: Models) -> Sheet:
     by = _index(s for s in report.scores if s.kind == "models" and of.heads(s.name))
     if of.apart:
         keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
-        methods = (*SCORED, *(models.PUBLISHED + m for m in of.published))
+        methods = (*OF_MODELS, *(models.PUBLISHED + m for m in of.published))
         return _sheet(of.title, ("!which",), by, methods, keys, ("range",))
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
     keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
@@ -98,7 +119,7 @@ def by_source(report: Report) -> Sheet:
     """Whole models by who measured them, every run alike."""
     by = _index(s for s in report.scores if s.kind == "source")
     keys = [((printable(name),), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
-    return _sheet("Whole models by source", ("!source",), by, tuple(SCORED), keys, _spare())
+    return _sheet("Whole models by source", ("!source",), by, OF_MODELS, keys, _spare())
 
 
 def by_model(report: Report) -> Sheet:
@@ -111,7 +132,7 @@ def by_model(report: Report) -> Sheet:
 def _scored(report: Report) -> tuple[str, ...]:
     """The methods that whole models were scored by."""
     published = dict.fromkeys(models.PUBLISHED + m for _, of in datasets.models() for m in of.published)
-    return tuple(m for m in (*SCORED, *published) if any(s.method == m for s in report.scores))
+    return tuple(m for m in (*OF_MODELS, *published) if any(s.method == m for s in report.scores))
 
 
 def _spare() -> tuple[str, ...]:
@@ -157,6 +178,7 @@ def notes(report: Report) -> list[str]:
         "MAPE, bias, in range and range are those of tile-wave with the card left out: with constants that no row of "
         "its die had a part in. The other columns are MAPEs: in-sample with the constants that ship; roofline: FLOPs "
         "at peak or bytes at the datasheet's bandwidth.",
+        PUBLISHED_METHODS,
         f"in range: rows inside their range, which should hold {report.interval:.0%}; range: half its median width.",
         f"Kernels count if they last over {LEAST_S * 1e3:g} ms; those replayed from a CUDA graph (tensor cores, but "
         "for DeepBench's) all do. What a benchmark's clock includes beside the kernel (its events, the launch between "

@@ -16,20 +16,8 @@ from onnxperf.tables import number, tabulate
 ROOMY = 60  # characters of a line that has room for whole ids beside the figures
 #: What a Device carries that is no fact about the card with a source.
 NO_FACT = frozenset(
-    {
-        "id",
-        "name",
-        "kind",
-        "dense_flops",
-        "corrections",
-        "sources",
-        "aliases",
-        "short_names",
-        "notes",
-        "locked",
-        "file",
-        "cluster",
-    }
+    {"id", "name", "kind", "dense_flops", "corrections", "lines", "sources", "aliases", "short_names", "notes"}
+    | {"locked", "file", "cluster"}
 )
 #: What a kind of device has no figure for.
 LACKED = {

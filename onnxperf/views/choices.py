@@ -128,7 +128,7 @@ def show_what_ifs(out: Console, found: WhatIfs) -> None:
     p = found.now
     asked = f"{shortened(p.scenario.model)} on {p.device.name} under {p.scenario.runtime}: {duration(p.seconds)} now"
     out.print(Text(printable(asked), style="bold"))
-    possible = [(c, p.seconds / c.seconds, c.seconds) for c in found.changes if c.seconds]
+    possible = [(c, p.seconds / c.seconds, c.run_seconds or c.seconds) for c in found.changes if c.seconds]
     rows = [(c.what, duration(s), f"{_bound(c)}{gain:.2f}x", c.why) for c, gain, s in possible if gain >= GAINS]
     if rows:
         out.print(tabulate(out, ("change", "#time", "#faster", "why"), [tuple(map(printable, row)) for row in rows]))

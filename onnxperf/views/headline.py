@@ -11,11 +11,10 @@ from rich.text import Text
 from onnxperf.decide.changes import Change, nothing, tries
 from onnxperf.errors import printable
 from onnxperf.prediction import Prediction
-from onnxperf.scenario import PLATFORMS, usual_host
+from onnxperf.scenario import PLATFORMS, USUAL_METHOD, usual_host
 from onnxperf.tables import duration, number, size
 
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
-USUAL_METHOD = "tile-wave"  # is not named
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
 SEEN = 0.005  # shares below this one are left out
 Changes = Sequence[Change]
@@ -74,7 +73,7 @@ def _best(p: Prediction, changes: Changes) -> str:
     easy = [c for c in changes if c.small] or changes
     fastest = min(c.seconds for c in easy)
     c = next(c for c in easy if c.seconds <= ALIKE * fastest)
-    return f"{c.what}: {duration(c.seconds)} ({gain(p, c)})"
+    return f"{c.what}: {c.why or duration(c.seconds)} ({gain(p, c)})"
 
 
 def _terms(p: Prediction) -> Iterator[str]:

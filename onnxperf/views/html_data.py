@@ -180,7 +180,7 @@ def _what_ifs(
     except UsageError as e:
         return {"changes": [], "why": _sentence(str(e))}
     known = {c.what for c in alone}
-    together = [WhatIf("", c.what, c.seconds, at_best=c.most) for c in changes if c.what not in known]
+    together = [WhatIf("", c.what, c.seconds, at_best=c.most, why=c.why) for c in changes if c.what not in known]
     found = sorted((*alone, *together), key=lambda c: (c.seconds is None, c.seconds or 0.0))
     return {"changes": [_change(c) for c in found], "why": ""}
 

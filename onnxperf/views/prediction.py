@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxperf.decide.changes import changes, nothing, tries
+from onnxperf.decide.changes import Change, changes, nothing, tries
 from onnxperf.errors import printable
 from onnxperf.explanation import explain_run
 from onnxperf.graph import UNKNOWN_LENGTH, Note
@@ -304,9 +304,13 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
 
 
 def _changes(out: Console, p: Prediction, changes: Changes) -> Table:
-    rows = [(c.what, duration(c.seconds), gain(p, c)) for c in changes]
+    rows = [(_with_reason(c), duration(c.run_seconds or c.seconds), gain(p, c)) for c in changes]
     rows += [] if rows or not tries(p) else [(nothing(p), "", "")]
     return tabulate(out, ("suggestions", "#time", "#faster"), rows)
+
+
+def _with_reason(c: Change) -> str:
+    return f"{c.what}: {c.why}" if c.why else c.what
 
 
 def _notes(notes: Iterable[Note]) -> Text:

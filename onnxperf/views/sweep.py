@@ -112,6 +112,7 @@ def drawn(blocks: Sequence[Block]) -> Figure:
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(9, 9), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
@@ -137,6 +138,8 @@ def drawn(blocks: Sequence[Block]) -> Figure:
         axes.grid(alpha=0.3)
     above.set(ylabel="samples/s, knees circled", ylim=(0, None), title="" if several else _plain(_name(blocks[0])))
     below.set(xlabel="batch", ylabel="latency in ms", yscale="log")
+    below.yaxis.set_major_formatter(LogFormatter())  # 10 and 100, no powers of ten
+    below.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
     if lines:
         above.legend(fontsize="small")
     return figure

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from onnx import parser
 
-from onnxperf import Prediction, predict
+from onnxperf import Prediction, load, predict
 from onnxperf.decide.budget import blame
 from onnxperf.decide.changes import WORTH, changes, nothing
+from onnxperf.decide.what_if import what_if
+from onnxperf.tables import duration
+from onnxperf.views.headline import _best
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 RESNET, KERAS = SAMPLES / "resnet50.onnx", SAMPLES / "keras-resnet50.onnx"
@@ -60,14 +63,43 @@ def test_no_unit_that_a_card_lacks_is_named() -> None:
     assert {"fp16", "int8", "fp8"} <= precisions["l4"]
 
 
-def test_a_larger_batch_counts_by_the_sample() -> None:
-    def at(batch: int) -> Prediction:
-        return predict(KERAS, gpu="h100", batch=batch)
+@pytest.mark.parametrize(
+    ("sample", "gpu", "terms"),
+    [
+        ("resnet50", "a100", {"batch": 8}),
+        ("keras-resnet50", "h100", {"batch": 1}),
+        ("gpt2-dynamic", "t4", {"batch": 3, "dims": {"sequence": 32}}),
+        ("mobilenetv2", "p100", {"batch": 4, "runtime": "torch-eager"}),
+    ],
+)
+def test_each_suggestion_keeps_what_it_says_of_a_run_and_of_each_sample(
+    sample: str, gpu: str, terms: dict[str, Any]
+) -> None:
+    model = load(SAMPLES / f"{sample}.onnx")
 
-    now = at(1)
-    [found] = [c for c in changes(now, at) if "--batch" in c.what]
-    assert found.seconds == pytest.approx(at(8).seconds / 8) and not found.small
+    def at(batch: int) -> Prediction:
+        return predict(model, gpu=gpu, **terms | {"batch": batch})
+
+    now = at(terms["batch"])
+    found = changes(now, at)
+    for c in found:
+        new = {k: int(v) if k == "batch" else v for k, v in asked(c.what).items()}
+        then = predict(model, gpu=gpu, **terms | new)
+        assert (c.run_seconds or c.seconds) == pytest.approx(then.seconds), c.what
+        assert c.to_dict()["seconds_per_sample"] == pytest.approx(then.seconds / then.scenario.batch), c.what
+    [larger] = [c for c in found if "--batch" in c.what]
+    [old] = {c.run_seconds for c in found if c is not larger}
+    assert old is None and not larger.small and larger.run_seconds == pytest.approx(at(8 * terms["batch"]).seconds)
+    each = [duration(s) for s in (larger.run_seconds / (8 * terms["batch"]), now.seconds / terms["batch"])]
+    assert larger.why == f"{each[0]} a sample instead of {each[1]}"
+    assert _best(now, [larger]) == f"{larger.what}: {larger.why} ({now.seconds / larger.seconds:.2f}x)"
     assert not [c for c in changes(now) if "--batch" in c.what]
+    options = {c.what: c for c in what_if(now, at).changes if c.kind == "batch"}
+    for what, c in options.items():
+        then = at(int(asked(what)["batch"]))
+        assert c.run_seconds == pytest.approx(then.seconds)
+        assert c.seconds == pytest.approx(then.seconds / then.scenario.batch * terms["batch"])
+        assert c.why.startswith(f"{duration(then.seconds / then.scenario.batch)} a sample instead of {each[1]}")
 
 
 def test_operators_on_the_cpu_are_named_as_what_can_be_gained_at_most() -> None:

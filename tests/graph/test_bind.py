@@ -94,7 +94,7 @@ def test_example_inputs_give_their_shapes(examples: Any) -> None:
 
 
 def test_too_many_examples() -> None:
-    with pytest.raises(UsageError, match="3 example inputs are given, but the model has 2"):
+    with pytest.raises(UsageError, match="3 example inputs given, but the model has 2 inputs"):
         run(OPEN, examples=[np.zeros(1)] * 3)
 
 

@@ -226,7 +226,7 @@ MISFITS = [
             "batch_dims -2 is out of range",
         ),
         ("g (float[6] x) => (float[k] y) { y = Abs(x, x) }", "Abs.*has 2 inputs"),
-        ("g (float[6] x) => (float[k] y) { y = MatMul(x, ) }", "'MatMul_0'.* its input 'B' is missing|has 1 inputs"),
+        ("g (float[6] x) => (float[k] y) { y = MatMul(x, ) }", "'MatMul_0'.* its input 'B' is missing|has 1 input$"),
         ("g (float[6] x) => (float[k] y) { y = MatMul(, x) }", "'MatMul_0'.* its input 'A' is missing"),
         ("g (float[6] x) => (float[k] y) { y = Constant() }", "holds no value"),
         (
@@ -330,3 +330,21 @@ def test_an_unpooled_image_has_the_shape_that_it_is_given(last: str, shape: tupl
         <int64[4] size = {{1, 1, 9, 8}}> {{ y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i{last}) }}"""
     graph = load(parse_model(text))
     assert (graph.outputs[0].shape, graph.notes) == (shape, ())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ("t = Constant<value = int64[3] {4, 2, 8}>() y = Reshape(x, t)", "constants in 't' (4x2x8), made for"),
+        ("f = Constant<value = int64[2] {2, 8}>() n = Constant<value = int64[1] {4}>() t = Concat<axis = 0>(n, f) "
+         "y = Reshape(x, t)", "constants in 't' (4x2x8), made for"),
+        ("m = Constant<value = float[4, 1] {0, 0, 0, 0}>() y = Add(x, m)", "constants in 'm' (4x1), made for"),
+    ],
+)  # fmt: skip
+def test_constants_made_for_other_sizes_are_named(nodes: str, says: str) -> None:
+    made = parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g (float[S, 16] x) => (float[A] y) {{ {nodes} }}')
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load(made, dims={"S": 4}).operators
+    with pytest.raises(ModelError) as e:
+        load(made, dims={"S": 5})
+    assert f"{says} other sizes than S=5; give those that it was exported with" in str(e.value)

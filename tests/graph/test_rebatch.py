@@ -194,7 +194,7 @@ def test_an_output_without_an_axis_for_the_batch_is_refused() -> None:
 
 def test_constants_that_may_differ_from_sample_to_sample_are_not_repeated() -> None:
     text = "(float[N, 4] x) => (float[N, 6] y) { y = Concat<axis = 1>(x, w) }"
-    with pytest.raises(UsageError, match=r"'Concat_0'.*constant 'w' \(2x2\) may differ from sample to sample"):
+    with pytest.raises(UsageError, match=r"'Concat_0'.*constant 'w' \(2x2\) can't be compared.*its data are not there"):
         load(model(text, 2, {"w": (2, 2)}), batch=4)
     assert load(model(text, 1, {"w": (1, 2)}), batch=4).operators[-1].out.shape == (4, 6)
 
@@ -291,3 +291,13 @@ def test_an_input_whose_shape_is_given_is_no_batch() -> None:
 def test_a_measurement_runs_the_file_as_it_is() -> None:
     with pytest.raises(UsageError, match="a file is measured as it is, and node 'Reshape_3' holds another batch"):
         prepare(Job(model(ATTENTION, 1, RIGHT["attention"][1]), "cpu", batch=2))
+
+
+@pytest.mark.parametrize(("nodes", "says"), [(1, "in constants of 1 node: Resh"), (2, "in constants of 2 nodes: ")])
+def test_the_note_counts_nodes_in_plain_english(nodes: int, says: str) -> None:
+    more = f"{target('u', 'N', 24)} y = Reshape(a, u)" if nodes == 2 else "y = Identity(a)"
+    text = f"(float[N, 6, 4] x) => (float[N, A, B] y) {{ {target('s', 'N', 4, 6)} a = Reshape(x, s) {more} }}"
+    made = model(text)
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    [note] = [n for n in load(made, batch=3).notes if n.code == "rebatched"]
+    assert says in note.message

@@ -84,8 +84,12 @@ def executed(w: Work, d: gpu_specs.Device) -> float:
     return w.matrix_flops * (2 / w.size.taps if open_to else 1)
 
 
+#: All but the one whose lines are measured on a device.
+OF_ANY_CARD = tuple(name for name in METHODS if name != "linear")
+
+
 @settings(max_examples=150, deadline=None)
-@given(st.lists(works(), min_size=1, max_size=6), st.sampled_from(tuple(METHODS)))
+@given(st.lists(works(), min_size=1, max_size=6), st.sampled_from(OF_ANY_CARD))
 def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None:
     e = estimate(kernels(*found), DEVICES, method)
     assert np.isfinite(e.seconds).all()

@@ -157,10 +157,10 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "adds only a vector to a stack",
     ),
     "skip of another shape": (
-        "(float[2,3,4] x, float[1,3,4] z) => (float[2,3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "alike",
+        "(float[2,3,4] x, float[1,3,4] z) => (float[2,3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "differ",
     ),
     "skip of two axes": (
-        "(float[3,4] x, float[3,4] z) => (float[3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "three axes",
+        "(float[3,4] x, float[3,4] z) => (float[3,4] y) " + SKIP, {"s": (4,)}, "Add LayerNormalization", "2 and 2 axes",
     ),
     "skip over two axes": (
         TWO + SKIP.replace("-1", "1"), {"s": (3, 4)}, "Add LayerNormalization", "over the last axis alone",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import onnxperf
+from onnxperf.fusions.ort_extended import _unlike
 from onnxperf.graph import depends_on_data, fixed, known_dims, load
 from tests.runtimes.conftest import build
 
@@ -158,3 +159,17 @@ def test_a_branch_by_a_size_is_decided_where_the_size_is_fixed() -> None:
     graph = load(build(text, {"none": 0}, 17), dims={"N": 3})
     assert [o.type for o in graph.operators] == ["Shape", "ReduceProd", "Equal", "If", "Neg", "Identity"]
     assert [o.type for o in fixed(graph).operators] == ["Neg", "Identity"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        ((2, "s", 8), (2, "s", 8), ""),
+        ((None, None, 8), (None, None, 8), "the sizes of axis 0 and 1 of a summand can't be told before the run"),
+        ((2, None, 8), (2, 4, 8), "the size of axis 1 of a summand can't be told before the run"),
+        ((2, 4, 8), (1, 4, 8), "the summands differ in shape: [2, 4, 8], [1, 4, 8]"),
+        ((2, 3, 4, 8), (2, 3, 4, 8), "the summands have 4 and 4 axes, where it takes three of each"),
+    ],
+)
+def test_what_keeps_a_residual_sum_from_being_fused_is_said(one: Any, other: Any, says: str) -> None:
+    assert _unlike(one, other).startswith(says) and bool(_unlike(one, other)) == bool(says)

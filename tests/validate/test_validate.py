@@ -128,7 +128,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
     assert {s.method for s in only(report, kind="kernels")} == set(scores.OF_KERNELS)
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}
-    assert eager == {(m, 31) for m in (*scores.SCORED, *(models.PUBLISHED + m for m in EAGER.published))}
+    assert eager == {(m, 31) for m in (*scores.OF_MODELS, *(models.PUBLISHED + m for m in EAGER.published))}
     runtime = {(s.name, s.count) for s in whole if s.method == scores.LEFT_OUT and not EAGER.heads(s.name)}
     assert runtime == {
         ("ONNX Runtime, over 5 ms", 29), ("ONNX Runtime, up to 5 ms", 67),
@@ -143,8 +143,8 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         *((f"several GPUs, training, FP32, {plan}", 1) for plan in fp32_torch.PLANS.values()),
     }  # fmt: skip
     published = {models.PUBLISHED + "neusight"}
-    assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scores.SCORED, *published}
-    assert {s.method for s in whole if not EAGER.heads(s.name)} == {*scores.SCORED, *published}
+    assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scores.OF_MODELS, *published}
+    assert {s.method for s in whole if not EAGER.heads(s.name)} == {*scores.OF_MODELS, *published}
     sources = {s.name: s.count for s in only(report, kind="source", method=scores.LEFT_OUT)}
     assert sources["TensorRT, PaddlePaddle/PaddleClas@d178931f"] == 22 + 18, "without graphs in parts"
     assert sources["eager PyTorch, FP16 autocast, timm"] == 28 + 28
@@ -251,7 +251,7 @@ def test_whole_models_are_found_and_bound() -> None:
         "t4", "bert-large", {"batch": 8, "sequence": 512}, 0.7, 0.77, {"neusight": 0.94, "micro": float("nan")}
     )
     found = {p.method: p for p in models.pairs(run, EAGER)}
-    assert set(found) == {*scores.SCORED, "published neusight"}
+    assert set(found) == {*scores.OF_MODELS, "published neusight"}
     assert found["published neusight"].predicted[0] == 0.94
     assert found["roofline"].predicted[0] < found["tile-wave"].predicted[0]
 

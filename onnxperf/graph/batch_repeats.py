@@ -1,0 +1,126 @@
+"""Which constants hold the same for every sample of a file's batch: stored ones by their data, and what is computed
+from these by operators that compute each sample by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import NodeProto
+
+from onnxperf.errors import Error
+from onnxperf.graph.batch_node import NodeAt
+from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
+from onnxperf.graph.batch_rules import places_of
+from onnxperf.graph.proto import attributes, domain_of
+from onnxperf.graph.state import State
+from onnxperf.graph.stored_data import DIFFERS, differing
+from op_models import Tensor
+
+
+class Repeats:
+    """What is found of the constants of a model in its own batch; `follow` takes their nodes in order.
+
+    Where the batch sits in memory is told by how many blocks hold it whole (see `Place.outer`): `blocks` has each such
+    number at which a constant repeats itself, `alike` the axes along which it does so at any.
+    """
+
+    def __init__(self, own: State, batch: Batch):
+        self.own, self.batch = own, batch
+        self.alike: dict[str, frozenset[int]] = {}
+        self.blocks: dict[str, set[int]] = {}
+        self.makers: dict[str, str] = {}
+        self._compared: dict[tuple[str, int], str] = {}
+
+    def why_not(self, name: str, place: Place) -> str:
+        """Why a constant can't be said to hold the same for each sample at a place; "" where it does."""
+        tensor = self.own.tensors[name]
+        outer = place.outer(tensor.shape)
+        if self.batch.old == 1 or place.axis in self.alike.get(name, ()) or outer in self.blocks.get(name, ()):
+            return ""
+        if (value := self.own.values.get(name)) is not None:
+            return "" if repeated(value, place, self.batch) is not None else DIFFERS
+        if name in self.makers:
+            how = f"it is computed by {self.makers[name]}, of which the same for each sample can't be shown"
+            return f"can't be compared from sample to sample because {how}"
+        key = tensor.name, outer
+        if key not in self._compared:
+            self._compared[key] = self._why_data_differ(tensor, outer)
+        return self._compared[key]
+
+    def _why_data_differ(self, tensor: Tensor, outer: int) -> str:
+        stored = self.own.stored.get(tensor.name)
+        why = "it is sparse or made by the exporter"
+        if stored is not None:
+            try:
+                return differing(stored, self.own.folder, outer, self.batch.old)
+            except (OSError, ValueError, TypeError, Error):
+                why = "its data can't be read"
+        return f"can't be compared from sample to sample because {why}"
+
+    def follow(self, node: NodeProto, label: str) -> None:
+        """Take down where the outputs of a node repeat themselves that reads nothing but constants."""
+        if self.batch.old == 1 or node.op_type == "Constant":
+            return
+        outs = [o for o in node.output if (t := self.own.tensors.get(o)) is not None and t.stored]
+        self.makers.update(dict.fromkeys(outs, f"node {label!r} ({node.op_type})"))
+        if not outs or not all(i in self.own.tensors for i in node.input if i):
+            return
+        if made := self._made_alike(node):
+            self.alike[outs[0]] = made
+        if node.op_type == "Tile" and (times := self.own.values.get(node.input[1])) is not None:
+            shape = self.own.tensors[node.output[0]].shape
+            whole = [axis for axis, n in enumerate(times.ravel()) if n and n % self.batch.old == 0]
+            self.blocks.setdefault(node.output[0], set()).update(Place(axis).outer(shape) for axis in whole)
+        for index, name in enumerate(node.input):
+            for place in self._places(name) if name else ():
+                for out, outer in self._left(node, index, place):
+                    self.blocks.setdefault(out, set()).add(outer)
+
+    def _made_alike(self, node: NodeProto) -> frozenset[int]:
+        """The axes along which an operator repeats its input."""
+        before, after = (self.own.tensors.get(name) for name in (node.input[0], node.output[0]))
+        if before is None or after is None:
+            return frozenset()
+        if node.op_type == "ConstantOfShape":
+            return frozenset(range(after.rank))
+        if node.op_type != "Expand":
+            return frozenset()
+        padded = (1,) * (after.rank - before.rank) + before.shape
+        return frozenset(axis for axis, (d, to) in enumerate(zip(padded, after.shape, strict=True)) if d == 1 != to)
+
+    def _places(self, name: str) -> set[Place]:
+        """Where an input repeats itself: one place in each axis that can hold the batch, and those of its blocks."""
+        tensor, old, found = self.own.tensors[name], self.batch.old, set[Place]()
+        for axis, size in enumerate(tensor.shape if tensor.stored else ()):
+            whole = Place(axis)
+            spread = axis in self.alike.get(name, ()) and whole.fits(tensor.shape, old)
+            if spread or (size == old and not self.why_not(name, whole)):
+                found.add(whole)
+            places = (same_memory(tensor.shape, axis, outer, old) for outer in self.blocks.get(name, ()))
+            found.update(place for place in places if place is not None)
+        return found
+
+    def _left(self, node: NodeProto, index: int, place: Place) -> Iterator[tuple[str, int]]:
+        """The outputs that repeat themselves where one input does so at a place, and in how many blocks."""
+        own, domain = self.own, domain_of(node)
+        tensors = [own.tensors.get(i) for i in node.input]
+        n = NodeAt(
+            f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), own.opsets.get(domain, 0),
+            tensors, [own.tensors.get(o) for o in node.output],
+            [place if i == index else None for i in range(len(node.input))],
+            [(own.values.get(i), own.values.get(i)) for i in node.input], list(node.input), self.why_not, self.batch,
+        )  # fmt: skip
+        try:
+            found = places_of(n)
+        except (Across, Unproved):
+            return
+        for k, out in enumerate(node.output):
+            at = found[k] if isinstance(found, tuple) and k < len(found) else found
+            tensor = own.tensors.get(out)
+            if tensor is None or not tensor.stored:
+                continue
+            if isinstance(at, SameMemory):
+                yield out, at.outer
+            elif isinstance(at, Place) and at.fits(tensor.shape, self.batch.old):
+                yield out, at.outer(tensor.shape)
