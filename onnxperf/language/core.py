@@ -167,4 +167,6 @@ def steps_of(
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
     made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
-    return Steps(made._replace(name=name or c.model_type), gpu, asked), c.positions
+    found = Steps(made._replace(name=name or c.model_type), gpu, asked)
+    found.check()
+    return found, c.positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -111,8 +111,14 @@ class Steps:
         return max(m.total_bytes + m.context_bytes for m in (self.at(*run).memory for run in runs))
 
     def check(self) -> None:
-        """Raise UsageError where the model has no cache of past keys and values, or can't take a prompt."""
-        dims = self._dims(self.model)
+        """Raise UsageError where the model has no cache of past keys and values, or can't take a prompt, and where a
+        size is asked for that batch and lengths decide.
+        """
+        dims, given = self._dims(self.model), self.asked.dims or {}
+        if not isinstance(given, Mapping):
+            raise UsageError(f"dims must map names to sizes; a {type(given).__name__} does not")
+        if decided := [d for d in (dims.batch, dims.new, dims.past, dims.total) if isinstance(d, str) and d in given]:
+            raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of --dim")
         if not dims.caches:
             why = "it has no inputs of past keys and values, so every token would be computed anew"
             raise UsageError(f"{self.model.name} can't be continued: {why}; export it with a cache")

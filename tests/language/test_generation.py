@@ -138,13 +138,21 @@ def test_files_with_past_lengths_are_continued() -> None:
         (None, {"config": SMALL, "chunk": 0}, "chunk must be a whole number"),
         (None, {"config": SMALL, "mode": "training"}, "leave mode out"),
         (None, {"config": SMALL, "precision": "fp12"}, "unknown precision"),
+        (
+            None,
+            {"config": SMALL, "dims": {"sequence_length": 3}},
+            "output decide 'sequence_length'",
+        ),
+        (None, {"config": SMALL, "dims": [3]}, "dims must map names to sizes"),
+        (None, {"config": SMALL, "dims": {"x": 3}}, "'x'"),
+        (None, {"config": SMALL, "gpu": ["l4"]}, "gpu|card"),
         (None, {"config": SMALL, "parallel": "dp=2"}, "divides batch or layers"),
         (None, {"config": SMALL, "parallel": "pp=2"}, "divides batch or layers"),
     ],
 )
 def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says: str) -> None:
     with pytest.raises((UsageError, ModelError), match=says):
-        onnxperf.llm(model and SAMPLES / model, gpu="l4", **asked)
+        onnxperf.llm(model and SAMPLES / model, **{"gpu": "l4", **asked})
 
 
 def measured() -> list[tuple[int, int, float]]:
