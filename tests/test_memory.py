@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import onnxperf
 from onnxperf.graph import Graph, load
+from onnxperf.latency.workspace import with_batch
 from onnxperf.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
 from onnxperf.runtimes import RUNTIMES, run_graph
 from onnxperf.scenario import PLATFORMS
-from op_models import Operator, Tensor
+from op_models import Conv, Operator, Tensor, Work
 from tests.decide.models import model_of
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -261,3 +262,11 @@ def test_a_weight_that_the_graph_returns_is_held_and_copied() -> None:
     copied = [k for k in p.kernels if k.op == "Identity"]
     assert [(k.bytes_read, k.bytes_written) for k in copied] == [(2**22, 2**22)]
     assert onnxperf.predict(model, gpu="l4", runtime="torch-eager").memory.weights_bytes == 2**22
+
+
+def test_a_convolution_at_another_batch_reads_its_filters_and_bias_whole() -> None:
+    size = Conv(3, 12, 36, 1, 1, 1, 1)
+    w = Work(
+        size, "float16", "tensor_fp16", bytes_read=936 + 72, bytes_written=216, weight_bytes=936, matrix_flops=2592
+    )
+    assert [with_batch(w, n).bytes_read for n in (1, 2, 4)] == [936 + 24, 936 + 48, 936 + 96]

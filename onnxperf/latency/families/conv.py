@@ -229,9 +229,10 @@ def _formula(s: Conv) -> str:
 
 
 def _filters(w: Work) -> int:
-    """Bytes of the filters, wherever they come from."""
+    """Bytes of the filters, wherever they come from, and of a stored bias."""
     s = w.size
-    return int(s.cin // s.groups * s.cout * s.taps * BITS[w.dtype] // 8) if isinstance(s, Conv) else w.weight_bytes
+    filters = s.cin // s.groups * s.cout * s.taps * BITS[w.dtype] // 8 if isinstance(s, Conv) else 0
+    return max(int(filters), w.weight_bytes)
 
 
 def _error_class(w: Work, on_tensor: bool) -> str:
