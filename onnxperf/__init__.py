@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
     from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
     from onnxperf.explanation import Explanation, RunExplanation, explain
+    from onnxperf.language.core import Generation, llm
     from onnxperf.pipeline import gpus, load, predict
     from onnxperf.prediction import Prediction
     from onnxperf.rules import op, work
@@ -47,6 +48,7 @@ _OFFERED = {
         "BudgetExceeded", "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "UsageError"
     ),
     "onnxperf.explanation": ("Explanation", "RunExplanation", "explain"),
+    "onnxperf.language.core": ("Generation", "llm"),
     "onnxperf.pipeline": ("gpus", "load", "predict"),
     "onnxperf.prediction": ("Prediction",),
     "onnxperf.rules": ("op", "work"),
@@ -68,11 +70,11 @@ _OFFERED = {
 ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
-    "Explanation", "Gemm", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
+    "Explanation", "Gemm", "Generation", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
     "Recommendation", "Recurrent", "Rows", "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf",
     "WhatIfs", "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
-    "layer_profile", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep", "trace",
-    "whatif", "work",
+    "layer_profile", "llm", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep",
+    "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ ROOMS = (
     "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
     "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "microbatches", "run", "outline",
     "several_gpus", "notes", "cpu_operators", "host_timeline", "kernel_timeline", "prediction", "pipeline",
-    "decide", "sweeps", "testing", "measure", "datasets", "derive", "calibrate", "explanation", "scoring",
+    "language", "decide", "sweeps", "testing", "measure", "datasets", "derive", "calibrate", "explanation", "scoring",
     "validate", "views", "cli", "__main__",
 )  # fmt: skip
 OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxperf", "op_models", "rich"}

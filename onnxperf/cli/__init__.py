@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from onnxperf import __version__
-from onnxperf.cli import decisions, models, on_device, predictions, sweeping
+from onnxperf.cli import decisions, language, models, on_device, predictions, sweeping
 from onnxperf.cli.arguments import debug
 from onnxperf.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
 from onnxperf.modules import unloadable
@@ -36,7 +36,7 @@ def cli() -> None:
 
 for _command in (
     predictions.predict, predictions.check, predictions.diff, predictions.explain, decisions.gpus,
-    decisions.compare, decisions.recommend, decisions.whatif, sweeping.sweep,
+    decisions.compare, decisions.recommend, decisions.whatif, sweeping.sweep, language.llm,
     models.export, models.strip, on_device.measure, on_device.validate, on_device.calibrate,
 ):  # fmt: skip
     cli.add_command(_command)

@@ -322,6 +322,7 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
 of_one, of_two = _options(GPU, *SCENARIO), _options(IF_A_MODEL, *SCENARIO, FIT)
+of_a_decoder = _options(GPU, *(o for o in SCENARIO if o is not BATCH))
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *SCENARIO)
 of_a_sweep = _options(SEVERAL(), *CARDS, *(o for o in SCENARIO if o not in (PRECISION, DIM, BATCH)))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)

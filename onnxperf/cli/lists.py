@@ -50,3 +50,15 @@ def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 parse_batches = partial(parse_sizes, what="batches", digits=5)
+
+
+def parse_batch_range(text: str) -> tuple[int, ...]:
+    """Batches as a list, or as 1..64, which doubles from the first to the last; that is taken as well."""
+    match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\.\.([1-9][0-9]{0,4})\s*", text)
+    if match is None:
+        return parse_batches(text)
+    first, last = int(match[1]), int(match[2])
+    if first > last:
+        raise UsageError(f"{text!r} ends before it begins: write the smaller batch first")
+    doubled = (first << i for i in range(last.bit_length()))
+    return (*(batch for batch in doubled if batch < last), last)

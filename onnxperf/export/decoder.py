@@ -1,0 +1,239 @@
+"""The graph of a decoder without its weights, as ONNX Runtime GenAI's model builder writes it for CUDA.
+
+After its public code, onnxruntime-genai 0.18.0 (models/builders/base.py and those of the families): one graph for
+prompt and next tokens; the cache is a buffer of full length that is written in place; GroupQueryAttention rotates
+queries and keys by tables, and reads one product for both and for values; a norm adds the residual; gate and up are two
+products; logits of every position unless the head is pruned; where weights have 4 or 8 bits, MatMulNBits in symmetric
+blocks of 32, for the head as well, but not for the embedding. Unlike it, norms of queries and keys stand before the
+attention, not in it, and gemma-2's norms compute in the graph's type, without casts. Experts, which the builder writes
+for other families, are MoE and QMoE with gate and up in one weight, as it does there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from onnxperf.errors import UsageError
+from onnxperf.export.decoder_config import DTYPES, DecoderConfig
+
+OPSET = 21
+MS = "com.microsoft"
+TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True))
+BITS = {"int4": 4, "int8": 8}
+BLOCK = 32  # the builder's default
+MISSING_FILE = "weights-not-included.bin"
+Dim = int | str
+
+
+class _Writer:
+    """Nodes and weights of a graph of `dtype` as they are added; weights of products have `bits`, 0 for `dtype`."""
+
+    def __init__(self, dtype: str, bits: int) -> None:
+        self.type, self.bits = TYPES[dtype], bits
+        self.nodes: list[NodeProto] = []
+        self.stored: list[TensorProto] = []
+
+    def weight(self, name: str, *shape: int, type: int | None = None) -> str:
+        """A weight whose data lie in a file that does not exist."""
+        t = TensorProto(name=name, data_type=type or self.type, dims=shape, data_location=TensorProto.EXTERNAL)
+        t.external_data.add(key="location", value=MISSING_FILE)
+        self.stored.append(t)
+        return name
+
+    def number(self, name: str, value: float, type: int | None = None) -> str:
+        """A constant without axes."""
+        self.stored.append(helper.make_tensor(name, type or self.type, (), [value]))
+        return name
+
+    def integers(self, name: str, *values: int) -> str:
+        """A constant of one axis."""
+        self.stored.append(helper.make_tensor(name, TensorProto.INT64, (len(values),), values))
+        return name
+
+    def node(self, type: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any) -> str:
+        """A node of this name; returns the name of its first output, which is its own where none is given."""
+        domain, _, kind = type.rpartition("::")
+        made = list(outputs) or [name]
+        self.nodes.append(helper.make_node(kind, list(inputs), made, name=name, domain=domain, **attrs))
+        return made[0]
+
+    def product(self, name: str, x: str, k: int, n: int, bias: bool = False) -> str:
+        """x [..., k] times a weight [k, n], plus a bias."""
+        if self.bits and not k % BLOCK:
+            blocks = k // BLOCK
+            packed = self.weight(f"{name}.weight", n, blocks, BLOCK * self.bits // 8, type=TensorProto.UINT8)
+            inputs = [x, packed, self.weight(f"{name}.scales", n * blocks)]
+            attrs: dict[str, Any] = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
+            found = self.node(f"{MS}::MatMulNBits", f"{name}/MatMul", inputs, **attrs)
+        else:
+            found = self.node("MatMul", f"{name}/MatMul", [x, self.weight(f"{name}.weight", k, n)])
+        return self.node("Add", f"{name}/Add", [found, self.weight(f"{name}.bias", n)]) if bias else found
+
+
+def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, prune_head: bool = False) -> ModelProto:
+    """The graph of a decoder, its batch, lengths and the cache's length open.
+
+    dtype: of DTYPES, of activations, cache and weights; weights: int4 or int8 for the weights of products, None for
+    dtype; prune_head: logits of the last position alone, as the builder's option prune_lm_head. Raises UsageError for
+    a precision that is not offered.
+    """
+    if weights is not None and weights not in BITS:
+        raise UsageError(f"weights of {weights!r:.60} are not known: it is one of {', '.join(BITS)}")
+    w, c = _Writer(dtype, BITS[weights] if weights else 0), config
+    lengths = _lengths(w)
+    x = w.node("Gather", "/model/embed_tokens", [w.weight("embed_tokens.weight", c.vocab, c.hidden), "input_ids"])
+    if c.scaled:
+        x = w.node("Mul", "/model/embed_tokens/Mul", [x, w.number("embed_scale", c.hidden**0.5)])
+    tables = tuple(w.weight(f"{t}_cache", c.positions, c.rotated // 2) for t in ("cos", "sin"))
+    residual, pending = x, ""
+    for i in range(c.layers):
+        at = f"/model/layers.{i}"
+        y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
+        pending = _attention(w, c, at, i, y, (*lengths, *tables))
+        if c.post_norms:
+            pending, _ = _norm(w, c, f"{at}/post_attention_layernorm", pending)
+        y, residual = _norm(
+            w, c, f"{at}/{'pre_feedforward' if c.post_norms else 'post_attention'}_norm", residual, pending
+        )
+        pending = _experts(w, c, at, y) if c.experts and i >= c.dense_layers else _mlp(w, c, f"{at}/mlp", y, c.inner)
+        if c.post_norms:
+            pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
+    y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
+    _head(w, c, y, prune_head)
+    return _model(w, c, prune_head)
+
+
+def _lengths(w: _Writer) -> tuple[str, str]:
+    """What GroupQueryAttention reads of the mask: the last position of each sample, and the length of the longest."""
+    at = "/model/attn_mask_reformat"
+    one, first = w.integers("one", 1), w.number("index", 1, TensorProto.INT64)
+    total = w.node("ReduceSum", f"{at}/ReduceSum", ["attention_mask", one], keepdims=0)
+    last = w.node("Cast", f"{at}/Sub/Cast", [w.node("Sub", f"{at}/Sub", [total, one])], to=TensorProto.INT32)
+    longest = w.node("Gather", f"{at}/Gather", [w.node("Shape", f"{at}/Shape", ["attention_mask"]), first])
+    return last, w.node("Cast", f"{at}/Gather/Cast", [longest], to=TensorProto.INT32)
+
+
+def _norm(w: _Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: bool = False) -> tuple[str, str]:
+    """RMS norm of x + skip, and that sum, which is x where there is nothing to add."""
+    scale = w.weight(f"{name}.weight", c.hidden)
+    if not skip:
+        return w.node("SimplifiedLayerNormalization", name, [x, scale], axis=-1, epsilon=1e-6, stash_type=1), x
+    made = [name] if last else [name, "", "", f"{name}/sum"]
+    return w.node(f"{MS}::SkipSimplifiedLayerNormalization", name, [x, skip, scale], made, epsilon=1e-6), f"{name}/sum"
+
+
+def _attention(w: _Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
+    """Attention over the cache of a layer; read: lengths, the longest, and the tables of cosines and sines."""
+    at = f"{at}/attn"
+    widths = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
+    if c.qk_norm:
+        made = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
+        for p in ("q", "k"):
+            split = w.integers(f"{at}/{p}_heads", 0, 0, -1, c.head_dim)
+            joined = w.integers(f"{at}/{p}_width", 0, 0, widths[p])
+            y = w.node("Reshape", f"{at}/{p}_norm/Reshape_1", [made[p], split])
+            scale = w.weight(f"{at}/{p}_norm.weight", c.head_dim)
+            y = w.node(
+                "SimplifiedLayerNormalization", f"{at}/{p}_norm", [y, scale], axis=-1, epsilon=1e-6, stash_type=1
+            )
+            made[p] = w.node("Reshape", f"{at}/{p}_norm/Reshape_2", [y, joined])
+        parts = [made["q"], made["k"], made["v"]]
+    else:
+        parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
+    caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+    outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
+    seen = c.window if not c.alternate or layer % 2 == 0 else 0
+    y = w.node(
+        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read], outputs, num_heads=c.heads,
+        kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=seen or -1, softcap=c.softcap, do_rotary=1,
+        rotary_interleaved=0,
+    )  # fmt: skip
+    return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
+
+
+def _mlp(w: _Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
+    """down(activation(gate x) up x)."""
+    gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
+    up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
+    if c.activation == "gelu":
+        act = w.node(f"{MS}::FastGelu", f"{at}/act_fn/FastGelu", [gate])
+    else:
+        act = w.node("Mul", f"{at}/act_fn/Mul", [gate, w.node("Sigmoid", f"{at}/act_fn/Sigmoid", [gate])])
+    return w.product(f"{at}/down_proj", w.node("Mul", f"{at}/Mul", [act, up]), inner, c.hidden, c.mlp_bias)
+
+
+def _experts(w: _Writer, c: DecoderConfig, at: str, x: str) -> str:
+    """Routed experts, and the shared one where there is one, which every token takes."""
+    name, packed = f"{at}/moe", 8 // w.bits if w.bits else 1
+    rows = w.node("MatMul", f"{name}/router/MatMul", [x, w.weight(f"{name}/router.weight", c.hidden, c.experts)])
+    rows = w.node("Reshape", f"{name}/router/Reshape", [rows, w.integers(f"{name}/router/shape", -1, c.experts)])
+    inputs = [x, rows]
+    for fc, n, k in (("fc1", 2 * c.expert_inner, c.hidden), ("fc2", c.hidden, c.expert_inner)):
+        kind = TensorProto.UINT8 if w.bits else None
+        inputs.append(w.weight(f"{name}/{fc}.weight", c.experts, n, k // packed, type=kind))
+        inputs += [w.weight(f"{name}/{fc}.scales", c.experts, n, k // BLOCK), ""] if w.bits else [""]
+    attrs: dict[str, Any] = {
+        "k": c.taken,
+        "activation_type": "swiglu",
+        "swiglu_fusion": 1,
+        "normalize_routing_weights": 1,
+    }
+    attrs |= {"expert_weight_bits": w.bits, "block_size": BLOCK} if w.bits else {}
+    y = w.node(f"{MS}::{'QMoE' if w.bits else 'MoE'}", name, inputs[:-1], **attrs)
+    if not c.shared_inner:
+        return y
+    shared = _mlp(w, c, f"{at}/shared_expert", x, c.shared_inner)
+    if c.shared_gate:
+        gate = w.node("Sigmoid", f"{at}/shared_gate", [w.product(f"{at}/shared_expert_gate", x, c.hidden, 1)])
+        shared = w.node("Mul", f"{at}/shared_expert/weighted", [shared, gate])
+    return w.node("Add", f"{at}/moe/Add", [y, shared])
+
+
+def _head(w: _Writer, c: DecoderConfig, x: str, prune: bool) -> None:
+    """The logits, of the last position alone where the head is pruned."""
+    if prune:
+        x = w.node("Gather", "/lm_head/prune/Gather", [x, w.number("last", -1, TensorProto.INT64)], axis=1)
+        x = w.node("Unsqueeze", "/lm_head/prune/Unsqueeze", [x, "one"])
+    x = w.product("/lm_head", x, c.hidden, c.vocab)
+    if c.final_softcap:
+        cap = w.number("softcap", c.final_softcap)
+        x = w.node("Tanh", "/lm_head/softcap/Tanh", [w.node("Div", "/lm_head/softcap/Div", [x, cap])])
+        x = w.node("Mul", "/lm_head/softcap/Mul", [x, cap])
+    w.nodes[-1].output[0] = "logits"
+
+
+def _model(w: _Writer, c: DecoderConfig, prune: bool) -> ModelProto:
+    """The model of what was written."""
+
+    def info(name: str, shape: Sequence[Dim], type: int = TensorProto.INT64) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, type, shape)
+
+    batch, cache = "batch_size", ("batch_size", c.kv_heads, "max_sequence_length", c.head_dim)
+    names = [f"{i}.{part}" for i in range(c.layers) for part in ("key", "value")]
+    inputs = [info("input_ids", (batch, "sequence_length")), info("attention_mask", (batch, "total_sequence_length"))]
+    inputs += [info(f"past_key_values.{name}", cache, w.type) for name in names]
+    outputs = [info("logits", (batch, 1 if prune else "sequence_length", c.vocab), w.type)]
+    outputs += [info(f"present.{name}", cache, w.type) for name in names]
+    graph = helper.make_graph(w.nodes, c.model_type, inputs, outputs, w.stored)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MS, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf")
+
+
+def parameters(model: ModelProto, config: DecoderConfig) -> int:
+    """Parameters of a model that `decoder` made: what its weights hold, a head that is tied to the embedding once,
+    without tables of rotations and scales of blocks.
+    """
+    bits = {n.input[1]: 8 // a.i for n in model.graph.node for a in n.attribute if a.name == "bits"}
+    bits |= {n.input[i]: 8 // a.i for n in model.graph.node if n.op_type == "QMoE"
+             for a in n.attribute if a.name == "expert_weight_bits" for i in (2, 5)}  # fmt: skip
+    total = -config.vocab * config.hidden if config.tied else 0
+    for t in model.graph.initializer:
+        if t.data_location == TensorProto.EXTERNAL and not t.name.endswith(("_cache", ".scales")):
+            size = bits.get(t.name, 1)
+            for d in t.dims:
+                size *= d
+            total += size
+    return total

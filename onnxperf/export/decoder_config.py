@@ -1,0 +1,174 @@
+"""The sizes of a decoder-only language model, read from the config.json that Hugging Face's transformers writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnxperf.errors import UsageError, near_names
+
+MAX_CONFIG = 1 << 20  # bytes of a file
+MAX_SIZE, MAX_LAYERS = 1 << 24, 1000
+DTYPES = ("float16", "bfloat16", "float32")
+#: What transformers' configurations of these model types take for keys that a file leaves out, and what their code
+#: does that no key says: norms of queries and keys, biases, gemma's norms after blocks and scaled embedding.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "mixtral": {},
+    "phi3": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen2_moe": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True, "head_dim": 128},
+    "qwen3_moe": {"qk_norm": True, "head_dim": 128},
+    "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
+    "gemma2": {
+        "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
+        "post_norms": True, "alternate": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    },
+    "deepseek": {},
+}  # fmt: skip
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """Sizes in elements, and what a layer has.
+
+    inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights are stored; tied:
+    the head has the embedding's weights; window: how many keys a query sees, 0 for all, in every second layer where
+    `alternate`; experts: 0 in a dense model, else each token takes `taken` of them, of width `expert_inner`, beside
+    `shared_inner`, in all layers but the first `dense_layers`; shared_gate: the shared one is weighted by a gate.
+    """
+
+    model_type: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotated: int
+    inner: int
+    positions: int
+    dtype: str
+    activation: str
+    tied: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    scaled: bool = False
+    post_norms: bool = False
+    window: int = 0
+    alternate: bool = False
+    softcap: float = 0.0
+    final_softcap: float = 0.0
+    experts: int = 0
+    taken: int = 0
+    expert_inner: int = 0
+    shared_inner: int = 0
+    shared_gate: bool = False
+    dense_layers: int = 0
+
+    def cache_elements(self) -> int:
+        """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
+    """The sizes in a config.json.
+
+    Raises UsageError where there is no such file, where it is no such configuration, and for a model type that is not
+    known.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG + 1)
+    except OSError as e:
+        raise UsageError(f"can't read {os.fspath(path)}: {e.strerror or e}") from None
+    if len(data) > MAX_CONFIG:
+        raise UsageError(f"{os.fspath(path)} is larger than 1 MiB, which no model's config.json is")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{os.fspath(path)} is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{os.fspath(path)} is no model's config.json: it holds no object")
+    return config_of(found, os.fspath(path))
+
+
+def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
+    """The sizes in a configuration that was read from `where`. Raises what `read_config` does."""
+    kind = given.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        near = near_names(kind, FAMILIES) if isinstance(kind, str) else []
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        known = ", ".join(sorted(FAMILIES))
+        raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {known}")
+    c = {**FAMILIES[kind], **{key: value for key, value in given.items() if value is not None}}
+
+    def size(key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
+        value = c.get(key, usual)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise UsageError(f"{where}: {key} must be a whole number from {least} to {most:,}, not {value!r:.60}")
+        return value
+
+    def share(key: str, usual: float) -> float:
+        value = c.get(key, usual)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e6:
+            raise UsageError(f"{where}: {key} must be a number, not {value!r:.60}")
+        return float(value)
+
+    hidden, heads, act = (
+        size("hidden_size"),
+        size("num_attention_heads"),
+        c.get("hidden_activation", c.get("hidden_act", "silu")),
+    )
+    head_dim, dtype = size("head_dim", max(hidden // heads, 1)), c.get("torch_dtype", c.get("dtype", "float16"))
+    if not isinstance(act, str) or act not in ACTIVATIONS:
+        raise UsageError(f"{where}: activation {act!r:.60} is not known; known are {', '.join(ACTIVATIONS)}")
+    if dtype not in DTYPES:
+        raise UsageError(f"{where}: torch_dtype {dtype!r:.60} is not known; known are {', '.join(DTYPES)}")
+    windowed = bool(c.get("use_sliding_window", not kind.startswith("qwen")))
+    kv_heads = size("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
+    return DecoderConfig(
+        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=size("num_hidden_layers", most=MAX_LAYERS),
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+        rotated=max(2, int(head_dim * share("partial_rotary_factor", 1.0)) // 2 * 2),
+        inner=size("intermediate_size"), positions=size("max_position_embeddings", 4096), dtype=dtype,
+        activation=ACTIVATIONS[act], tied=bool(c.get("tie_word_embeddings", False)),
+        qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))), out_bias=bool(c.get("attention_bias", False)),
+        mlp_bias=bool(c.get("mlp_bias", False)), qk_norm=bool(c.get("qk_norm")), scaled=bool(c.get("scaled")),
+        post_norms=bool(c.get("post_norms")), window=size("sliding_window", 0, least=0) if windowed else 0,
+        alternate=bool(c.get("alternate")), softcap=share("attn_logit_softcapping", 0.0),
+        final_softcap=share("final_logit_softcapping", 0.0), **_experts(kind, size),
+    )  # fmt: skip
+
+
+def _experts(kind: str, size: Any) -> dict[str, Any]:
+    """What a mixture of experts adds, under the keys of its family."""
+    if kind == "mixtral":
+        return {
+            "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2),
+            "expert_inner": size("intermediate_size"),
+        }  # fmt: skip
+    if kind == "deepseek":
+        inner = size("moe_intermediate_size")
+        return {
+            "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
+            "shared_inner": inner * size("n_shared_experts", 0, least=0),
+            "dense_layers": size("first_k_dense_replace", 0, least=0),
+        }  # fmt: skip
+    if kind not in ("qwen2_moe", "qwen3_moe"):
+        return {}
+    shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
+    return {
+        "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
+        "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
+    }  # fmt: skip

@@ -1,0 +1,82 @@
+"""Requests that arrive over time: when, with how many tokens of prompt, and how many to generate."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxperf.errors import UsageError
+
+MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
+FORMS = "2048, uniform:100:2000 (least, most) or lognormal:2048:0.5 (median, standard deviation of the logarithm)"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request: when it arrives in seconds, and its tokens."""
+
+    seconds: float
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests that arrive independently, `qps` of them in a second on average (a Poisson process).
+
+    prompts, outputs: lengths in tokens, of FORMS; the same `seed` draws the same requests.
+    """
+
+    qps: float
+    prompts: str
+    outputs: str
+    requests: int = 1000
+    seed: int = 0
+
+    def arrivals(self, positions: int | None = None) -> tuple[Arrival, ...]:
+        """The requests, of which none is longer than `positions`: prompts, then outputs, are cut to that.
+
+        Raises UsageError where rates, numbers or lengths can't be.
+        """
+        if isinstance(self.qps, bool) or not isinstance(self.qps, (int, float)) or not 0 < self.qps < 1e6:
+            raise UsageError(f"--qps must be a positive number of requests a second, not {self.qps!r:.60}")
+        if type(self.requests) is not int or not 1 <= self.requests <= MAX_REQUESTS:
+            raise UsageError(f"--requests must be a whole number from 1 to {MAX_REQUESTS:,}, not {self.requests!r:.60}")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
+            raise UsageError(f"--seed must be a whole number from 0 to {(1 << 32) - 1:,}, not {self.seed!r:.60}")
+        rng = np.random.default_rng(self.seed)
+        times = np.cumsum(rng.exponential(1 / self.qps, self.requests))
+        outputs = drawn("--output-lengths", self.outputs, self.requests, rng)
+        prompts = drawn("--prompt-lengths", self.prompts, self.requests, rng)
+        if positions is not None:
+            outputs = np.minimum(outputs, max(positions - 1, 1))
+            prompts = np.minimum(prompts, positions - outputs)
+        rows = zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+        return tuple(Arrival(*row) for row in rows)
+
+
+def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """`count` lengths of a form in FORMS, from 1 to MAX_LENGTH. Raises UsageError, which names the option."""
+    kind, *numbers = text.split(":") if isinstance(text, str) else [""]
+    if re.fullmatch(r"[0-9]{1,7}", kind) and not numbers:
+        kind, numbers = "uniform", [kind, kind]
+    if kind not in ("uniform", "lognormal") or len(numbers) != 2 or not all(map(is_number, numbers)):
+        raise UsageError(f"{option} {text!r:.60} is not understood: write {FORMS}")
+    a, b = map(float, numbers)
+    if not 1 <= a <= MAX_LENGTH or not (b <= 3 if kind == "lognormal" else a <= b <= MAX_LENGTH):
+        most = f"lengths are from 1 to {MAX_LENGTH:,}, standard deviations up to 3"
+        raise UsageError(f"{option} {text!r:.60} has sizes that can't be: {most}")
+    if kind == "uniform":
+        lengths = rng.integers(int(a), int(b), count, endpoint=True)
+    else:
+        lengths = np.clip(np.rint(a * np.exp(b * rng.standard_normal(count))), 1, MAX_LENGTH).astype(np.int64)
+    return np.asarray(lengths)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a plain number."""
+    return re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,6})?", text) is not None

@@ -1,0 +1,172 @@
+"""`llm`: how a language model generates on a card, from its graph or from its config.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxperf import __version__
+from onnxperf.errors import UsageError, speaking_of_arguments
+from onnxperf.export.decoder import decoder
+from onnxperf.export.decoder_config import config_of, read_config
+from onnxperf.graph import opened
+from onnxperf.language.arrivals import Traffic
+from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
+from onnxperf.language.serving import BUDGET, Service, serve
+from onnxperf.language.steps import Steps
+from onnxperf.latency.intervals import COVERAGE
+from onnxperf.output import Progress
+from onnxperf.passes import parse_plan
+from onnxperf.pipeline import MAX_BATCH, Gpu, Request
+
+#: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
+BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+ASSUMED = (
+    "no measurement confirms whole generations; for single runs see onnxperf llm --help",
+    "samples of a batch have equal lengths and begin together; choosing tokens costs nothing",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How a language model generates on a card.
+
+    plan: by which several GPUs divide the work, "" for one; bytes are of one of them. weights_bytes: in memory;
+    cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what the driver offers;
+    largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive are served, where
+    that was asked for; notes: what was assumed.
+    """
+
+    model: str
+    gpu: str
+    runtime: str
+    precision: str
+    weights: str | None
+    plan: str
+    lengths: Lengths
+    weights_bytes: int
+    cache_bytes_per_token: int
+    capacity_bytes: int
+    largest_batch: int
+    batches: tuple[Batch, ...]
+    service: Service | None = None
+    notes: tuple[str, ...] = ASSUMED
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data; times in seconds, sizes in bytes."""
+        return {
+            "onnxperf_version": __version__, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
+            "precision": self.precision, "weights": self.weights, "parallel": self.plan, "prompt": self.lengths.prompt,
+            "output": self.lengths.output, "chunk": self.lengths.chunk, "interval": COVERAGE,
+            "weights_bytes": self.weights_bytes, "cache_bytes_per_token": self.cache_bytes_per_token,
+            "capacity_bytes": self.capacity_bytes, "largest_batch": self.largest_batch,
+            "batches": [b.to_dict() for b in self.batches],
+            "service": None if self.service is None else self.service.to_dict(), "notes": list(self.notes),
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+
+def llm(
+    model: Any = None, *, gpu: Gpu, config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] = 1,
+    chunk: int | None = None, weights: str | None = None, prune_lm_head: bool = False,
+    qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
+    requests: int = 1000, seed: int = 0, dims: Mapping[str, int] | None = None,
+    trip_counts: Mapping[str, int] | None = None, **terms: Any,
+) -> Generation:  # fmt: skip
+    """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
+    how it serves requests that arrive over time.
+
+    model: a decoder with a cache, a file, its bytes or an onnx.ModelProto, whose lengths are open; prefill: the one
+    that takes the prompt, where `model` takes one token only. config: instead of both, a config.json of Hugging Face,
+    or what it holds: the graph is then made as ONNX Runtime GenAI's builder does, with weights of products in
+    `weights`, int4 or int8, and logits of the last position alone with `prune_lm_head`.
+    prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several.
+    qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
+    "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
+    output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
+    dims, trip_counts and terms: as of `predict`.
+
+    Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
+    """
+    with speaking_of_arguments():
+        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=terms)
+        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head)
+        lengths = Lengths(prompt, output, chunk, positions)
+        return generation(
+            steps, lengths, batch, weights, traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed)
+        )
+
+
+def traffic(
+    lengths: Lengths, qps: float | None, prompts: str | None, outputs: str | None, requests: int, seed: int
+) -> Traffic | None:
+    """The requests to simulate, of these lengths by default; None without a rate.
+
+    Raises UsageError where lengths are given, but no rate.
+    """
+    if qps is None:
+        if prompts is not None or outputs is not None:
+            raise UsageError("--prompt-lengths and --output-lengths are of requests that arrive: give --qps as well")
+        return None
+    return Traffic(qps, prompts or str(lengths.prompt), outputs or str(lengths.output), requests, seed)
+
+
+def generation(
+    steps: Steps, lengths: Lengths, batch: int | Sequence[int], weights: str | None, asked: Traffic | None = None,
+    tell: Progress | None = None,
+) -> Generation:  # fmt: skip
+    """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
+    lengths.check()
+    steps = steps.made_for(lengths.longest)
+    batches = tuple(batch) if isinstance(batch, Sequence) else (batch,)
+    if not batches or not all(type(b) is int and 1 <= b <= MAX_BATCH for b in batches):
+        raise UsageError(f"--batch must be one or several whole numbers from 1 to {MAX_BATCH:,}, not {batch!r:.60}")
+    each = steps.cache_bytes_per_token()
+    rows = by_batch(steps, sorted(set(batches)), lengths, each, tell)
+    budget = lengths.chunk or BUDGET
+    service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
+    last = steps.at(rows[0].batch, 1, lengths.last)
+    return Generation(
+        model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
+        weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
+        cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
+        largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
+    )  # fmt: skip
+
+
+def steps_of(
+    model: Any, gpu: Gpu, asked: Request, config: Any = None, prefill: Any = None, weights: str | None = None,
+    prune_lm_head: bool = False,
+) -> tuple[Steps, int | None]:  # fmt: skip
+    """The runs of a decoder, and the longest context that it was made for, where that is known; arguments as of `llm`.
+
+    Raises UsageError where they don't go together.
+    """
+    if (model is None) == (config is None):
+        raise UsageError("give one of the two: a decoder's file, or its config.json by --config")
+    if asked.terms.get("mode", "inference") != "inference":
+        raise UsageError("generation is inference: leave --mode out")
+    plan = parse_plan(asked.terms.get("parallel"), asked.terms.get("gpus"))
+    if plan.gpus > plan.tp:
+        raise UsageError(f"{plan} divides batch or layers; of a generation only tensor parallelism is known, as tp=4")
+    if config is None:
+        if weights is not None or prune_lm_head:
+            raise UsageError("--weights and --prune-lm-head are for graphs made from --config; a file has its own")
+        found = Steps(opened(model), gpu, asked, None if prefill is None else opened(prefill))
+        found.check()
+        return found, None
+    if prefill is not None:
+        raise UsageError("--config makes one graph for prompt and tokens: leave --prefill out")
+    c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
+    dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
+    made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
+    found = Steps(made._replace(name=name or c.model_type), gpu, asked)
+    found.check()
+    return found, c.positions

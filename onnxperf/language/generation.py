@@ -1,0 +1,178 @@
+"""Generation of text: time to the first token, time of each further one, throughput and memory by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxperf.errors import UsageError
+from onnxperf.language.steps import Seconds, Steps
+from onnxperf.memory import Memory
+from onnxperf.output import Progress
+from onnxperf.pipeline import MAX_BATCH
+
+TRIES = 12  # batches that are tried in search of the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch of samples comes to, all with the same lengths and begun together.
+
+    first: until the first token of each sample; token: each further one, on average; begin, end: with the shortest and
+    the longest context; whole: until the last token. needed_bytes: the most of the card's memory that any run needs,
+    with CUDA's context; cache_bytes: what keys and values take of it; longest_context: tokens of a sample, prompt and
+    output, for whose cache there is room.
+    """
+
+    batch: int
+    output: int
+    first: Seconds
+    token: Seconds
+    begin: Seconds
+    end: Seconds
+    needed_bytes: int
+    cache_bytes: int
+    capacity_bytes: int
+    longest_context: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card's memory holds it."""
+        return self.needed_bytes <= self.capacity_bytes
+
+    @property
+    def whole(self) -> Seconds:
+        """From the prompt to the last token."""
+        return self.first + self.token.times(self.output - 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are generated in a second, the time of the prompt included."""
+        return self.batch * self.output / self.whole.seconds
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """The same without the time of the prompt and the token that it gives."""
+        return self.batch / self.token.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "batch": self.batch, "time_to_first_token": self.first.to_dict(),
+            "time_per_output_token": self.token.to_dict(), "first_decode_step": self.begin.to_dict(),
+            "last_decode_step": self.end.to_dict(), "total": self.whole.to_dict(),
+            "tokens_per_second": self.tokens_per_second, "decode_tokens_per_second": self.decode_tokens_per_second,
+            "memory_bytes": self.needed_bytes, "cache_bytes": self.cache_bytes, "fits": self.fits,
+            "longest_context": self.longest_context,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of a prompt and of the output; chunk: how many of the prompt go into one run, None for all.
+
+    positions: the longest context that the model was made for, None where that is not known.
+    """
+
+    prompt: int
+    output: int
+    chunk: int | None = None
+    positions: int | None = None
+
+    def check(self) -> None:
+        """Raise UsageError where a length can't be."""
+        for what, value, least in (("prompt", self.prompt, 1), ("output", self.output, 2), ("chunk", self.chunk, 1)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise UsageError(f"--{what} must be a whole number of at least {least}, not {value!r:.60}")
+        if self.positions is not None and self.prompt + self.output > self.positions:
+            both = f"{self.prompt:,} + {self.output:,} tokens"
+            raise UsageError(f"--prompt and --output come to {both}, but the model was made for {self.positions:,}")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a whole sample."""
+        return self.prompt + self.output
+
+    @property
+    def last(self) -> int:
+        """The context that the last decode step continues: the prompt gives the first token of the output."""
+        return self.prompt + self.output - 2
+
+    def prompt_runs(self) -> tuple[tuple[int, int], ...]:
+        """New and past tokens of each run that the prompt takes."""
+        chunk = min(self.chunk or self.prompt, self.prompt)
+        return tuple((min(chunk, self.prompt - past), past) for past in range(0, self.prompt, chunk))
+
+
+def first_token(steps: Steps, batch: int, lengths: Lengths) -> Seconds:
+    """The runs of a prompt one after the other: whole chunks, interpolated over their past, and what is left."""
+    runs = lengths.prompt_runs()
+    whole = [past for new, past in runs[1:] if new == runs[0][0]]
+    rest = [steps.seconds(batch, *run) for run in runs[-1:] if len(runs) > 1 and run[0] != runs[0][0]]
+    return sum(rest, steps.seconds(batch, *runs[0]) + steps.over(batch, runs[0][0], whole))
+
+
+def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: int) -> Batch:
+    """What a batch comes to: tokens of the output behind the first take a decode step each."""
+    pasts = range(lengths.prompt, lengths.last + 1)
+    decode = steps.over(batch, 1, pasts).times(1 / len(pasts))
+    ends = [steps.seconds(batch, 1, past) for past in (pasts[0], pasts[-1])]
+    m = steps.at(batch, 1, lengths.last).memory
+    each = cache_bytes_per_token * batch
+    needed = needed_bytes(steps, batch, lengths)
+    return Batch(
+        batch=batch, output=lengths.output, first=first_token(steps, batch, lengths), token=decode, begin=ends[0],
+        end=ends[1], needed_bytes=needed, cache_bytes=each * lengths.longest, capacity_bytes=m.capacity_bytes,
+        longest_context=longest_context(m, steps, each, lengths),
+    )  # fmt: skip
+
+
+def needed_bytes(steps: Steps, batch: int, lengths: Lengths) -> int:
+    """The most memory that a prompt's first and last run and the last decode step need."""
+    runs = lengths.prompt_runs()
+    return steps.needed_bytes((batch, new, past) for new, past in {runs[0], runs[-1], (1, lengths.last)})
+
+
+def longest_context(m: Memory, steps: Steps, each: int, lengths: Lengths) -> int:
+    """Tokens for whose caches, of `each` bytes a token, there is room beside what else a decode step of these lengths
+    needs.
+    """
+    held = steps.copies * each * (lengths.longest if steps.copies == 1 else lengths.last)
+    room = m.capacity_bytes - m.context_bytes - m.total_bytes + held
+    most = max(0, int(room // (steps.copies * each)))
+    return most if lengths.positions is None else min(most, lengths.positions)
+
+
+def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths) -> int:
+    """The largest batch that fits, 0 where not even one sample does.
+
+    Memory grows nearly evenly with the batch: every guess interpolates between the two nearest batches that are known,
+    and TRIES of them bound the time; the largest that was seen to fit is returned where they do not suffice.
+    """
+    capacity = tried[0].capacity_bytes
+    known = {b.batch: b.needed_bytes for b in tried}
+    for batch in (1, 2):
+        known.setdefault(batch, needed_bytes(steps, batch, lengths))
+    for _ in range(TRIES):
+        low = max((n for n, need in known.items() if need <= capacity), default=0)
+        high = min((n for n, need in known.items() if need > capacity), default=MAX_BATCH + 1)
+        if high - low <= 1:
+            return low
+        (a, less), (b, more) = sorted(sorted(known.items(), key=lambda at: abs(at[1] - capacity))[:2])
+        guess = a + int((capacity - less) * (b - a) / max(more - less, 1))
+        guess = min(max(guess, low + 1), high - 1)
+        known[guess] = needed_bytes(steps, guess, lengths)
+    return max((n for n, need in known.items() if need <= capacity), default=0)
+
+
+def by_batch(
+    steps: Steps, batches: Sequence[int], lengths: Lengths, each: int, tell: Progress | None = None
+) -> tuple[Batch, ...]:
+    """What each batch comes to, `each` bytes of cache a token."""
+    found = []
+    for i, batch in enumerate(batches):
+        if tell:
+            tell(f"batch {batch}", i, len(batches))
+        found.append(at_batch(steps, batch, lengths, each))
+    return tuple(found)

@@ -1,0 +1,181 @@
+"""Graphs made from a config.json: as many parameters, FLOPs and bytes of cache as are published, and valid ONNX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxperf
+from onnxperf.errors import UsageError
+from onnxperf.export.decoder import decoder, parameters
+from onnxperf.export.decoder_config import config_of, read_config
+from onnxperf.pipeline import Request, run_of
+
+LLAMA2 = {
+    "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "intermediate_size": 11008, "max_position_embeddings": 4096,
+}  # fmt: skip
+LLAMA3 = {**LLAMA2, "vocab_size": 128256, "num_key_value_heads": 8, "intermediate_size": 14336}
+MISTRAL = {**LLAMA3, "model_type": "mistral", "vocab_size": 32000}
+TINY = {
+    "model_type": "llama", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 32, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def sizes(vocab: int, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, **more: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": inner, "max_position_embeddings": 4096, **more,
+    }  # fmt: skip
+
+
+#: Configurations as published on Hugging Face, and the parameters that their pages give, in 10^9.
+PUBLISHED = {
+    "Llama-3.2-1B": (sizes(128256, 2048, 16, 32, 8, 8192, model_type="llama", tie_word_embeddings=True), 1.24),
+    "Llama-2-7B": (LLAMA2, 6.74),
+    "Llama-3.1-8B": (LLAMA3, 8.03),
+    "Qwen2.5-7B": (sizes(152064, 3584, 28, 28, 4, 18944, model_type="qwen2"), 7.62),
+    "Qwen3-8B": (sizes(151936, 4096, 36, 32, 8, 12288, model_type="qwen3"), 8.19),
+    "Mistral-7B": (MISTRAL, 7.24),
+    "Mixtral-8x7B": ({**MISTRAL, "model_type": "mixtral"}, 46.7),
+    "Phi-3-mini": (sizes(32064, 3072, 32, 32, 32, 8192, model_type="phi3"), 3.82),
+    "Gemma-2-2b": (sizes(256000, 2304, 26, 8, 4, 9216, model_type="gemma2", sliding_window=4096), 2.61),
+    "Gemma-2b": (sizes(256000, 2048, 18, 8, 1, 16384, model_type="gemma"), 2.51),
+    "Qwen3-30B-A3B": (
+        sizes(151936, 2048, 48, 32, 4, 6144, model_type="qwen3_moe", moe_intermediate_size=768, num_experts=128,
+              num_experts_per_tok=8), 30.5,
+    ),
+    "Qwen1.5-MoE-A2.7B": (
+        sizes(151936, 2048, 24, 16, 16, 5632, model_type="qwen2_moe", moe_intermediate_size=1408, num_experts=60,
+              num_experts_per_tok=4, shared_expert_intermediate_size=5632), 14.3,
+    ),
+    "deepseek-moe-16b": (
+        sizes(102400, 2048, 28, 16, 16, 10944, model_type="deepseek", moe_intermediate_size=1408, n_routed_experts=64,
+              n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1), 16.4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", [None, "int4", "int8"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_graphs_have_the_published_parameters(name: str, weights: str | None) -> None:
+    given, billions = PUBLISHED[name]
+    config = config_of(given)
+    model = decoder(config, dtype="float16", weights=weights)
+    assert parameters(model, config) == pytest.approx(1e9 * billions, rel=0.004)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Qwen2.5-7B", "Gemma-2-2b"])
+def test_a_decode_step_has_two_flops_for_each_parameter(name: str) -> None:
+    """And 4 heads head_dim for each token of context; but the embedding is looked up, not multiplied."""
+    config, context = config_of(PUBLISHED[name][0]), 1000
+    model = decoder(config, dtype="float16")
+    dims = {"batch_size": 1, "sequence_length": 1, "total_sequence_length": context, "max_sequence_length": 2048}
+    run = run_of(Request(model, dims=dims), "h100")
+    flops = sum(k.repeat * k.work.matrix_flops for k in run.kernels.rows)
+    multiplied = parameters(model, config) - (0 if config.tied else config.vocab * config.hidden)
+    attention = 4 * config.layers * config.heads * config.head_dim * context
+    assert flops == pytest.approx(2 * multiplied + attention, rel=0.002)
+    cache = sum(t.bytes for t in run.typed_graph.inputs if t.name.startswith("past"))
+    assert cache == 2 * 2048 * config.cache_elements()
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B", "deepseek-moe-16b"])
+def test_a_mixture_multiplies_by_the_experts_that_are_taken(name: str) -> None:
+    c = config_of(PUBLISHED[name][0])
+    model = decoder(c, dtype="float16")
+    dims = {"batch_size": 1, "sequence_length": 1, "total_sequence_length": 1, "max_sequence_length": 64}
+    flops = sum(k.repeat * k.work.matrix_flops for k in run_of(Request(model, dims=dims), "h100").kernels.rows)
+    idle = (c.layers - c.dense_layers) * (c.experts - c.taken) * 3 * c.hidden * c.expert_inner
+    assert flops == pytest.approx(2 * (parameters(model, c) - c.vocab * c.hidden - idle), rel=0.002)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "mixtral"])
+def test_onnx_accepts_the_graphs(kind: str) -> None:
+    """With ONNX Runtime's norm, which it keeps under ai.onnx, where onnx knows none, in its own domain."""
+    model = decoder(config_of({**TINY, "model_type": kind, "head_dim": 16}), dtype="float16", prune_head=True)
+    for node in model.graph.node:
+        if node.op_type == "SimplifiedLayerNormalization":
+            node.domain = "com.microsoft"
+    model.graph.initializer.extend(())
+    for t in model.graph.initializer:
+        if t.data_location == onnx.TensorProto.EXTERNAL:
+            size = int(np.prod(t.dims)) * {onnx.TensorProto.FLOAT16: 2, onnx.TensorProto.UINT8: 1}[t.data_type]
+            t.ClearField("external_data")
+            t.data_location, t.raw_data = onnx.TensorProto.DEFAULT, bytes(size)
+    onnx.checker.check_model(model)
+
+
+@pytest.mark.parametrize("weights", [None, "int4", "int8"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.slow
+def test_onnx_runtime_runs_the_graphs(kind: str, weights: str | None) -> None:
+    """On its CPU provider, where there are kernels: a prompt gives finite logits, and writes the cache in place."""
+    ort = pytest.importorskip("onnxruntime")
+    model = decoder(config_of({**TINY, "model_type": kind, "head_dim": 16}), dtype="float32", weights=weights)
+    rng = np.random.default_rng(0)
+    for t in model.graph.initializer:
+        if t.data_location == onnx.TensorProto.EXTERNAL:
+            whole = t.data_type == onnx.TensorProto.UINT8
+            values = rng.integers(0, 256, t.dims, np.uint8) if whole else rng.normal(0, 0.1, t.dims).astype(np.float32)
+            t.CopyFrom(onnx.numpy_helper.from_array(values, t.name))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    shapes = {i.name: i.shape for i in session.get_inputs()}
+    feeds = {n: np.zeros((2, 2, 32, 16), np.float32) for n in shapes if n.startswith("past")}
+    feeds |= {"input_ids": np.ones((2, 5), np.int64), "attention_mask": np.ones((2, 5), np.int64)}
+    logits, *caches = session.run(None, feeds)
+    assert logits.shape == (2, 5, 96) and np.isfinite(logits).all() and np.abs(logits).max() > 0
+    assert all(c.shape == (2, 2, 32, 16) for c in caches)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, gemma"),
+        ({"model_type": "lama"}, "did you mean llama"),
+        ({"model_type": "deepseek_v3"}, "is not known"),
+        ({"hidden_size": "64"}, "hidden_size must be a whole number"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
+        ({"num_key_value_heads": 3}, "can't share 3 heads"),
+        ({"hidden_act": "swiglu9"}, "activation 'swiglu9' is not known"),
+        ({"torch_dtype": "float64"}, "torch_dtype 'float64' is not known"),
+    ],
+)
+def test_wrong_configurations_say_what_is_wrong(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        config_of({**TINY, **change})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": "' + "x" * (1 << 20) + '"}'])
+def test_files_that_are_no_configuration_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"config\.json"):
+        read_config(path)
+    with pytest.raises(UsageError, match="can't read"):
+        read_config(tmp_path / "missing.json")
+    path.write_text(json.dumps(TINY))
+    assert read_config(path) == config_of(TINY)
+
+
+def test_windows_are_those_of_the_family() -> None:
+    def windows(**more: Any) -> list[int]:
+        model = decoder(config_of({**TINY, "sliding_window": 8, **more}), dtype="float16")
+        nodes = [n for n in model.graph.node if n.op_type == "GroupQueryAttention"]
+        return [a.i for n in nodes for a in n.attribute if a.name == "local_window_size"]
+
+    assert windows(model_type="mistral") == [8, 8]
+    assert windows(model_type="gemma2") == [8, -1]
+    assert windows(model_type="qwen2") == [-1, -1]
+    assert windows(model_type="qwen2", use_sliding_window=True) == [8, 8]
+
+
+def test_the_package_offers_it() -> None:
+    assert "llm" in onnxperf.__all__ and callable(onnxperf.llm)

@@ -1,0 +1,63 @@
+"""Dimensions of decoders as exporters name them, bound to a run's lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import onnxperf
+from onnxperf.errors import UsageError
+from onnxperf.export.decoder import decoder
+from onnxperf.export.decoder_config import config_of
+from onnxperf.graph.decoder_dims import decoder_dims
+from tests.export.test_decoder import TINY
+
+
+def model(ids: tuple[Any, ...], past: tuple[Any, ...] | None, mask: tuple[Any, ...] | None = None) -> ModelProto:
+    """Token ids and a cache, which passes through a Neg."""
+    whole, real = TensorProto.INT64, TensorProto.FLOAT16
+    inputs = [helper.make_tensor_value_info("input_ids", whole, ids)]
+    nodes = [helper.make_node("Cast", ["input_ids"], ["logits"], to=real)]
+    outputs = [helper.make_tensor_value_info("logits", real, ids)]
+    if mask:
+        inputs.append(helper.make_tensor_value_info("attention_mask", whole, mask))
+        nodes.append(helper.make_node("Neg", ["attention_mask"], ["seen"]))
+        outputs.append(helper.make_tensor_value_info("seen", whole, mask))
+    if past:
+        inputs.append(helper.make_tensor_value_info("past_key_values.0.key", real, past))
+        nodes.append(helper.make_node("Neg", ["past_key_values.0.key"], ["present"]))
+        outputs.append(helper.make_tensor_value_info("present", real, past))
+    return helper.make_model(helper.make_graph(nodes, "decoder", inputs, outputs), ir_version=10)
+
+
+def test_names_are_taken_from_their_places() -> None:
+    dims = decoder_dims(model(("b", "s"), ("b", 2, "p", 4), ("b", "t")))
+    assert dims.bound(3, 1, 7, 99) == {"b": 3, "s": 1, "p": 7, "t": 8}
+    fixed = decoder_dims(model((1, "s"), (1, 2, "p", 4)))
+    assert fixed.bound(1, 5, 7, 99) == {"s": 5, "p": 7}
+    with pytest.raises(UsageError, match="batch is fixed at 1, it can't be 3"):
+        fixed.bound(3, 5, 7, 99)
+    with pytest.raises(UsageError, match="one name, 'n', for lengths that differ: 1 and 7"):
+        decoder_dims(model(("b", "n"), ("b", 2, "n", 4))).bound(3, 1, 7, 99)
+    with pytest.raises(UsageError, match="is no decoder"):
+        decoder_dims(model(("b", "s", 1), None))
+
+
+@pytest.mark.parametrize("mask", ["past_sequence_length + sequence_length", "total", "past_sequence_length + 1"])
+def test_masks_are_as_long_as_past_and_new_tokens(mask: str) -> None:
+    built = model(("b", "sequence_length"), ("b", 2, "past_sequence_length", 4), ("b", mask))
+    g = onnxperf.llm(built, gpu="l4", prompt=8, output=4, batch=2, chunk=1 if "+ 1" in mask else None)
+    assert g.cache_bytes_per_token == 2 * 4 * 2
+
+
+def test_caches_are_written_in_place_whatever_the_outputs_are_called() -> None:
+    """ONNX Runtime GenAI's files declare past and present of different lengths, and are run with one buffer."""
+    own, declared = (decoder(config_of(TINY), dtype="float16") for _ in range(2))
+    for info in (*declared.graph.input, *declared.graph.output):
+        name = {"past": "past_sequence_length", "pres": "total_sequence_length"}.get(info.name[:4])
+        if name:
+            info.type.tensor_type.shape.dim[2].dim_param = name
+    one, two = (onnxperf.llm(m, gpu="l4", prompt=16, output=9, batch=[2]) for m in (own, declared))
+    assert one.batches == two.batches and one.largest_batch == two.largest_batch

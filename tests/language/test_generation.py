@@ -1,0 +1,186 @@
+"""Generation: first and further tokens, memory, and what is said of models and lengths that can't be."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnxperf
+from onnxperf.errors import ModelError, UsageError
+from onnxperf.language.core import steps_of
+from onnxperf.language.generation import Lengths, first_token, needed_bytes
+from onnxperf.language.steps import Seconds, Steps
+from onnxperf.pipeline import Request
+from tests.export.test_decoder import LLAMA2, TINY
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "samples"
+SMALL = {**TINY, "max_position_embeddings": 4096}
+
+
+def steps(config: dict[str, Any] = SMALL, longest: int = 512, **terms: Any) -> Steps:
+    return steps_of(None, "l4", Request(b"", terms=terms), config)[0].made_for(longest)
+
+
+def test_a_generation_is_its_prompt_and_its_steps() -> None:
+    g = onnxperf.llm(config=SMALL, gpu="l4", prompt=100, output=5, batch=[2])
+    (b,) = g.batches
+    own = steps(longest=105)
+    assert b.first == own.seconds(2, 100, 0)
+    each = [own.seconds(2, 1, past).seconds for past in (100, 101, 102, 103)]
+    assert b.token.seconds == pytest.approx(np.mean(each), rel=0.01)
+    assert b.whole.seconds == pytest.approx(b.first.seconds + sum(each), rel=0.01)
+    assert b.tokens_per_second == pytest.approx(10 / b.whole.seconds)
+    assert b.token.low_seconds < b.token.seconds < b.token.high_seconds
+
+
+@pytest.mark.slow
+def test_steps_between_are_interpolated() -> None:
+    """Prompt and context are long enough for the steps to differ; few are predicted."""
+    own = steps(LLAMA2, 4096)
+    pasts = range(1000, 4001)
+    mean = own.over(4, 1, pasts).times(1 / len(pasts))
+    assert len(own.kept) == 3
+    ends = [own.seconds(4, 1, past).seconds for past in (1000, 4000)]
+    assert ends[0] < mean.seconds < ends[1]
+    for past in (1700, 3100):
+        known = np.interp(past, [1000, 2500, 4000], [own.seconds(4, 1, p).seconds for p in (1000, 2500, 4000)])
+        assert own.seconds(4, 1, past).seconds == pytest.approx(known, rel=0.02)
+
+
+def test_chunks_are_runs_after_each_other() -> None:
+    own = steps(longest=512)
+    assert Lengths(10, 2, 4).prompt_runs() == ((4, 0), (4, 4), (2, 8))
+    assert Lengths(8, 2, 4).prompt_runs() == ((4, 0), (4, 4))
+    assert Lengths(8, 2, 100).prompt_runs() == Lengths(8, 2).prompt_runs() == ((8, 0),)
+    found = first_token(own, 1, Lengths(300, 2, 128))
+    each = [own.seconds(1, 128, 0), own.seconds(1, 128, 128), own.seconds(1, 44, 256)]
+    assert found.ends() == pytest.approx(sum(each, Seconds()).ends())
+
+
+@pytest.mark.slow
+def test_the_largest_batch_is_the_last_that_fits() -> None:
+    g = onnxperf.llm(config=LLAMA2, gpu="a100-sxm-80gb", prompt=1000, output=100, batch=1)
+    own, lengths = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)[0].made_for(1100), Lengths(1000, 100)
+    assert needed_bytes(own, g.largest_batch, lengths) <= g.capacity_bytes
+    assert needed_bytes(own, g.largest_batch + 1, lengths) > g.capacity_bytes
+    assert onnxperf.llm(config=LLAMA2, gpu="t4", prompt=3000, output=100, batch=8).largest_batch == 1
+    assert onnxperf.llm(config={**LLAMA2, "num_hidden_layers": 60}, gpu="t4", prompt=9, output=2).largest_batch == 0
+
+
+@pytest.mark.slow
+def test_the_cache_has_the_bytes_of_the_formula() -> None:
+    g = onnxperf.llm(config=LLAMA2, gpu="a100-sxm-80gb", prompt=100, output=28, batch=[1, 4])
+    assert g.cache_bytes_per_token == 2 * 32 * 4096 * 2
+    assert [b.cache_bytes for b in g.batches] == [128 * 524288, 4 * 128 * 524288]
+    assert g.weights_bytes == pytest.approx(2 * 6.74e9, rel=0.01)
+    room = g.capacity_bytes - g.weights_bytes
+    assert g.batches[1].longest_context == 4096 and 0.9 * room < 4 * 33_500 * 524288 < room
+
+
+@pytest.mark.slow
+def test_the_longest_context_is_what_memory_has_room_for() -> None:
+    longer = {**LLAMA2, "max_position_embeddings": 1 << 20}
+    most = onnxperf.llm(config=longer, gpu="a100-sxm-80gb", prompt=100, output=28).batches[0].longest_context
+    own = steps_of(None, "a100-sxm-80gb", Request(b""), longer)[0].made_for(most)
+    memory = own.at(1, 1, most - 2).memory
+    assert abs(memory.capacity_bytes - memory.total_bytes - memory.context_bytes) < 10 * 524288
+
+
+@pytest.mark.slow
+def test_four_bits_take_less_memory_and_time() -> None:
+    plain, packed = (onnxperf.llm(config=LLAMA2, gpu="l4", weights=w) for w in (None, "int4"))
+    assert packed.weights_bytes < 0.32 * plain.weights_bytes
+    assert packed.batches[0].token.seconds < 0.5 * plain.batches[0].token.seconds
+    assert packed.cache_bytes_per_token == plain.cache_bytes_per_token
+
+
+@pytest.mark.slow
+def test_four_gpus_divide_weights_and_cache() -> None:
+    one, four = (onnxperf.llm(config=LLAMA2, gpu="h100", parallel=plan) for plan in (None, "tp=4"))
+    assert four.plan == "tp=4" and four.cache_bytes_per_token * 4 == one.cache_bytes_per_token
+    assert four.weights_bytes == pytest.approx(one.weights_bytes / 4, rel=0.03)
+    assert one.batches[0].token.seconds / 4 < four.batches[0].token.seconds < one.batches[0].token.seconds
+
+
+@pytest.mark.slow
+def test_files_with_past_lengths_are_continued() -> None:
+    step, prompt = SAMPLES / "gpt2-past.onnx", SAMPLES / "gpt2-dynamic.onnx"
+    g = onnxperf.llm(step, prefill=prompt, gpu="l4", prompt=128, output=64, batch=[1, 2])
+    b = g.batches[1]
+    whole = onnxperf.predict(prompt, gpu="l4", batch=2, dims={"sequence": 128})
+    assert b.first.seconds == pytest.approx(whole.seconds)
+    begin = onnxperf.predict(step, gpu="l4", batch=2, dims={"past": 128})
+    assert b.begin.seconds == pytest.approx(begin.seconds)
+    assert g.cache_bytes_per_token == 2 * 12 * 768 * 4
+    with pytest.raises(UsageError, match="takes one token at a time"):
+        onnxperf.llm(step, gpu="l4")
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "says"),
+    [
+        ("gpt2.onnx", {}, "has no inputs of past keys and values|it has no inputs of past"),
+        ("resnet50.onnx", {}, "is no decoder"),
+        (None, {}, "give one of the two"),
+        (None, {"config": SMALL, "prefill": "x"}, "leave prefill out"),
+        ("gpt2-past.onnx", {"config": SMALL}, "give one of the two"),
+        ("gpt2-past.onnx", {"weights": "int4"}, "are for graphs made from config"),
+        (None, {"config": SMALL, "weights": "int3"}, "'int3' are not known"),
+        (None, {"config": SMALL, "prompt": 4000}, "made for 4,096"),
+        (None, {"config": SMALL, "output": 1}, "at least 2"),
+        (None, {"config": SMALL, "batch": 0}, "whole numbers from 1"),
+        (None, {"config": SMALL, "batch": []}, "whole numbers from 1"),
+        (None, {"config": SMALL, "chunk": 0}, "chunk must be a whole number"),
+        (None, {"config": SMALL, "mode": "training"}, "leave mode out"),
+        (None, {"config": SMALL, "precision": "fp12"}, "unknown precision"),
+        (
+            None,
+            {"config": SMALL, "dims": {"sequence_length": 3}},
+            "output decide 'sequence_length'",
+        ),
+        (None, {"config": SMALL, "dims": [3]}, "dims must map names to sizes"),
+        (None, {"config": SMALL, "dims": {"x": 3}}, "'x'"),
+        (None, {"config": SMALL, "gpu": ["l4"]}, "gpu|card"),
+        (None, {"config": SMALL, "parallel": "dp=2"}, "divides batch or layers"),
+        (None, {"config": SMALL, "parallel": "pp=2"}, "divides batch or layers"),
+    ],
+)
+def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises((UsageError, ModelError), match=says):
+        onnxperf.llm(model and SAMPLES / model, **{"gpu": "l4", **asked})
+
+
+def measured() -> list[tuple[int, int, float]]:
+    """New tokens, total length and measured seconds of Llama-2-7B at batch 4 on an A100, none of them fitted to."""
+    path = ROOT / "onnxperf/datasets/sample/ort_cuda/with_graphs.csv"
+    table = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    rows = [r for r in table if r["id"].startswith("llama2") and r["gpu"].startswith("a100")]
+    assert {r["use"] for r in rows} == {"score"}
+    dims = [dict(pair.split("=") for pair in r["dims"].split()) for r in rows]
+    return [
+        (int(d["sequence_length"]), int(d["total_sequence_length"]), float(r["measured_ms"]) / 1e3)
+        for d, r in zip(dims, rows, strict=True)
+    ]
+
+
+@pytest.mark.slow
+def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
+    own, _ = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)
+    own, rows = own.made_for(4096), measured()
+    found = [(own.seconds(4, new, total - new), seconds, new) for new, total, seconds in rows]
+    assert all(s.low_seconds < seconds < s.high_seconds for s, seconds, _ in found)
+    page = (ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8").splitlines()
+    lines = [
+        f"| {new} | {total} | {1e3 * m:.1f} | {1e3 * own.seconds(4, new, total - new).seconds:.1f} |"
+        for new, total, m in rows
+    ]
+    assert sorted(line.rpartition(" | ")[0] + " |" for line in page if line[:3].strip("| ").isdigit()) == sorted(lines)
+    errors = {k: [abs(s.seconds / m - 1) for s, m, new in found if (new > 1) == k] for k in (True, False)}
+    assert len(errors[True]) == len(errors[False]) == 6
+    assert [round(100 * np.mean(errors[k])) for k in (False, True)] == [3, 9]
+    assert [round(100 * max(errors[k])) for k in (False, True)] == [5, 14]

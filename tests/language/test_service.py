@@ -1,0 +1,162 @@
+"""Continuous batching against cases that can be computed by hand, and against tables of batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnxperf
+from onnxperf.errors import UsageError
+from onnxperf.language.arrivals import Arrival, Traffic
+from onnxperf.language.prices import Grid, doubled, prices
+from onnxperf.language.service import Server, simulate
+from tests.language.test_generation import LLAMA2, SMALL, steps
+
+ROOMY = Server(running=8, cache_tokens=10**9, budget=100)
+
+
+def price(decoding: int, context: float, new: int, past: float) -> float:
+    """A second for an iteration, a hundredth for each new token, a thousandth for each token of context."""
+    return 1 + 0.01 * (new + decoding) + 0.001 * (decoding * context + new * past)
+
+
+def test_one_request_takes_its_chunks_and_steps() -> None:
+    """A prompt of 150 in chunks of 100 and 50, then steps after 150, 151 and 152 tokens."""
+    (one,) = simulate([Arrival(5.0, 150, 4)], ROOMY, price).served
+    first = 2 + 1.5 + 0.001 * 50 * 100
+    assert (one.waiting, one.to_first_token) == pytest.approx((0, first))
+    assert one.each_token == pytest.approx(1.01 + 0.151)
+    assert one.latency == pytest.approx(first + 3 * (1.01 + 0.151))
+
+
+def test_two_requests_by_hand() -> None:
+    """The second comes in the prompt of the first, and its own prompt goes with the first's step."""
+    a, b = simulate([Arrival(0.0, 10, 3), Arrival(0.5, 20, 2)], ROOMY, price).served
+    one = price(0, 0, 10, 0)
+    two = one + price(1, 10, 20, 0)
+    three = two + price(2, (11 + 20) / 2, 0, 0)
+    assert (a.first, a.end, b.start, b.first, b.end) == pytest.approx((one, three, one, two, three))
+
+
+def test_requests_far_apart_wait_for_nobody() -> None:
+    arrivals = [Arrival(1000.0 * i, 30 + i, 5) for i in range(20)]
+    found = simulate(arrivals, ROOMY, price)
+    for served, arrival in zip(found.served, arrivals, strict=True):
+        (alone,) = simulate([arrival], ROOMY, price).served
+        assert served.waiting == 0 and served.latency == pytest.approx(alone.latency)
+    assert found.busy < 0.01 * found.span
+
+
+def drawn(seed: int = 0, qps: float = 2.0) -> tuple[Arrival, ...]:
+    return Traffic(qps, "lognormal:80:0.8", "uniform:1:60", 400, seed).arrivals(1000)
+
+
+def test_no_token_is_lost_and_none_comes_before_its_time() -> None:
+    arrivals, server = drawn(), Server(6, 900, 50)
+    calls: list[tuple[int, float, int, float]] = []
+
+    def seen(*call: Any) -> float:
+        calls.append(call)
+        return 0.01 * price(*call)
+
+    found = simulate(arrivals, server, seen)
+    assert found.prompted == sum(a.prompt for a in arrivals) == sum(c[2] for c in calls)
+    assert found.decoded == sum(a.output - 1 for a in arrivals) == sum(c[0] for c in calls)
+    context = sum(c[0] * c[1] for c in calls)
+    assert context == pytest.approx(sum(sum(range(a.prompt, a.prompt + a.output - 1)) for a in arrivals))
+    assert all(c[0] <= server.running and c[0] + c[2] <= server.budget for c in calls)
+    assert all(s.arrival.seconds <= s.start < s.first <= s.end for s in found.served)
+    assert all(one.start <= other.start for one, other in pairwise(found.served))
+    times = sorted({s.start for s in found.served} | {s.end for s in found.served})
+    for t in times:
+        held = [s.arrival.prompt + s.arrival.output for s in found.served if s.start <= t < s.end]
+        assert sum(held) <= server.cache_tokens and len(held) <= server.running
+
+
+def test_a_seed_decides_all() -> None:
+    one, same, other = (simulate(drawn(seed), ROOMY, price).served for seed in (0, 0, 1))
+    assert [s.end for s in one] == [s.end for s in same] != [s.end for s in other]
+
+
+def test_under_load_throughput_is_that_of_the_full_batch() -> None:
+    """Where prompts cost nothing, and a step the same at any batch, 8 requests at a time give 8 tokens a step."""
+    arrivals = [Arrival(0.0, 1, 201) for _ in range(8 * 20)]
+    found = simulate(arrivals, Server(8, 10**9, 100), lambda decoding, c, new, p: 1.0 if decoding else 1e-9)
+    assert sum(a.output - 1 for a in arrivals) / found.span == pytest.approx(8, rel=0.01)
+    slow = simulate(arrivals, Server(8, 3 * 202, 100), lambda decoding, c, new, p: 1.0 if decoding else 1e-9)
+    assert sum(a.output - 1 for a in arrivals) / slow.span == pytest.approx(3, rel=0.02)
+
+
+@pytest.mark.slow
+def test_iterations_cost_what_their_runs_are_predicted_to() -> None:
+    own = steps(LLAMA2, 2000)
+    of, low, high = prices(own, 16, 1024)
+    assert of(16, 1, 0, 0) == pytest.approx(own.seconds(16, 1, 1).seconds)
+    assert of(4, 1500, 0, 0) == pytest.approx(own.seconds(4, 1, 1500).seconds, rel=0.02)
+    assert of(11, 700, 0, 0) == pytest.approx(own.seconds(11, 1, 700).seconds, rel=0.05)
+    assert of(0, 0, 512, 0) == pytest.approx(own.seconds(1, 512, 0).seconds)
+    assert of(0, 0, 512, 1000) == pytest.approx(own.seconds(1, 512, 1000).seconds, rel=0.02)
+    mixed = of(8, 1000, 512, 0)
+    assert of(0, 0, 512, 0) < mixed < of(0, 0, 512, 0) + of(8, 1000, 0, 0)
+    assert low(8, 1000, 0, 0) < of(8, 1000, 0, 0) < high(8, 1000, 0, 0)
+
+
+def test_grids_are_exact_at_their_points_and_linear_between() -> None:
+    grid = Grid((1, 2, 4), (0, 10), ((0, 10), (1, 11), (3, 13)))
+    for x in (1, 1.5, 2, 3, 4, 5):
+        for y in (0, 5, 10, 12):
+            assert grid.at(x, y) == pytest.approx(x - 1 + y)
+    assert (doubled(16, 100), doubled(1, 1), doubled(1, 8)) == ((1, 16, 32, 64, 100), (1, 2), (1, 2, 4, 8))
+
+
+def test_lengths_are_drawn_as_asked() -> None:
+    traffic = Traffic(4.0, "lognormal:2048:0.5", "uniform:10:20", 20_000)
+    arrivals = traffic.arrivals()
+    prompts, outputs = (np.array([getattr(a, of) for a in arrivals]) for of in ("prompt", "output"))
+    assert np.median(prompts) == pytest.approx(2048, rel=0.02) and np.log(prompts).std() == pytest.approx(0.5, rel=0.03)
+    assert (outputs.min(), outputs.max()) == (10, 20)
+    assert arrivals[-1].seconds == pytest.approx(20_000 / 4, rel=0.03)
+    assert {(a.prompt, a.output) for a in Traffic(1, "7", "3", 9).arrivals()} == {(7, 3)}
+    assert all(a.prompt + a.output <= 2000 and a.prompt > 0 for a in traffic.arrivals(2000))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"qps": 0}, {"qps": float("nan")}, {"qps": True}, {"prompts": "normal:1:2"}, {"prompts": "lognormal:9"},
+        {"outputs": "uniform:20:10"}, {"outputs": "0"}, {"outputs": "lognormal:9:9"}, {"requests": 0}, {"seed": -1},
+        {"prompts": "2048:1"}, {"prompts": "uniform:1:99999999"},
+    ],
+)  # fmt: skip
+def test_traffic_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"must be|not understood|can't be"):
+        Traffic(**{"qps": 1.0, "prompts": "10", "outputs": "10", **change}).arrivals()
+
+
+def test_requests_that_can_never_be_served_are_refused() -> None:
+    for server, says in (
+        (Server(8, 100, 100), "can't be served"), (Server(100, 10**9, 100), "too little for 100 requests"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=says):
+            simulate([Arrival(0.0, 90, 20)], server, price)
+
+
+@pytest.mark.slow
+def test_llm_serves_what_arrives() -> None:
+    """One request at a time has the latency of the table; many have its throughput at most."""
+    asked: dict[str, Any] = {"config": SMALL, "gpu": "l4", "prompt": 512, "output": 64, "chunk": 512}
+    rare = onnxperf.llm(**asked, batch=[1, 8], qps=0.1, requests=20)
+    (b, _), s = rare.batches, rare.service
+    assert s is not None
+    assert s.times["time_to_first_token"][50].ends() == pytest.approx(b.first.ends())
+    assert s.times["time_per_output_token"][50].ends() == pytest.approx(b.token.ends(), rel=0.01)
+    assert s.times["waiting"][50].seconds == pytest.approx(0, abs=1e-12) and s.utilisation < 0.1
+    busy = onnxperf.llm(**asked, batch=[8], qps=1e5, requests=200).service
+    assert busy is not None
+    assert busy.utilisation == pytest.approx(1, abs=0.01) and busy.batch > 5
+    assert 0.5 < busy.tokens_per_second / rare.batches[1].decode_tokens_per_second < 1
+    with pytest.raises(UsageError, match="give qps"):
+        onnxperf.llm(**asked, output_lengths="9")

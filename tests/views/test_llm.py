@@ -1,0 +1,35 @@
+"""The command for language models: its table, plot and JSON, and what it says of options that can't be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onnxperf
+from tests.language.test_generation import SMALL
+
+
+@pytest.mark.slow
+def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(SMALL))
+    picture, given = tmp_path / "p.svg", ("llm", "--config", str(config), "--gpu", "l4", "--prompt", "64")
+    code, out, err = onnxperf_cli(*given, "--batch", "1..3", "--plot", str(picture))
+    assert (code, err) == (0, "") and "first token" in out and picture.read_text().lstrip().startswith("<?xml")
+    code, out, err = onnxperf_cli(*given, "--batch", "1..3", "--json", "-")
+    answer = json.loads(out)
+    assert [b["batch"] for b in answer["batches"]] == [1, 2, 3]
+    same = onnxperf.llm(config=config, gpu="l4", prompt=64, batch=[1, 2, 3])
+    assert answer == same.to_dict()
+    code, out, err = onnxperf_cli(*given, "--batch", "8", "--qps", "2", "--requests", "9", "--chunk", "64")
+    assert (code, err) == (0, "") and "time to first token" in out and "9 requests, 2 a second" in out
+    for wrong, says in (
+        (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "give --qps"),
+        (("--batch", "4..2"), "ends before it begins"), (("--shapes", "x:1"), "--shapes can't be used"),
+        (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
+    ):  # fmt: skip
+        code, out, err = onnxperf_cli(*given, *wrong)
+        assert (code, out) == (2, "") and says in err
