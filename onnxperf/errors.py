@@ -82,10 +82,11 @@ def counted(n: int, thing: str, things: str = "") -> str:
 
 
 def as_arguments(said: str) -> str:
-    """A message with the arguments of Python where it names options of the command line."""
+    """A message with the arguments of Python where it names options of the command line, but for whole commands."""
+    parts = said.split("`")  # every second one is a command
     for option, argument in ARGUMENTS:
-        said = re.sub(option, argument, said)
-    return said
+        parts[::2] = [re.sub(option, argument, part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def near_names(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:

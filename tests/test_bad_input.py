@@ -260,7 +260,7 @@ REQUESTS = {
     "a negative dim": (["--dim", "sequence=-1"], "not understood"),
     "a dim twice": (["--dim", "sequence=1", "--dim", "sequence=2"], "twice"),
     "an unknown tensor": (["--dim", "sequence=8", "--shapes", "inputids:1x8"], "did you mean 'input_ids'"),
-    "a wrong rank": (["--shapes", "input_ids:8"], "1 dimensions, but the file declares 2"),
+    "a wrong rank": (["--shapes", "input_ids:8"], "1 dimension, but the file declares 2"),
     "shapes that disagree": (["--shapes", "input_ids:1x8", "--shapes", "attention_mask:1x9"], "'sequence' is given as"),
     "batch and dim": (["--dim", "batch=2", "--dim", "sequence=8", "--batch", "3"], "contradicts 2"),
     "no shape": (["--shapes", "input_ids"], "not understood"),
