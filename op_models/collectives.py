@@ -20,7 +20,8 @@ KINDS = {
 @op("nccl::Permute")
 def permute(op: Operator, *tensors: Tensor | None) -> Work:
     """Tokens put in the order of the GPUs that they go to, once for each of their experts, and added up after it."""
-    return work(op, Move(op.out.size, op.out.shape[-1] if op.out.shape else 1), vector=op.present[0].size)
+    run = op.out.shape[-1] if op.out.shape else 1
+    return work(op, Move(op.out.size, max(run, 1)), vector=op.present[0].size)
 
 
 @op(*KINDS)

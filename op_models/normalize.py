@@ -147,8 +147,6 @@ def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
 @op(NHWC + "LRN", outputs=as_first)
 @op("LRN")
 def lrn(op: Operator, x: Tensor, *, size: int) -> Work:
-    """x / (bias + alpha/size sum of `size` squares)^beta: one thread per element, which reads neighbours from cache, at
-    most as many as there are channels.
-    """
+    """x / (bias + alpha/size sum of `size` squares)^beta: a thread per element reads as many channels from cache."""
     channels = x.shape[-1 if op.type.startswith(NHWC) else 1] if x.rank > 1 else 1
     return work(op, Pointwise(x.size), vector=x.size * (2 * min(size, channels) + 2 + POW + FLOPS["Div"]))

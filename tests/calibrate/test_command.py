@@ -108,7 +108,7 @@ def test_measurements_of_several_devices_are_refused(
     "files, says",
     [
         ({}, "holds no file"),
-        ({"a.json": "[" * 100_000}, "no JSON"),
+        ({"a.json": "[" * 100_000}, "nest too deep"),
         ({"a.json": "\x00\x1b[31m"}, "no JSON"),
         ({"a.json": '{"schema_version": 1e999}'}, "schema_version"),
     ],

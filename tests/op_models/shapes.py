@@ -649,6 +649,11 @@ def convolution_gradients(draw: Draw) -> Case:
     return Case([grad, x, w], [x, w, (groups * cout,)], {"group": groups})
 
 
+def exchanged(draw: Draw) -> Case:
+    shape = dims(draw, 1, 4)
+    return Case([shape], [shape], {"ranks": 2 + draw(FEW)})
+
+
 def attention_gradient(draw: Draw) -> Case:
     batch, heads, queries, keys, dim = (draw(FEW) for _ in range(5))
     q, k = (batch, heads, queries, dim), (batch, heads, keys, dim)
@@ -673,6 +678,10 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys((f"{MS}SoftmaxCrossEntropyLoss{end}Grad" for end in ("", "Internal")), loss_gradient),
     **dict.fromkeys((MS + "ConvGrad", MS + "ConvTransposeGrad"), convolution_gradients),
     "torch::layer_norm_backward": gradient,
+    **dict.fromkeys(
+        (f"nccl::{what}" for what in ("AllGather", "AllReduce", "AllToAll", "ReduceScatter", "Send")), exchanged
+    ),
+    "nccl::Permute": gradient,
     "torch::dropout": masked,
     "torch::convolution_weight_gradient": weight_gradient,
     "torch::layer_norm_weight_gradient": columns_gradient,
