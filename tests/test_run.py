@@ -89,11 +89,11 @@ def test_what_takes_another_graph_or_device_is_refused(run: Run, term: str) -> N
 
 
 def test_cards_that_can_not_share_a_run_are_refused() -> None:
-    """The P4 has no unit for INT8 and gets casts of its own."""
-    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["t4", "p4"]))
-    with pytest.raises(UsageError, match="t4, p4 can't share one run in precision int8"):
+    """The P100 has no unit for INT8 and gets casts of its own."""
+    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["t4", "p100-pcie-16gb"]))
+    with pytest.raises(UsageError, match="t4, p100-pcie-16gb can't share one run in precision int8"):
         both.under(precision="int8")
-    for j, gpu in enumerate(("t4", "p4")):
+    for j, gpu in enumerate(("t4", "p100-pcie-16gb")):
         alone = summarise(both.alone(j).under(precision="int8"))
         assert alone.to_dict() == onnxperf.predict(model("mobilenetv2"), gpu=gpu, precision="int8").to_dict()
 

@@ -81,10 +81,19 @@ def _cross_entropy(o: Operator) -> Iterator[Operator]:
     yield _within(replace(o, attrs=flat), "NegativeLogLikelihoodLoss", (shares, labels, *o.inputs[2:3]), o.outputs[:1])
 
 
+def _whole(kernels: Callable[[Operator], Iterator[Operator]], inputs: int) -> Callable[[Operator], Iterator[Operator]]:
+    """The same for nodes that have what the runtime needs of them; a file may hold others, which stay as they are."""
+
+    def checked(o: Operator) -> Iterator[Operator]:
+        return kernels(o) if len(o.present) >= inputs and o.outputs else iter((o,))
+
+    return checked
+
+
 SCATTERED = ("GatherElementsGrad", "GatherGrad", "GatherNDGrad", "ResizeGrad", "SliceGrad")
 KERNELS: dict[str, Callable[[Operator], Iterator[Operator]]] = {
-    **dict.fromkeys((MS + "ConvGrad", MS + "ConvTransposeGrad"), _convolution),
-    **dict.fromkeys((MS + "LayerNormalizationGrad", MS + "SimplifiedLayerNormalizationGrad"), _normalisation),
-    **dict.fromkeys((*(MS + name for name in SCATTERED), "MaxPoolGrad"), _scattered),
-    "SoftmaxCrossEntropyLoss": _cross_entropy, MS + "SoftmaxCrossEntropyLossInternal": _cross_entropy,
+    **dict.fromkeys((MS + "ConvGrad", MS + "ConvTransposeGrad"), _whole(_convolution, 3)),
+    **dict.fromkeys((f"{MS}{n}NormalizationGrad" for n in ("Layer", "SimplifiedLayer")), _whole(_normalisation, 2)),
+    **dict.fromkeys((*(MS + name for name in SCATTERED), "MaxPoolGrad"), _whole(_scattered, 0)),
+    **dict.fromkeys(("SoftmaxCrossEntropyLoss", MS + "SoftmaxCrossEntropyLossInternal"), _whole(_cross_entropy, 2)),
 }  # fmt: skip

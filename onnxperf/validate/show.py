@@ -42,6 +42,7 @@ PUBLISHED_METHODS = (
     "leaves to tile-wave's models, or too few for a line."
 )
 OURS = ("#rows", "#MAPE", "#bias", "#in range", "#range")
+COMPARED = ("range", "mlp in-sample", "linear", "mlp")  # columns that go first where lines are short
 
 
 def show(out: Console, report: Report) -> None:
@@ -84,7 +85,7 @@ def classes(report: Report) -> Sheet:
     """Kernels by operator class, averaged over cards: the rows that the source itself kept back, and the rest."""
     by = _index(s for s in report.scores if s.kind == "kernels" and not s.gpu)
     keys = [((name, rows), (name, "", rows)) for name in operator_classes() for rows in WHICH]
-    return _sheet(f"Kernels by operator class, {MEAN}", ("!operator", "!which"), by, KERNELS, keys, ("range",))
+    return _sheet(f"Kernels by operator class, {MEAN}", ("!operator", "!which"), by, KERNELS, keys, COMPARED)
 
 
 def cards(report: Report) -> Sheet:
@@ -96,7 +97,7 @@ def cards(report: Report) -> Sheet:
             rows = next((w for w in WHICH if (name, gpu, w, LEFT_OUT) in by), "")
             keys.append(((gpu, name, rows), (name, gpu, rows)))
     heads = ("!card", "!operator", "!which")
-    return _sheet("Kernels by card, those kept back if there are any", heads, by, KERNELS, keys, ("range",))
+    return _sheet("Kernels by card, those kept back if there are any", heads, by, KERNELS, keys, COMPARED)
 
 
 def of_models(report: Report) -> tuple[Sheet, ...]:
@@ -109,7 +110,7 @@ def _of_file(report: Report, of: Models) -> Sheet:
     if of.apart:
         keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
         methods = (*OF_MODELS, *(models.PUBLISHED + m for m in of.published))
-        return _sheet(of.title, ("!which",), by, methods, keys, ("range",))
+        return _sheet(of.title, ("!which",), by, methods, keys, COMPARED)
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
     keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
     return _sheet(of.title, ("!card",), by, _scored(report), keys, _spare())
@@ -137,7 +138,7 @@ def _scored(report: Report) -> tuple[str, ...]:
 
 def _spare() -> tuple[str, ...]:
     """The columns that go first where lines are short."""
-    return ("range", *(name for _, of in datasets.models() for name in of.spare), "sum")
+    return (*COMPARED, *(name for _, of in datasets.models() for name in of.spare), "sum")
 
 
 def ordering(report: Report) -> Sheet:

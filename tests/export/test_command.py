@@ -243,7 +243,8 @@ def test_a_keras_model_with_its_weights_and_without(run, keras_files: Path, tmp_
     code, out, err = run("export", "keras", str(keras_files / name), "-o", str(whole))
     assert (code, out, err) == (0, "", "")
     assert run("export", "keras", str(keras_files / name), "-o", str(light), "--weightless") == (0, "", "")
-    known = np.load(keras_files / "known.npz")
+    with np.load(keras_files / "known.npz") as stored:
+        known = dict(stored)
     session = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"image": known["image"]})
     np.testing.assert_allclose(found, known["answer"], rtol=1e-4, atol=1e-5)

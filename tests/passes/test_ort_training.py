@@ -68,3 +68,10 @@ def test_no_measurement_confirms_it() -> None:
     model.graph.node[1].input[0] = "h"
     with pytest.raises(UsageError, match="ONNX Runtime Training: no gradient is known of Mish"):
         step(model)
+
+
+@pytest.mark.parametrize("type", ["ConvGrad", "LayerNormalizationGrad", "GatherGrad", "SoftmaxCrossEntropyLossGrad"])
+def test_gradients_of_a_broken_file_cost_their_bytes(type: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[8, 8] x) => (float[8, 8] y) {{ h = Relu(x) y = com.microsoft.{type}(h) }}""")
+    assert predict(model, gpu="a100").seconds > 0
