@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import AS_JSON, Count, debug, of_a_decoder, read_option
+from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
 from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver, telling
@@ -28,7 +28,7 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
 @click.option("--prune-lm-head", is_flag=True, help="With --config: logits of the last position alone.")
-@click.option("--qps", type=float, metavar="N", help="Simulate so many requests a second, batched continuously.")
+@click.option("--qps", type=Number(), metavar="N", help="Simulate so many requests a second, batched continuously.")
 @click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
               help="Of requests: median, deviation of the logarithm; uniform:1:99.  [default: --prompt]")  # fmt: skip
 @click.option("--output-lengths", metavar="uniform:16:512", help="The same of what is generated.  [default: --output]")

@@ -189,8 +189,8 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
                 part = replace(_part(t, found.stored[o.name][t.name], found.ranks), name=f"{o.name}#{t.name}#part")
                 operators.append(Operator(part.name, "Identity", (t,), (part,), {"part": 1}, 0, o.nodes))
                 local = replace(local, inputs=(*local.inputs[:i], part, *local.inputs[i + 1 :]))
-        if o.name in found.columns:
-            padded += o.nodes if _matrix(o)[1] % found.ranks else ()  # type: ignore[index]  # columns are of matrices
+        if o.name in found.columns and (matrix := _matrix(o)) is not None:
+            padded += o.nodes if matrix[1] % found.ranks else ()
             x = local.present[0]
             if training and not x.stored:
                 if x.name not in shared:
@@ -247,13 +247,13 @@ def _local(o: Operator, found: _Found) -> Operator:
             inputs[i] = t if axis is None else _part(t, axis, found.ranks)
     turned = bool(o.attrs.get("transB"))
     if o.name in found.columns:
-        inputs[1] = _part(o.inputs[1], 0 if turned else 1, found.ranks)  # type: ignore[arg-type]
+        inputs[1] = _part(o.present[1], 0 if turned else 1, found.ranks)
         if len(inputs) > 2 and (bias := inputs[2]) is not None and bias.rank and bias.shape[-1] > 1:
             inputs[2] = _part(bias, bias.rank - 1, found.ranks)
     elif o.name in found.rows:
-        inputs[1] = _part(o.inputs[1], 1 if turned else 0, found.ranks)  # type: ignore[arg-type]
+        inputs[1] = _part(o.present[1], 1 if turned else 0, found.ranks)
     elif o.name in found.tables:
-        inputs[0] = _part(o.inputs[0], 0, found.ranks)  # type: ignore[arg-type]
+        inputs[0] = _part(o.present[0], 0, found.ranks)
     outputs = tuple(_now(t, found) for t in o.outputs)
     divided = any(t.name in found.axes for t in (*o.present, *o.outputs))
     if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.stored:

@@ -48,7 +48,7 @@ FORWARD = {
 }
 
 
-def own(model: Any = NET, gpu: str = "m6000", **terms: Any) -> Any:
+def own(model: Any = NET, gpu: Any = "m6000", **terms: Any) -> Any:
     return predict(model, gpu=gpu, method="linear", **terms)
 
 
@@ -164,3 +164,11 @@ def test_kernels_are_scored_by_a_line_that_they_had_no_part_in() -> None:
     off = np.abs(own.predicted / own.measured - 1)
     assert off[0] == pytest.approx(2 / 3) and off[2:12:2] == pytest.approx(0, abs=1e-6)
     assert (off[1:12:2] > 0.01).all() and own.test.tolist() == test.tolist()
+
+
+def test_no_line_makes_a_layer_faster_than_the_card() -> None:
+    card = gpu_specs.load("m6000")
+    lines = tuple((name, 0.0, 1e-30) for name, _, _ in card.lines.forward)
+    run = own(gpu=replace(card, lines=replace(card.lines, forward=lines))).run
+    assert (run.estimates.floor_s > 0).any()
+    assert (run.estimates.seconds >= run.estimates.floor_s * 0.999999).all()
