@@ -109,17 +109,18 @@ def _fitted(
     start = start.having(tiles)
     found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
     values: dict[str, Any] = {path: rounded(v) for path, v in found.values.items()}
-    values = {**tiles, **values, **_overheads(wanted.name, found)}
+    values = {**tiles, **values, **overheads_of(wanted, found)}
     return {**values, **residuals(wanted, kept, start.having(values), each_card=not without)}, found.rows
 
 
-def _overheads(name: str, found: Fit) -> dict[str, float]:
-    """What each rig's clock includes on each card; "other": the median of these, for cards without rows."""
+def overheads_of(wanted: ConstantSet, found: Fit) -> dict[str, float]:
+    """What each rig's clock includes on each card; "other": on cards without rows, the median of these or the usual."""
     values: dict[str, float] = {}
-    for rig, usual in overheads(name).items():
+    for rig, usual in overheads(wanted.name).items():
         own = {gpu: rounded(s) for (r, gpu), s in found.overhead_s.items() if r == rig}
-        other = rounded(float(np.median([s for (r, _), s in found.overhead_s.items() if r == rig] or [usual])))
-        values |= {f"rig.{name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
+        known = [] if wanted.usual_overhead else [s for (r, _), s in found.overhead_s.items() if r == rig]
+        other = rounded(float(np.median(known or [usual])))
+        values |= {f"rig.{wanted.name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
     return values
 
 

@@ -94,11 +94,12 @@ class ConstantSet:
     bind. sample: works of a table that a fit takes at most; rare: cards that measured less than this share of a table's
     works are drawn from apart, as a common draw would leave them next to none. corrections: standard deviations of the
     logarithms of a card's own corrections on compute, memory and launch; overhead_sd: of what a rig's clock includes on
-    a card, beside its usual. model: works, devices and constants to seconds [n, g], where that is not how the datasets'
-    rigs run the kernels. residuals: what the model misses by the sizes of kernels (`latency.residuals.Residuals`),
-    learned after the constants. of: the set whose kernels are measured for it, where none are for it alone; rows: from
-    their tables to those that it is fitted to. of_runs: no kernels tell the set, but runs of whole models, whose
-    `datasets.Models.constants` has its name.
+    a card, beside its usual; usual_overhead: on a card without rows it is the usual, rather than the median of those
+    with rows, for rigs whose few machines fall into groups that no column tells apart. model: works, devices and
+    constants to seconds [n, g], where that is not how the datasets' rigs run the kernels. residuals: what the model
+    misses by the sizes of kernels (`latency.residuals.Residuals`), learned after the constants. of: the set whose
+    kernels are measured for it, where none are for it alone; rows: from their tables to those that it is fitted to.
+    of_runs: no kernels tell the set, but runs of whole models, whose `datasets.Models.constants` has its name.
     """
 
     name: str
@@ -110,6 +111,7 @@ class ConstantSet:
     weight: float = 300.0
     corrections: tuple[float, float, float] = (0.05, 0.05, 0.1)
     overhead_sd: float = 0.5
+    usual_overhead: bool = False
     residuals: tuple[Any, ...] = ()
     of: str = ""
     rows: Callable[[Sequence[Any]], list[Any]] | None = None

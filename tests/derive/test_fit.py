@@ -8,7 +8,8 @@ import pytest
 import gpu_specs
 from onnxperf.datasets import Table, kernels
 from onnxperf.derive import fit as fits
-from onnxperf.derive.fit import fit, thinned
+from onnxperf.derive import passes
+from onnxperf.derive.fit import Fit, fit, thinned
 from onnxperf.derive.intervals import Misses, intervals, quantile, widened
 from onnxperf.latency import Constants, shipped
 from onnxperf.latency.constants import ConstantSet, Parameter
@@ -49,6 +50,14 @@ def test_a_fit_finds_the_constant_and_the_overhead_that_made_the_rows() -> None:
     for gpu in GPUS:
         assert found.overhead_s["bench", gpu] == pytest.approx(2e-5, rel=0.3)
     assert found.rows == len(WORKS) * len(GPUS)
+
+
+def test_on_a_card_without_rows_the_clock_includes_the_median_or_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "overheads", fits.overheads)
+    found = Fit({}, {}, dict(zip((("bench", g) for g in GPUS), (4e-5, 3e-5, 1e-6), strict=True)), 0)
+    for usual, other in ((False, 3e-5), (True, 1e-5)):
+        values = passes.overheads_of(replace(ONE, usual_overhead=usual), found)
+        assert values["rig.one.bench.other"] == other and values["rig.one.bench.p4"] == 4e-5
 
 
 def test_wild_rows_do_not_rule() -> None:

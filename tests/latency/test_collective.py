@@ -60,6 +60,17 @@ def test_an_all_reduce_sends_twice_what_an_all_gather_does() -> None:
     assert 1.4 < ratio < 2.0  # and gains a little bandwidth
 
 
+def test_few_gpus_reach_less_of_nvlink_and_more_of_a_shared_bus() -> None:
+    """Measured: an all-gather of two A100 reaches half of the link by what they send, of eight 0.7; a bus is shared."""
+
+    def reached(gpu: str, n: int) -> float:
+        return 2**29 * (n - 1) / n / seconds(work("all_gather", 2**29, n), gpu_specs.load(gpu)) / 1e9
+
+    two, four, eight = (reached("a100-sxm4-80gb", n) for n in (2, 4, 8))
+    assert 0.45 < two / 300 < 0.55 and 0.65 < eight / 300 < 0.75 and two < four < eight
+    assert reached("l40s", 2) > reached("l40s", 4) > reached("l40s", 8)
+
+
 def test_groups_between_nodes_are_held_to_the_network() -> None:
     """Of 16 GPUs in two nodes eight share the way between them; groups of one GPU a node have it to themselves."""
     device = replace(gpu_specs.load("h100-sxm"), cluster=gpu_specs.load_cluster("dgx-h100"))

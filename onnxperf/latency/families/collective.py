@@ -25,9 +25,11 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """seconds = a + b + overlap sqrt(a b): a, what a small message takes; b, a large one at the bandwidth it reaches.
 
     a = start + hop x steps^growth; a ring of n GPUs has n - 1 steps, an all-reduce twice as many, an all-to-all
-    `all_to_all_steps` of them. b = message x traffic / (share x link): traffic is (n - 1) / n, twice that for an
-    all-reduce (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md), share is at most 1. The term
-    between the two is what messages of a middling size miss of the bandwidth (protocols LL, LL128 and Simple).
+    `all_to_all_steps` of them. b = message x traffic / (share x link): share is at most 1, traffic ((n - 1) / n) ^
+    traffic_power, twice that for an all-reduce. At a power of 1 that would be what a GPU sends
+    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); its channels copy its own part, too, which is
+    the larger the fewer GPUs there are. Over PCIe the bus is slower than that copy, and traffic is what is sent. The
+    term between a and b is what messages of a middling size miss of the bandwidth (protocols LL, LL128 and Simple).
     Over a host's PCIe bus, which more than two GPUs have to share, the share falls by a power of their number. Between
     nodes, rings are held to what the network gives their GPUs of one node together, and latencies are those of a tree:
     assumed, no open measurement tells of it. Without a switch, an all-to-all is assumed to reach half of the link.
@@ -41,7 +43,7 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     tree_s = passes * np.log2(np.maximum(at.nodes, 1)) * at.network_s
     short_s = (coef["start_s"] + coef["hop_s"] * steps ** coef["growth"] * deeper) * cards.launch + tree_s
     reached = at.link * _share(n, kinds, at, coef)
-    sent = passes * (n - 1) / n
+    sent = passes * ((n - 1) / n) ** np.where(at.over_pcie, 1.0, coef["traffic_power"])
     out = np.where(at.nodes > 1, (n - at.local) / n, sent)
     rate = np.where(at.nodes > 1, np.minimum(reached, np.where(to_all, 1, at.local) * at.network_Bps), reached)
     long_s = works["bytes"] * np.where(kinds == "send", 1.0, np.where(to_all, out, sent)) / rate
@@ -55,7 +57,6 @@ def _share(n: Array, kinds: Array, at: _Joined, coef: Mapping[str, float]) -> Ar
     """The share of the link's rate that large messages reach [n, g]."""
     to_all = np.isin(kinds, TO_ALL)
     share = np.where(to_all, coef["all_to_all_share"], coef["share"])
-    share = share * np.where((kinds == "all_reduce") & (n > 2), coef["all_reduce_gain"], 1.0)
     share = np.where(to_all & ~at.switched & (n > 2), share / 2, share)
     crowd = np.minimum(1.0, 2 / np.maximum(at.local, 1)) ** coef["pcie_crowding"]
     share = np.where(at.over_pcie, coef["pcie_share"] * crowd, share)
@@ -120,7 +121,7 @@ SET = ConstantSet(
         Parameter("collective.all_to_all_steps", "an all-to-all's steps, as a share of a ring's", 0.7, 0.5),
         Parameter("collective.share", "of the link's rate: rings with large messages", 0.75, 0.3, 1.0),
         Parameter("collective.all_to_all_share", "the same of an all-to-all", 0.75, 0.3, 1.0),
-        Parameter("collective.all_reduce_gain", "a factor on the share for all-reduces of more than two GPUs", 1.1),
+        Parameter("collective.traffic_power", "the power of (n - 1) / n by which NVLink traffic grows", 0.7, 0.5, 1.0),
         Parameter("collective.overlap", "of the term between latency and bandwidth: rings", 1.0, 0.5),
         Parameter("collective.overlap_reduce", "the same of an all-reduce", 1.0, 0.5),
         Parameter("collective.overlap_to_all", "the same of an all-to-all", 1.0, 0.5),
@@ -129,6 +130,7 @@ SET = ConstantSet(
     ),
     corrections=(0.02, 0.02, 0.02),
     overhead_sd=1.0,
+    usual_overhead=True,
     weight=1000.0,
 )  # fmt: skip
 FAMILY = KernelFamily(
