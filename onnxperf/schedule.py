@@ -62,7 +62,7 @@ def schedule(
     made = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
     hosts, paths = [made[pair] for pair in each], _paths(kernels, estimates)
     if streams == 1:
-        start, begun, launched, total, stalled_on = _in_line(kernels, estimates.seconds, hosts)
+        start, begun, launched, total, stalled_on = _in_line(kernels, estimates, hosts)
         return Timeline(start, begun, launched, total, *paths, _one_stream(kernels, g), stalled_on)
     start, stalled_on, total = np.zeros((n, g)), np.full((n, g), STREAM), np.zeros(g)
     launch, launched = np.zeros((n, g)), np.zeros((n, g))
@@ -159,12 +159,13 @@ def _tasks(kernels: Kernels, e: Estimates, j: int, launches: list[float]) -> lis
 
 
 def _in_line(
-    kernels: Kernels, seconds: Array, hosts: Sequence[tuple[list[float], HostThread]]
+    kernels: Kernels, estimates: Estimates, hosts: Sequence[tuple[list[float], HostThread]]
 ) -> tuple[Array, Array, Array, Array, Array]:
     """What `run_tasks` makes of one stream, for all devices at once: when each kernel starts, when its launches begin
     and when they are done [n, g], the end of the run [g], and what each kernel waited for [n, g].
     """
-    n, g = seconds.shape
+    n, g = estimates.seconds.shape
+    seconds = estimates.seconds.copy()
     start_s, tail_s, sync_s, gap_s = np.array([thread for _, thread in hosts], dtype=float).T
     launch_s = np.array([each for each, _ in hosts], dtype=float).T.reshape(n, g)
     start, launched, copied = np.zeros((n, g)), np.zeros((n, g)), np.zeros((n, g), dtype=bool)
@@ -176,8 +177,7 @@ def _in_line(
         clock, last = clocks.get(k.rank, start_s), lasts.get((k.rank, k.communicates), -1)
         launched[i], begun[i], clock = clock + launch_s[i] / k.repeat, clock, clock + launch_s[i]
         done[i] = clock
-        before = ready[last] if last >= 0 else nothing
-        start[i] = np.maximum(launched[i], before)
+        start[i] = np.maximum(launched[i], ready[last] if last >= 0 else nothing)
         for a in k.after:
             np.maximum(start[i], ready[a], out=start[i])
         copies = [a for a in (*k.after, last) if a >= 0 and kernels.rows[a].way]
@@ -185,6 +185,9 @@ def _in_line(
             copied[i] = (ready[copies] == start[i]).any(axis=0)
             if last in copies and kernels.rows[last].blocks:
                 by_host[i] = COPIES
+        if (k.rank, True) in lasts and not (k.communicates or k.way):
+            at = lasts[k.rank, True]
+            seconds[i] += _delay(seconds[i], ready[at] - gap_s - start[i], estimates.occupancy[at])
         ready[i] = np.maximum(start[i] + seconds[i] + k.repeat * gap_s, clock + seconds[i] / k.repeat + gap_s)
         if k.blocks:
             clock = ready[i] - gap_s + k.repeat * sync_s
@@ -193,6 +196,15 @@ def _in_line(
     total = np.maximum(total, np.max([*clocks.values()] or [start_s], axis=0) + tail_s) + sync_s
     stalled_on = np.where(start == launched, by_host, np.where(copied, COPIES, _on_exchange(kernels, start, ready)))
     return start, begun, done, total, stalled_on
+
+
+def _delay(seconds: Array | float, beside_s: Array | float, taken: Array | float) -> Array:
+    """How much longer a kernel takes that an exchange leaves less of the device for its next `beside_s` seconds.
+
+    seconds: of the kernel alone; taken: the share of the device's SMs on which the exchange runs.
+    """
+    slowed_s = seconds / np.maximum(1.0 - taken, 1e-9)  # were the exchange to go on to its end
+    return np.asarray(taken * np.clip(beside_s, 0.0, slowed_s))
 
 
 def _on_exchange(kernels: Kernels, start: Array, ready: Array) -> Array:
@@ -273,7 +285,10 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
         stalled_on = _stall(task, start == launched, after_copy, rank)
         if stalled_on == STREAM and any(tasks[i].communicates and ready[i] == start for i in task.after):
             stalled_on = STREAM if task.communicates else EXCHANGE
-        end = max(start + task.seconds + task.repeat * gap, rank.clock_s + task.seconds / task.repeat + gap)
+        seconds = task.seconds
+        if rank.comm.last is not None and not (task.communicates or task.way):
+            seconds += float(_delay(task.seconds, rank.comm.free_s - gap - start, rank.comm.last.occupancy))
+        end = max(start + seconds + task.repeat * gap, rank.clock_s + seconds / task.repeat + gap)
         queue.free_s, queue.last = end, task
         if task.blocks:
             rank.clock_s = end - gap + task.repeat * host.sync_s

@@ -269,3 +269,12 @@ def test_ranks_have_hosts_and_streams_of_their_own() -> None:
     assert [p.start_s for p in placed] == [14, 65, 76]
     assert [(p.launch_s, p.launched_s) for p in placed] == [(10, 14), (10, 14), (14, 18)]
     assert end_s == 76 + 10 + 5
+
+
+def test_an_exchange_takes_its_sms_from_the_kernels_beside_it() -> None:
+    """A quarter of the device for 100: the first kernel of 60 takes 80, and of the second 20 are beside it."""
+    tasks = [Task(0, 100, 0.25, communicates=True), Task(0, 60, 1.0), Task(0, 60, 1.0), Task(0, 60, 1.0)]
+    for streams in (1, 2):
+        placed, end_s = run_tasks(tasks, HostThread(0, 0, 0, 0), streams)
+        assert [p.start_s for p in placed] == [0, 0, 80, 145]
+        assert end_s == 205

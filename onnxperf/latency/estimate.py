@@ -24,7 +24,7 @@ from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.workspace import workspaces
 from onnxperf.lower import Kernel, Kernels
-from op_models import Collective, Transfer, Work
+from op_models import Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
 ASKED = (inspect.getfile(Works), inspect.getfile(Constants))  # files of what models ask for fields and constants
@@ -84,7 +84,8 @@ def estimate(
         workspace = workspaces(
             work_list, terms, lambda x: _estimated(x, cards, method.times, np.full((len(x), 1), stored_at))[0]
         )
-    transfer = np.array([isinstance(kernel.work.size, Transfer | Collective) for kernel in kernels.rows], dtype=bool)
+    exchange = np.array([kernel.communicates for kernel in kernels.rows], dtype=bool)
+    transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     full_clock = repeats * corrections * terms.seconds[rows]
     busy = _tensor_share(work_list, full_clock, rows, cards)
@@ -104,7 +105,8 @@ def estimate(
         run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
         joules=joules, workspace=workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
-        occupancy=np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30)),
+        occupancy=np.where(exchange[:, None], terms.occupancy[rows],
+                           np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
         transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),
     )  # fmt: skip
 

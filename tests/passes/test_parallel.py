@@ -15,8 +15,10 @@ from onnx import TensorProto, helper
 import onnxperf
 from onnxperf.cli import cli
 from onnxperf.errors import UsageError
+from onnxperf.latency.families import collective
 from onnxperf.microbatches import Stage, bubble, through
 from onnxperf.passes import Plan, parse_plan, per_gpu
+from onnxperf.schedule import HostThread, Task, run_tasks
 from op_models import Collective
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +180,24 @@ def test_gradients_are_averaged_in_buckets_while_the_backward_pass_goes_on(gpt2:
     assert first.bytes >= 1 << 20 and min(x.bytes for x in others[:-1]) >= 25 << 20
     parallel = p.parallel or {}
     assert parallel["exposed_communication_seconds"] < 0.5 * parallel["communication_seconds"]
+
+
+def test_exchanges_slow_the_kernels_beside_them(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes longer by the SMs of NCCL's channels in the time that they have been hidden; by either schedule."""
+    step = {**STEP, "batch": 256}
+    p = predict(gpt2, "dp=4", **step)
+    run, e = p.run, p.run.estimates
+    monkeypatch.setattr(collective, "CHANNELS", 0)
+    free = predict(gpt2, "dp=4", **step)
+    of_free = free.parallel or {}
+    hidden = of_free["communication_seconds"] - of_free["exposed_communication_seconds"]
+    assert 0.5 * hidden < (p.seconds - free.seconds) / (24 / run.devices[0].sms) < 1.05 * hidden
+    costs, (launches, tail) = run.host_costs[0], run.kernels.host_seconds(run.host_costs[0], run.cpus[0])
+    columns = zip(run.kernels.rows, launches, e.seconds[:, 0].tolist(), e.occupancy[:, 0].tolist(), strict=True)
+    tasks = [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank, k.communicates) for k, x, s, o in columns]
+    placed, total = run_tasks(tasks, HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s))
+    assert [t.start_s for t in placed] == pytest.approx(run.timeline.start_s[:, 0].tolist(), rel=1e-12)
+    assert total == pytest.approx(p.seconds, rel=1e-12)
 
 
 def test_groups_of_data_and_tensor_parallelism_lie_apart(gpt2: Any) -> None:

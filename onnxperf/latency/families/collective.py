@@ -19,6 +19,9 @@ from op_models import Collective
 TO_ALL = ("all_to_all", "send")
 #: The most GPUs that were measured; beyond, steps are assumed to grow by the logarithm, as trees do.
 MEASURED = 8
+#: NCCL's channels, each of which keeps an SM, over NVLink and over PCIe, as its log has them ("24 coll channels"); from
+#: memory of logs of A100 and H100 with NVSwitch, and of cards without NVLink.
+CHANNELS, PCIE_CHANNELS = 24, 4
 
 
 def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -49,7 +52,8 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     long_s = works["bytes"] * np.where(kinds == "send", 1.0, np.where(to_all, out, sent)) / rate
     overlap = np.where(to_all, coef["overlap_to_all"], np.where(reduce, coef["overlap_reduce"], coef["overlap"]))
     between = overlap * np.sqrt(short_s * long_s)
-    terms = plain_terms(0.0, long_s, between, short_s, short_s + long_s + between, 0.0)
+    sms = np.where(at.over_pcie, PCIE_CHANNELS, CHANNELS) / cards.sms
+    terms = plain_terms(0.0, long_s, between, short_s, short_s + long_s + between, np.minimum(sms, 1.0))
     return terms._replace(seconds=np.where(n > 1, terms.seconds, 0.0))
 
 
