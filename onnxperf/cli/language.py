@@ -8,7 +8,6 @@ import click
 
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
-from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver, telling
 
 WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
@@ -36,6 +35,7 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Another one draws other requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
+@click.option("--parallel", metavar="tp=4", help="How many GPUs divide matrices, heads and cache.  [default: one GPU]")
 @of_a_decoder
 @debug
 def llm(
@@ -72,8 +72,6 @@ def llm(
     from onnxperf.views.llm import check_plot, plot, show
 
     made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "prune_lm_head")}
-    if asked.pop("shapes"):
-        raise UsageError("--shapes can't be used here: lengths are those of --prompt and --output, others --dim's")
     sources = [path for path in (model, made["config"], made["prefill"], gpu) if path]
     check_target(json_to, *sources)
     if plot_to is not None:

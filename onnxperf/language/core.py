@@ -28,6 +28,11 @@ ASSUMED = (
     "no measurement confirms whole generations; for single runs see onnxperf llm --help",
     "samples of a batch have equal lengths and begin together; choosing tokens costs nothing",
 )
+#: Of ONNX Runtime 1.31 with --weights.
+WRITTEN_OUT = (
+    "products of more than 16 rows (int8: 8), so prompts and larger batches, first write their weights out in full: a"
+    " decode step of one sample more can take several times as long; without --weights it does not"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ def generation(
         weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
+        notes=(*ASSUMED, WRITTEN_OUT) if weights is not None and last.scenario.runtime == "ort-cuda" else ASSUMED,
     )  # fmt: skip
 
 

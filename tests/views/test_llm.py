@@ -28,8 +28,15 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests, 2 a second" in out
     for wrong, says in (
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "give --qps"),
-        (("--batch", "4..2"), "ends before it begins"), (("--shapes", "x:1"), "--shapes can't be used"),
+        (("--batch", "4..2"), "ends before it begins"), (("--mode", "training"), "No such option"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip
         code, out, err = onnxperf_cli(*given, *wrong)
         assert (code, out) == (2, "") and says in err
+
+
+def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
+    shown = onnxperf_cli("llm", "--help")[1]
+    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout", "--shapes", "dp=2"):
+        assert option not in shown
+    assert "--parallel tp=4" in shown
