@@ -54,7 +54,8 @@ CUDA_116 = _until(
 )  # fmt: skip
 CUDA_112 = _until(
     "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
-    offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: separate(apart(place(graph), fused=False), packed_rows={}),
+    offline={DISABLED: ort_transformers.RULES_112},
+    place=lambda graph: separate(apart(place(graph), fused=False), packed_rows={}),
 )  # fmt: skip
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
