@@ -142,8 +142,9 @@ def _service(axes: Axes, s: Service) -> None:
     for name, found in s.times.items():
         if name != "waiting":
             _curve(axes, range(len(found)), list(found.values()), 1.0, name.replace("_", " "))
-    axes.set(ylabel="seconds", xlabel=f"share of {s.traffic.requests:,} requests that take no longer", yscale="log",
-             title=f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} are served")  # fmt: skip
+    about = f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} are served"
+    share = f"share of {s.traffic.requests:,} requests that take no longer"
+    axes.set(ylabel="seconds", xlabel=share, yscale="log", title=about)
     axes.set_xticks(range(len(PERCENTILES)), [f"{p}%" for p in PERCENTILES])
     axes.legend()
 
