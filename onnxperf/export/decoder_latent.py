@@ -1,10 +1,10 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, and V3), as an export of transformers' code has it.
 
 Keys and values are made of a latent vector, and the cache holds them in full, for every head, as transformers' code
-does: not the latent vector alone, which serving engines keep. One Attention, of opset 23, reads the past and writes a longer
-cache; there is no padding for which it would need a mask. Of each head's queries and keys `head_dim` less `nope_dim`
-elements are rotated; those of the keys are one head's, and copied to all. Weights are taken to be stored so that the
-parts to rotate come first, and keys and values apart.
+does: not the latent vector alone, which serving engines keep. One Attention, of opset 23, reads the past and writes a
+longer cache; there is no padding for which it would need a mask. Of each head's queries and keys `head_dim` less
+`nope_dim` elements are rotated; those of the keys are one head's, and copied to all. Weights are taken to be stored so
+that the parts to rotate come first, and keys and values apart.
 """
 
 from __future__ import annotations

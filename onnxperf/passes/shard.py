@@ -118,14 +118,16 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
             try:
                 _place(o, found, given, ids)
             except Divided as e:
-                failed |= comes_from
+                if not comes_from & failed - whole:  # else this may follow from what has failed before
+                    failed |= comes_from
+                sources |= {t.name: comes_from for t in o.outputs}
                 if e.size:
                     indivisible[o.name] = e.size
                 continue
             if o.name in found.columns:
                 comes_from = frozenset({o.name})
             for t in o.outputs:
-                if t.name in found.axes:
+                if t.name in found.axes or o.type in VIEWS:
                     sources[t.name] = comes_from
         for t in graph.outputs:  # caches stay with their heads, what ends with the divided axis is gathered
             if t.name in found.axes and found.axes[t.name] != t.rank - 1 and t.rank < 4:

@@ -16,9 +16,9 @@ from tests.runtimes.conftest import build
 
 #: Two layers of each, and few words, so that what every GPU computes whole is little.
 CONFIGS = {
-    name: {**config, "num_hidden_layers": 2, "vocab_size": 4096}
+    name: {**config, "num_hidden_layers": 2, "vocab_size": 4096, "first_k_dense_replace": 1}
     for name, config in (
-        ("llama", LLAMA3), *((name, PUBLISHED[name][0]) for name in ("Qwen3-8B", "Mixtral-8x7B", "Qwen1.5-MoE-A2.7B")),
+        ("llama", LLAMA3), *((name, PUBLISHED[name][0]) for name in ("Qwen3-8B", "Mixtral-8x7B", "DeepSeek-V3")),
     )
 }  # fmt: skip
 
@@ -34,9 +34,9 @@ def run(config: dict[str, Any], parallel: str | None, weights: str | None) -> An
 def test_a_gpu_has_its_part_of_flops_weights_and_cache(name: str, weights: str | None) -> None:
     one, two = (run(CONFIGS[name], p, weights) for p in (None, "tp=2"))
     flops = [sum(work_of(o).matrix_flops for o in r.own_graph.operators) for r in (one, two)]
-    assert 0.5 <= flops[1] / flops[0] < 0.52
+    assert 0.5 <= flops[1] / flops[0] < 0.54
     stored = [sum(t.bytes for t in _weights(r)) for r in (one, two)]
-    assert 0.5 <= stored[1] / stored[0] < 0.52
+    assert 0.5 <= stored[1] / stored[0] < 0.54
     caches = [sum(t.bytes for t in r.own_graph.inputs if "past" in t.name) for r in (one, two)]
     assert caches[1] * 2 == caches[0]
     reduced = [o for o in two.own_graph.operators if o.type == "nccl::AllReduce" or "all_reduce" in o.name]
