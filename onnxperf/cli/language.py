@@ -46,13 +46,14 @@ def llm(
 
     MODEL is a decoder with inputs for past keys and values, its lengths open. With --config the graph is made without
     weights as ONNX Runtime GenAI's model builder does for CUDA, for Llama, Mistral, Mixtral, Phi-3, Qwen 2 and 3, Gemma
-    1 and 2 and DeepSeek's first mixture of experts; its type is --precision, or that of the configuration.
+    1 and 2 and DeepSeek until V3, whose latent attention caches all keys and values, as transformers' code does; its
+    type is --precision, or that of the configuration.
 
     The first token takes a run of the prompt, or of its chunks; each further one a run of one token, predicted for the
     shortest, middle and longest context and interpolated between. No measurement confirms whole generations. Of single
     runs, 12 were measured by others, of Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to
-    3840): the graph made from its config.json is off by 3% on average in steps
-    of one token, by at most 5%, and by 9% in prompts, by at most 14%; all are inside the ranges.
+    3840): the graph made from its config.json is off by 3% on average in steps of one token, by at most 5%, and by 9% in
+    prompts, by at most 14%; all are inside the ranges.
 
     With --qps requests arrive at random, as many as the largest batch run at a time, and an iteration gives each of
     them a token and takes as much of waiting prompts as --chunk leaves, 2048 tokens by default. Requests are admitted
