@@ -26,7 +26,11 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Tokens of the prompt in one run.  [default: all]")
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
-@click.option("--prune-lm-head", is_flag=True, help="With --config: logits of the last position alone.")
+@click.option(
+    "--prune-lm-head",
+    is_flag=True,
+    help="With --config: logits of the last position alone, as serving engines compute them.",
+)
 @click.option("--qps", type=Number(), metavar="N", help="Simulate so many requests a second, batched continuously.")
 @click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
               help="Of requests: median, deviation of the logarithm; uniform:1:99.  [default: --prompt]")  # fmt: skip
@@ -52,8 +56,8 @@ def llm(
     The first token takes a run of the prompt, or of its chunks; each further one a run of one token, predicted for the
     shortest, middle and longest context and interpolated between. No measurement confirms whole generations. Of single
     runs, 12 were measured by others, of Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to
-    3840): the graph made from its config.json is off by 3% on average in steps of one token, by at most 5%, and by 9% in
-    prompts, by at most 14%; all are inside the ranges.
+    3840): the graph made from its config.json is off by 3% on average in steps of one token, by at most 5%, and by 9%
+    in prompts, by at most 14%; all are inside the ranges.
 
     With --qps requests arrive at random, as many as the largest batch run at a time, and an iteration gives each of
     them a token and takes as much of waiting prompts as --chunk leaves, 2048 tokens by default. Requests are admitted

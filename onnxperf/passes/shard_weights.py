@@ -40,11 +40,10 @@ def rows_divide(o: Operator, k: int, ranks: int) -> bool:
 def width(o: Operator) -> int:
     """The width of a mixture's experts, in stored elements of its second weight, 0 where it has none."""
     found = [t for t in o.present[FIRST_WEIGHTS:] if t.rank == 3]
-    hidden = o.present[0].shape[-1]
     second = next((t for t in found[1:] if t.dtype == found[0].dtype), None)
     if second is None:
         return 0
-    return second.shape[2] if second.shape[1] == hidden else second.shape[1]
+    return second.shape[2] if second.shape[1:2] == o.present[0].shape[-1:] else second.shape[1]
 
 
 def part(t: Tensor, axis: int, ranks: int) -> Tensor:
@@ -59,7 +58,7 @@ def by_columns(o: Operator, inputs: Inputs, ranks: int) -> Operator:
     if o.type == PACKED:
         attrs["N"] = ceil(o.attrs["N"] / ranks)
         return replace(o, inputs=_divided(inputs, range(1, 6), 0, ranks), attrs=attrs)
-    if o.type == WITH_PRODUCT and (sizes := o.attrs.get("qkv_hidden_sizes")):
+    if o.type == WITH_PRODUCT and isinstance(sizes := o.attrs.get("qkv_hidden_sizes"), tuple):
         attrs["qkv_hidden_sizes"] = tuple(n // ranks for n in sizes)
     inputs = list(_divided(inputs, (1,), 0 if o.attrs.get("transB") else 1, ranks))
     if len(inputs) > 2 and (bias := inputs[2]) is not None and bias.rank and bias.shape[-1] > 1:
