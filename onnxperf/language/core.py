@@ -138,12 +138,13 @@ def generation(
     budget = lengths.chunk or BUDGET
     service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
     last = steps.at(rows[0].batch, 1, lengths.last)
+    packed = [WRITTEN_OUT] if weights is not None and last.scenario.runtime == "ort-cuda" else []
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
         weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
-        notes=(*ASSUMED, WRITTEN_OUT) if weights is not None and last.scenario.runtime == "ort-cuda" else ASSUMED,
+        notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
 

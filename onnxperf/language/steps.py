@@ -10,9 +10,13 @@ import numpy as np
 from onnxperf.errors import UsageError
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
+from onnxperf.notes import notes
 from onnxperf.outline import Outline, outline
 from onnxperf.pipeline import Gpu, Request, run_of
 from onnxperf.run import Run
+
+#: Notes of single runs that their ranges express, or that are as usual for a decoder.
+DETAILS = ("gpu-alias", "open-dims", "assumed-constants", "outside-calibration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,12 @@ class Steps:
         dims = {**(self.asked.dims or {}), **own.bound(batch, new, past, self.longest)}
         shapes = own.shapes(batch, self.longest) or None
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
+
+    def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
+        """What that run takes for granted and a reader of its time should know: units and kernels that are not there,
+        how GPUs divide it, what no measurement confirms.
+        """
+        return tuple(n.message for n in notes(self._run(batch, new, past), 0) if n.code not in DETAILS)
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""
