@@ -15,8 +15,12 @@ from onnxperf.outline import Outline, outline
 from onnxperf.pipeline import Gpu, Request, run_of
 from onnxperf.run import Run
 
-#: Notes of single runs that their ranges express, or that are as usual for a decoder.
-DETAILS = ("gpu-alias", "open-dims", "assumed-constants", "outside-calibration")
+#: Notes of single runs that a reader of a generation's times should know: units and kernels that are not there, how
+#: GPUs are joined and divide the work, what no measurement confirms.
+TOLD = frozenset({
+    "assumed-operator", "host-fallback", "hosted", "network", "no-dtype", "no-kernel", "no-switch", "no-unit",
+    "sharded", "unknown-operator", "unvalidated", "usual-cluster",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,9 @@ class Steps:
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
 
     def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
-        """What that run takes for granted and a reader of its time should know: units and kernels that are not there,
-        how GPUs divide it, what no measurement confirms.
-        """
-        return tuple(n.message for n in notes(self._run(batch, new, past), 0) if n.code not in DETAILS)
+        """What of TOLD is said of that run, each once."""
+        found = notes(self._run(batch, new, past), 0)
+        return tuple(dict.fromkeys(n.message for n in found if n.code in TOLD))
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""
