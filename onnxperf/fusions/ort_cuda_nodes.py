@@ -4,14 +4,14 @@ The sources are those of release 1.22. Softmax over another axis than the last, 
 Transpose (providers/cuda/math/softmax.cc). MatMulNBits and MatMulBnb4 with more than a few rows: a kernel writes the
 whole matrix in the type of the product, and cuBLAS reads that (contrib_ops/cuda/quantization/matmul_nbits.cc). Until
 1.22 the kernel that reads packed weights, matmul_4bits.cu, is for one row; the library of 1.31 has others for FP16 and
-BF16, MatMulFloat4BatchedKernel for up to 16 rows and MatMulFloat8bKernelBatched for up to 8. Which release between
-brought them is not known. The products that one asks for by ORT_FPA_INTB_GEMM, off by default, are not modelled.
-CumSum: a thread for each element adds all that come before it (providers/cuda/math/cumsum_impl.cu). NonMaxSuppression:
-for each class of each image the scores are sorted, the boxes compared, the winners put together, and the host waits for
-their number (object_detection/non_max_suppression_impl.cu). Loop: the host waits for the device after each run of the
-body, since it reads the condition (providers/cpu/controlflow/loop.cc, sync_subgraph_fetches); a Scan does not. Beside
-that and its nodes a run of a body costs the host next to nothing: 0.3 us with the CPU provider of 1.31, with bodies of
-1 and 11 nodes on a Xeon.
+BF16, MatMulFloat4BatchedKernel, which its code calls for up to 16 rows, and MatMulFloat8bKernelBatched, for up to 5.
+Which release between brought them is not known. The products that one asks for by ORT_FPA_INTB_GEMM, off by default,
+are not modelled. CumSum: a thread for each element adds all that come before it (providers/cuda/math/cumsum_impl.cu).
+NonMaxSuppression: for each class of each image the scores are sorted, the boxes compared, the winners put together, and
+the host waits for their number (object_detection/non_max_suppression_impl.cu). Loop: the host waits for the device
+after each run of the body, since it reads the condition (providers/cpu/controlflow/loop.cc, sync_subgraph_fetches); a
+Scan does not. Beside that and its nodes a run of a body costs the host next to nothing: 0.3 us with the CPU provider of
+1.31, with bodies of 1 and 11 nodes on a Xeon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from op_models import Operator, Tensor
 #: Attribute of a kernel for whose end the host waits before it goes on.
 WAITED_FOR = "waited for"
 #: Rows of the kernels for packed weights that 1.31 has in FP16 and BF16, by bits; for all else they take one row.
-PACKED_ROWS: Mapping[int, int] = {4: 16, 8: 8}
+PACKED_ROWS: Mapping[int, int] = {4: 16, 8: 5}
 
 
 def separate(graph: Graph, packed_rows: Mapping[int, int] = PACKED_ROWS) -> Graph:

@@ -30,7 +30,7 @@ ASSUMED = (
 )
 #: Of ONNX Runtime 1.31 with --weights.
 WRITTEN_OUT = (
-    "products of more than 16 rows (int8: 8), so prompts and larger batches, first write their weights out in full: a"
+    "products of more than 16 rows (int8: 5), so prompts and larger batches, first write their weights out in full: a"
     " decode step of one sample more can take several times as long; without --weights it does not"
 )
 
