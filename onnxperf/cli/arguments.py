@@ -198,6 +198,23 @@ PRECISION = _chosen(
 FIT = click.option(
     "--fit", is_flag=True, help="Take the largest batch that fits into the card's memory and the limits."
 )
+#: What a training step is.
+TRAINING = (
+    _chosen("--mode", MODES, "training: forward, backward and update.", default="inference", show_default=True),
+    _chosen("--loss", LOSSES, "Of a training step.  [default: what MODEL ends with]"),
+    _chosen("--optimizer", OPTIMIZERS, "Of a training step.  [default: adam]"),
+    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
+    click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
+                 help="Batches whose gradients are added up before the update."),
+)  # fmt: skip
+#: How several GPUs divide the work.
+PLAN = (
+    click.option("--gpus", type=Count(1, 65_536), help="GPUs that divide the work.  [default: what --parallel takes]"),
+    click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
+                 help="How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep"
+                      " experts."),
+)  # fmt: skip
+IMAGES = _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]")
 #: A scenario beside its card: the runtime, the precision, sizes of open dimensions, and how kernels are launched.
 SCENARIO = (
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
@@ -207,18 +224,10 @@ SCENARIO = (
     click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
     click.option("--fix-dims", is_flag=True, help="Fix open dimensions when the session starts, not in its runs."),
     PRECISION,
-    _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]"),
+    IMAGES,
     _chosen("--method", METHODS, default="tile-wave", show_default=True),
-    _chosen("--mode", MODES, "training: forward, backward and update.", default="inference", show_default=True),
-    _chosen("--loss", LOSSES, "Of a training step.  [default: what MODEL ends with]"),
-    _chosen("--optimizer", OPTIMIZERS, "Of a training step.  [default: adam]"),
-    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
-    click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
-                 help="Batches whose gradients are added up before the update."),
-    click.option("--gpus", type=Count(1, 65_536), help="GPUs that divide the work.  [default: what --parallel takes]"),
-    click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
-                 help="How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep"
-                      " experts."),
+    *TRAINING,
+    *PLAN,
     click.option("--cluster", metavar="NAME|FILE", help="What joins them: " + ", ".join(clusters())
                  + ", or a cluster's TOML file.  [default: the card's NVLink, else PCIe]"),
     SHAPES, DIM, BATCH,
@@ -322,7 +331,7 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
 of_one, of_two = _options(GPU, *SCENARIO), _options(IF_A_MODEL, *SCENARIO, FIT)
-of_a_decoder = _options(GPU, *(o for o in SCENARIO if o is not BATCH))
+of_a_decoder = _options(GPU, *(o for o in SCENARIO if o not in (BATCH, SHAPES, IMAGES, *TRAINING, *PLAN)))
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *SCENARIO)
 of_a_sweep = _options(SEVERAL(), *CARDS, *(o for o in SCENARIO if o not in (PRECISION, DIM, BATCH)))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)

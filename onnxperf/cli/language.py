@@ -8,7 +8,6 @@ import click
 
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
-from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver, telling
 
 WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
@@ -27,7 +26,11 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Tokens of the prompt in one run.  [default: all]")
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
-@click.option("--prune-lm-head", is_flag=True, help="With --config: logits of the last position alone.")
+@click.option(
+    "--prune-lm-head",
+    is_flag=True,
+    help="With --config: logits of the last position alone, as serving engines compute them.",
+)
 @click.option("--qps", type=Number(), metavar="N", help="Simulate so many requests a second, batched continuously.")
 @click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
               help="Of requests: median, deviation of the logarithm; uniform:1:99.  [default: --prompt]")  # fmt: skip
@@ -36,6 +39,7 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Another one draws other requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
+@click.option("--parallel", metavar="tp=4", help="How many GPUs divide matrices, heads and cache.  [default: one GPU]")
 @of_a_decoder
 @debug
 def llm(
@@ -46,13 +50,14 @@ def llm(
 
     MODEL is a decoder with inputs for past keys and values, its lengths open. With --config the graph is made without
     weights as ONNX Runtime GenAI's model builder does for CUDA, for Llama, Mistral, Mixtral, Phi-3, Qwen 2 and 3, Gemma
-    1 and 2 and DeepSeek's first mixture of experts; its type is --precision, or that of the configuration.
+    1 and 2 and DeepSeek until V3, whose latent attention caches all keys and values, as transformers' code does; its
+    type is --precision, or that of the configuration.
 
     The first token takes a run of the prompt, or of its chunks; each further one a run of one token, predicted for the
     shortest, middle and longest context and interpolated between. No measurement confirms whole generations. Of single
     runs, 12 were measured by others, of Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to
-    3840): the graph made from its config.json is off by 3% on average in steps
-    of one token, by at most 5%, and by 9% in prompts, by at most 14%; all are inside the ranges.
+    3840): the graph made from its config.json is off by 3% on average in steps of one token, by at most 5%, and by 9%
+    in prompts, by at most 14%; all are inside the ranges.
 
     With --qps requests arrive at random, as many as the largest batch run at a time, and an iteration gives each of
     them a token and takes as much of waiting prompts as --chunk leaves, 2048 tokens by default. Requests are admitted
@@ -72,8 +77,6 @@ def llm(
     from onnxperf.views.llm import check_plot, plot, show
 
     made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "prune_lm_head")}
-    if asked.pop("shapes"):
-        raise UsageError("--shapes can't be used here: lengths are those of --prompt and --output, others --dim's")
     sources = [path for path in (model, made["config"], made["prefill"], gpu) if path]
     check_target(json_to, *sources)
     if plot_to is not None:

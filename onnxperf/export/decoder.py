@@ -6,7 +6,8 @@ queries and keys by tables, and reads one product for both and for values; a nor
 products; logits of every position unless the head is pruned; where weights have 4 or 8 bits, MatMulNBits in symmetric
 blocks of 32, for the head as well, but not for the embedding. Unlike it, norms of queries and keys stand before the
 attention, not in it, and gemma-2's norms compute in the graph's type, without casts. Experts, which the builder writes
-for other families, are MoE and QMoE with gate and up in one weight, as it does there.
+for other families, are MoE and QMoE with gate and up in one weight, as it does there. It has no builder for DeepSeek's
+latent attention: see decoder_latent.
 """
 
 from __future__ import annotations
@@ -14,63 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from onnxperf.errors import UsageError
-from onnxperf.export.decoder_config import DTYPES, DecoderConfig
+from onnxperf.export.decoder_config import DecoderConfig
+from onnxperf.export.decoder_latent import latent_attention
+from onnxperf.export.decoder_writer import BLOCK, MS, Writer
 
-OPSET = 21
-MS = "com.microsoft"
-TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True))
+OPSET, WITH_ATTENTION = 21, 23
 BITS = {"int4": 4, "int8": 8}
-BLOCK = 32  # the builder's default
-MISSING_FILE = "weights-not-included.bin"
 Dim = int | str
-
-
-class _Writer:
-    """Nodes and weights of a graph of `dtype` as they are added; weights of products have `bits`, 0 for `dtype`."""
-
-    def __init__(self, dtype: str, bits: int) -> None:
-        self.type, self.bits = TYPES[dtype], bits
-        self.nodes: list[NodeProto] = []
-        self.stored: list[TensorProto] = []
-
-    def weight(self, name: str, *shape: int, type: int | None = None) -> str:
-        """A weight whose data lie in a file that does not exist."""
-        t = TensorProto(name=name, data_type=type or self.type, dims=shape, data_location=TensorProto.EXTERNAL)
-        t.external_data.add(key="location", value=MISSING_FILE)
-        self.stored.append(t)
-        return name
-
-    def number(self, name: str, value: float, type: int | None = None) -> str:
-        """A constant without axes."""
-        self.stored.append(helper.make_tensor(name, type or self.type, (), [value]))
-        return name
-
-    def integers(self, name: str, *values: int) -> str:
-        """A constant of one axis."""
-        self.stored.append(helper.make_tensor(name, TensorProto.INT64, (len(values),), values))
-        return name
-
-    def node(self, type: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any) -> str:
-        """A node of this name; returns the name of its first output, which is its own where none is given."""
-        domain, _, kind = type.rpartition("::")
-        made = list(outputs) or [name]
-        self.nodes.append(helper.make_node(kind, list(inputs), made, name=name, domain=domain, **attrs))
-        return made[0]
-
-    def product(self, name: str, x: str, k: int, n: int, bias: bool = False) -> str:
-        """x [..., k] times a weight [k, n], plus a bias."""
-        if self.bits and not k % BLOCK:
-            blocks = k // BLOCK
-            packed = self.weight(f"{name}.weight", n, blocks, BLOCK * self.bits // 8, type=TensorProto.UINT8)
-            inputs = [x, packed, self.weight(f"{name}.scales", n * blocks)]
-            attrs: dict[str, Any] = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
-            found = self.node(f"{MS}::MatMulNBits", f"{name}/MatMul", inputs, **attrs)
-        else:
-            found = self.node("MatMul", f"{name}/MatMul", [x, self.weight(f"{name}.weight", k, n)])
-        return self.node("Add", f"{name}/Add", [found, self.weight(f"{name}.bias", n)]) if bias else found
 
 
 def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, prune_head: bool = False) -> ModelProto:
@@ -82,8 +36,8 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
     """
     if weights is not None and weights not in BITS:
         raise UsageError(f"weights of {weights!r:.60} are not known: it is one of {', '.join(BITS)}")
-    w, c = _Writer(dtype, BITS[weights] if weights else 0), config
-    lengths = _lengths(w)
+    w, c = Writer(dtype, BITS[weights] if weights else 0), config
+    lengths = () if c.latent else _lengths(w)
     x = w.node("Gather", "/model/embed_tokens", [w.weight("embed_tokens.weight", c.vocab, c.hidden), "input_ids"])
     if c.scaled:
         x = w.node("Mul", "/model/embed_tokens/Mul", [x, w.number("embed_scale", c.hidden**0.5)])
@@ -92,7 +46,8 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
     for i in range(c.layers):
         at = f"/model/layers.{i}"
         y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
-        pending = _attention(w, c, at, i, y, (*lengths, *tables))
+        attend = latent_attention if c.latent else _attention
+        pending = attend(w, c, at, i, y, (*lengths, *tables))
         if c.post_norms:
             pending, _ = _norm(w, c, f"{at}/post_attention_layernorm", pending)
         y, residual = _norm(
@@ -106,7 +61,7 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
     return _model(w, c, prune_head)
 
 
-def _lengths(w: _Writer) -> tuple[str, str]:
+def _lengths(w: Writer) -> tuple[str, str]:
     """What GroupQueryAttention reads of the mask: the last position of each sample, and the length of the longest."""
     at = "/model/attn_mask_reformat"
     one, first = w.integers("one", 1), w.number("index", 1, TensorProto.INT64)
@@ -116,16 +71,16 @@ def _lengths(w: _Writer) -> tuple[str, str]:
     return last, w.node("Cast", f"{at}/Gather/Cast", [longest], to=TensorProto.INT32)
 
 
-def _norm(w: _Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: bool = False) -> tuple[str, str]:
+def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: bool = False) -> tuple[str, str]:
     """RMS norm of x + skip, and that sum, which is x where there is nothing to add."""
-    scale = w.weight(f"{name}.weight", c.hidden)
     if not skip:
-        return w.node("SimplifiedLayerNormalization", name, [x, scale], axis=-1, epsilon=1e-6, stash_type=1), x
+        return w.norm(name, x, c.hidden), x
+    scale = w.weight(f"{name}.weight", c.hidden)
     made = [name] if last else [name, "", "", f"{name}/sum"]
     return w.node(f"{MS}::SkipSimplifiedLayerNormalization", name, [x, skip, scale], made, epsilon=1e-6), f"{name}/sum"
 
 
-def _attention(w: _Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
+def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
     """Attention over the cache of a layer; read: lengths, the longest, and the tables of cosines and sines."""
     at = f"{at}/attn"
     widths = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
@@ -135,10 +90,7 @@ def _attention(w: _Writer, c: DecoderConfig, at: str, layer: int, x: str, read: 
             split = w.integers(f"{at}/{p}_heads", 0, 0, -1, c.head_dim)
             joined = w.integers(f"{at}/{p}_width", 0, 0, widths[p])
             y = w.node("Reshape", f"{at}/{p}_norm/Reshape_1", [made[p], split])
-            scale = w.weight(f"{at}/{p}_norm.weight", c.head_dim)
-            y = w.node(
-                "SimplifiedLayerNormalization", f"{at}/{p}_norm", [y, scale], axis=-1, epsilon=1e-6, stash_type=1
-            )
+            y = w.norm(f"{at}/{p}_norm", y, c.head_dim)
             made[p] = w.node("Reshape", f"{at}/{p}_norm/Reshape_2", [y, joined])
         parts = [made["q"], made["k"], made["v"]]
     else:
@@ -154,7 +106,7 @@ def _attention(w: _Writer, c: DecoderConfig, at: str, layer: int, x: str, read: 
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 
 
-def _mlp(w: _Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
+def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
     """down(activation(gate x) up x)."""
     gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
     up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
@@ -165,7 +117,7 @@ def _mlp(w: _Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
     return w.product(f"{at}/down_proj", w.node("Mul", f"{at}/Mul", [act, up]), inner, c.hidden, c.mlp_bias)
 
 
-def _experts(w: _Writer, c: DecoderConfig, at: str, x: str) -> str:
+def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
     """Routed experts, and the shared one where there is one, which every token takes."""
     name, packed = f"{at}/moe", 8 // w.bits if w.bits else 1
     rows = w.node("MatMul", f"{name}/router/MatMul", [x, w.weight(f"{name}/router.weight", c.hidden, c.experts)])
@@ -192,11 +144,11 @@ def _experts(w: _Writer, c: DecoderConfig, at: str, x: str) -> str:
     return w.node("Add", f"{at}/moe/Add", [y, shared])
 
 
-def _head(w: _Writer, c: DecoderConfig, x: str, prune: bool) -> None:
+def _head(w: Writer, c: DecoderConfig, x: str, prune: bool) -> None:
     """The logits, of the last position alone where the head is pruned."""
     if prune:
         x = w.node("Gather", "/lm_head/prune/Gather", [x, w.number("last", -1, TensorProto.INT64)], axis=1)
-        x = w.node("Unsqueeze", "/lm_head/prune/Unsqueeze", [x, "one"])
+        x = w.node("Unsqueeze", "/lm_head/prune/Unsqueeze", [x, w.integers("second", 1)])
     x = w.product("/lm_head", x, c.hidden, c.vocab)
     if c.final_softcap:
         cap = w.number("softcap", c.final_softcap)
@@ -205,20 +157,23 @@ def _head(w: _Writer, c: DecoderConfig, x: str, prune: bool) -> None:
     w.nodes[-1].output[0] = "logits"
 
 
-def _model(w: _Writer, c: DecoderConfig, prune: bool) -> ModelProto:
+def _model(w: Writer, c: DecoderConfig, prune: bool) -> ModelProto:
     """The model of what was written."""
 
     def info(name: str, shape: Sequence[Dim], type: int = TensorProto.INT64) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, type, shape)
 
-    batch, cache = "batch_size", ("batch_size", c.kv_heads, "max_sequence_length", c.head_dim)
-    names = [f"{i}.{part}" for i in range(c.layers) for part in ("key", "value")]
-    inputs = [info("input_ids", (batch, "sequence_length")), info("attention_mask", (batch, "total_sequence_length"))]
-    inputs += [info(f"past_key_values.{name}", cache, w.type) for name in names]
-    outputs = [info("logits", (batch, 1 if prune else "sequence_length", c.vocab), w.type)]
-    outputs += [info(f"present.{name}", cache, w.type) for name in names]
+    batch, new, total = "batch_size", "sequence_length", "total_sequence_length"
+    heads, widths = (c.heads, (c.head_dim, c.v_dim)) if c.latent else (c.kv_heads, (c.head_dim, c.head_dim))
+    past, now = ("past_sequence_length", total) if c.latent else ("max_sequence_length", "max_sequence_length")
+    caches = [(f"{i}.{p}", n) for i in range(c.layers) for p, n in zip(("key", "value"), widths, strict=True)]
+    inputs = [info("input_ids", (batch, new)), info("attention_mask", (batch, total))]
+    inputs += [info("position_ids", (batch, new))] if c.latent else []
+    inputs += [info(f"past_key_values.{name}", (batch, heads, past, n), w.type) for name, n in caches]
+    outputs = [info("logits", (batch, 1 if prune else new, c.vocab), w.type)]
+    outputs += [info(f"present.{name}", (batch, heads, now, n), w.type) for name, n in caches]
     graph = helper.make_graph(w.nodes, c.model_type, inputs, outputs, w.stored)
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MS, 1)]
+    opsets = [helper.make_opsetid("", WITH_ATTENTION if c.latent else OPSET), helper.make_opsetid(MS, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf")
 
 

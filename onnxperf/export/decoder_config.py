@@ -30,6 +30,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "post_norms": True, "alternate": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
     "deepseek": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
 }  # fmt: skip
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
 
@@ -42,6 +44,9 @@ class DecoderConfig:
     the head has the embedding's weights; window: how many keys a query sees, 0 for all, in every second layer where
     `alternate`; experts: 0 in a dense model, else each token takes `taken` of them, of width `expert_inner`, beside
     `shared_inner`, in all layers but the first `dense_layers`; shared_gate: the shared one is weighted by a gate.
+    latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
+    q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
+    head's values.
     """
 
     model_type: str
@@ -73,9 +78,17 @@ class DecoderConfig:
     shared_inner: int = 0
     shared_gate: bool = False
     dense_layers: int = 0
+    latent: int = 0
+    q_latent: int = 0
+    nope_dim: int = 0
+    v_dim: int = 0
 
     def cache_elements(self) -> int:
-        """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim."""
+        """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim, and with latent
+        attention layers heads (head_dim + v_dim).
+        """
+        if self.latent:
+            return self.layers * self.heads * (self.head_dim + self.v_dim)
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 
@@ -137,18 +150,30 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
     kv_heads = size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
+    latent = _latent(size, given) if kind in ("deepseek_v2", "deepseek_v3") else {}
+    head_dim = latent.pop("head_dim", head_dim)
+    rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
     return DecoderConfig(
         model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=size("num_hidden_layers", most=MAX_LAYERS),
         heads=heads, kv_heads=kv_heads, head_dim=head_dim,
-        rotated=max(2, int(head_dim * share("partial_rotary_factor", 1.0)) // 2 * 2),
+        rotated=max(2, rotated // 2 * 2),
         inner=size("intermediate_size"), positions=size("max_position_embeddings", 4096), dtype=dtype,
         activation=ACTIVATIONS[act], tied=bool(c.get("tie_word_embeddings", False)),
         qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))), out_bias=bool(c.get("attention_bias", False)),
         mlp_bias=bool(c.get("mlp_bias", False)), qk_norm=bool(c.get("qk_norm")), scaled=bool(c.get("scaled")),
         post_norms=bool(c.get("post_norms")), window=size("sliding_window", 0, least=0) if windowed else 0,
         alternate=bool(c.get("alternate")), softcap=share("attn_logit_softcapping", 0.0),
-        final_softcap=share("final_logit_softcapping", 0.0), **_experts(kind, size),
+        final_softcap=share("final_logit_softcapping", 0.0), **_experts(kind, size), **latent,
     )  # fmt: skip
+
+
+def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What latent attention adds. Its heads are not grouped."""
+    nope, rope = size("qk_nope_head_dim"), size("qk_rope_head_dim")
+    return {
+        "latent": size("kv_lora_rank"), "q_latent": size("q_lora_rank") if given.get("q_lora_rank") else 0,
+        "nope_dim": nope, "v_dim": size("v_head_dim"), "head_dim": nope + rope, "rotated": rope,
+    }  # fmt: skip
 
 
 def _experts(kind: str, size: Any) -> dict[str, Any]:
@@ -158,7 +183,7 @@ def _experts(kind: str, size: Any) -> dict[str, Any]:
             "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2),
             "expert_inner": size("intermediate_size"),
         }  # fmt: skip
-    if kind == "deepseek":
+    if kind.startswith("deepseek"):
         inner = size("moe_intermediate_size")
         return {
             "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,

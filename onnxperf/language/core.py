@@ -28,6 +28,11 @@ ASSUMED = (
     "no measurement confirms whole generations; for single runs see onnxperf llm --help",
     "samples of a batch have equal lengths and begin together; choosing tokens costs nothing",
 )
+#: Of ONNX Runtime 1.31 with --weights.
+WRITTEN_OUT = (
+    "products of more than 16 rows (int8: 5), so prompts and larger batches, first write their weights out in full: a"
+    " decode step of one sample more can take several times as long; without --weights it does not"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,13 @@ def generation(
     budget = lengths.chunk or BUDGET
     service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
     last = steps.at(rows[0].batch, 1, lengths.last)
+    packed = [WRITTEN_OUT] if weights is not None and last.scenario.runtime == "ort-cuda" else []
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
         weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
+        notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
 

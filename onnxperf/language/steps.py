@@ -10,9 +10,17 @@ import numpy as np
 from onnxperf.errors import UsageError
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
+from onnxperf.notes import notes
 from onnxperf.outline import Outline, outline
 from onnxperf.pipeline import Gpu, Request, run_of
 from onnxperf.run import Run
+
+#: Notes of single runs that a reader of a generation's times should know: units and kernels that are not there, how
+#: GPUs are joined and divide the work, what no measurement confirms.
+TOLD = frozenset({
+    "assumed-operator", "host-fallback", "hosted", "network", "no-dtype", "no-kernel", "no-switch", "no-unit",
+    "sharded", "unknown-operator", "unvalidated", "usual-cluster",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,11 @@ class Steps:
         dims = {**(self.asked.dims or {}), **own.bound(batch, new, past, self.longest)}
         shapes = own.shapes(batch, self.longest) or None
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
+
+    def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
+        """What of TOLD is said of that run, each once."""
+        found = notes(self._run(batch, new, past), 0)
+        return tuple(dict.fromkeys(n.message for n in found if n.code in TOLD))
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""

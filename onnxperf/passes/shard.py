@@ -12,18 +12,29 @@ In training, a tensor that divided products read is marked: gradients of it are 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.passes.exchanges import SHARED, exchange
+from onnxperf.passes.experts import MIXTURES
 from onnxperf.passes.shard_rules import Divided, Whole, follow
+from onnxperf.passes.shard_weights import (
+    PACKED,
+    PLAIN,
+    WITH_PRODUCT,
+    by_columns,
+    by_rows,
+    matrix,
+    part,
+    rows_divide,
+    width,
+)
 from onnxperf.passes.tape import renamed
 from op_models import Operator, Tensor
 from op_models.collectives import ALL_GATHER, ALL_REDUCE
 
 NAMED = 3  # nodes in a message
-PRODUCTS = ("MatMul", "Gemm")
+PRODUCTS = (*PLAIN, PACKED)
 ROUNDS = 32  # in which products are found to lead nowhere; a transformer takes one for each kind of them
 MOST_TRIED = 65  # numbers of GPUs, for the nearest that works
 VIEWS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -107,14 +118,16 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
             try:
                 _place(o, found, given, ids)
             except Divided as e:
-                failed |= comes_from
+                if not comes_from & failed - whole:  # else this may follow from what has failed before
+                    failed |= comes_from
+                sources |= {t.name: comes_from for t in o.outputs}
                 if e.size:
                     indivisible[o.name] = e.size
                 continue
             if o.name in found.columns:
                 comes_from = frozenset({o.name})
             for t in o.outputs:
-                if t.name in found.axes:
+                if t.name in found.axes or o.type in VIEWS:
                     sources[t.name] = comes_from
         for t in graph.outputs:  # caches stay with their heads, what ends with the divided axis is gathered
             if t.name in found.axes and found.axes[t.name] != t.rank - 1 and t.rank < 4:
@@ -129,12 +142,13 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Found:
 def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
     """Find how an operator is divided. Raises Divided where its operands are and it needs them whole."""
     ranks, axes = found.ranks, found.axes
-    if o.type in PRODUCTS and (w := _matrix(o)) is not None:
+    if o.type in PRODUCTS and (w := matrix(o)) is not None:
         x = o.present[0]
         at, (k, n) = axes.get(x.name), w
         if at == x.rank - 1:
-            if k % ranks:
-                raise Divided(f"{k:,} columns of the input")
+            if not rows_divide(o, k, ranks):
+                blocks = f"{o.present[1].shape[1]:,} blocks of weights"
+                raise Divided(blocks if k % ranks == 0 else f"{k:,} columns of the input")
             found.rows.add(o.name)
             found.pairs += 1
         elif at is not None:
@@ -144,6 +158,13 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
             axes[o.out.name] = o.out.rank - 1
         elif n % ranks:
             found.odd[o.name] = f"the {n:,} columns"
+        return
+    if o.type in MIXTURES and not any(t.name in axes for t in o.present) and width(o) and width(o) % ranks == 0:
+        found.rows.add(o.name)
+        found.pairs += 1
+        return
+    if o.type == WITH_PRODUCT and not any(t.name in axes for t in o.present) and o.name not in found.whole:
+        _place_attention(o, found, given)
         return
     if o.type == "Gather" and _is_table(o, ids) and o.name not in found.whole:
         found.tables.add(o.name)
@@ -162,11 +183,16 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
     axes.update((t.name, axis) for t, axis in zip(o.outputs, placed.outputs, strict=True) if axis is not None)
 
 
-def _matrix(o: Operator) -> tuple[int, int] | None:
-    """The contracted size and the columns of a product with a stored matrix; None for others."""
-    if len(o.inputs) < 2 or (w := o.inputs[1]) is None or not w.stored or w.rank != 2 or o.attrs.get("transA"):
-        return None
-    return (w.shape[1], w.shape[0]) if o.attrs.get("transB") else (w.shape[0], w.shape[1])
+def _place_attention(o: Operator, found: _Found, given: set[str]) -> None:
+    """Attention that contains the product which makes queries, keys and values: heads are divided, with the cache."""
+    if (heads := int(o.attrs.get("num_heads", 1))) % found.ranks:
+        raise Divided(f"{heads:,} heads")
+    caches = [t for t in (*o.inputs[4:5], *o.outputs[1:2]) if t is not None]  # past and present, keys before values
+    if any(t.rank != 5 or (t not in o.outputs and t.name not in given) for t in caches):
+        raise Divided
+    found.columns.add(o.name)
+    found.axes[o.out.name] = o.out.rank - 1
+    found.axes.update((t.name, 2) for t in caches)
 
 
 def _is_table(o: Operator, ids: set[str]) -> bool:
@@ -186,11 +212,11 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
         local = _local(o, found)
         for i, t in enumerate(o.inputs):  # what every GPU computes whole, of which this operator reads a part
             if t is not None and not t.stored and t.name not in given and t.name in found.stored.get(o.name, {}):
-                part = replace(_part(t, found.stored[o.name][t.name], found.ranks), name=f"{o.name}#{t.name}#part")
-                operators.append(Operator(part.name, "Identity", (t,), (part,), {"part": 1}, 0, o.nodes))
-                local = replace(local, inputs=(*local.inputs[:i], part, *local.inputs[i + 1 :]))
-        if o.name in found.columns and (matrix := _matrix(o)) is not None:
-            padded += o.nodes if matrix[1] % found.ranks else ()
+                piece = replace(part(t, found.stored[o.name][t.name], found.ranks), name=f"{o.name}#{t.name}#part")
+                operators.append(Operator(piece.name, "Identity", (t,), (piece,), {"part": 1}, 0, o.nodes))
+                local = replace(local, inputs=(*local.inputs[:i], piece, *local.inputs[i + 1 :]))
+        if o.name in found.columns and (size := matrix(o)) is not None:
+            padded += o.nodes if size[1] % found.ranks else ()
             x = local.present[0]
             if training and not x.stored:
                 if x.name not in shared:
@@ -199,17 +225,15 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
                     operators.append(replace(view, place="free"))
                 local = replace(local, inputs=(shared[x.name], *local.inputs[1:]))
         if o.name in found.rows | found.tables:
-            part = replace(local.out, name=f"{o.out.name}#part")
-            operators.append(replace(local, outputs=(part,)))
-            local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (part,), local.outputs, found.ranks, 1, o.nodes)
+            summand = replace(local.out, name=f"{o.out.name}#part")
+            operators.append(replace(local, outputs=(summand,)))
+            local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (summand,), local.outputs, found.ranks, 1, o.nodes)
         operators.append(local)
     outputs = []
     for t in graph.outputs:
         if found.axes.get(t.name) == t.rank - 1:
             whole = replace(t, name=f"{t.name}#whole")
-            gather = exchange(
-                ALL_GATHER, whole.name, (_part(t, t.rank - 1, found.ranks),), (whole,), found.ranks, 1, ()
-            )
+            gather = exchange(ALL_GATHER, whole.name, (part(t, t.rank - 1, found.ranks),), (whole,), found.ranks, 1, ())
             operators.append(gather)
             outputs.append(whole)
         else:
@@ -228,14 +252,8 @@ def _note(found: _Found, padded: list[str]) -> Note:
     return Note("sharded", says)
 
 
-def _part(t: Tensor, axis: int, ranks: int) -> Tensor:
-    """A GPU's part of a tensor; the last part may be padded."""
-    shape = (*t.shape[:axis], ceil(t.shape[axis] / ranks), *t.shape[axis + 1 :])
-    return replace(t, shape=shape, value=None)
-
-
 def _now(t: Tensor, found: _Found) -> Tensor:
-    return _part(t, found.axes[t.name], found.ranks) if t.name in found.axes else t
+    return part(t, found.axes[t.name], found.ranks) if t.name in found.axes else t
 
 
 def _local(o: Operator, found: _Found) -> Operator:
@@ -244,16 +262,16 @@ def _local(o: Operator, found: _Found) -> Operator:
     for i, t in enumerate(inputs):
         if t is not None:
             axis = stored.get(t.name, found.axes.get(t.name))
-            inputs[i] = t if axis is None else _part(t, axis, found.ranks)
-    turned = bool(o.attrs.get("transB"))
+            inputs[i] = t if axis is None else part(t, axis, found.ranks)
     if o.name in found.columns:
-        inputs[1] = _part(o.present[1], 0 if turned else 1, found.ranks)
-        if len(inputs) > 2 and (bias := inputs[2]) is not None and bias.rank and bias.shape[-1] > 1:
-            inputs[2] = _part(bias, bias.rank - 1, found.ranks)
+        o = by_columns(o, inputs, found.ranks)
     elif o.name in found.rows:
-        inputs[1] = _part(o.present[1], 1 if turned else 0, found.ranks)
-    elif o.name in found.tables:
-        inputs[0] = _part(o.present[0], 0, found.ranks)
+        o = by_rows(o, inputs, found.ranks)
+    else:
+        o = replace(o, inputs=tuple(inputs))
+    inputs = list(o.inputs)
+    if o.name in found.tables:
+        inputs[0] = part(o.present[0], 0, found.ranks)
     outputs = tuple(_now(t, found) for t in o.outputs)
     divided = any(t.name in found.axes for t in (*o.present, *o.outputs))
     if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.stored:

@@ -208,7 +208,9 @@ RULES: Mapping[str, Rule] = {
         "com.microsoft::Gelu", "com.microsoft::QuickGelu", "com.microsoft::RotaryEmbedding",
     ), first),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"), apart(-1)),
+    **dict.fromkeys((
+        "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
+    ), apart(-1)),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), reduction),
     **dict.fromkeys(("Split", "Slice"), pieces),
     **dict.fromkeys(("Shape", "Size"), measured),

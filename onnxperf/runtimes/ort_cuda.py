@@ -50,11 +50,12 @@ def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], 
 #: Compared by hand with the graphs that 1.11, 1.12 and 1.16 write.
 CUDA_116 = _until(
     "1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116,
-    place=lambda graph: separate(apart(place(graph))),
+    place=lambda graph: separate(apart(place(graph)), packed_rows={}),
 )  # fmt: skip
 CUDA_112 = _until(
     "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
-    offline={DISABLED: ort_transformers.RULES_112}, place=lambda graph: separate(apart(place(graph), fused=False)),
+    offline={DISABLED: ort_transformers.RULES_112},
+    place=lambda graph: separate(apart(place(graph), fused=False), packed_rows={}),
 )  # fmt: skip
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from onnxperf.output import aside
 from onnxperf.tables import Sheet, duration, number, put, put_notes, size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PLOTS = (".png", ".svg")
@@ -34,9 +36,8 @@ def show(out: Console, g: Generation) -> None:
     """Print a table with a line for each batch."""
     lengths = g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
-    weights = f", {g.weights} weights" if g.weights else ""
     plan = f" · {g.plan}" if g.plan else ""
-    about = f"{g.model} · {g.gpu}{plan} · {g.runtime} · {g.precision}{weights}"
+    about = f"{g.model} · {g.gpu}{plan} · {g.runtime} · {_types(g)}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
@@ -65,6 +66,11 @@ def service_sheet(s: Service) -> Sheet:
     return Sheet(printable(f"{drawn_as}: {did}; {load}"), names, lines)
 
 
+def _types(g: Generation) -> str:
+    kept = "as stored" if g.precision == "keep" else g.precision
+    return f"{kept}, {g.weights} weights" if g.weights else kept
+
+
 def _line(b: Batch) -> tuple[str, ...]:
     times = (x for s in (b.first, b.token) for x in (duration(s.seconds), _range(s)))
     note = "" if b.fits else "does not fit"
@@ -91,27 +97,65 @@ def plot(target: str, g: Generation) -> None:
 
 def drawn(g: Generation) -> Figure:
     """Time of a token, and time to the first one, over the tokens per second, with their 80% intervals, a point for
-    each batch that fits.
+    each batch that fits; below, where requests arrive, the percentiles of what they take.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 8), layout="constrained")
-    above, below = figure.subplots(2, sharex=True)
+    served = g.service is not None
+    figure = Figure(figsize=(8, 12 if served else 8), layout="constrained")
+    above, below, *last = figure.subplots(2 + served, gridspec_kw={"hspace": 0.05})
     rows = [b for b in g.batches if b.fits]
     rates = [b.tokens_per_second for b in rows]
-    for axes, label, times in ((above, "time per output token in ms", [b.token for b in rows]),
-                               (below, "time to first token in ms", [b.first for b in rows])):  # fmt: skip
-        low, mid, high = ([1e3 * getattr(t, f"{end}seconds") for t in times] for end in ("low_", "", "high_"))
-        axes.plot(rates, mid, marker=".")
-        axes.fill_between(rates, low, high, alpha=0.15, linewidth=0)
-        for b, x, y in zip(rows, rates, mid, strict=True):
-            axes.annotate(f"batch {b.batch}", (x, y), fontsize="small")
-        axes.set(ylabel=label)
-        axes.margins(x=0.12)
-        axes.grid(alpha=0.3)
-    below.set_yscale("log")
-    above.set_title(
-        printable(f"{g.model}, {g.gpu}, {g.lengths.prompt} + {g.lengths.output} tokens").replace("$", r"\$")
-    )
-    below.set(xlabel="output tokens/s, prompt included")
+    for axes, label, times in ((above, "time per output token, ms", [b.token for b in rows]),
+                               (below, "time to first token, ms", [b.first for b in rows])):  # fmt: skip
+        _curve(axes, rates, times, 1e3)
+        for b, x, t in zip(rows, rates, times, strict=True):
+            axes.annotate(f"{b.batch}", (x, 1e3 * t.seconds), xytext=(-3, 4), textcoords="offset points", ha="right")
+        axes.set(ylabel=label, xlabel="output tokens/s, prompt included", xscale="log" if rows else "linear")
+        axes.margins(x=0.06, y=0.1)
+    if rows:
+        below.set_yscale("log")
+        above.set_ylim(bottom=0)
+        above.legend(["a point for each batch, with its samples", "80% interval"], loc="lower right")
+    else:
+        above.text(0.5, 0.5, "no batch fits into memory", transform=above.transAxes, ha="center")
+        for axes in (above, below):
+            axes.set_axis_off()
+    if g.service is not None:
+        _service(last[0], g.service)
+    for axes in (above, below, *last):
+        _plain(axes)
+    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}, {g.runtime}"
+    lengths = f"prompt {g.lengths.prompt:,}, output {g.lengths.output:,} tokens"
+    figure.suptitle("\n".join(map(printable, f"{about}, {lengths}".split("\n"))).replace("$", r"\$"))
     return figure
+
+
+def _curve(axes: Axes, x: Sequence[float], times: Sequence[Seconds], unit: float, label: str | None = None) -> None:
+    low, mid, high = ([unit * getattr(t, f"{end}seconds") for t in times] for end in ("low_", "", "high_"))
+    axes.plot(x, mid, marker=".", label=label)
+    axes.fill_between(x, low, high, alpha=0.15, linewidth=0)
+
+
+def _service(axes: Axes, s: Service) -> None:
+    """The percentiles of what requests take, in seconds; waiting, which is often nothing, is left to the table."""
+    for name, found in s.times.items():
+        if name != "waiting":
+            _curve(axes, range(len(found)), list(found.values()), 1.0, name.replace("_", " "))
+    about = f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} are served"
+    share = f"share of {s.traffic.requests:,} requests that take no longer"
+    axes.set(ylabel="seconds", xlabel=share, yscale="log", title=about)
+    axes.set_xticks(range(len(PERCENTILES)), [f"{p}%" for p in PERCENTILES])
+    axes.legend()
+
+
+def _plain(axes: Axes) -> None:
+    """Plain numbers, 1, 2 and 5 of each decade on logarithmic axes, and a grid."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3)

@@ -35,6 +35,13 @@ def sizes(vocab: int, hidden: int, layers: int, heads: int, kv_heads: int, inner
     }  # fmt: skip
 
 
+#: What latent attention adds to a configuration, and DeepSeek's own sizes of it.
+LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+SMALL_LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "first_k_dense_replace": 9,
+}  # fmt: skip
 #: Configurations as published on Hugging Face, and the parameters that their pages give, in 10^9.
 PUBLISHED = {
     "Llama-3.2-1B": (sizes(128256, 2048, 16, 32, 8, 8192, model_type="llama", tie_word_embeddings=True), 1.24),
@@ -54,6 +61,14 @@ PUBLISHED = {
     "Qwen1.5-MoE-A2.7B": (
         sizes(151936, 2048, 24, 16, 16, 5632, model_type="qwen2_moe", moe_intermediate_size=1408, num_experts=60,
               num_experts_per_tok=4, shared_expert_intermediate_size=5632), 14.3,
+    ),
+    "DeepSeek-V2-Lite": (
+        sizes(102400, 2048, 27, 16, 16, 10944, model_type="deepseek_v2", moe_intermediate_size=1408, q_lora_rank=None,
+              n_routed_experts=64, n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1, **LATENT), 15.7,
+    ),
+    "DeepSeek-V3": (
+        sizes(129280, 7168, 61, 128, 128, 18432, model_type="deepseek_v3", moe_intermediate_size=2048, q_lora_rank=1536,
+              n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=3, **LATENT), 671,
     ),
     "deepseek-moe-16b": (
         sizes(102400, 2048, 28, 16, 16, 10944, model_type="deepseek", moe_intermediate_size=1408, n_routed_experts=64,
@@ -97,10 +112,11 @@ def test_a_mixture_multiplies_by_the_experts_that_are_taken(name: str) -> None:
     assert flops == pytest.approx(2 * (parameters(model, c) - c.vocab * c.hidden - idle), rel=0.002)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "mixtral"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "mixtral", "deepseek_v2"])
 def test_onnx_accepts_the_graphs(kind: str) -> None:
     """With ONNX Runtime's norm, which it keeps under ai.onnx, where onnx knows none, in its own domain."""
-    model = decoder(config_of({**TINY, "model_type": kind, "head_dim": 16}), dtype="float16", prune_head=True)
+    config = config_of({**TINY, **SMALL_LATENT, "model_type": kind, "head_dim": 16})
+    model = decoder(config, dtype="float16", prune_head=True)
     for node in model.graph.node:
         if node.op_type == "SimplifiedLayerNormalization":
             node.domain = "com.microsoft"
@@ -113,6 +129,16 @@ def test_onnx_accepts_the_graphs(kind: str) -> None:
     onnx.checker.check_model(model)
 
 
+def filled(model: onnx.ModelProto) -> None:
+    """Give the weights of a model values at random."""
+    rng = np.random.default_rng(0)
+    for t in model.graph.initializer:
+        if t.data_location == onnx.TensorProto.EXTERNAL:
+            whole = t.data_type == onnx.TensorProto.UINT8
+            values = rng.integers(0, 256, t.dims, np.uint8) if whole else rng.normal(0, 0.1, t.dims).astype(np.float32)
+            t.CopyFrom(onnx.numpy_helper.from_array(values, t.name))
+
+
 @pytest.mark.parametrize("weights", [None, "int4", "int8"])
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.slow
@@ -120,12 +146,7 @@ def test_onnx_runtime_runs_the_graphs(kind: str, weights: str | None) -> None:
     """On its CPU provider, where there are kernels: a prompt gives finite logits, and writes the cache in place."""
     ort = pytest.importorskip("onnxruntime")
     model = decoder(config_of({**TINY, "model_type": kind, "head_dim": 16}), dtype="float32", weights=weights)
-    rng = np.random.default_rng(0)
-    for t in model.graph.initializer:
-        if t.data_location == onnx.TensorProto.EXTERNAL:
-            whole = t.data_type == onnx.TensorProto.UINT8
-            values = rng.integers(0, 256, t.dims, np.uint8) if whole else rng.normal(0, 0.1, t.dims).astype(np.float32)
-            t.CopyFrom(onnx.numpy_helper.from_array(values, t.name))
+    filled(model)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     shapes = {i.name: i.shape for i in session.get_inputs()}
     feeds = {n: np.zeros((2, 2, 32, 16), np.float32) for n in shapes if n.startswith("past")}
@@ -135,12 +156,52 @@ def test_onnx_runtime_runs_the_graphs(kind: str, weights: str | None) -> None:
     assert all(c.shape == (2, 2, 32, 16) for c in caches)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [None, "int4"])
+def test_onnx_runtime_continues_a_latent_cache(weights: str | None) -> None:
+    """A prompt in one run, or in two by the cache of the first, ends with the same logits."""
+    ort = pytest.importorskip("onnxruntime")
+    config = config_of({**TINY, **SMALL_LATENT, "model_type": "deepseek_v2"})
+    model = decoder(config, dtype="float32", weights=weights)
+    filled(model)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+
+    def run(first: int, last: int, caches: list[Any]) -> Any:
+        feeds = dict(zip(names, caches, strict=True))
+        places = np.arange(first, last)[None]
+        feeds |= {"input_ids": places % 96, "position_ids": places, "attention_mask": np.ones((1, last), np.int64)}
+        return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+
+    empty = [np.zeros((1, 4, 0, n), np.float32) for _ in range(config.layers) for n in (24, 16)]
+    whole, *kept = run(0, 9, empty)
+    _, *some = run(0, 6, empty)
+    rest, *caches = run(6, 9, some)
+    np.testing.assert_allclose(rest, whole[:, 6:], rtol=1e-3, atol=1e-4)
+    assert [c.shape for c in kept] == [c.shape for c in caches] == [(1, 4, 9, 24), (1, 4, 9, 16)] * config.layers
+    assert sum(c[0, :, 0].size for c in kept) == config.cache_elements()
+
+
+@pytest.mark.slow
+def test_latent_attention_has_two_flops_for_each_parameter_and_its_cache() -> None:
+    """In transformers' way: keys and values of new tokens alone are made of the latent vector."""
+    c = config_of({**PUBLISHED["DeepSeek-V2-Lite"][0], "first_k_dense_replace": 27})
+    model, context = decoder(c, dtype="float16"), 1000
+    dims = {"batch_size": 1, "sequence_length": 1, "total_sequence_length": context + 1}
+    run = run_of(Request(model, dims={**dims, "past_sequence_length": context}), "h100")
+    flops = sum(k.repeat * k.work.matrix_flops for k in run.kernels.rows)
+    attention = 2 * c.layers * c.heads * (192 + 128) * (context + 1)
+    assert flops == pytest.approx(2 * (parameters(model, c) - c.vocab * c.hidden) + attention, rel=0.002)
+    cache = sum(t.bytes for t in run.typed_graph.inputs if t.name.startswith("past"))
+    assert cache == 2 * context * c.cache_elements() == 2 * context * 27 * 16 * (192 + 128)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, gemma"),
+        ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, deepseek_v2"),
         ({"model_type": "lama"}, "did you mean llama"),
-        ({"model_type": "deepseek_v3"}, "is not known"),
+        ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
         ({"num_key_value_heads": 3}, "can't share 3 heads"),

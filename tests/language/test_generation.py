@@ -184,3 +184,19 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     assert len(errors[True]) == len(errors[False]) == 6
     assert [round(100 * np.mean(errors[k])) for k in (False, True)] == [3, 9]
     assert [round(100 * max(errors[k])) for k in (False, True)] == [5, 14]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "says"),
+    [
+        ("t4", {"precision": "tf32"}, "t4 has no tensor_tf32 unit"),
+        ("a100", {"precision": "fp8"}, "has no float8e4m3fn unit"),
+        ("h100", {"precision": "fp8"}, "no measurement confirms ONNX Runtime predictions"),
+        ("h100", {"parallel": "tp=2"}, "each of 2 GPUs has a part"),
+        ("l4", {"precision": "fp16", "weights": "int4"}, "first write their weights out"),
+    ],
+)
+def test_what_a_step_takes_for_granted_is_said(gpu: str, asked: dict[str, Any], says: str) -> None:
+    g = onnxperf.llm(config=SMALL, gpu=gpu, prompt=64, output=8, **asked)
+    assert any(says in note for note in g.notes)
+    assert not any(says in note for note in onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8).notes)

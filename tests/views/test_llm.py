@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import onnxperf
+from onnxperf.views.llm import drawn
 from tests.language.test_generation import SMALL
 
 
@@ -28,8 +31,27 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests, 2 a second" in out
     for wrong, says in (
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "give --qps"),
-        (("--batch", "4..2"), "ends before it begins"), (("--shapes", "x:1"), "--shapes can't be used"),
+        (("--batch", "4..2"), "ends before it begins"), (("--mode", "training"), "No such option"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip
         code, out, err = onnxperf_cli(*given, *wrong)
         assert (code, out) == (2, "") and says in err
+
+
+def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
+    shown = onnxperf_cli("llm", "--help")[1]
+    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout", "--shapes", "dp=2"):
+        assert option not in shown
+    assert "--parallel tp=4" in shown
+
+
+def test_plots_have_a_point_for_each_batch_that_fits_and_say_where_none_does() -> None:
+    g = onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8, batch=[1, 2], chunk=64, qps=2, requests=9)
+    above, below, last = drawn(g).axes
+    assert [t.get_text() for t in above.texts] == [t.get_text() for t in below.texts] == ["1", "2"]
+    assert above.lines[0].get_ydata() == pytest.approx([1e3 * b.token.seconds for b in g.batches])
+    assert len(last.lines) == 3 and "2 requests/s arrive" in last.get_title()
+    none = replace(g, batches=tuple(replace(b, capacity_bytes=1) for b in g.batches), service=None)
+    figure = drawn(none)
+    figure.savefig(BytesIO())
+    assert [t.get_text() for t in figure.axes[0].texts] == ["no batch fits into memory"]

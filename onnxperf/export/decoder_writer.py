@@ -1,0 +1,65 @@
+"""What the graphs of decoders are written with: nodes, weights that lie nowhere, and products with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import NodeProto, TensorProto, helper
+
+from onnxperf.export.decoder_config import DTYPES
+
+MS = "com.microsoft"
+TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True))
+BLOCK = 32  # the builder's default
+MISSING_FILE = "weights-not-included.bin"
+
+
+class Writer:
+    """Nodes and weights of a graph of `dtype` as they are added; weights of products have `bits`, 0 for `dtype`."""
+
+    def __init__(self, dtype: str, bits: int) -> None:
+        self.type, self.bits = TYPES[dtype], bits
+        self.nodes: list[NodeProto] = []
+        self.stored: list[TensorProto] = []
+
+    def weight(self, name: str, *shape: int, type: int | None = None) -> str:
+        """A weight whose data lie in a file that does not exist."""
+        t = TensorProto(name=name, data_type=type or self.type, dims=shape, data_location=TensorProto.EXTERNAL)
+        t.external_data.add(key="location", value=MISSING_FILE)
+        self.stored.append(t)
+        return name
+
+    def number(self, name: str, value: float, type: int | None = None) -> str:
+        """A constant without axes."""
+        self.stored.append(helper.make_tensor(name, type or self.type, (), [value]))
+        return name
+
+    def integers(self, name: str, *values: int) -> str:
+        """A constant of one axis."""
+        self.stored.append(helper.make_tensor(name, TensorProto.INT64, (len(values),), values))
+        return name
+
+    def node(self, type: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any) -> str:
+        """A node of this name; returns the name of its first output, which is its own where none is given."""
+        domain, _, kind = type.rpartition("::")
+        made = list(outputs) or [name]
+        self.nodes.append(helper.make_node(kind, list(inputs), made, name=name, domain=domain, **attrs))
+        return made[0]
+
+    def norm(self, name: str, x: str, size: int) -> str:
+        """RMS norm of the last axis."""
+        scale = self.weight(f"{name}.weight", size)
+        return self.node("SimplifiedLayerNormalization", name, [x, scale], axis=-1, epsilon=1e-6, stash_type=1)
+
+    def product(self, name: str, x: str, k: int, n: int, bias: bool = False) -> str:
+        """x [..., k] times a weight [k, n], plus a bias."""
+        if self.bits and not k % BLOCK:
+            blocks = k // BLOCK
+            packed = self.weight(f"{name}.weight", n, blocks, BLOCK * self.bits // 8, type=TensorProto.UINT8)
+            inputs = [x, packed, self.weight(f"{name}.scales", n * blocks)]
+            attrs: dict[str, Any] = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
+            found = self.node(f"{MS}::MatMulNBits", f"{name}/MatMul", inputs, **attrs)
+        else:
+            found = self.node("MatMul", f"{name}/MatMul", [x, self.weight(f"{name}.weight", k, n)])
+        return self.node("Add", f"{name}/Add", [found, self.weight(f"{name}.bias", n)]) if bias else found
