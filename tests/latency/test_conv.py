@@ -216,7 +216,10 @@ def test_int8_runs_at_four_times_the_rate_where_dp4a_is_and_as_fp32_where_it_is_
     w = layer(32, 256, 256, (56, 56), (3, 3), stride=4)
     bytes_ = w.bytes_read // 4, w.bytes_written // 4, w.weight_bytes // 4
     eight = Work(w.size, "int8", "tensor_int8", *bytes_, w.matrix_flops)
-    for gpu, least, most in (("p40", 3.0, 4.0), ("gtx-1080-ti", 3.0, 4.0), ("p100-pcie-16gb", 0.9, 1.2)):
+    for gpu, least, most in (
+        ("p40", 3.0, 4.0), ("gtx-1080-ti", 3.0, 4.0), ("gtx-1660", 3.0, 4.0), ("t1000", 3.0, 4.0),
+        ("p100-pcie-16gb", 0.9, 1.2),
+    ):  # fmt: skip
         device = gpu_specs.load(gpu)
         assert least < seconds(w, device) / seconds(eight, device) <= most, gpu
     assert gpu_specs.load("p40").dense_flops["int8"] == pytest.approx(47e12, rel=0.01)
