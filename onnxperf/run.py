@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpu_specs import Device, Host, load_host, usual_cluster
 from onnxperf.errors import UsageError, counted, printable
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
-from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped
+from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped, workspaces
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
@@ -269,10 +269,15 @@ class Run:
         """The memory of tensors of each stage of a pipeline."""
         return self.kept(footprints, self.run_graph, self.stage_of, self.plan.pp, self.plan.microbatches)
 
+    @cached_property
+    def workspace(self) -> NDArray[Any]:
+        """Bytes of workspace that each kernel counts on each device."""
+        return self.kept(workspaces, self.kernels, self.estimates, self.devices, self.method, self.constants)
+
     def memory(self, j: int) -> Memory:
         """The memory on device j."""
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
-        most = _workspace(self.kernels, self.estimates.workspace[:, j], device, self.constants)
+        most = _workspace(self.kernels, self.workspace[:, j], device, self.constants)
         return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
 
 

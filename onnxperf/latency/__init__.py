@@ -17,8 +17,9 @@ from onnxperf.latency.estimate import Estimates, alone, correction_name, estimat
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method
 from onnxperf.latency.terms import BOUNDS, Array, KernelTerms
+from onnxperf.latency.workspace import workspaces
 
 __all__ = [
     "BOUNDS", "Array", "Constants", "Estimates", "KernelTerms", "Method", "alone", "correction_name", "estimate",
-    "family_of", "floors", "pipe_on", "shipped", "single", "watts_alone",
+    "family_of", "floors", "pipe_on", "shipped", "single", "watts_alone", "workspaces",
 ]  # fmt: skip

@@ -22,7 +22,6 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.workspace import workspaces
 from onnxperf.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
@@ -38,9 +37,9 @@ class Estimates:
     seconds: of all repeats together, slowed to the power limit. floor_s: the speed-of-light bound. least_s [g]: the
     same of all kernels however much runs side by side: all bytes from DRAM, or all FLOPs of a unit. half_width: of the
     range that holds COVERAGE of measurements, a logarithm; run_half_width [g]: that of the sum of all kernels. joules:
-    of all repeats. workspace: bytes, as `workspaces` counts them. bound: index into BOUNDS. variant: tile or algorithm.
-    occupancy: the share of the device that a kernel occupies. transfer [n]: True for copies between host and device and
-    for exchanges between GPUs.
+    of all repeats. workspace: bytes, of the tile or algorithm that is the fastest at this batch. bound: index into
+    BOUNDS. variant: tile or algorithm. occupancy: the share of the device that a kernel occupies. transfer [n]: True
+    for copies between host and device and for exchanges between GPUs.
     power_factor [g]: by how much the power limit slows every kernel. source: analytic, calibrated or assumed.
     """
 
@@ -76,14 +75,8 @@ def estimate(
     work_list, layers = [w for w, _ in index], [layer for _, layer in index]
     rows = np.array([index[one] for one in asked], dtype=int)
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
-    terms, floor_s, resources = _estimated(work_list, cards, method.times, stored, layers)
+    terms, floor_s, resources = estimated(work_list, cards, method.times, stored, layers)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    workspace = terms.workspace
-    if cards.kind == "gpu" and not method.own_terms:
-        stored_at = float(kernels.stored_bytes)
-        workspace = workspaces(
-            work_list, terms, lambda x: _estimated(x, cards, method.times, np.full((len(x), 1), stored_at))[0]
-        )
     exchange = np.array([kernel.communicates for kernel in kernels.rows], dtype=bool)
     transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
@@ -103,7 +96,7 @@ def estimate(
         seconds=seconds, floor_s=repeats * floor_s[rows],
         least_s=_least(work_list, resources, rows, repeats, len(devices)), half_width=half_width,
         run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
-        joules=joules, workspace=workspace[rows], launches=terms.launches[rows],
+        joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
                            np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
@@ -216,7 +209,7 @@ def alone(
     """
     cards = Cards(devices, constants)
     stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    terms = _estimated(work_list, cards, kernel_models, stored)[0]
+    terms = estimated(work_list, cards, kernel_models, stored)[0]
     if budget:
         joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
         slower = slowdown(terms.seconds, joules, cards) - 1
@@ -246,7 +239,7 @@ def single(
 def floors(work_list: Sequence[Work], devices: Sequence[Device]) -> Array:
     """The speed-of-light bound of each work on each device, in seconds [n, g]."""
     stored = np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    return _estimated(work_list, Cards(devices, shipped()), lambda works, cards, stored, bound: bound, stored)[1]
+    return estimated(work_list, Cards(devices, shipped()), lambda works, cards, stored, bound: bound, stored)[1]
 
 
 def _terms(works: Works, cards: Cards, times: Times, stored: Array) -> tuple[KernelTerms, KernelTerms]:
@@ -303,7 +296,7 @@ def _named(function: Callable[..., object]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def _estimated(
+def estimated(
     work_list: Sequence[Work], cards: Cards, times: Times, stored: Array, layers: Sequence[Any] = ()
 ) -> tuple[KernelTerms, Array, dict[str, Array]]:
     """Terms without details, bounds, and what keeps each resource busy, of works of any size types [n, g].

@@ -8,32 +8,45 @@ the most bytes that any of them takes at the batch itself, which never fall wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from gpu_specs import Device
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.constants import Constants
+from onnxperf.latency.estimate import Estimates, estimated
 from onnxperf.latency.families import family_of
-from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.method import Method
+from onnxperf.latency.terms import Array
+from onnxperf.lower import Kernels
 from op_models import Work
 
 
-def workspaces(work_list: Sequence[Work], own: KernelTerms, of: Callable[[list[Work]], KernelTerms]) -> Array:
-    """The bytes of workspace that each work counts on each device, [n, g].
+def workspaces(
+    kernels: Kernels, found: Estimates, devices: Sequence[Device], method: Method, constants: Constants
+) -> Array:
+    """The bytes of workspace that each kernel counts on each device, [n, g].
 
-    own: the terms of the works, which are kept for those whose family has no `batch`, and for a batch of one. of: gives
-    the terms of other works on the same devices.
+    found: the estimates of these kernels on these devices, whose workspace is kept for kernels whose family has no
+    `batch`, for a batch of one, on processors, and for methods with terms of their own.
     """
-    tried = [(i, p) for i, w in enumerate(work_list) for p in _powers(batch_of(w))]
-    if not tried:
-        return own.workspace
-    at, share = np.array([i for i, _ in tried]), np.array([[batch_of(work_list[i]) / p] for i, p in tried])
-    found = of([with_batch(work_list[i], p) for i, p in tried])
-    needed = found.fixed_workspace + (found.workspace - found.fixed_workspace) * share
-    bytes_ = own.workspace.copy()
-    bytes_[[i for i in set(at.tolist()) if batch_of(work_list[i]).bit_count() > 1]] = 0  # not a power of two
-    np.maximum.at(bytes_, at, needed)
+    cards, rows = Cards(devices, constants), dict[Work, list[int]]()
+    for i, kernel in enumerate(kernels.rows):
+        rows.setdefault(kernel.work, []).append(i)
+    tried = [(w, p) for w in rows for p in _powers(batch_of(w))]
+    if not tried or cards.kind != "gpu" or method.own_terms:
+        return found.workspace
+    stored = np.full((len(tried), 1), float(kernels.stored_bytes))
+    terms = estimated([with_batch(w, p) for w, p in tried], cards, method.times, stored)[0]
+    share = np.array([[batch_of(w) / p] for w, p in tried])
+    needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
+    bytes_ = found.workspace.copy()
+    bytes_[[i for w, at in rows.items() if batch_of(w).bit_count() > 1 for i in at]] = 0  # not a power of two
+    for (w, _), least in zip(tried, needed, strict=True):
+        bytes_[rows[w]] = np.maximum(bytes_[rows[w]], least)
     return bytes_
 
 
