@@ -20,8 +20,9 @@ from op_models.core import VECTOR_PIPES
 Sizes = list[list[int]]
 
 #: 8-bit FLOPs that the tensor cores of an SM can do in a clock, by compute capability, where some cards are held to a
-#: part of that: H20 has H100's tensor cores at a quarter of their rate (NVIDIA, H100 architecture white paper).
-BUILT = {(9, 0): 8192}
+#: part of that: H20 has H100's tensor cores at a quarter of their rate (NVIDIA, H100 architecture white paper), L20 and
+#: L40 have those of L40S and A10G those of A10 at half of theirs (the rates of their data sheets by SM and clock).
+BUILT = {(8, 6): 2048, (8, 9): 2048, (9, 0): 8192}
 
 #: Where a card lacks a pipe, its work runs on this one. FP16 products accumulate in FP32: without tensor cores they run
 #: at FP32's rate, even where vector FP16 is twice as fast (P100: DeepBench's products with FP16 inputs).
@@ -139,13 +140,13 @@ class Cards:
     def whole_rate(self, pipes: Sequence[str]) -> Array:
         """FLOP/s [n, g] of each kernel's pipe at the full rate of the hardware.
 
-        GeForce cards are held to half of it where they accumulate in FP32, cards for export to a part of it (`BUILT`).
+        GeForce cards are held to half of it where they accumulate in FP32, other cards to a part of it (`BUILT`).
         It follows from INT8, which GeForce cards run at the full rate: FP16 and BF16 do half of that, TF32 a quarter.
         """
         share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
         built = np.array([[BUILT.get(d.capability, 0) * d.sms * d.tensor_hz for d in self.devices]])
-        whole = np.where(integers < built / 2, built, integers) * np.array([[share.get(p, 0.0)] for p in pipes])
+        whole = np.where(integers < 0.75 * built, built, integers) * np.array([[share.get(p, 0.0)] for p in pipes])
         return np.asarray(np.maximum(self.rate(pipes), whole))
 
     def tensor(self, pipes: Sequence[str]) -> Array:
