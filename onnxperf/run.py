@@ -261,8 +261,16 @@ class Run:
     def footprint(self) -> Footprint:
         """The memory of tensors, whatever the device; of a pipeline that of the stage that holds most."""
         if self.plan.pp > 1:
-            return max(self.stage_footprints, key=lambda f: sum(f.weights) + f.activations_bytes)
+            return self.stage_footprints[self.fullest]
         return self.kept(footprint, self.run_graph)
+
+    @cached_property
+    def fullest(self) -> int:
+        """The stage of a pipeline that holds most, 0 where there are no stages."""
+        if self.plan.pp == 1:
+            return 0
+        held = [sum(f.weights) + f.activations_bytes for f in self.stage_footprints]
+        return held.index(max(held))
 
     @cached_property
     def stage_footprints(self) -> list[Footprint]:

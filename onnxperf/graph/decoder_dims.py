@@ -16,28 +16,38 @@ WHOLE = (TensorProto.INT32, TensorProto.INT64)
 IN_PLACE = frozenset({"GroupQueryAttention", "PagedAttention", "SparseAttention"})
 
 
+#: What a dimension of an input can stand for.
+BATCH, NEW, PAST, TOTAL = "batch", "number of new tokens", "past length", "length of the mask"
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderDims:
-    """Dimensions of a decoder's inputs, each a size or the name under which it is open; None where no input has it.
+    """Dimensions of a decoder's inputs, each a size or the name under which it is open.
 
-    batch, new: of the token ids; past: of the caches; total: of the mask. caches: names of the inputs with past keys
-    and values; in_place: whether the caches are buffers of full length that the model writes into, as ONNX Runtime
-    GenAI runs GroupQueryAttention on CUDA; written: those that a model declares to be of another length as outputs, and
-    the dimensions that these buffers have.
+    places: what each stands for and the dimension, of all inputs, for an exporter may have a name for each input; new:
+    of the token ids. caches: names of the inputs with past keys and values; in_place: whether the model writes into
+    these buffers of full length, as ONNX Runtime GenAI runs GroupQueryAttention on CUDA; room: the tokens that caches
+    of a fixed length have room for, which the model gives back as long, 0 of others; written: caches that a model
+    declares to be of another length as outputs, and the dimensions that these buffers have.
     """
 
-    batch: Dim
+    places: tuple[tuple[str, Dim], ...]
     new: Dim
-    past: Dim
-    total: Dim
     caches: tuple[str, ...]
     in_place: bool
+    room: int = 0
     written: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which dimensions are open that a run's lengths decide."""
+        return tuple(dict.fromkeys(dim for _, dim in self.places if isinstance(dim, str)))
 
     def shapes(self, batch: int, longest: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the caches as outputs, where these are the buffers of inputs whatever the model declares."""
+        of_batch = {dim for what, dim in self.places if what == BATCH}
         return {
-            name: tuple(d if isinstance(d, int) else batch if d == self.batch else longest for d in dims)
+            name: tuple(d if isinstance(d, int) else batch if d in of_batch else longest for d in dims)
             for name, dims in self.written
         }
 
@@ -46,12 +56,14 @@ class DecoderDims:
 
         Raises UsageError where the model has another size, or one name for two sizes.
         """
-        cached = longest if self.in_place else past
+        if self.room and max(past + new, longest) > self.room:
+            more = max(past + new, longest)
+            raise UsageError(f"the model's caches have room for {self.room:,} tokens, not for {more:,}: ask for fewer")
+        sizes = {BATCH: batch, NEW: new, PAST: self.room or (longest if self.in_place else past), TOTAL: past + new}
         found: dict[str, int] = {}
-        wanted = (("batch", self.batch, batch), ("number of new tokens", self.new, new),
-                  ("past length", self.past, cached), ("length of the mask", self.total, past + new))  # fmt: skip
-        for what, dim, size in wanted:
-            if dim is None or dim == size:
+        for what, dim in self.places:
+            size = sizes[what]
+            if dim is None or dim == size or (self.room and what == TOTAL and dim == self.room):
                 continue
             if isinstance(dim, int):
                 raise UsageError(f"the model's {what} is fixed at {dim}, it can't be {size}: export it with that open")
@@ -61,8 +73,8 @@ class DecoderDims:
 
 
 def decoder_dims(model: ModelProto) -> DecoderDims:
-    """The dimensions of a decoder: of the integer input with two axes that is named for ids or tokens, of the inputs
-    with four axes and more that are named for a past or a cache, and of a mask with two axes.
+    """The dimensions of a decoder: of the integer input with two axes that is named for ids or tokens, of positions,
+    of the inputs with four axes and more that are named for a past or a cache, and of masks with two axes.
 
     Raises UsageError where the model has no such ids.
     """
@@ -73,17 +85,21 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     def named(name: str, parts: Iterable[str]) -> bool:
         return any(part in name.lower() for part in parts)
 
-    ids = [n for n, i in infos.items() if len(shapes[n]) == 2 and i.type.tensor_type.elem_type in WHOLE
-           and named(n, ("ids", "token")) and not named(n, ("position", "type", "segment", "mask"))]  # fmt: skip
+    pairs = [n for n, i in infos.items() if len(shapes[n]) == 2 and i.type.tensor_type.elem_type in WHOLE]
+    ids = [n for n in pairs if named(n, ("ids", "token")) and not named(n, ("position", "type", "segment", "mask"))]
     if not ids:
         raise UsageError("the model is no decoder: it has no input of token ids [batch, length], such as input_ids")
     caches = tuple(n for n, shape in shapes.items() if len(shape) >= 4 and named(n, ("past", "cache")))
     masks = [n for n, shape in shapes.items() if len(shape) == 2 and "mask" in n.lower()]
-    batch, new = shapes[ids[0]]
+    positions = [n for n in pairs if named(n, ("position",)) and shapes[n][0] != 1]
+    places = [(what, d) for n in (*ids[:1], *positions) for what, d in zip((BATCH, NEW), shapes[n], strict=True)]
+    places += [(what, shapes[n][at]) for n in caches for what, at in ((BATCH, -4), (PAST, -2))]
+    places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
     in_place = bool(caches) and any(n.op_type in IN_PLACE for n in model.graph.node)
-    past = shapes[caches[0]][-2] if caches else None
     made = {i.name: declared_dims(i) for i in model.graph.output}
-    pairs = [(o, i) for n in model.graph.node if n.op_type in IN_PLACE
-             for o, i in zip(n.output[1:3], n.input[3:5], strict=False)]  # fmt: skip
-    written = tuple((o, shapes[i]) for o, i in pairs if i in caches and o in made and made[o] != shapes[i])
-    return DecoderDims(batch, new, past, shapes[masks[0]][1] if masks else None, caches, in_place, written)
+    fixed = [shapes[n][-2] for n in caches if not in_place and shapes[n] in made.values()]
+    buffers = [(o, i) for n in model.graph.node if n.op_type in IN_PLACE
+               for o, i in zip(n.output[1:3], n.input[3:5], strict=False)]  # fmt: skip
+    written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in made and made[o] != shapes[i])
+    room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
+    return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], caches, in_place, room, written)

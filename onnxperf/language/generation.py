@@ -123,8 +123,8 @@ def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: 
     needed = needed_bytes(steps, batch, lengths)
     return Batch(
         batch=batch, output=lengths.output, first=first_token(steps, batch, lengths), token=decode, begin=ends[0],
-        end=ends[1], needed_bytes=needed, cache_bytes=each * lengths.longest, capacity_bytes=m.capacity_bytes,
-        longest_context=longest_context(m, steps, each, lengths),
+        end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest),
+        capacity_bytes=m.capacity_bytes, longest_context=longest_context(m, steps, each, lengths),
     )  # fmt: skip
 
 
@@ -136,8 +136,10 @@ def needed_bytes(steps: Steps, batch: int, lengths: Lengths) -> int:
 
 def longest_context(m: Memory, steps: Steps, each: int, lengths: Lengths) -> int:
     """Tokens for whose caches, of `each` bytes a token, there is room beside what else a decode step of these lengths
-    needs.
+    needs; those that the model itself has room for where that is fixed.
     """
+    if steps.room:
+        return steps.room
     held = steps.copies * each * (lengths.longest if steps.copies == 1 else lengths.last)
     room = m.capacity_bytes - m.context_bytes - m.total_bytes + held
     most = max(0, int(room // (steps.copies * each)))

@@ -91,7 +91,7 @@ def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
     rooms = []
     for batch, new in ((1, budget), (running, 1)):
         m = steps.at(batch, new, 0 if new > 1 else 1).memory
-        held = batch * each * (steps.longest if steps.copies == 1 else 1)
+        held = batch * each * (steps.room or (steps.longest if steps.copies == 1 else 1))
         rooms.append(m.capacity_bytes - m.context_bytes - m.total_bytes + held)
     if min(rooms) <= 0:
         raise UsageError("weights and activations alone don't fit into the card's memory: nothing can be served")

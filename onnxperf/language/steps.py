@@ -95,7 +95,7 @@ class Steps:
         """Bytes of keys and values that a token of one sample takes, in the types that the run has."""
         dims = self._dims(self.model)
         held = sum(t.bytes for t in self._run(1, 1, 1).typed_graph.inputs if t.name in dims.caches)
-        return held // (self.longest if dims.in_place else 1)
+        return held // (dims.room or (self.longest if dims.in_place else 1))
 
     def _run(self, batch: int, new: int, past: int) -> Run:
         """The run that `at` describes."""
@@ -119,6 +119,11 @@ class Steps:
         """How many of a cache lie in memory: two where a run reads one and writes a longer one."""
         return 1 if self._dims(self.model).in_place else 2
 
+    @property
+    def room(self) -> int:
+        """Tokens of a sample for which a model of a fixed length has room, 0 where its caches are as long as asked."""
+        return self._dims(self.model).room
+
     def needed_bytes(self, runs: Iterable[tuple[int, int, int]]) -> int:
         """The most that any of these runs, of `at`'s arguments, needs of the card's memory, with CUDA's context."""
         return max(m.total_bytes + m.context_bytes for m in (self.at(*run).memory for run in runs))
@@ -130,7 +135,7 @@ class Steps:
         dims, given = self._dims(self.model), self.asked.dims or {}
         if not isinstance(given, Mapping):
             raise UsageError(f"dims must map names to sizes; a {type(given).__name__} does not")
-        if decided := [d for d in (dims.batch, dims.new, dims.past, dims.total) if isinstance(d, str) and d in given]:
+        if decided := [name for name in dims.names if name in given]:
             raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of --dim")
         if not dims.caches:
             why = "it has no inputs of past keys and values, so every token would be computed anew"

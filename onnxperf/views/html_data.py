@@ -16,6 +16,7 @@ from onnxperf.errors import UsageError, printable
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import pipe_on
 from onnxperf.lower import TRANSFER
+from onnxperf.microbatches import stage_of
 from onnxperf.output import Progress
 from onnxperf.prediction import BOUND_BY, Prediction
 from onnxperf.tables import short_type, shortened
@@ -138,15 +139,18 @@ def _memory(p: Prediction) -> dict[str, Any]:
 def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
     """The start of the run and of each operator, and the bytes of activations that are alive then.
 
-    An operator that launches nothing counts from the kernel before it; every other one has a kernel, in its order.
+    An operator that launches nothing counts from the kernel before it; every other one has a kernel, in its order. Of
+    a pipeline it is the stage that holds most, and its operators.
     """
     starts, now = (k.start_seconds for k in p.kernels if k.op != TRANSFER), 0.0
     before, *during = p.run.footprint.alive
     yield now, before
-    for o, alive in zip(p.run.run_graph.operators, during, strict=True):
+    left = iter(during)
+    for o in p.run.run_graph.operators:
         if o.place not in ("free", "host"):
-            now = next(starts, now)
-        yield _digits(now, 8), alive
+            now = max(now, next(starts, now))  # exchanges run beside what stands behind them
+        if p.run.plan.pp == 1 or stage_of(o, p.run.stage_of) == p.run.fullest:
+            yield _digits(now, 8), next(left)
 
 
 def _batches(p: Prediction, at_batch: AtBatch | None, tell: Progress | None) -> dict[str, Any]:

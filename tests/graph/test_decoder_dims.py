@@ -61,3 +61,29 @@ def test_caches_are_written_in_place_whatever_the_outputs_are_called() -> None:
             info.type.tensor_type.shape.dim[2].dim_param = name
     one, two = (onnxperf.llm(m, gpu="l4", prompt=16, output=9, batch=[2]) for m in (own, declared))
     assert one.batches == two.batches and one.largest_batch == two.largest_batch
+
+
+def test_each_input_may_have_names_of_its_own() -> None:
+    """torch.export with Dim.DYNAMIC names the length of each cache apart, where nothing in the model compares them."""
+    built = model(("s10", "s70"), ("s10", 2, "s15", 4), ("s43", "s53"))
+    (cache,) = (i for i in built.graph.input if i.name.startswith("past"))
+    other = built.graph.input.add()
+    other.CopyFrom(cache)
+    other.name = "past_key_values.0.value"
+    other.type.tensor_type.shape.dim[2].dim_param = "s89"
+    positions = built.graph.input.add()
+    positions.CopyFrom(built.graph.input[0])
+    positions.name = "position_ids"
+    positions.type.tensor_type.shape.dim[0].dim_param = "s11"
+    found = decoder_dims(built).bound(3, 2, 7, 99)
+    assert found == {"s10": 3, "s70": 2, "s11": 3, "s15": 7, "s89": 7, "s43": 3, "s53": 9}
+
+
+def test_caches_of_a_fixed_length_have_room_for_so_many_tokens() -> None:
+    """As torch's StaticCache: the whole buffer is read and given back in every run."""
+    built = model(("b", "s"), ("b", 2, 64, 4))
+    g = onnxperf.llm(built, gpu="l4", prompt=16, output=9, batch=[2])
+    assert g.cache_bytes_per_token == 2 * 4 * 2 and g.batches[0].longest_context == 64
+    assert g.batches[0].cache_bytes == 2 * 64 * g.cache_bytes_per_token
+    with pytest.raises(UsageError, match="room for 64 tokens, not for 73"):
+        onnxperf.llm(built, gpu="l4", prompt=64, output=9)

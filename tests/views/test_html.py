@@ -59,6 +59,16 @@ def test_memory_over_time_reaches_the_peak() -> None:
     assert sum(size for _, size in m["parts"]) == m["held"] == p.memory.reserved_bytes
 
 
+@pytest.mark.parametrize("plan", ["tp=2", "pp=2", "dp=2,tp=2,pp=2:microbatches=2"])
+@pytest.mark.parametrize("terms", [{}, {"mode": "training", "runtime": "torch-eager"}], ids=["inference", "training"])
+def test_memory_over_time_is_that_of_the_fullest_gpu(plan: str, terms: dict[str, str]) -> None:
+    sample = ROOT / "samples" / "distilbert-dynamic.onnx"
+    p = onnxperf.predict(sample, gpu="a100", batch=4, dims={"sequence": 64}, parallel=plan, **terms)
+    m = Page(p.to_html()).data["memory"]
+    assert max(m["alive"]) == m["peak"] == p.memory.activations_bytes
+    assert m["times"] == sorted(m["times"]) and m["times"][-1] < p.seconds
+
+
 def test_batches_and_what_ifs_are_those_of_the_commands() -> None:
     b = page().data["batches"]
     (card,) = choices(Request(net(), batch=2), ["l4"]).cards
