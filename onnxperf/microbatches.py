@@ -17,8 +17,8 @@ from onnxperf.lower import Kernel, Kernels
 from onnxperf.memory import Footprint, footprint
 from onnxperf.passes import BACKWARD, FORWARD, phase_of
 from onnxperf.schedule import Timeline
-from op_models import Operator
-from op_models.collectives import SEND
+from op_models import Operator, Tensor, shared_caches
+from op_models.collectives import KINDS, SEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,14 @@ def through(found: Sequence[Stage], microbatches: int) -> float:
     return max(free)
 
 
+def in_turn(found: Sequence[Stage], microbatches: int) -> float:
+    """Seconds from one forward pass of all microbatches to the next, where a microbatch follows on itself alone: those
+    of the longest stage with all of them, or of one microbatch through all stages.
+    """
+    alone = sum(s.forward_s + s.ahead_s for s in found)
+    return max(alone, microbatches * max(s.forward_s for s in found))
+
+
 def _order(s: int, count: int, microbatches: int, training: bool) -> list[tuple[str, int]]:
     """What a stage does in which order: passes, each with the number of its microbatch."""
     if not training:
@@ -132,9 +140,11 @@ def composed(one: Timeline, found: Sequence[Sequence[Stage]], microbatches: int,
 
 def footprints(run: Graph, of: Mapping[str, int], count: int, microbatches: int) -> list[Footprint]:
     """What each stage holds. In training, a stage keeps what its backward pass reads of as many microbatches as there
-    are stages from it on, but no more than there are.
+    are stages from it on, but no more than there are, and its part of the buckets in which gradients are averaged;
+    otherwise inputs and outputs of all microbatches, caches among them.
     """
     found = []
+    buckets = sum(o.out.bytes for o in run.operators if o.type in KINDS and not o.nodes)
     for s in range(count):
         own = [o for o in run.operators if stage_of(o, of) == s]
         made, read = {t.name for o in own for t in o.outputs}, {t.name for o in own for t in o.present}
@@ -144,12 +154,20 @@ def footprints(run: Graph, of: Mapping[str, int], count: int, microbatches: int)
         forward = sum(phase_of(o) == FORWARD for o in own)
         training = forward < len(own)
         kept = held.alive[forward] * (min(microbatches, count - s) - 1) if training else 0
+        kept += 0 if training else (microbatches - 1) * _fed(own, inputs, outputs)
         states = tuple(t.bytes for o in run.operators if o.type == "torch::foreach" for t in o.present if t.stored)
         share = _share(run, own)
         weights = (*held.weights, *(round(share * n) for n in dict.fromkeys(states)))
+        kept += round(share * buckets)
         alive = tuple(n + kept for n in held.alive)
         found.append(Footprint(weights, alive, held.activations_bytes + kept, held.host_bytes))
     return found
+
+
+def _fed(own: Sequence[Operator], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Bytes of a stage's inputs and outputs; a cache that is written in place is both at once."""
+    shared = {o.outputs[i].name for o in own for i in shared_caches(o)}
+    return sum(t.bytes for t in inputs) + sum(t.bytes for t in outputs if t.name not in shared)
 
 
 def largest_share(run: Graph, of: Mapping[str, int], count: int) -> float:

@@ -39,7 +39,9 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Another one draws other requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
-@click.option("--parallel", metavar="tp=4", help="How many GPUs divide matrices, heads and cache.  [default: one GPU]")
+@click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
+              help="How several GPUs divide it: tp matrices, heads and cache; dp the batch, which is that of all GPUs;"
+                   " pp=2:microbatches=2 layers; ep experts, and the batch.  [default: one GPU]")  # fmt: skip
 @of_a_decoder
 @debug
 def llm(

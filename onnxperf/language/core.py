@@ -19,7 +19,6 @@ from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.output import Progress
-from onnxperf.passes import parse_plan
 from onnxperf.pipeline import MAX_BATCH, Gpu, Request
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
@@ -39,9 +38,10 @@ WRITTEN_OUT = (
 class Generation:
     """How a language model generates on a card.
 
-    plan: by which several GPUs divide the work, "" for one; bytes are of one of them. weights_bytes: in memory;
-    cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what the driver offers;
-    largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive are served, where
+    plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
+    weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
+    the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive
+    are served, where
     that was asked for; notes: what was assumed.
     """
 
@@ -160,9 +160,6 @@ def steps_of(
         raise UsageError("give one of the two: a decoder's file, or its config.json by --config")
     if asked.terms.get("mode", "inference") != "inference":
         raise UsageError("generation is inference: leave --mode out")
-    plan = parse_plan(asked.terms.get("parallel"), asked.terms.get("gpus"))
-    if plan.gpus > plan.tp:
-        raise UsageError(f"{plan} divides batch or layers; of a generation only tensor parallelism is known, as tp=4")
     if config is None:
         if weights is not None or prune_lm_head:
             raise UsageError("--weights and --prune-lm-head are for graphs made from --config; a file has its own")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from onnxperf.errors import UsageError
@@ -114,15 +115,16 @@ def first_token(steps: Steps, batch: int, lengths: Lengths) -> Seconds:
 
 
 def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: int) -> Batch:
-    """What a batch comes to: tokens of the output behind the first take a decode step each."""
+    """What a batch comes to: tokens of the output behind the first take a decode step each. Bytes are of one GPU."""
+    own = steps.share(batch)
     pasts = range(lengths.prompt, lengths.last + 1)
-    decode = steps.over(batch, 1, pasts).times(1 / len(pasts))
-    ends = [steps.seconds(batch, 1, past) for past in (pasts[0], pasts[-1])]
-    m = steps.at(batch, 1, lengths.last).memory
-    each = cache_bytes_per_token * batch
-    needed = needed_bytes(steps, batch, lengths)
+    decode = steps.over(own, 1, pasts).times(1 / len(pasts))
+    ends = [steps.seconds(own, 1, past) for past in (pasts[0], pasts[-1])]
+    m = steps.at(own, 1, lengths.last).memory
+    each = cache_bytes_per_token * own
+    needed = needed_bytes(steps, own, lengths)
     return Batch(
-        batch=batch, output=lengths.output, first=first_token(steps, batch, lengths), token=decode, begin=ends[0],
+        batch=batch, output=lengths.output, first=first_token(steps, own, lengths), token=decode, begin=ends[0],
         end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest),
         capacity_bytes=m.capacity_bytes, longest_context=longest_context(m, steps, each, lengths),
     )  # fmt: skip
@@ -150,22 +152,23 @@ def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths) -> int
     """The largest batch that fits, 0 where not even one sample does.
 
     Memory grows nearly evenly with the batch: every guess interpolates between the two nearest batches that are known,
-    and TRIES of them bound the time; the largest that was seen to fit is returned where they do not suffice.
+    and TRIES of them bound the time; the largest that was seen to fit is returned where they do not suffice. What is
+    tried is how many samples each microbatch of each group of GPUs has.
     """
-    capacity = tried[0].capacity_bytes
-    known = {b.batch: b.needed_bytes for b in tried}
+    capacity, each = tried[0].capacity_bytes, steps.plan.microbatches
+    known = {ceil(steps.share(b.batch) / each): b.needed_bytes for b in tried}
     for batch in (1, 2):
-        known.setdefault(batch, needed_bytes(steps, batch, lengths))
+        known.setdefault(batch, needed_bytes(steps, batch * each, lengths))
     for _ in range(TRIES):
         low = max((n for n, need in known.items() if need <= capacity), default=0)
         high = min((n for n, need in known.items() if need > capacity), default=MAX_BATCH + 1)
         if high - low <= 1:
-            return low
+            return low * steps.plan.parts
         (a, less), (b, more) = sorted(sorted(known.items(), key=lambda at: abs(at[1] - capacity))[:2])
         guess = a + int((capacity - less) * (b - a) / max(more - less, 1))
         guess = min(max(guess, low + 1), high - 1)
-        known[guess] = needed_bytes(steps, guess, lengths)
-    return max((n for n, need in known.items() if need <= capacity), default=0)
+        known[guess] = needed_bytes(steps, guess * each, lengths)
+    return max((n for n, need in known.items() if need <= capacity), default=0) * steps.plan.parts
 
 
 def by_batch(

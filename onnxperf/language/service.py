@@ -115,6 +115,15 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price) -> Simul
     return Simulation(served, now - arrivals[0].seconds, busy, iteration, decoded, prompted)
 
 
+def together(found: Sequence[Simulation]) -> Simulation:
+    """What several servers did at the same time, each with requests of its own."""
+    served = tuple(s for one in found for s in one.served)
+    span = max(s.end for s in served) - min(s.arrival.seconds for s in served)
+    busy = sum(one.busy for one in found) / len(found)
+    counts = (sum(getattr(one, what) for one in found) for what in ("iterations", "decoded", "prompted"))
+    return Simulation(served, span, busy, *counts)
+
+
 def _tokens(request: Served) -> int:
     return request.arrival.prompt + request.arrival.output
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnxperf.errors import UsageError
 from onnxperf.language.arrivals import Traffic
 from onnxperf.language.prices import prices
-from onnxperf.language.service import Server, Simulation, simulate
+from onnxperf.language.service import Server, Simulation, simulate, together
 from onnxperf.language.steps import Seconds, Steps
 from onnxperf.output import Progress
 
@@ -30,7 +30,8 @@ class Service:
 
     times: by name of TIMES and by percentile, each with the range that simulations at the ends of the iterations'
     ranges give; tokens_per_second: generated, from the first arrival to the last token; utilisation: the share of that
-    time with an iteration; batch: requests that decode in an iteration, on average.
+    time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
+    of each of `groups` of GPUs.
     """
 
     traffic: Traffic
@@ -41,6 +42,7 @@ class Service:
     utilisation: float
     batch: float
     iterations: int
+    groups: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, times in seconds."""
@@ -51,6 +53,7 @@ class Service:
             **{name: {f"p{p}": at.to_dict() for p, at in found.items()} for name, found in self.times.items()},
             "requests_per_second": self.requests_per_second, "tokens_per_second": self.tokens_per_second,
             "utilisation": self.utilisation, "mean_decoding": self.batch, "iterations": self.iterations,
+            "groups": self.groups,
         }  # fmt: skip
 
 
@@ -60,19 +63,27 @@ def serve(
 ) -> Service:  # fmt: skip
     """Serve requests by continuous batching, `running` of them at a time, whose caches take `each` bytes a token.
 
-    Raises UsageError where a request is too long for the card's memory, or the traffic can't be.
+    Groups of GPUs that divide the batch are servers of their own, which requests go to in turn. Raises UsageError where
+    a request is too long for the card's memory, the traffic can't be, or a plan has microbatches.
     """
+    if steps.plan.microbatches > 1:
+        raise UsageError(f"requests are simulated without microbatches, not by {steps.plan}: leave these out, or --qps")
     arrivals = traffic.arrivals(positions)
     longest = max(a.prompt + a.output for a in arrivals)
     steps = steps.made_for(longest)
+    running = steps.share(running)
     server = Server(running, cache_tokens(steps, running, budget, each), budget)
-    found = [simulate(arrivals, server, price) for price in prices(steps, running, budget, tell)]
+    turns = [arrivals[k :: steps.groups] for k in range(min(steps.groups, len(arrivals)))]
+    found = [
+        together([simulate(own, server, price) for own in turns]) for price in prices(steps, running, budget, tell)
+    ]
     one = found[0]
     tokens = sum(a.output for a in arrivals)
     return Service(
         traffic=traffic, server=server, times={name: percentiles(found, of) for name, of in TIMES.items()},
         requests_per_second=len(arrivals) / one.span, tokens_per_second=tokens / one.span,
         utilisation=min(one.busy / one.span, 1.0), batch=one.decoded / one.iterations, iterations=one.iterations,
+        groups=steps.groups,
     )  # fmt: skip
 
 

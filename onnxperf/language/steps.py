@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
+from onnxperf.microbatches import in_turn, stage_of, through
 from onnxperf.notes import notes
 from onnxperf.outline import Outline, outline
+from onnxperf.passes import Plan, parse_plan
 from onnxperf.pipeline import Gpu, Request, run_of
 from onnxperf.run import Run
 
@@ -53,8 +56,9 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A decoder on a card, the lengths of whose runs are chosen.
+    """A decoder on a card, or on a group of cards, the lengths of whose runs are chosen.
 
+    Where a plan divides the batch, `groups` of cards take a part of it each: a batch here is that of one group.
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
     of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is.
     """
@@ -65,6 +69,20 @@ class Steps:
     prompt: Opened | None = None
     longest: int = 1
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def plan(self) -> Plan:
+        """How several GPUs divide the work."""
+        return parse_plan(self.asked.terms.get("parallel"), self.asked.terms.get("gpus"))
+
+    @property
+    def groups(self) -> int:
+        """How many groups of GPUs have samples of their own."""
+        return self.plan.copies
+
+    def share(self, batch: int) -> int:
+        """The samples of a batch that the group with most of them has."""
+        return ceil(batch / self.groups)
 
     def at(self, batch: int, new: int, past: int) -> Outline:
         """A run of `new` tokens of each of `batch` samples after `past` ones; a prompt where `past` is 0.
@@ -77,9 +95,17 @@ class Steps:
         return self.kept[key]
 
     def seconds(self, batch: int, new: int, past: int) -> Seconds:
-        """How long that run takes."""
+        """How long that run takes: one token after another, a pipeline need not wait for its last microbatch."""
         o = self.at(batch, new, past)
-        return Seconds(o.seconds, o.low_seconds, o.high_seconds)
+        found = Seconds(o.seconds, o.low_seconds, o.high_seconds)
+        return found if new > 1 or self.plan.microbatches == 1 else found.times(self._steady(batch, past))
+
+    def _steady(self, batch: int, past: int) -> float:
+        """The share that a decode step takes, of one whose pipeline begins empty, where one follows the other."""
+        run = self._run(batch, 1, past)
+        stages, alone = run.stages(0), float(run.timeline.total_s[0])
+        saved = through(stages, self.plan.microbatches) - in_turn(stages, self.plan.microbatches)
+        return 1 - saved / alone
 
     def over(self, batch: int, new: int, pasts: Sequence[int]) -> Seconds:
         """Runs after each of `pasts`, which ascend, one after the other: predicted at the first, the middle and the
@@ -94,15 +120,21 @@ class Steps:
     def cache_bytes_per_token(self) -> int:
         """Bytes of keys and values that a token of one sample takes, in the types that the run has."""
         dims = self._dims(self.model)
-        held = sum(t.bytes for t in self._run(1, 1, 1).typed_graph.inputs if t.name in dims.caches)
+        run = self._run(1, 1, 1)
+        caches = {t.name: t.bytes for t in run.typed_graph.inputs if t.name in dims.caches}
+        if self.plan.pp > 1:  # of the stage that holds most
+            own = [o for o in run.run_graph.operators if stage_of(o, run.stage_of) == run.fullest]
+            caches = {t.name: caches[t.name] for o in own for t in o.present if t.name in caches}
+        held = sum(caches.values())
         return held // (dims.room or (self.longest if dims.in_place else 1))
 
     def _run(self, batch: int, new: int, past: int) -> Run:
         """The run that `at` describes."""
         model = self.prompt if self.prompt is not None and past == 0 else self.model
-        own = self._dims(model)
-        dims = {**(self.asked.dims or {}), **own.bound(batch, new, past, self.longest)}
-        shapes = own.shapes(batch, self.longest) or None
+        own, plan = self._dims(model), self.plan
+        whole = ceil(batch / plan.microbatches) * plan.parts
+        dims = {**(self.asked.dims or {}), **own.bound(whole, new, past, self.longest)}
+        shapes = own.shapes(whole, self.longest) or None
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
 
     def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.passes.exchanges import SHARED, exchange
 from onnxperf.passes.experts import MIXTURES
-from onnxperf.passes.shard_rules import Divided, Whole, follow
+from onnxperf.passes.shard_rules import RULES, Divided, Whole, attention, divide_heads, follow
 from onnxperf.passes.shard_weights import (
     PACKED,
     PLAIN,
@@ -170,6 +170,8 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
         found.tables.add(o.name)
         return
     if not any(t.name in axes for t in o.present):
+        if RULES.get(o.type) is attention:  # products before it may stay whole because of the same number
+            divide_heads(o, ranks)
         return
     read = [axes.get(t.name) if t is not None else None for t in o.inputs]
     own = [t is not None and (t.stored or t.name in given or not found.training) for t in o.inputs]
@@ -229,11 +231,12 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
             operators.append(replace(local, outputs=(summand,)))
             local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (summand,), local.outputs, found.ranks, 1, o.nodes)
         operators.append(local)
-    outputs = []
+    outputs, made = [], {t.name: o.nodes for o in graph.operators for t in o.outputs}
     for t in graph.outputs:
         if found.axes.get(t.name) == t.rank - 1:
             whole = replace(t, name=f"{t.name}#whole")
-            gather = exchange(ALL_GATHER, whole.name, (part(t, t.rank - 1, found.ranks),), (whole,), found.ranks, 1, ())
+            own = part(t, t.rank - 1, found.ranks)
+            gather = exchange(ALL_GATHER, whole.name, (own,), (whole,), found.ranks, 1, made.get(t.name, ()))
             operators.append(gather)
             outputs.append(whole)
         else:

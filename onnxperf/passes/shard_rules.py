@@ -171,11 +171,7 @@ def product(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) 
 
 def attention(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) -> Whole:
     """Attention in one operator: queries, keys and values by heads, those of the past, and masks with heads."""
-    heads = int(o.attrs.get("num_heads") or o.attrs.get("q_num_heads") or o.present[0].shape[1])
-    of_keys = int(o.attrs.get("kv_num_heads") or (o.present[1].shape[1] if o.present[1].rank == 4 else heads))
-    for n in (heads, of_keys):
-        if n % ranks:
-            raise Divided(f"{n:,} heads")
+    heads, of_keys = divide_heads(o, ranks)
     parts: dict[int, int] = {}
     for i, (t, axis) in enumerate(zip(o.inputs, axes, strict=True)):
         if t is None or t.rank not in (3, 4):
@@ -190,6 +186,16 @@ def attention(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int
                 raise Divided
             parts[i] = 1
     return Whole(tuple(1 if t.rank == 4 else 2 for t in o.outputs), parts)
+
+
+def divide_heads(o: Operator, ranks: int) -> tuple[int, int]:
+    """The heads of queries, and those of keys and values, of an attention. Raises Divided where they don't come out."""
+    heads = int(o.attrs.get("num_heads") or o.attrs.get("q_num_heads") or o.present[0].shape[1])
+    of_keys = int(o.attrs.get("kv_num_heads") or (o.present[1].shape[1] if o.present[1].rank == 4 else heads))
+    for n in (heads, of_keys):
+        if n % ranks:
+            raise Divided(f"{n:,} heads")
+    return heads, of_keys
 
 
 def measured(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) -> Whole:

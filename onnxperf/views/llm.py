@@ -58,6 +58,7 @@ def service_sheet(s: Service) -> Sheet:
     drawn_as = f"{t.requests:,} requests, {number(t.qps)} a second, prompts {t.prompts}, outputs {t.outputs}"
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
     load = f"busy {s.utilisation:.0%}, {number(s.batch)} of {s.server.running} decode on average"
+    load += f", on each of {s.groups} groups" * (s.groups > 1)
     lines = tuple(
         (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in found.values()))
         for name, found in s.times.items()

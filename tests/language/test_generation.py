@@ -16,6 +16,7 @@ from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Seconds, Steps
 from onnxperf.pipeline import Request
 from tests.export.test_decoder import LLAMA2, TINY
+from tests.language.test_laws import DENSE, MIXED
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -108,6 +109,39 @@ def test_four_gpus_divide_weights_and_cache() -> None:
 
 
 @pytest.mark.slow
+def test_groups_of_gpus_divide_the_batch() -> None:
+    """Each of two groups does what one GPU does with half of it; who has more samples decides."""
+    one, two = (onnxperf.llm(config=DENSE, gpu="h100", batch=b, parallel=p) for b, p in ((3, None), ((5, 6), "dp=2")))
+    (alone,) = one.batches
+    for b in two.batches:
+        assert (b.first, b.token, b.needed_bytes) == (alone.first, alone.token, alone.needed_bytes)
+        assert b.tokens_per_second == pytest.approx(alone.tokens_per_second * b.batch / 3)
+    assert two.largest_batch == 2 * one.largest_batch
+
+
+@pytest.mark.slow
+def test_a_pipeline_takes_turns() -> None:
+    """A step takes its stages one after the other; two microbatches keep both busy, whatever the step before."""
+    whole, empty, full = (
+        onnxperf.llm(config=DENSE, gpu="h100", batch=64, parallel=p) for p in (None, "pp=2", "pp=2:microbatches=2")
+    )
+    (one,), (serial,), (turns,) = whole.batches, empty.batches, full.batches
+    assert one.token.seconds < serial.token.seconds < 1.05 * one.token.seconds
+    assert turns.token.seconds < 0.95 * serial.token.seconds and turns.first.seconds < 0.85 * serial.first.seconds
+    assert empty.cache_bytes_per_token == full.cache_bytes_per_token == 0.75 * whole.cache_bytes_per_token  # 3 layers
+    assert turns.cache_bytes < turns.needed_bytes < one.needed_bytes
+    assert 0.7 * serial.needed_bytes < turns.needed_bytes < serial.needed_bytes  # logits are made one by one
+    assert full.largest_batch % 2 == 0 and full.largest_batch > whole.largest_batch
+
+
+@pytest.mark.slow
+def test_experts_are_divided_with_the_batch() -> None:
+    one, two = (onnxperf.llm(config=MIXED, gpu="h100", batch=b, parallel=p) for b, p in ((8, None), (16, "ep=2")))
+    assert two.weights_bytes < 0.7 * one.weights_bytes and two.batches[0].cache_bytes == one.batches[0].cache_bytes
+    assert 0.5 * one.batches[0].token.seconds < two.batches[0].token.seconds < one.batches[0].token.seconds
+
+
+@pytest.mark.slow
 def test_files_with_past_lengths_are_continued() -> None:
     step, prompt = SAMPLES / "gpt2-past.onnx", SAMPLES / "gpt2-dynamic.onnx"
     g = onnxperf.llm(step, prefill=prompt, gpu="l4", prompt=128, output=64, batch=[1, 2])
@@ -146,8 +180,9 @@ def test_files_with_past_lengths_are_continued() -> None:
         (None, {"config": SMALL, "dims": [3]}, "dims must map names to sizes"),
         (None, {"config": SMALL, "dims": {"x": 3}}, "'x'"),
         (None, {"config": SMALL, "gpu": ["l4"]}, "gpu|card"),
-        (None, {"config": SMALL, "parallel": "dp=2"}, "divides batch or layers"),
-        (None, {"config": SMALL, "parallel": "pp=2"}, "divides batch or layers"),
+        (None, {"config": SMALL, "parallel": "ep=2"}, "ep=2: the model has no operator"),
+        (None, {"config": SMALL, "parallel": "tp=3"}, "tp=3 does not divide 4 heads .*: tp=2 would work"),
+        (None, {"config": SMALL, "parallel": "pp=2:microbatches=2", "qps": 1}, "without microbatches"),
     ],
 )
 def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says: str) -> None:

@@ -145,6 +145,19 @@ def test_requests_that_can_never_be_served_are_refused() -> None:
 
 
 @pytest.mark.slow
+def test_two_groups_serve_in_turn() -> None:
+    """With twice the requests, two groups do about what one does."""
+    asked: dict[str, Any] = {"config": SMALL, "gpu": "h100", "prompt": 512, "output": 64, "chunk": 512}
+    one = onnxperf.llm(**asked, batch=8, qps=40, requests=500).service
+    two = onnxperf.llm(**asked, batch=16, qps=80, requests=1000, parallel="dp=2").service
+    assert one is not None and two is not None
+    assert two.server == one.server and two.groups == 2
+    assert two.tokens_per_second == pytest.approx(2 * one.tokens_per_second, rel=0.1)
+    for name in ("time_to_first_token", "time_per_output_token"):
+        assert two.times[name][50].seconds == pytest.approx(one.times[name][50].seconds, rel=0.15)
+
+
+@pytest.mark.slow
 def test_llm_serves_what_arrives() -> None:
     """One request at a time has the latency of the table; many have its throughput at most."""
     asked: dict[str, Any] = {"config": SMALL, "gpu": "l4", "prompt": 512, "output": 64, "chunk": 512}

@@ -238,6 +238,18 @@ def test_stages_are_balanced(gpt2: Any) -> None:
     assert max(times) < 1.6 * min(times) and stages[-1]["sent_bytes"] == 0
 
 
+def test_a_stage_holds_what_it_exchanges_and_is_fed(gpt2: Any) -> None:
+    """The last stage gathers logits; inputs and outputs of all microbatches stay; buckets are as large as gradients."""
+    logits = 8 * 64 * 50257 * 4
+    for plan in ("tp=2,pp=2", "tp=2,pp=2:microbatches=4"):
+        assert predict(gpt2, plan).memory.activations_bytes > logits
+    step = {**STEP, "optimizer": "none"}
+    for pp in ("pp=2", "pp=2:microbatches=2"):
+        alone, two = predict(gpt2, pp, **step), predict(gpt2, f"dp=2,{pp}", batch=16, **step)
+        more = two.memory.activations_bytes - alone.memory.activations_bytes
+        assert 0.9 < more / alone.memory.weights_bytes < 1.1
+
+
 # experts
 
 
