@@ -53,7 +53,7 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
         y, residual = _norm(
             w, c, f"{at}/{'pre_feedforward' if c.post_norms else 'post_attention'}_norm", residual, pending
         )
-        pending = _experts(w, c, at, y) if c.experts and i >= c.dense_layers else _mlp(w, c, f"{at}/mlp", y, c.inner)
+        pending = _experts(w, c, at, y) if c.experts and i not in c.dense_layers else _mlp(w, c, f"{at}/mlp", y, c.inner)
         if c.post_norms:
             pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
     y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
@@ -97,9 +97,10 @@ def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: S
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
     caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
     outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
-    seen = c.window if not c.alternate or layer % 2 == 0 else 0
+    seen = 0 if layer in c.full_layers else c.window
+    more = ["", "", w.weight(f"{at}/sinks", c.heads)] if c.sinks else []
     y = w.node(
-        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read], outputs, num_heads=c.heads,
+        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more], outputs, num_heads=c.heads,
         kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=seen or -1, softcap=c.softcap, do_rotary=1,
         rotary_interleaved=0,
     )  # fmt: skip
@@ -119,22 +120,26 @@ def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
 
 def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
     """Routed experts, and the shared one where there is one, which every token takes."""
-    name, packed = f"{at}/moe", 8 // w.bits if w.bits else 1
+    name, bits = f"{at}/moe", w.bits or c.expert_bits
+    packed = 8 // bits if bits else 1
     rows = w.node("MatMul", f"{name}/router/MatMul", [x, w.weight(f"{name}/router.weight", c.hidden, c.experts)])
+    if c.expert_bias:
+        rows = w.node("Add", f"{name}/router/Add", [rows, w.weight(f"{name}/router.bias", c.experts)])
     rows = w.node("Reshape", f"{name}/router/Reshape", [rows, w.integers(f"{name}/router/shape", -1, c.experts)])
     inputs = [x, rows]
     for fc, n, k in (("fc1", 2 * c.expert_inner, c.hidden), ("fc2", c.hidden, c.expert_inner)):
-        kind = TensorProto.UINT8 if w.bits else None
+        kind = TensorProto.UINT8 if bits else None
         inputs.append(w.weight(f"{name}/{fc}.weight", c.experts, n, k // packed, type=kind))
-        inputs += [w.weight(f"{name}/{fc}.scales", c.experts, n, k // BLOCK), ""] if w.bits else [""]
+        inputs += [w.weight(f"{name}/{fc}.scales", c.experts, n, k // BLOCK)] if bits else []
+        inputs.append(w.weight(f"{name}/{fc}.bias", c.experts, n) if c.expert_bias else "")
     attrs: dict[str, Any] = {
         "k": c.taken,
         "activation_type": "swiglu",
         "swiglu_fusion": 1,
         "normalize_routing_weights": 1,
     }
-    attrs |= {"expert_weight_bits": w.bits, "block_size": BLOCK} if w.bits else {}
-    y = w.node(f"{MS}::{'QMoE' if w.bits else 'MoE'}", name, inputs[:-1], **attrs)
+    attrs |= {"expert_weight_bits": bits, "block_size": BLOCK} if bits else {}
+    y = w.node(f"{MS}::{'QMoE' if bits else 'MoE'}", name, inputs if c.expert_bias else inputs[:-1], **attrs)
     if not c.shared_inner:
         return y
     shared = _mlp(w, c, f"{at}/shared_expert", x, c.shared_inner)

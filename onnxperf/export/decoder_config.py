@@ -27,11 +27,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
     "gemma2": {
         "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
-        "post_norms": True, "alternate": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "post_norms": True, "full_every": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
+    "gemma3_text": {
+        "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
+        "post_norms": True, "qk_norm": True, "full_every": 6, "vocab_size": 262208, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 131072,
+    },
+    "glm": {"partial_rotary_factor": 0.5, "out_bias": False},
+    "glm4": {"partial_rotary_factor": 0.5, "out_bias": False, "post_norms": True},
+    "glm4_moe": {"partial_rotary_factor": 0.5, "out_bias": False},
+    "gpt_oss": {
+        "head_dim": 64, "attention_bias": True, "sinks": True, "expert_bias": True, "full_every": 2,
+        "sliding_window": 128, "max_position_embeddings": 131072,
+    },
+    "llama4_text": {"head_dim": 128, "full_every": 4, "attention_chunk_size": 8192, "max_position_embeddings": 131072},
     "deepseek": {},
     "deepseek_v2": {},
     "deepseek_v3": {},
+}  # fmt: skip
+#: Model types that have the text decoder of another, in a table of its own (text_config) or beside the rest.
+TEXT = {
+    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
 
@@ -41,9 +60,11 @@ class DecoderConfig:
     """Sizes in elements, and what a layer has.
 
     inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights are stored; tied:
-    the head has the embedding's weights; window: how many keys a query sees, 0 for all, in every second layer where
-    `alternate`; experts: 0 in a dense model, else each token takes `taken` of them, of width `expert_inner`, beside
-    `shared_inner`, in all layers but the first `dense_layers`; shared_gate: the shared one is weighted by a gate.
+    the head has the embedding's weights; window: how many keys a query sees, 0 for all, in all layers but
+    `full_layers`; sinks: attention has a learnt logit for nothing; experts: 0 in a dense model, else each token takes
+    `taken` of them, of width `expert_inner`, beside `shared_inner`, in all layers but `dense_layers`; shared_gate: the
+    shared one is weighted by a gate; expert_bias: experts and their router have biases; expert_bits: of their stored
+    weights, 0 for dtype; stored_as: how a file of weights that are quantised otherwise has them, "" where none are.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values.
@@ -69,7 +90,8 @@ class DecoderConfig:
     scaled: bool = False
     post_norms: bool = False
     window: int = 0
-    alternate: bool = False
+    full_layers: frozenset[int] = frozenset()
+    sinks: bool = False
     softcap: float = 0.0
     final_softcap: float = 0.0
     experts: int = 0
@@ -77,7 +99,10 @@ class DecoderConfig:
     expert_inner: int = 0
     shared_inner: int = 0
     shared_gate: bool = False
-    dense_layers: int = 0
+    dense_layers: frozenset[int] = frozenset()
+    expert_bias: bool = False
+    expert_bits: int = 0
+    stored_as: str = ""
     latent: int = 0
     q_latent: int = 0
     nope_dim: int = 0
@@ -115,12 +140,17 @@ def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
 
 
 def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
-    """The sizes in a configuration that was read from `where`. Raises what `read_config` does."""
+    """The sizes in a configuration that was read from `where`, of the text decoder where there is more. Raises what
+    `read_config` does.
+    """
+    if isinstance(given.get("text_config"), Mapping):
+        given = {**given, **given["text_config"]}
     kind = given.get("model_type")
+    kind = TEXT.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = near_names(kind, FAMILIES) if isinstance(kind, str) else []
         hint = f" (did you mean {near[0]}?)" if near else ""
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted({*FAMILIES, *TEXT}))
         raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {known}")
     c = {**FAMILIES[kind], **{key: value for key, value in given.items() if value is not None}}
 
@@ -146,25 +176,48 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
         raise UsageError(f"{where}: activation {act!r:.60} is not known; known are {', '.join(ACTIVATIONS)}")
     if dtype not in DTYPES:
         raise UsageError(f"{where}: torch_dtype {dtype!r:.60} is not known; known are {', '.join(DTYPES)}")
-    windowed = bool(c.get("use_sliding_window", not kind.startswith("qwen")))
     kv_heads = size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
     latent = _latent(size, given) if kind in ("deepseek_v2", "deepseek_v3") else {}
     head_dim = latent.pop("head_dim", head_dim)
     rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
+    layers = size("num_hidden_layers", most=MAX_LAYERS)
+    window, full_layers = _windows(kind, c, layers, size)
     return DecoderConfig(
-        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=size("num_hidden_layers", most=MAX_LAYERS),
+        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=layers,
         heads=heads, kv_heads=kv_heads, head_dim=head_dim,
         rotated=max(2, rotated // 2 * 2),
-        inner=size("intermediate_size"), positions=size("max_position_embeddings", 4096), dtype=dtype,
+        inner=size("intermediate_size_mlp", size("intermediate_size")), positions=size("max_position_embeddings", 4096), dtype=dtype,
         activation=ACTIVATIONS[act], tied=bool(c.get("tie_word_embeddings", False)),
-        qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))), out_bias=bool(c.get("attention_bias", False)),
-        mlp_bias=bool(c.get("mlp_bias", False)), qk_norm=bool(c.get("qk_norm")), scaled=bool(c.get("scaled")),
-        post_norms=bool(c.get("post_norms")), window=size("sliding_window", 0, least=0) if windowed else 0,
-        alternate=bool(c.get("alternate")), softcap=share("attn_logit_softcapping", 0.0),
-        final_softcap=share("final_logit_softcapping", 0.0), **_experts(kind, size), **latent,
+        qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))),
+        out_bias=bool(c.get("out_bias", c.get("attention_bias", False))), mlp_bias=bool(c.get("mlp_bias", False)),
+        qk_norm=bool(c.get("qk_norm", c.get("use_qk_norm", False))), scaled=bool(c.get("scaled")),
+        post_norms=bool(c.get("post_norms")), window=window, full_layers=full_layers, sinks=bool(c.get("sinks")),
+        softcap=share("attn_logit_softcapping", 0.0), final_softcap=share("final_logit_softcapping", 0.0),
+        expert_bias=bool(c.get("expert_bias")), **_stored(c.get("quantization_config")),
+        **_experts(kind, c, layers, size), **latent,
     )  # fmt: skip
+
+
+def _windows(kind: str, c: Mapping[str, Any], layers: int, size: Any) -> tuple[int, frozenset[int]]:
+    """How many keys a query sees, 0 for all, and the layers in which it sees all nevertheless."""
+    key = "attention_chunk_size" if kind == "llama4_text" else "sliding_window"
+    window = size(key, 0, least=0) if c.get("use_sliding_window", not kind.startswith("qwen")) else 0
+    types, every = c.get("layer_types"), size("sliding_window_pattern", size("full_every", 0, least=0), least=0)
+    if isinstance(types, list) and len(types) == layers:
+        return window, frozenset(i for i, name in enumerate(types) if name == "full_attention")
+    if kind.startswith("qwen"):
+        return window, frozenset(range(min(size("max_window_layers", 0, least=0), layers)))
+    return window, frozenset(i for i in range(layers) if every and (i + 1) % every == 0)
+
+
+def _stored(quantised: Any) -> dict[str, Any]:
+    """How weights are stored in a file whose configuration says that they are quantised."""
+    how = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+    if how == "mxfp4":  # of experts alone
+        return {"expert_bits": 4}
+    return {"stored_as": how if isinstance(how, str) else ""}
 
 
 def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,24 +229,28 @@ def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _experts(kind: str, size: Any) -> dict[str, Any]:
+def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any) -> dict[str, Any]:
     """What a mixture of experts adds, under the keys of its family."""
-    if kind == "mixtral":
+    if kind in ("mixtral", "gpt_oss", "llama4_text"):
+        inner, step = size("intermediate_size"), size("interleave_moe_layer_step", 1)
         return {
-            "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2),
-            "expert_inner": size("intermediate_size"),
+            "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2), "expert_inner": inner,
+            "shared_inner": inner if kind == "llama4_text" else 0,
+            "dense_layers": frozenset(i for i in range(layers) if (i + 1) % step),
         }  # fmt: skip
-    if kind.startswith("deepseek"):
+    if kind.startswith("deepseek") or kind == "glm4_moe":
         inner = size("moe_intermediate_size")
         return {
             "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
             "shared_inner": inner * size("n_shared_experts", 0, least=0),
-            "dense_layers": size("first_k_dense_replace", 0, least=0),
+            "dense_layers": frozenset(range(size("first_k_dense_replace", 0, least=0))),
         }  # fmt: skip
     if kind not in ("qwen2_moe", "qwen3_moe"):
         return {}
     shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
+    step, plain = size("decoder_sparse_step", 1), c.get("mlp_only_layers") or []
     return {
+        "dense_layers": frozenset(i for i in range(layers) if (i + 1) % step or i in plain),
         "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
         "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
     }  # fmt: skip

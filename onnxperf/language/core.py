@@ -32,6 +32,8 @@ WRITTEN_OUT = (
     "products of more than 16 rows (int8: 5), so prompts and larger batches, first write their weights out in full: a"
     " decode step of one sample more can take several times as long; without --weights it does not"
 )
+#: Of a configuration with weights that are quantised in a way that the graph does not have.
+STORED = "the configuration stores weights as {}: here they are {}, unless --weights or --precision fp8 is given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Generation:
     plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
     weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
     the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive
-    are served, where
-    that was asked for; notes: what was assumed.
+    are served, where that was asked for; notes: what was assumed.
     """
 
     model: str
@@ -171,6 +172,8 @@ def steps_of(
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
     made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
-    found = Steps(made._replace(name=name or c.model_type), gpu, asked)
+    plain = weights is None and asked.terms.get("precision") != "fp8"
+    told = (STORED.format(c.stored_as, dtype),) if c.stored_as and plain else ()
+    found = Steps(made._replace(name=name or c.model_type), gpu, asked, told=told)
     found.check()
     return found, c.positions

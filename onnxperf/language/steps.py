@@ -24,6 +24,11 @@ TOLD = frozenset({
     "assumed-operator", "host-fallback", "hosted", "network", "no-dtype", "no-kernel", "no-switch", "no-unit",
     "sharded", "unknown-operator", "unvalidated", "usual-cluster",
 })  # fmt: skip
+#: Of a file whose attention no fusion of the runtime makes one operator.
+APART = (
+    "attention is computed by separate operators, as the file has it, in a step of {:,} kernels: the graph of --config,"
+    " with one operator for it, takes fewer and less time"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Steps:
 
     Where a plan divides the batch, `groups` of cards take a part of it each: a batch here is that of one group.
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
-    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is.
+    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is; told: notes on how the model
+    was made.
     """
 
     model: Opened
@@ -68,6 +74,7 @@ class Steps:
     asked: Request
     prompt: Opened | None = None
     longest: int = 1
+    told: tuple[str, ...] = ()
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -139,8 +146,11 @@ class Steps:
 
     def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
         """What of TOLD is said of that run, each once."""
-        found = notes(self._run(batch, new, past), 0)
-        return tuple(dict.fromkeys(n.message for n in found if n.code in TOLD))
+        run = self._run(batch, new, past)
+        attending = [o.type.endswith("Attention") for o in run.run_graph.operators]
+        apart = () if any(attending) else (APART.format(len(run.kernels.rows)),)
+        found = (n.message for n in notes(run, 0) if n.code in TOLD)
+        return tuple(dict.fromkeys((*self.told, *apart, *found)))
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""

@@ -42,6 +42,8 @@ SMALL_LATENT = {
     "v_head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "first_k_dense_replace": 9,
 }  # fmt: skip
+GPT_OSS = sizes(201088, 2880, 24, 64, 8, 2880, model_type="gpt_oss", num_local_experts=32, num_experts_per_tok=4,
+                quantization_config={"quant_method": "mxfp4"})  # fmt: skip
 #: Configurations as published on Hugging Face, and the parameters that their pages give, in 10^9.
 PUBLISHED = {
     "Llama-3.2-1B": (sizes(128256, 2048, 16, 32, 8, 8192, model_type="llama", tie_word_embeddings=True), 1.24),
@@ -74,6 +76,28 @@ PUBLISHED = {
         sizes(102400, 2048, 28, 16, 16, 10944, model_type="deepseek", moe_intermediate_size=1408, n_routed_experts=64,
               n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1), 16.4,
     ),
+    "Gemma-3-4b": (  # its text decoder; the file leaves out what transformers' configuration has by default
+        {"model_type": "gemma3", "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        }}, 3.88,
+    ),
+    "Mistral-Small-3.1": (
+        {"model_type": "mistral3", "text_config": sizes(131072, 5120, 40, 32, 8, 32768, model_type="mistral",
+                                                        head_dim=128)}, 23.57,
+    ),
+    "Llama-4-Scout": (
+        {"model_type": "llama4", "text_config": sizes(
+            202048, 5120, 48, 40, 8, 8192, model_type="llama4_text", intermediate_size_mlp=16384, use_qk_norm=True,
+            num_local_experts=16, num_experts_per_tok=1, interleave_moe_layer_step=1)}, 107.8,
+    ),
+    "Llama-4-Maverick": (
+        sizes(202048, 5120, 48, 40, 8, 8192, model_type="llama4_text", intermediate_size_mlp=16384,
+              num_local_experts=128, num_experts_per_tok=1, interleave_moe_layer_step=2), 400.7,
+    ),
+    "gpt-oss-20b": (GPT_OSS, 20.9),
+    "gpt-oss-120b": ({**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128}, 116.8),
+    "GLM-4-9B-0414": (sizes(151552, 4096, 40, 32, 2, 13696, model_type="glm4", head_dim=128), 9.4),
 }  # fmt: skip
 
 
@@ -108,11 +132,13 @@ def test_a_mixture_multiplies_by_the_experts_that_are_taken(name: str) -> None:
     model = decoder(c, dtype="float16")
     dims = {"batch_size": 1, "sequence_length": 1, "total_sequence_length": 1, "max_sequence_length": 64}
     flops = sum(k.repeat * k.work.matrix_flops for k in run_of(Request(model, dims=dims), "h100").kernels.rows)
-    idle = (c.layers - c.dense_layers) * (c.experts - c.taken) * 3 * c.hidden * c.expert_inner
+    idle = (c.layers - len(c.dense_layers)) * (c.experts - c.taken) * 3 * c.hidden * c.expert_inner
     assert flops == pytest.approx(2 * (parameters(model, c) - c.vocab * c.hidden - idle), rel=0.002)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "mixtral", "deepseek_v2"])
+@pytest.mark.parametrize("kind", [
+    "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "glm4", "gpt_oss", "llama4_text", "mixtral", "deepseek_v2",
+])  # fmt: skip
 def test_onnx_accepts_the_graphs(kind: str) -> None:
     """With ONNX Runtime's norm, which it keeps under ai.onnx, where onnx knows none, in its own domain."""
     config = config_of({**TINY, **SMALL_LATENT, "model_type": kind, "head_dim": 16})
@@ -140,7 +166,7 @@ def filled(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("weights", [None, "int4", "int8"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma3_text", "gpt_oss"])
 @pytest.mark.slow
 def test_onnx_runtime_runs_the_graphs(kind: str, weights: str | None) -> None:
     """On its CPU provider, where there are kernels: a prompt gives finite logits, and writes the cache in place."""
@@ -201,6 +227,7 @@ def test_latent_attention_has_two_flops_for_each_parameter_and_its_cache() -> No
     [
         ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, deepseek_v2"),
         ({"model_type": "lama"}, "did you mean llama"),
+        ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "hidden_size must be a whole number"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
@@ -236,6 +263,34 @@ def test_windows_are_those_of_the_family() -> None:
     assert windows(model_type="gemma2") == [8, -1]
     assert windows(model_type="qwen2") == [-1, -1]
     assert windows(model_type="qwen2", use_sliding_window=True) == [8, 8]
+    assert windows(model_type="qwen2", use_sliding_window=True, max_window_layers=1) == [-1, 8]
+    assert windows(model_type="gemma3_text", num_hidden_layers=7) == [8, 8, 8, 8, 8, -1, 8]
+    assert windows(model_type="gemma3_text", num_hidden_layers=3, sliding_window_pattern=2) == [8, -1, 8]
+    assert windows(model_type="gpt_oss") == [8, -1]
+    assert windows(model_type="llama4_text", num_hidden_layers=4, attention_chunk_size=16) == [16, 16, 16, -1]
+    kinds = ["full_attention", "sliding_attention"]
+    assert windows(model_type="gemma2", layer_types=kinds) == [-1, 8]
+
+
+def test_layers_without_experts_are_those_of_the_configuration() -> None:
+    def mixtures(**more: Any) -> list[bool]:
+        c = config_of({**TINY, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2,
+                       "moe_intermediate_size": 32, **more})  # fmt: skip
+        types = [n.name for n in decoder(c, dtype="float16").graph.node if n.op_type == "MoE"]
+        return [f"/model/layers.{i}/moe" in types for i in range(4)]
+
+    assert mixtures(model_type="qwen3_moe") == [True] * 4
+    assert mixtures(model_type="qwen3_moe", decoder_sparse_step=2) == [False, True, False, True]
+    assert mixtures(model_type="qwen3_moe", mlp_only_layers=[0, 3]) == [False, True, True, False]
+    assert mixtures(model_type="llama4_text", interleave_moe_layer_step=2) == [False, True, False, True]
+    assert mixtures(model_type="glm4_moe", n_routed_experts=4, first_k_dense_replace=1) == [False, True, True, True]
+
+
+def test_weights_that_are_stored_in_fewer_bits_are_taken_or_told() -> None:
+    experts = decoder(config_of(GPT_OSS), dtype="bfloat16")
+    assert {n.op_type for n in experts.graph.node if "MoE" in n.op_type} == {"QMoE"}
+    told = onnxperf.llm(config={**TINY, "quantization_config": {"quant_method": "fp8"}}, gpu="l4", prompt=9, output=4)
+    assert any("stores weights as fp8" in note for note in told.notes)
 
 
 def test_the_package_offers_it() -> None:
