@@ -53,7 +53,8 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
         y, residual = _norm(
             w, c, f"{at}/{'pre_feedforward' if c.post_norms else 'post_attention'}_norm", residual, pending
         )
-        pending = _experts(w, c, at, y) if c.experts and i not in c.dense_layers else _mlp(w, c, f"{at}/mlp", y, c.inner)
+        mixed = c.experts and i not in c.dense_layers
+        pending = _experts(w, c, at, y) if mixed else _mlp(w, c, f"{at}/mlp", y, c.inner)
         if c.post_norms:
             pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
     y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
