@@ -65,8 +65,8 @@ class Steps:
 
     Where a plan divides the batch, `groups` of cards take a part of it each: a batch here is that of one group.
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
-    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is; told: notes on how
-    the model was made.
+    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is; told: notes on
+    how the model was made.
     """
 
     model: Opened
