@@ -29,6 +29,7 @@ UNITS = {"bfloat16": {"tensor_bf16"}, "int8": {"tensor_int8", "int8"}, "float8e4
 CALIBRATED = "calibrated"
 #: Operators that run quantised where they read an activation, then a stored weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+EXPERTS = "com.microsoft::MoE"  # whose products are quantised as others are, where there is a unit
 #: Operands that ONNX (to opset 24) and ONNX Runtime define in no half precision: positions of inputs, "o" of outputs.
 FLOAT32_ONLY = {
     "NonMaxSuppression": "0 1 3 4", "Range": "0 1 2 o0", "Celu": "0 o0", "Resize": "2", "Upsample": "1",
@@ -150,6 +151,14 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
             scale = Tensor(f"{x.name}#scale", x.dtype, (), "constant")
             first = casts.convert(x, dtype, o, "QuantizeLinear", scale, attrs={CALIBRATED: 1})
             o = replace(o, inputs=(first, casts.stored(w, dtype), *o.inputs[2:]))
+        elif o.type == EXPERTS and o.present[0].dtype in CASTABLE:
+            x = o.present[0]
+            scale = Tensor(f"{x.name}#scale", x.dtype, (), "constant")
+            first = casts.convert(x, dtype, o, "QuantizeLinear", scale, attrs={CALIBRATED: 1})
+            of_experts = (t is not None and t.stored and t.rank == 3 and t.dtype in CASTABLE for t in o.inputs)
+            weights = [casts.stored(t, dtype) if t is not None and own else t
+                       for t, own in zip(o.inputs, of_experts, strict=True)]  # fmt: skip
+            o = replace(o, inputs=(first, *weights[1:]), attrs={**o.attrs, "expert_weight_bits": 8})
         casts.add(o)
     return replace(graph, operators=tuple(casts.operators))
 

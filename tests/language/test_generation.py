@@ -235,3 +235,14 @@ def test_what_a_step_takes_for_granted_is_said(gpu: str, asked: dict[str, Any], 
     g = onnxperf.llm(config=SMALL, gpu=gpu, prompt=64, output=8, **asked)
     assert any(says in note for note in g.notes)
     assert not any(says in note for note in onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8).notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+def test_experts_are_quantised_with_the_products(precision: str) -> None:
+    """Weights in 8 bits but for the embedding, and no step is slower for it."""
+    plain, less = (onnxperf.llm(config=MIXED, gpu="h200", batch=[1, 64], precision=p) for p in ("keep", precision))
+    embedding = 32000 * 4096 * 2
+    assert less.weights_bytes - embedding == pytest.approx((plain.weights_bytes - embedding) / 2, rel=0.05)
+    for a, b in zip(less.batches, plain.batches, strict=True):
+        assert 0.4 < a.token.seconds / b.token.seconds < 1 and 0.4 < a.first.seconds / b.first.seconds < 1
