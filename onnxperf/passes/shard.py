@@ -17,6 +17,7 @@ from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.passes.exchanges import SHARED, exchange
 from onnxperf.passes.experts import MIXTURES
+from onnxperf.passes.repeated_heads import with_repeated_heads
 from onnxperf.passes.shard_rules import RULES, Divided, Whole, attention, divide_heads, follow
 from onnxperf.passes.shard_weights import (
     PACKED,
@@ -45,7 +46,7 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
 
     Raises UsageError where nothing of it can be divided so, or attention's heads can't be divided by that number.
     """
-    graph = _with_stored_transposes(graph) if training else graph
+    graph = _with_stored_transposes(graph) if training else with_repeated_heads(graph, ranks)
     found = _divided(graph, ranks, training)
     if found.indivisible or not found.pairs:
         fewer = sorted(
@@ -74,6 +75,7 @@ def _with_stored_transposes(graph: Graph) -> Graph:
 
 
 def _works(graph: Graph, ranks: int, training: bool) -> bool:
+    graph = graph if training else with_repeated_heads(graph, ranks)
     found = _divided(graph, ranks, training)
     return bool(found.pairs) and not found.indivisible
 

@@ -108,6 +108,25 @@ def test_four_gpus_divide_weights_and_cache() -> None:
     assert one.batches[0].token.seconds / 4 < four.batches[0].token.seconds < one.batches[0].token.seconds
 
 
+@pytest.mark.parametrize("weights", [None, "int4"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_heads_of_keys_are_copied_to_gpus_that_have_none(kind: str, weights: str | None) -> None:
+    """As if the model had a head for each, which is what engines make of its weights."""
+    few, enough = (
+        onnxperf.llm(
+            config={**SMALL, "model_type": kind, "head_dim": 32, "num_attention_heads": 8, "num_key_value_heads": kv,
+                    "hidden_size": 256, "intermediate_size": 512},
+            gpu="h100", prompt=64, output=9, batch=4, weights=weights, parallel="tp=4",
+        ) for kv in (2, 4)
+    )  # fmt: skip
+    assert few.batches == enough.batches and few.cache_bytes_per_token == enough.cache_bytes_per_token
+    assert few.weights_bytes == enough.weights_bytes and few.largest_batch == enough.largest_batch
+    assert any("2 heads of keys and values are copied" in note for note in few.notes)
+    with pytest.raises(UsageError, match="does not divide 3 heads"):
+        odd = {**SMALL, "num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 192}
+        onnxperf.llm(config=odd, gpu="h100", prompt=64, output=9, parallel="tp=4")
+
+
 @pytest.mark.slow
 def test_groups_of_gpus_divide_the_batch() -> None:
     """Each of two groups does what one GPU does with half of it; who has more samples decides."""
