@@ -142,7 +142,8 @@ def training_of(s: Scenario) -> Training | None:
     if s.mode == "inference":
         return None
     plan = plan_of(s)
-    return Training(s.loss or "", s.optimizer or OPTIMIZERS[0], s.recompute, s.accumulate, plan.copies, plan.tp)
+    optimizer, added = s.optimizer or OPTIMIZERS[0], plan.microbatches > 1
+    return Training(s.loss or "", optimizer, s.recompute, s.accumulate, plan.copies, plan.tp, added)
 
 
 def plan_of(s: Scenario) -> Plan:

@@ -37,7 +37,8 @@ NO_GRADIENT = frozenset({
 class Training:
     """What a training step is: the loss ("" for the sum of the outputs), the optimiser, whether activations are
     computed again in the backward pass instead of being kept, and after how many batches the parameters are updated;
-    over how many GPUs, `stride` apart, gradients are averaged.
+    over how many GPUs, `stride` apart, gradients are averaged; added: the step is one of several microbatches, whose
+    gradients are added to those before it while the backward pass goes on.
     """
 
     loss: str = ""
@@ -46,6 +47,7 @@ class Training:
     accumulate: int = 1
     copies: int = 1
     stride: int = 1
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
     found = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
     made: Sequence[Tensor] = list(found.values())
+    if step.added:
+        tape.operators, made = _added_at_once(tape.operators, made)
     own = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *loss, *tape.operators)]
     added = [*_accumulation(made, step.accumulate, autograd)]
     made, ready = [o.out for o in added] or made, list[Tensor]()
@@ -239,6 +243,24 @@ def _accumulation(gradients: Sequence[Tensor], batches: int, autograd: Autograd)
         yield Operator(
             summed.name, autograd.accumulator, (buffer, g), (summed,), {PHASE: BACKWARD}, 0, (), "gpu", times
         )
+
+
+def _added_at_once(
+    backward: Sequence[Operator], gradients: Sequence[Tensor]
+) -> tuple[list[Operator], list[Tensor]]:
+    """The backward pass with each gradient added in place to its buffer when it is there, as part of the nodes that
+    made it; and the sums.
+    """
+    sums = {g.name: replace(g, name=f"{g.name}#accumulated") for g in gradients}
+    merged = []
+    for o in backward:
+        merged.append(o)
+        for g in o.outputs:
+            if g.name in sums:
+                buffer = replace(g, name=f"{g.name}#buffer")
+                total = sums[g.name]
+                merged.append(Operator(total.name, "Add", (buffer, g), (total,), {PHASE: BACKWARD}, 0, o.nodes))
+    return merged, [sums[g.name] for g in gradients]
 
 
 def _update(

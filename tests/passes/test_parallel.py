@@ -238,6 +238,19 @@ def test_stages_are_balanced(gpt2: Any) -> None:
     assert max(times) < 1.6 * min(times) and stages[-1]["sent_bytes"] == 0
 
 
+def test_microbatches_add_their_gradients(gpt2: Any) -> None:
+    """Each gradient once for every microbatch, in the stage that makes it: a read of both, and a write."""
+    step = {**STEP, "optimizer": "none"}
+    one, many = predict(gpt2, "pp=2", **step), predict(gpt2, "pp=2:microbatches=2", **step)
+    assert not [k for k in one.kernels if k.name.endswith("#accumulated")]
+    adds = [k for k in many.kernels if k.name.endswith("#accumulated")]
+    parameters = sum(t.size for t in many.run.typed_graph.stored() if t.dtype == "float32" and t.rank)
+    assert sum(k.bytes_read for k in adds) == pytest.approx(8 * parameters, rel=0.02)
+    assert sum(k.bytes_written for k in adds) == pytest.approx(4 * parameters, rel=0.02)
+    assert all(k.nodes and k.phase == "backward" for k in many.run.kernels.rows if k.name.endswith("#accumulated"))
+    assert many.memory.total_bytes < 1.05 * one.memory.total_bytes
+
+
 def test_a_stage_holds_what_it_exchanges_and_is_fed(gpt2: Any) -> None:
     """The last stage gathers logits; inputs and outputs of all microbatches stay; buckets are as large as gradients."""
     logits = 8 * 64 * 50257 * 4
