@@ -17,7 +17,7 @@ from onnxperf.lower import Kernel, Kernels
 from onnxperf.memory import Footprint, footprint
 from onnxperf.passes import BACKWARD, FORWARD, phase_of
 from onnxperf.schedule import Timeline
-from op_models import Operator, Tensor, shared_caches
+from op_models import IN_PLACE, Operator, Tensor, shared_caches
 from op_models.collectives import KINDS, SEND
 
 
@@ -153,7 +153,8 @@ def footprints(run: Graph, of: Mapping[str, int], count: int, microbatches: int)
         held = footprint(replace(run, operators=tuple(own), inputs=inputs, outputs=outputs))
         forward = sum(phase_of(o) == FORWARD for o in own)
         training = forward < len(own)
-        kept = held.alive[forward] * (min(microbatches, count - s) - 1) if training else 0
+        added = sum(o.out.bytes for o in own if IN_PLACE in o.attrs and phase_of(o) == BACKWARD)  # one for all
+        kept = (held.alive[forward] - added) * (min(microbatches, count - s) - 1) if training else 0
         kept += 0 if training else (microbatches - 1) * _fed(own, inputs, outputs)
         states = tuple(t.bytes for o in run.operators if o.type == "torch::foreach" for t in o.present if t.stored)
         share = _share(run, own)

@@ -15,7 +15,7 @@ from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
-from op_models import BITS, Operator, Tensor
+from op_models import BITS, IN_PLACE, Operator, Tensor
 
 LOSSES = ("cross-entropy", "mse")
 OPTIMIZERS = ("adam", "sgd", "none")
@@ -99,6 +99,7 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
         backward, ready = averaged(own[start:], made, step.copies, step.stride)
         own = [*own[:start], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
+    buffers += [o.present[0] for o in tape.operators if step.added and IN_PLACE in o.attrs]
     update = _update([parameters[name] for name in found], ready or [*made, *buffers], step.optimizer, autograd)
     inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *made)  # gradients stay until the next step
     notes = (*graph.notes, *_notes(forward))
@@ -245,9 +246,7 @@ def _accumulation(gradients: Sequence[Tensor], batches: int, autograd: Autograd)
         )
 
 
-def _added_at_once(
-    backward: Sequence[Operator], gradients: Sequence[Tensor]
-) -> tuple[list[Operator], list[Tensor]]:
+def _added_at_once(backward: Sequence[Operator], gradients: Sequence[Tensor]) -> tuple[list[Operator], list[Tensor]]:
     """The backward pass with each gradient added in place to its buffer when it is there, as part of the nodes that
     made it; and the sums.
     """
@@ -259,7 +258,8 @@ def _added_at_once(
             if g.name in sums:
                 buffer = replace(g, name=f"{g.name}#buffer")
                 total = sums[g.name]
-                merged.append(Operator(total.name, "Add", (buffer, g), (total,), {PHASE: BACKWARD}, 0, o.nodes))
+                own = {PHASE: BACKWARD, IN_PLACE: 1}
+                merged.append(Operator(total.name, "Add", (buffer, g), (total,), own, 0, o.nodes))
     return merged, [sums[g.name] for g in gradients]
 
 
