@@ -40,9 +40,9 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
 
 def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
     shown = onnxperf_cli("llm", "--help")[1]
-    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout", "--shapes", "dp=2"):
+    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout", "--shapes"):
         assert option not in shown
-    assert "--parallel tp=4" in shown
+    assert "--parallel tp=4|dp=2,tp=4" in shown
 
 
 def test_plots_have_a_point_for_each_batch_that_fits_and_say_where_none_does() -> None:
