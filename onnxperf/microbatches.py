@@ -165,6 +165,12 @@ def footprints(run: Graph, of: Mapping[str, int], count: int, microbatches: int)
     return found
 
 
+def fullest(found: Sequence[Footprint]) -> int:
+    """The stage that holds most."""
+    held = [sum(f.weights) + f.activations_bytes for f in found]
+    return held.index(max(held))
+
+
 def _fed(own: Sequence[Operator], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """Bytes of a stage's inputs and outputs; a cache that is written in place is both at once."""
     shared = {o.outputs[i].name for o in own for i in shared_caches(o)}

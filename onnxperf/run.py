@@ -23,7 +23,7 @@ from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, sh
 from onnxperf.lower import Kernels, lower
 from onnxperf.memory import Footprint, Memory, footprint, memory
 from onnxperf.methods import METHODS
-from onnxperf.microbatches import Stage, composed, footprints, largest_share, stages
+from onnxperf.microbatches import Stage, composed, footprints, fullest, largest_share, stages
 from onnxperf.passes import (
     AMP,
     Plan,
@@ -261,16 +261,8 @@ class Run:
     def footprint(self) -> Footprint:
         """The memory of tensors, whatever the device; of a pipeline that of the stage that holds most."""
         if self.plan.pp > 1:
-            return self.stage_footprints[self.fullest]
+            return self.stage_footprints[fullest(self.stage_footprints)]
         return self.kept(footprint, self.run_graph)
-
-    @cached_property
-    def fullest(self) -> int:
-        """The stage of a pipeline that holds most, 0 where there are no stages."""
-        if self.plan.pp == 1:
-            return 0
-        held = [sum(f.weights) + f.activations_bytes for f in self.stage_footprints]
-        return held.index(max(held))
 
     @cached_property
     def stage_footprints(self) -> list[Footprint]:

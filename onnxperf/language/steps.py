@@ -11,7 +11,7 @@ import numpy as np
 from onnxperf.errors import UsageError
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
-from onnxperf.microbatches import in_turn, stage_of, through
+from onnxperf.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.notes import notes
 from onnxperf.outline import Outline, outline
 from onnxperf.passes import Plan, parse_plan
@@ -130,7 +130,8 @@ class Steps:
         run = self._run(1, 1, 1)
         caches = {t.name: t.bytes for t in run.typed_graph.inputs if t.name in dims.caches}
         if self.plan.pp > 1:  # of the stage that holds most
-            own = [o for o in run.run_graph.operators if stage_of(o, run.stage_of) == run.fullest]
+            stage = fullest(run.stage_footprints)
+            own = [o for o in run.run_graph.operators if stage_of(o, run.stage_of) == stage]
             caches = {t.name: caches[t.name] for o in own for t in o.present if t.name in caches}
         held = sum(caches.values())
         return held // (dims.room or (self.longest if dims.in_place else 1))

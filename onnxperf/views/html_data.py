@@ -16,7 +16,7 @@ from onnxperf.errors import UsageError, printable
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.latency import pipe_on
 from onnxperf.lower import TRANSFER
-from onnxperf.microbatches import stage_of
+from onnxperf.microbatches import fullest, stage_of
 from onnxperf.output import Progress
 from onnxperf.prediction import BOUND_BY, Prediction
 from onnxperf.tables import short_type, shortened
@@ -145,11 +145,12 @@ def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
     starts, now = (k.start_seconds for k in p.kernels if k.op != TRANSFER), 0.0
     before, *during = p.run.footprint.alive
     yield now, before
-    left = iter(during)
+    left, pipeline = iter(during), p.run.plan.pp > 1
+    own = fullest(p.run.stage_footprints) if pipeline else 0
     for o in p.run.run_graph.operators:
         if o.place not in ("free", "host"):
             now = max(now, next(starts, now))  # exchanges run beside what stands behind them
-        if p.run.plan.pp == 1 or stage_of(o, p.run.stage_of) == p.run.fullest:
+        if not pipeline or stage_of(o, p.run.stage_of) == own:
             yield _digits(now, 8), next(left)
 
 
