@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxperf.errors import UsageError, near_names
+from onnxperf.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 1000
@@ -17,22 +17,24 @@ DTYPES = ("float16", "bfloat16", "float32")
 #: does that no key says: norms of queries and keys, biases, gemma's norms after blocks and scaled embedding.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mistral": {},
-    "mixtral": {},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8},
     "phi3": {},
     "qwen2": {"qkv_bias": True},
     "qwen2_moe": {"qkv_bias": True},
     "qwen3": {"qk_norm": True, "head_dim": 128},
-    "qwen3_moe": {"qk_norm": True, "head_dim": 128},
+    "qwen3_moe": {"qk_norm": True, "head_dim": 128, "num_key_value_heads": 4},
     "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
     "gemma2": {
         "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
         "post_norms": True, "alternate": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "num_key_value_heads": 4, "sliding_window": 4096,
     },
     "deepseek": {},
     "deepseek_v2": {},
     "deepseek_v3": {},
 }  # fmt: skip
+LAYER_TYPES = ("sliding_attention", "full_attention")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
 
 
@@ -41,9 +43,10 @@ class DecoderConfig:
     """Sizes in elements, and what a layer has.
 
     inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights are stored; tied:
-    the head has the embedding's weights; window: how many keys a query sees, 0 for all, in every second layer where
-    `alternate`; experts: 0 in a dense model, else each token takes `taken` of them, of width `expert_inner`, beside
-    `shared_inner`, in all layers but the first `dense_layers`; shared_gate: the shared one is weighted by a gate.
+    the head has the embedding's weights; windows: how many keys a query sees in each layer, 0 for all; experts: 0 in a
+    dense model, else each token takes `taken` of them, of width `expert_inner`, beside `shared_inner`, in the layers
+    that are `sparse`; shared_gate: the shared one is weighted by a gate. quantised: how the file's weights are stored,
+    where a quantization_config says so, which no size here heeds.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values.
@@ -68,8 +71,7 @@ class DecoderConfig:
     qk_norm: bool = False
     scaled: bool = False
     post_norms: bool = False
-    window: int = 0
-    alternate: bool = False
+    windows: tuple[int, ...] = ()
     softcap: float = 0.0
     final_softcap: float = 0.0
     experts: int = 0
@@ -77,11 +79,12 @@ class DecoderConfig:
     expert_inner: int = 0
     shared_inner: int = 0
     shared_gate: bool = False
-    dense_layers: int = 0
+    sparse: tuple[bool, ...] = ()
     latent: int = 0
     q_latent: int = 0
     nope_dim: int = 0
     v_dim: int = 0
+    quantised: str = ""
 
     def cache_elements(self) -> int:
         """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim, and with latent
@@ -122,7 +125,8 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
         hint = f" (did you mean {near[0]}?)" if near else ""
         known = ", ".join(sorted(FAMILIES))
         raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {known}")
-    c = {**FAMILIES[kind], **{key: value for key, value in given.items() if value is not None}}
+    usual = FAMILIES[kind]
+    c = {key: value for key, value in {**usual, **given}.items() if value is not None}  # null: there is none of it
 
     def size(key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
         value = c.get(key, usual)
@@ -139,14 +143,14 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
     hidden, heads, act = (
         size("hidden_size"),
         size("num_attention_heads"),
-        c.get("hidden_activation", c.get("hidden_act", "silu")),
+        c.get("hidden_activation", c.get("hidden_act", usual.get("hidden_act", "silu"))),
     )
     head_dim, dtype = size("head_dim", max(hidden // heads, 1)), c.get("torch_dtype", c.get("dtype", "float16"))
     if not isinstance(act, str) or act not in ACTIVATIONS:
         raise UsageError(f"{where}: activation {act!r:.60} is not known; known are {', '.join(ACTIVATIONS)}")
     if dtype not in DTYPES:
         raise UsageError(f"{where}: torch_dtype {dtype!r:.60} is not known; known are {', '.join(DTYPES)}")
-    windowed = bool(c.get("use_sliding_window", not kind.startswith("qwen")))
+    layers = size("num_hidden_layers", most=MAX_LAYERS)
     kv_heads = size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
@@ -154,17 +158,34 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
     head_dim = latent.pop("head_dim", head_dim)
     rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
     return DecoderConfig(
-        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=size("num_hidden_layers", most=MAX_LAYERS),
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim,
-        rotated=max(2, rotated // 2 * 2),
+        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=layers, heads=heads,
+        kv_heads=kv_heads, head_dim=head_dim, rotated=max(2, rotated // 2 * 2),
         inner=size("intermediate_size"), positions=size("max_position_embeddings", 4096), dtype=dtype,
         activation=ACTIVATIONS[act], tied=bool(c.get("tie_word_embeddings", False)),
         qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))), out_bias=bool(c.get("attention_bias", False)),
         mlp_bias=bool(c.get("mlp_bias", False)), qk_norm=bool(c.get("qk_norm")), scaled=bool(c.get("scaled")),
-        post_norms=bool(c.get("post_norms")), window=size("sliding_window", 0, least=0) if windowed else 0,
-        alternate=bool(c.get("alternate")), softcap=share("attn_logit_softcapping", 0.0),
-        final_softcap=share("final_logit_softcapping", 0.0), **_experts(kind, size), **latent,
+        post_norms=bool(c.get("post_norms")), windows=_windows(c, kind, layers, size, where),
+        softcap=share("attn_logit_softcapping", 0.0), final_softcap=share("final_logit_softcapping", 0.0),
+        quantised=_quantised(c.get("quantization_config")), **_experts(c, kind, layers, size, where), **latent,
     )  # fmt: skip
+
+
+def _quantised(found: Any) -> str:
+    """The method that a quantization_config names, "" where there is none."""
+    method = found.get("quant_method") if isinstance(found, Mapping) else found
+    return printable(f"{method or 'quantization_config'!s:.40}") if found else ""
+
+
+def _windows(c: Mapping[str, Any], kind: str, layers: int, size: Any, where: str) -> tuple[int, ...]:
+    """How many keys a query sees in each layer, 0 for all: by layer_types, else as the family's code does."""
+    qwen = kind.startswith("qwen")
+    window = size("sliding_window", 0, least=0) if c.get("use_sliding_window", not qwen) else 0
+    full = size("max_window_layers", 28, least=0) if qwen and kind != "qwen3_moe" else 0  # the first layers see all
+    kinds = [LAYER_TYPES[i < full or (bool(c.get("alternate")) and i % 2 == 1)] for i in range(layers)]
+    kinds = c.get("layer_types", kinds)
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(k in LAYER_TYPES for k in kinds):
+        raise UsageError(f"{where}: layer_types must be {layers} of {', '.join(LAYER_TYPES)}, not {kinds!r:.60}")
+    return tuple(window if k == LAYER_TYPES[0] else 0 for k in kinds)
 
 
 def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,24 +197,37 @@ def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _experts(kind: str, size: Any) -> dict[str, Any]:
+def _experts(c: Mapping[str, Any], kind: str, layers: int, size: Any, where: str) -> dict[str, Any]:
     """What a mixture of experts adds, under the keys of its family."""
+    every = range(layers)
     if kind == "mixtral":
-        return {
+        found = {
             "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2),
-            "expert_inner": size("intermediate_size"),
+            "expert_inner": size("intermediate_size"), "sparse": (True,) * layers,
         }  # fmt: skip
-    if kind.startswith("deepseek"):
+    elif kind.startswith("deepseek"):
         inner = size("moe_intermediate_size")
-        return {
+        dense, step = size("first_k_dense_replace", 0, least=0), size("moe_layer_freq", 1)
+        found = {
             "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
             "shared_inner": inner * size("n_shared_experts", 0, least=0),
-            "dense_layers": size("first_k_dense_replace", 0, least=0),
+            "sparse": tuple(i >= dense and i % step == 0 for i in every),
         }  # fmt: skip
-    if kind not in ("qwen2_moe", "qwen3_moe"):
+    elif kind in ("qwen2_moe", "qwen3_moe"):
+        shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
+        whole, step = c.get("mlp_only_layers", []), size("decoder_sparse_step", 1)
+        if not isinstance(whole, list):
+            raise UsageError(f"{where}: mlp_only_layers must be a list of layers, not {whole!r:.60}")
+        dense_ones = {i for i in whole if isinstance(i, int)}
+        found = {
+            "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
+            "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
+            "sparse": tuple((i + 1) % step == 0 and i not in dense_ones for i in every),
+        }  # fmt: skip
+    else:
         return {}
-    shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
-    return {
-        "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
-        "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
-    }  # fmt: skip
+    if found["taken"] > found["experts"]:
+        raise UsageError(
+            f"{where}: a token can't take {found['taken']} experts (num_experts_per_tok) of {found['experts']}"
+        )
+    return found

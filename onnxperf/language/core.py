@@ -33,6 +33,11 @@ WRITTEN_OUT = (
     "products of more than 16 rows (int8: 5), so prompts and larger batches, first write their weights out in full: a"
     " decode step of one sample more can take several times as long; without --weights it does not"
 )
+#: Of a configuration with a quantization_config, without --weights.
+STORED = (
+    "config.json says that its weights are stored by {}, which is not heeded: they are {} here, with their bytes and"
+    " memory; --weights int4 or int8 packs those of products"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ def generation(
         weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
-        notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
+        notes=(*ASSUMED, *steps.remarks, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
 
@@ -174,6 +179,7 @@ def steps_of(
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
     made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
-    found = Steps(made._replace(name=name or c.model_type), gpu, asked)
+    remarks = (STORED.format(c.quantised, dtype),) if c.quantised and weights is None else ()
+    found = Steps(made._replace(name=name or c.model_type), gpu, asked, remarks=remarks)
     found.check()
     return found, c.positions

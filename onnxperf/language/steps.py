@@ -56,7 +56,8 @@ class Steps:
     """A decoder on a card, the lengths of whose runs are chosen.
 
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
-    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is.
+    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is; remarks: what a
+    reader should know of the model.
     """
 
     model: Opened
@@ -64,6 +65,7 @@ class Steps:
     asked: Request
     prompt: Opened | None = None
     longest: int = 1
+    remarks: tuple[str, ...] = ()
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, batch: int, new: int, past: int) -> Outline:
