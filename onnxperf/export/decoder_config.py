@@ -11,7 +11,7 @@ from typing import Any
 from onnxperf.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
-MAX_SIZE, MAX_LAYERS = 1 << 24, 1000
+MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
 DTYPES = ("float16", "bfloat16", "float32")
 #: What transformers' configurations of these model types take for keys that a file leaves out, and what their code
 #: does that no key says: norms of queries and keys, biases, gemma's norms after blocks and scaled embedding.

@@ -203,7 +203,7 @@ def test_latent_attention_has_two_flops_for_each_parameter_and_its_cache() -> No
         ({"model_type": "lama"}, "did you mean llama"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 256"),
         ({"num_key_value_heads": 3}, "can't share 3 heads"),
         ({"hidden_act": "swiglu9"}, "activation 'swiglu9' is not known"),
         ({"torch_dtype": "float64"}, "torch_dtype 'float64' is not known"),
