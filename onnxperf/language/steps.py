@@ -19,7 +19,7 @@ from onnxperf.run import Run
 #: GPUs are joined and divide the work, what no measurement confirms.
 TOLD = frozenset({
     "assumed-operator", "host-fallback", "hosted", "network", "no-dtype", "no-kernel", "no-switch", "no-unit",
-    "sharded", "unknown-operator", "unvalidated", "usual-cluster",
+    "nothing-quantised", "sharded", "unknown-operator", "unvalidated", "usual-cluster",
 })  # fmt: skip
 
 
