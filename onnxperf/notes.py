@@ -12,7 +12,7 @@ from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
 from onnxperf.latency.method import BY_FAMILY
 from onnxperf.lower import Kernels, host_node
-from onnxperf.passes import AMP
+from onnxperf.passes import AMP, QUANTISED
 from onnxperf.run import Run
 from onnxperf.scenario import PLATFORMS
 from onnxperf.several_gpus import notes as _of_several
@@ -27,6 +27,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
         *_upper_bounds(run.kernels),
         *_session(run),
+        *_nothing_quantised(run),
         *_assumed_operators(run.kernels),
         *_full_caches(run.run_graph),
         *_missing_units(run.kernels, run.devices[j], run.scenario.precision),
@@ -76,6 +77,13 @@ def _session(run: Run) -> Iterator[Note]:
             "the session leaves dimensions open, as the file does: shapes are computed in every run, and fusions that"
             " need sizes do not apply; --fix-dims predicts a session that is given them when it starts"
         ))  # fmt: skip
+
+
+def _nothing_quantised(run: Run) -> Iterator[Note]:
+    """Whether a precision of 8 bits leaves everything as it is: what is quantised already, and what has no products."""
+    if run.scenario.precision in QUANTISED and run.typed_graph.operators == run.own_graph.operators:
+        what = "no product or convolution of a floating-point tensor with a stored weight"
+        yield Note("nothing-quantised", f"nothing is quantised to {run.scenario.precision}: the file has {what}")
 
 
 def _assumed_operators(kernels: Kernels) -> Iterator[Note]:

@@ -71,6 +71,10 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
     """
     if target is None or (target == "-" and option == "--json"):
         return
+    if target == "-":
+        raise UsageError(
+            f"{option} - would write a file of that name: only --json - prints; name it ./- if you mean it"
+        )
     if not target:
         raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
     _check_name(target)

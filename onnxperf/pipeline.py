@@ -292,26 +292,28 @@ def limits_of(max_ms: float | None, max_gb: float | None, name: str = "max_ms") 
 def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
     """The run at the largest batch that fits into the memory and keeps the limits, up to MAX_BATCH.
 
-    It is the run at batch 1 where not even that does. Doubles until a batch is too large, then narrows down: memory
-    and time grow nearly evenly with the batch, so that every other guess interpolates. The model is read once, and no
-    guess is estimated further than the limits need. Raises UsageError where the model's batch can't be changed.
+    It is the run at the least batch where not even that does: 1, or what a plan divides among several GPUs. Doubles
+    until a batch is too large, then narrows down: memory and time grow nearly evenly with the batch, so that every
+    other guess interpolates. The model is read once, and no guess is estimated further than the limits need. Raises
+    UsageError where the model's batch can't be changed.
     """
     if request.batch is not None:
         raise UsageError("the batch is either given or the largest that fits, not both")
     device, notes = find(gpu)
-    request = read_once(request)
+    request, terms = read_once(request), request.terms
+    least = parse_plan(terms.get("parallel"), terms.get("gpus")).parts
 
-    def at(batch: int) -> tuple[Run, float]:
-        """The run at a batch, and the share of the scarcest allowance that it leaves; negative where it is too much."""
+    def at(times: int) -> tuple[Run, float]:
+        """The run at so many least batches, and the share of the scarcest allowance left; negative: it is too much."""
         try:
-            run = run_of(replace(request, batch=batch), device)
+            run = run_of(replace(request, batch=times * least), device)
         except UsageError as e:
             raise UsageError(f"the largest batch can't be looked for: {e}") from None
         return run, limits.left(run)
 
-    fits, over, lack, halve = 1, 0, 0.0, False  # over: the smallest batch known to be too large; lack: by which share
+    fits, over, lack, halve = 1, 0, 0.0, False  # over: the smallest known to be too large; lack: by which share
     run, left = at(fits)
-    while left >= 0 and (over - fits > 1 if over else 2 * fits <= MAX_BATCH):
+    while left >= 0 and (over - fits > 1 if over else 2 * fits * least <= MAX_BATCH):
         guess = 2 * fits
         if over:
             guess = (fits + over) // 2 if halve else fits + int((over - fits) * left / (left + lack))

@@ -167,6 +167,10 @@ def _check_parallel(s: Scenario, device: Device) -> None:
     """Raise UsageError where the GPUs of a plan are not joined, or it does not go with other terms."""
     plan = plan_of(s)
     if plan.gpus == 1:
+        if s.cluster is not None:
+            raise UsageError(
+                "a cluster joins several GPUs, and one is predicted: give --parallel, or leave --cluster out"
+            )
         return
     if device.kind != "gpu":
         raise UsageError(f"--parallel divides work among GPUs; {device.id} is a processor")

@@ -163,6 +163,27 @@ def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("option", ["--host", "--cluster"])
+@pytest.mark.parametrize(
+    ("command", "to"),
+    [
+        (("predict", RESNET, "--gpu", "l4"), "--json"), (("predict", RESNET, "--gpu", "l4"), "--html"),
+        (("check", RESNET, "--gpu", "l4", "--max-latency", "1s"), "--json"),
+        (("diff", RESNET, RESNET, "--gpu", "l4"), "--json"), (("whatif", RESNET, "--gpu", "l4"), "--json"),
+        (("compare", RESNET, "--gpu", "l4,t4"), "--json"), (("sweep", RESNET, "--gpu", "l4"), "-o"),
+        (("explain", RESNET, "--gpu", "l4"), "--json"), (("llm", RESNET, "--gpu", "l4"), "--json"),
+        (("recommend", RESNET, "--gpu", "l4", "--gpus", "2"), "--json"),
+    ],
+)  # fmt: skip
+def test_no_answer_is_written_over_a_file_that_an_option_names(
+    command: tuple[str, ...], to: str, option: str, onnxperf_cli, tmp_path: Path
+) -> None:
+    read = tmp_path / "read.json"
+    read.write_text("mine")
+    code, out, err = onnxperf_cli(*command, option, str(read), to, str(read))
+    assert (code, out) == (2, "") and "would overwrite" in err and read.read_text() == "mine"
+
+
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for target in ("no/a.json", "file/a.json", "no/", ".", ""):

@@ -12,10 +12,11 @@ import pytest
 from onnx import defs, parser
 
 import gpu_specs
+import onnxperf
 from onnxperf.graph import Graph, load
 from onnxperf.lower import lower
 from onnxperf.passes import PRECISIONS, precision
-from onnxperf.passes.precision import FLOAT32_ONLY
+from onnxperf.passes.precision import FLOAT32_ONLY, QUANTISED
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from op_models import Operator, Tensor, work_of
 
@@ -296,3 +297,15 @@ def test_no_precision_changes_what_products_multiply(name: str, card: str) -> No
     assert sum(work_of(o).matrix_flops for o in found.operators) == sum(
         work_of(o).matrix_flops for o in graph.operators
     )
+
+
+def test_a_precision_that_quantises_nothing_says_so() -> None:
+    """A model that is quantised already, or multiplies no stored weight: its time is that of `keep`."""
+    head = '<ir_version: 9, opset_import: ["" : 18]> g (float[8, 8] x) => (float[8, 8] y)'
+    text = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = MatMul(d, d)"
+    already = parser.parse_model(f"{head} <float s = {{0.1}}, int8 z = {{0}}> {{ {text} }}")
+    for name in ("keep", "fp16", "int8", "fp8"):
+        found = onnxperf.predict(already, gpu="l4", precision=name)
+        assert [n.code for n in found.warnings].count("nothing-quantised") == (name in QUANTISED)
+        usual = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu="l4", precision=name)
+        assert "nothing-quantised" not in {n.code for n in usual.warnings}

@@ -338,6 +338,13 @@ limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 
+def files_read(terms: Mapping[str, Any], *others: str | None) -> list[str]:
+    """What options of a scenario and others name that is read, where it is a file: no answer may be written over it."""
+    named = (terms.get(name) for name in ("gpu", "host", "cluster"))
+    listed = (of if isinstance(of, tuple) else (of,) for of in (*named, *others))
+    return [path for paths in listed for path in paths if isinstance(path, str) and path]
+
+
 def given(terms: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given; `Job` has the defaults of the others."""
     return {name: value for name, value in terms.items() if value}

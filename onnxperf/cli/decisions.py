@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
+from onnxperf.cli.arguments import DURATION, Number, debug, files_read, of_cards, of_one, read_option
 from onnxperf.errors import UsageError
 from onnxperf.output import check_target, deliver
 
@@ -166,5 +166,5 @@ def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any
 
     if not model:
         raise UsageError("the path of MODEL is empty")
-    check_target(json_to, model, *(card for card in gpu if isinstance(card, str)))
+    check_target(json_to, *files_read({"gpu": gpu, **terms}, model))
     return request_for(model, **terms)

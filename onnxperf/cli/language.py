@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, of_a_decoder, read_option
+from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
-from onnxperf.output import check_target, deliver, telling
+from onnxperf.output import check_targets, deliver, telling
 
 WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 
@@ -80,10 +80,9 @@ def llm(
     from onnxperf.views.llm import check_plot, plot, show
 
     made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "prune_lm_head")}
-    sources = [path for path in (model, made["config"], made["prefill"], gpu) if path]
-    check_target(json_to, *sources)
+    sources = files_read({"gpu": gpu, **asked}, model, made["config"], made["prefill"])
+    check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
-        check_target(plot_to, *sources, option="--plot")
         check_plot(plot_to)
     arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
     request = Request(b"", dims=asked.pop("dims"), trip_counts=asked.pop("trip_counts"), terms=asked)

@@ -14,6 +14,7 @@ import click
 from onnxperf.cli.arguments import (
     Count,
     debug,
+    files_read,
     limited,
     of_a_run,
     of_runs,
@@ -71,7 +72,7 @@ def predict(
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and given:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
-    asked = take(terms, {"--json": json_to, "--html": html_to}, model, gpu)
+    asked = take(terms, {"--json": json_to, "--html": html_to}, *files_read({"gpu": gpu, **terms}, model))
     request = read_once(_request(model, json_to, gpu=gpu, fit=fit, **terms))
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
@@ -132,7 +133,7 @@ def check(
         raise UsageError("check takes --max-latency, --max-memory or both")
     for card in gpu:
         find(card)  # an unknown card is reported once, not for every model
-    check_target(json_to, *models)
+    check_target(json_to, *files_read({"gpu": gpu, **terms}, *models))
     asked: list[Request | Error] = [_asked(model, gpu=gpu[0], **terms) for model in models]
     usable = narrowed([r for r in asked if not isinstance(r, Error)])
     found, unusable, own = list[dict[str, Any]](), list[Error](), iter(usable)
@@ -237,7 +238,7 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
     def predicted(model: str) -> Prediction:
         return summarise(_run(_request(model, None, **terms), terms["gpu"], False))
 
-    check_target(json_to, a, b)
+    check_target(json_to, *files_read(terms, a, b))
     sides = [x if is_run(x) else predicted(x) for x in (a, b)]
     found = diff_runs(*sides)
 
@@ -290,7 +291,7 @@ def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **
 
     if not model:
         raise UsageError("the path of MODEL is empty")
-    check_target(json_to, *(path for path in (model, gpu) if isinstance(path, str)))
+    check_target(json_to, *files_read({"gpu": gpu, **terms}, model if isinstance(model, str) else None))
     return request_for(model, open_batch=fit, **terms)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import PRECISIONS, by_name, debug, of_a_sweep, read_option
+from onnxperf.cli.arguments import PRECISIONS, by_name, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
 from onnxperf.errors import EnvironmentFailure, UsageError, counted
 from onnxperf.output import check_target, telling
@@ -78,7 +78,7 @@ def sweep(
         from onnxperf.sweeps.files import check_kind
 
         check_kind(out, PLOTS)
-        check_target(out, *(m.name for m in found), *gpu, option="-o")
+        check_target(out, *files_read({"gpu": gpu, **asked}, *(m.name for m in found)), option="-o")
         if Path(out).suffix.lower() in PLOTS:
             check_lines(out, len(found) * grid.cells // len(grid.batches))
     cache = None if no_cache else _cache(folder)

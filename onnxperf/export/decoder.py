@@ -53,8 +53,7 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
         y, residual = _norm(
             w, c, f"{at}/{'pre_feedforward' if c.post_norms else 'post_attention'}_norm", residual, pending
         )
-        mixed = c.experts and i not in c.dense_layers
-        pending = _experts(w, c, at, y) if mixed else _mlp(w, c, f"{at}/mlp", y, c.inner)
+        pending = _experts(w, c, at, y) if c.experts and c.sparse[i] else _mlp(w, c, f"{at}/mlp", y, c.inner)
         if c.post_norms:
             pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
     y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
@@ -98,12 +97,11 @@ def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: S
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
     caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
     outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
-    seen = 0 if layer in c.full_layers else c.window
     more = ["", "", w.weight(f"{at}/sinks", c.heads)] if c.sinks else []
     y = w.node(
         f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more], outputs, num_heads=c.heads,
-        kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=seen or -1, softcap=c.softcap, do_rotary=1,
-        rotary_interleaved=0,
+        kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=c.windows[layer] or -1, softcap=c.softcap,
+        do_rotary=1, rotary_interleaved=0,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 

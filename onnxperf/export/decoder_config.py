@@ -8,26 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxperf.errors import UsageError, near_names
+from onnxperf.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
-MAX_SIZE, MAX_LAYERS = 1 << 24, 1000
+MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
 DTYPES = ("float16", "bfloat16", "float32")
 #: What transformers' configurations of these model types take for keys that a file leaves out, and what their code
 #: does that no key says: norms of queries and keys, biases, gemma's norms after blocks and scaled embedding.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mistral": {},
-    "mixtral": {},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8},
     "phi3": {},
     "qwen2": {"qkv_bias": True},
     "qwen2_moe": {"qkv_bias": True},
     "qwen3": {"qk_norm": True, "head_dim": 128},
-    "qwen3_moe": {"qk_norm": True, "head_dim": 128},
+    "qwen3_moe": {"qk_norm": True, "head_dim": 128, "num_key_value_heads": 4},
     "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
     "gemma2": {
         "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
         "post_norms": True, "full_every": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "num_key_value_heads": 4, "sliding_window": 4096,
     },
     "gemma3_text": {
         "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
@@ -52,6 +53,7 @@ TEXT = {
     "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
+FULL, WINDOWED = "full_attention", ("sliding_attention", "chunked_attention")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
 
 
@@ -60,11 +62,11 @@ class DecoderConfig:
     """Sizes in elements, and what a layer has.
 
     inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights are stored; tied:
-    the head has the embedding's weights; window: how many keys a query sees, 0 for all, in all layers but
-    `full_layers`; sinks: attention has a learnt logit for nothing; experts: 0 in a dense model, else each token takes
-    `taken` of them, of width `expert_inner`, beside `shared_inner`, in all layers but `dense_layers`; shared_gate: the
-    shared one is weighted by a gate; expert_bias: experts and their router have biases; expert_bits: of their stored
-    weights, 0 for dtype; stored_as: how a file of weights that are quantised otherwise has them, "" where none are.
+    the head has the embedding's weights; windows: how many keys a query sees in each layer, 0 for all; sinks: attention
+    has a learnt logit for nothing; experts: 0 in a dense model, else each token takes `taken` of them, of width
+    `expert_inner`, beside `shared_inner`, in the layers that are `sparse`; shared_gate: the shared one is weighted by a
+    gate; expert_bias: experts and their router have biases; expert_bits: of their stored weights, 0 for dtype;
+    stored_as: how a file of weights that are quantised otherwise has them, "" where none are.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values.
@@ -89,8 +91,7 @@ class DecoderConfig:
     qk_norm: bool = False
     scaled: bool = False
     post_norms: bool = False
-    window: int = 0
-    full_layers: frozenset[int] = frozenset()
+    windows: tuple[int, ...] = ()
     sinks: bool = False
     softcap: float = 0.0
     final_softcap: float = 0.0
@@ -99,7 +100,7 @@ class DecoderConfig:
     expert_inner: int = 0
     shared_inner: int = 0
     shared_gate: bool = False
-    dense_layers: frozenset[int] = frozenset()
+    sparse: tuple[bool, ...] = ()
     expert_bias: bool = False
     expert_bits: int = 0
     stored_as: str = ""
@@ -107,6 +108,7 @@ class DecoderConfig:
     q_latent: int = 0
     nope_dim: int = 0
     v_dim: int = 0
+    quantised: str = ""
 
     def cache_elements(self) -> int:
         """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim, and with latent
@@ -152,7 +154,8 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
         hint = f" (did you mean {near[0]}?)" if near else ""
         known = ", ".join(sorted({*FAMILIES, *TEXT}))
         raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {known}")
-    c = {**FAMILIES[kind], **{key: value for key, value in given.items() if value is not None}}
+    usual = FAMILIES[kind]
+    c = {key: value for key, value in {**usual, **given}.items() if value is not None}  # null: there is none of it
 
     def size(key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
         value = c.get(key, usual)
@@ -169,21 +172,20 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
     hidden, heads, act = (
         size("hidden_size"),
         size("num_attention_heads"),
-        c.get("hidden_activation", c.get("hidden_act", "silu")),
+        c.get("hidden_activation", c.get("hidden_act", usual.get("hidden_act", "silu"))),
     )
     head_dim, dtype = size("head_dim", max(hidden // heads, 1)), c.get("torch_dtype", c.get("dtype", "float16"))
     if not isinstance(act, str) or act not in ACTIVATIONS:
         raise UsageError(f"{where}: activation {act!r:.60} is not known; known are {', '.join(ACTIVATIONS)}")
     if dtype not in DTYPES:
         raise UsageError(f"{where}: torch_dtype {dtype!r:.60} is not known; known are {', '.join(DTYPES)}")
+    layers = size("num_hidden_layers", most=MAX_LAYERS)
     kv_heads = size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
     latent = _latent(size, given) if kind in ("deepseek_v2", "deepseek_v3") else {}
     head_dim = latent.pop("head_dim", head_dim)
     rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
-    layers = size("num_hidden_layers", most=MAX_LAYERS)
-    window, full_layers = _windows(kind, c, layers, size)
     return DecoderConfig(
         model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=layers,
         heads=heads, kv_heads=kv_heads, head_dim=head_dim,
@@ -194,31 +196,33 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
         qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))),
         out_bias=bool(c.get("out_bias", c.get("attention_bias", False))), mlp_bias=bool(c.get("mlp_bias", False)),
         qk_norm=bool(c.get("qk_norm", c.get("use_qk_norm", False))), scaled=bool(c.get("scaled")),
-        post_norms=bool(c.get("post_norms")), window=window, full_layers=full_layers, sinks=bool(c.get("sinks")),
-        softcap=share("attn_logit_softcapping", 0.0), final_softcap=share("final_logit_softcapping", 0.0),
-        expert_bias=bool(c.get("expert_bias")), **_stored(c.get("quantization_config")),
-        **_experts(kind, c, layers, size), **latent,
+        post_norms=bool(c.get("post_norms")), windows=_windows(kind, c, layers, size, where),
+        sinks=bool(c.get("sinks")), softcap=share("attn_logit_softcapping", 0.0),
+        final_softcap=share("final_logit_softcapping", 0.0), expert_bias=bool(c.get("expert_bias")),
+        **_stored(c.get("quantization_config")), **_experts(kind, c, layers, size, where), **latent,
     )  # fmt: skip
 
 
-def _windows(kind: str, c: Mapping[str, Any], layers: int, size: Any) -> tuple[int, frozenset[int]]:
-    """How many keys a query sees, 0 for all, and the layers in which it sees all nevertheless."""
+def _windows(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str) -> tuple[int, ...]:
+    """How many keys a query sees in each layer, 0 for all: by layer_types, else as the family's code does."""
+    qwen = kind.startswith("qwen")
     key = "attention_chunk_size" if kind == "llama4_text" else "sliding_window"
-    window = size(key, 0, least=0) if c.get("use_sliding_window", not kind.startswith("qwen")) else 0
-    types, every = c.get("layer_types"), size("sliding_window_pattern", size("full_every", 0, least=0), least=0)
-    if isinstance(types, list) and len(types) == layers:
-        return window, frozenset(i for i, name in enumerate(types) if name == "full_attention")
-    if kind.startswith("qwen"):
-        return window, frozenset(range(min(size("max_window_layers", 0, least=0), layers)))
-    return window, frozenset(i for i in range(layers) if every and (i + 1) % every == 0)
+    window = size(key, 0, least=0) if c.get("use_sliding_window", not qwen) else 0
+    first = size("max_window_layers", 28, least=0) if qwen and kind != "qwen3_moe" else 0  # these see all
+    every = size("sliding_window_pattern", size("full_every", 0, least=0), least=0)
+    usual = [FULL if i < first or (every and (i + 1) % every == 0) else WINDOWED[0] for i in range(layers)]
+    kinds = c.get("layer_types", usual)
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(k in (FULL, *WINDOWED) for k in kinds):
+        raise UsageError(f"{where}: layer_types must be {layers} of {', '.join((FULL, *WINDOWED))}, not {kinds!r:.60}")
+    return tuple(0 if k == FULL else window for k in kinds)
 
 
 def _stored(quantised: Any) -> dict[str, Any]:
     """How weights are stored in a file whose configuration says that they are quantised."""
-    how = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+    how = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
     if how == "mxfp4":  # of experts alone
         return {"expert_bits": 4}
-    return {"stored_as": how if isinstance(how, str) else ""}
+    return {"stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else ""}
 
 
 def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,28 +234,39 @@ def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any) -> dict[str, Any]:
+def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str) -> dict[str, Any]:
     """What a mixture of experts adds, under the keys of its family."""
+    every = range(layers)
     if kind in ("mixtral", "gpt_oss", "llama4_text"):
         inner, step = size("intermediate_size"), size("interleave_moe_layer_step", 1)
-        return {
+        found = {
             "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2), "expert_inner": inner,
             "shared_inner": inner if kind == "llama4_text" else 0,
-            "dense_layers": frozenset(i for i in range(layers) if (i + 1) % step),
+            "sparse": tuple((i + 1) % step == 0 for i in every),
         }  # fmt: skip
-    if kind.startswith("deepseek") or kind == "glm4_moe":
+    elif kind.startswith("deepseek") or kind == "glm4_moe":
         inner = size("moe_intermediate_size")
-        return {
+        dense, step = size("first_k_dense_replace", 0, least=0), size("moe_layer_freq", 1)
+        found = {
             "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
             "shared_inner": inner * size("n_shared_experts", 0, least=0),
-            "dense_layers": frozenset(range(size("first_k_dense_replace", 0, least=0))),
+            "sparse": tuple(i >= dense and i % step == 0 for i in every),
         }  # fmt: skip
-    if kind not in ("qwen2_moe", "qwen3_moe"):
+    elif kind in ("qwen2_moe", "qwen3_moe"):
+        shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
+        whole, step = c.get("mlp_only_layers", []), size("decoder_sparse_step", 1)
+        if not isinstance(whole, list):
+            raise UsageError(f"{where}: mlp_only_layers must be a list of layers, not {whole!r:.60}")
+        dense_ones = {i for i in whole if isinstance(i, int)}
+        found = {
+            "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
+            "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
+            "sparse": tuple((i + 1) % step == 0 and i not in dense_ones for i in every),
+        }  # fmt: skip
+    else:
         return {}
-    shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
-    step, plain = size("decoder_sparse_step", 1), c.get("mlp_only_layers") or []
-    return {
-        "dense_layers": frozenset(i for i in range(layers) if (i + 1) % step or i in plain),
-        "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
-        "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
-    }  # fmt: skip
+    if found["taken"] > found["experts"]:
+        raise UsageError(
+            f"{where}: a token can't take {found['taken']} experts (num_experts_per_tok) of {found['experts']}"
+        )
+    return found

@@ -57,7 +57,7 @@ def inferred(
     What was found out on the way goes to `kept`, which belongs to this model. Raises UsageError, which names a node,
     where the batch can't be changed; else what `infer` raises.
     """
-    if not binding.batch_axes or binding.old_batch is None:
+    if not binding.batch_axes or not binding.old_batch:  # an empty batch can't be followed: 0 of it is 0 of anything
         return infer(model, binding, shapes, trip_counts, name, folder).graph
     old, new = binding.old_batch, binding.batch
     given = {tensor: shape for tensor, shape in shapes.items() if tensor in binding.inputs}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnxperf.errors import UsageError
 
 MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
+USUAL_REQUESTS, USUAL_SEED = 1000, 0
 FORMS = "2048, uniform:100:2000 (least, most) or lognormal:2048:0.5 (median, standard deviation of the logarithm)"
 
 
@@ -34,8 +35,8 @@ class Traffic:
     qps: float
     prompts: str
     outputs: str
-    requests: int = 1000
-    seed: int = 0
+    requests: int = USUAL_REQUESTS
+    seed: int = USUAL_SEED
 
     def arrivals(self, positions: int | None = None) -> tuple[Arrival, ...]:
         """The requests, of which none is longer than `positions`: prompts, then outputs, are cut to that.

@@ -13,7 +13,7 @@ from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of, read_config
 from onnxperf.graph import opened
-from onnxperf.language.arrivals import Traffic
+from onnxperf.language.arrivals import USUAL_REQUESTS, USUAL_SEED, Traffic
 from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
@@ -83,7 +83,7 @@ def llm(
     prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] = 1,
     chunk: int | None = None, weights: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
-    requests: int = 1000, seed: int = 0, dims: Mapping[str, int] | None = None,
+    requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
     trip_counts: Mapping[str, int] | None = None, **terms: Any,
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
@@ -118,8 +118,10 @@ def traffic(
     Raises UsageError where lengths are given, but no rate.
     """
     if qps is None:
-        if prompts is not None or outputs is not None:
-            raise UsageError("--prompt-lengths and --output-lengths are of requests that arrive: give --qps as well")
+        usual = (None, None, USUAL_REQUESTS, USUAL_SEED)
+        if (prompts, outputs, requests, seed) != usual:
+            what = "--prompt-lengths, --output-lengths, --requests and --seed"
+            raise UsageError(f"{what} are of requests that arrive: give --qps as well")
         return None
     return Traffic(qps, prompts or str(lengths.prompt), outputs or str(lengths.output), requests, seed)
 

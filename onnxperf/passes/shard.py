@@ -70,7 +70,7 @@ def _with_stored_transposes(graph: Graph) -> Graph:
     for o in graph.operators:
         if o.type == "Transpose" and is_trained(o.present[0]):
             stored[o.out.name] = replace(o.out, kind="weight")
-    kept = (renamed(o, stored, o.name) for o in graph.operators if o.out.name not in stored)
+    kept = (renamed(o, stored, o.name) for o in graph.operators if not {t.name for t in o.outputs} & stored.keys())
     return replace(graph, operators=tuple(kept))
 
 

@@ -132,7 +132,7 @@ def test_a_mixture_multiplies_by_the_experts_that_are_taken(name: str) -> None:
     model = decoder(c, dtype="float16")
     dims = {"batch_size": 1, "sequence_length": 1, "total_sequence_length": 1, "max_sequence_length": 64}
     flops = sum(k.repeat * k.work.matrix_flops for k in run_of(Request(model, dims=dims), "h100").kernels.rows)
-    idle = (c.layers - len(c.dense_layers)) * (c.experts - c.taken) * 3 * c.hidden * c.expert_inner
+    idle = sum(c.sparse) * (c.experts - c.taken) * 3 * c.hidden * c.expert_inner
     assert flops == pytest.approx(2 * (parameters(model, c) - c.vocab * c.hidden - idle), rel=0.002)
 
 
@@ -230,10 +230,23 @@ def test_latent_attention_has_two_flops_for_each_parameter_and_its_cache() -> No
         ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "hidden_size must be a whole number"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 256"),
         ({"num_key_value_heads": 3}, "can't share 3 heads"),
         ({"hidden_act": "swiglu9"}, "activation 'swiglu9' is not known"),
         ({"torch_dtype": "float64"}, "torch_dtype 'float64' is not known"),
+        ({"layer_types": ["full_attention"]}, "layer_types must be 2 of full_attention, sliding_attention"),
+        ({"layer_types": [["full_attention"], {}]}, "layer_types must be 2 of"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "a token can't take 9 experts .* of 8"),
+        (
+            {
+                "model_type": "qwen3_moe",
+                "mlp_only_layers": 3,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 8,
+            },
+            "mlp_only_layers must be a list of layers",
+        ),
     ],
 )
 def test_wrong_configurations_say_what_is_wrong(change: dict[str, Any], says: str) -> None:
@@ -262,35 +275,67 @@ def test_windows_are_those_of_the_family() -> None:
     assert windows(model_type="mistral") == [8, 8]
     assert windows(model_type="gemma2") == [8, -1]
     assert windows(model_type="qwen2") == [-1, -1]
-    assert windows(model_type="qwen2", use_sliding_window=True) == [8, 8]
-    assert windows(model_type="qwen2", use_sliding_window=True, max_window_layers=1) == [-1, 8]
+    qwen = {"model_type": "qwen2", "use_sliding_window": True}
+    assert windows(**qwen) == [-1, -1]  # transformers' max_window_layers is 28
+    assert windows(**qwen, max_window_layers=0) == [8, 8]
+    assert windows(**qwen, max_window_layers=1) == [-1, 8]
+    assert windows(**qwen, layer_types=["sliding_attention", "full_attention"]) == [8, -1]
+    assert windows(model_type="mistral", sliding_window=None) == [-1, -1]
     assert windows(model_type="gemma3_text", num_hidden_layers=7) == [8, 8, 8, 8, 8, -1, 8]
     assert windows(model_type="gemma3_text", num_hidden_layers=3, sliding_window_pattern=2) == [8, -1, 8]
     assert windows(model_type="gpt_oss") == [8, -1]
     assert windows(model_type="llama4_text", num_hidden_layers=4, attention_chunk_size=16) == [16, 16, 16, -1]
-    kinds = ["full_attention", "sliding_attention"]
-    assert windows(model_type="gemma2", layer_types=kinds) == [-1, 8]
+    assert windows(model_type="gemma2", layer_types=["full_attention", "sliding_attention"]) == [-1, 8]
+    assert config_of({**{k: v for k, v in TINY.items() if k != "sliding_window"}, "model_type": "mistral"}).windows == (
+        4096, 4096,
+    )  # fmt: skip
+
+
+def test_null_is_none_of_it_whatever_the_family_has() -> None:
+    """A gemma-2 without caps says null, where a file that leaves the key out has the family's cap."""
+    usual, without = ({**TINY, "model_type": "gemma2", **more} for more in ({}, {"attn_logit_softcapping": None}))
+    assert (config_of(usual).softcap, config_of(without).softcap) == (50.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("qwen3_moe", {"decoder_sparse_step": 2}),
+        ("qwen3_moe", {"mlp_only_layers": [0, 2]}),
+        ("qwen2_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [3], "shared_expert_intermediate_size": 32}),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 32}),
+    ],
+)
+def test_layers_have_experts_where_transformers_gives_them_some(kind: str, more: dict[str, Any]) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    given = {**TINY, "model_type": kind, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2,
+             "moe_intermediate_size": 32, "head_dim": 16, **more}  # fmt: skip
+    of_type = {k: v for k, v in given.items() if k not in ("model_type", "torch_dtype")}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **of_type))
+    theirs = tuple(hasattr(layer.mlp, "experts") for layer in model.model.layers)
+    assert config_of(given).sparse == theirs
+    nodes = {n.name for n in decoder(config_of(given), dtype="float16").graph.node if n.op_type == "MoE"}
+    assert nodes == {f"/model/layers.{i}/moe" for i, sparse in enumerate(theirs) if sparse}
 
 
 def test_layers_without_experts_are_those_of_the_configuration() -> None:
-    def mixtures(**more: Any) -> list[bool]:
-        c = config_of({**TINY, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2,
-                       "moe_intermediate_size": 32, **more})  # fmt: skip
-        types = [n.name for n in decoder(c, dtype="float16").graph.node if n.op_type == "MoE"]
-        return [f"/model/layers.{i}/moe" in types for i in range(4)]
+    def sparse(**more: Any) -> tuple[bool, ...]:
+        experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        return config_of({**TINY, **experts, "num_hidden_layers": 4, **more}).sparse
 
-    assert mixtures(model_type="qwen3_moe") == [True] * 4
-    assert mixtures(model_type="qwen3_moe", decoder_sparse_step=2) == [False, True, False, True]
-    assert mixtures(model_type="qwen3_moe", mlp_only_layers=[0, 3]) == [False, True, True, False]
-    assert mixtures(model_type="llama4_text", interleave_moe_layer_step=2) == [False, True, False, True]
-    assert mixtures(model_type="glm4_moe", n_routed_experts=4, first_k_dense_replace=1) == [False, True, True, True]
+    assert sparse(model_type="llama4_text", interleave_moe_layer_step=2) == (False, True, False, True)
+    assert sparse(model_type="glm4_moe", n_routed_experts=4, first_k_dense_replace=1) == (False, True, True, True)
 
 
 def test_weights_that_are_stored_in_fewer_bits_are_taken_or_told() -> None:
     experts = decoder(config_of(GPT_OSS), dtype="bfloat16")
     assert {n.op_type for n in experts.graph.node if "MoE" in n.op_type} == {"QMoE"}
-    told = onnxperf.llm(config={**TINY, "quantization_config": {"quant_method": "fp8"}}, gpu="l4", prompt=9, output=4)
-    assert any("stores weights as fp8" in note for note in told.notes)
+    given = {**TINY, "quantization_config": {"quant_method": "fp8"}}
+    sizes = {"prompt": 8, "output": 4, "gpu": "l4"}
+    assert any("stores weights as fp8" in note for note in onnxperf.llm(config=given, **sizes).notes)
+    for config, more in ((TINY, {}), (given, {"weights": "int4"})):
+        assert not any("stores weights" in note for note in onnxperf.llm(config=config, **sizes, **more).notes)
 
 
 def test_the_package_offers_it() -> None:

@@ -301,3 +301,12 @@ def test_the_note_counts_nodes_in_plain_english(nodes: int, says: str) -> None:
     made.graph.output[0].type.tensor_type.ClearField("shape")
     [note] = [n for n in load(made, batch=3).notes if n.code == "rebatched"]
     assert says in note.message
+
+
+def test_an_empty_batch_is_not_followed() -> None:
+    """Its sizes tell nothing, and nothing is divided by them: what is stored for it stays, or contradicts the rest."""
+    head = '<ir_version: 9, opset_import: ["" : 20]> g (float[0, 3] x) => (float[n, 3] y) <float[0, 3] none = {}>'
+    model = parse_model(f"{head} {{ k = Identity(none) y = Concat <axis = 0> (x, k) }}")
+    assert load(model, batch=8).outputs[0].shape == (8, 3)
+    with pytest.raises(onnxperf.Error, match="0x3"):
+        load(parse_model(f"{head} {{ y = Add(x, none) }}"), batch=8)

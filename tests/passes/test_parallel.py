@@ -363,3 +363,34 @@ def test_an_exchange_is_not_explained_as_a_kernel(gpt2: Any) -> None:
     with pytest.raises(UsageError, match="exchanges data with other GPUs"):
         at = {"gpu": "l4", "batch": 4, "dims": {"sequence": 64}, "parallel": "tp=2"}
         onnxperf.explain(gpt2, "node_addmm_1#all_reduce", **at)
+
+
+def test_an_if_does_not_stop_tensor_parallelism() -> None:
+    """It stands for the choice alone, and has no outputs of its own."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[8, 4] x, bool c) => (float[8, 4] y)
+        <float[4, 8] a = {0}, float[8, 4] b = {0}> {
+            s = If(c) <then_branch = t () => (float[8, 4] v) { v = Abs(x) },
+                       else_branch = e () => (float[8, 4] v) { v = Neg(x) }>
+            h = MatMul(s, a) y = MatMul(h, b)
+        }"""
+    model = onnx.parser.parse_model(text)
+    for weight in model.graph.initializer:
+        weight.raw_data, weight.float_data[:] = bytes(128), []
+    assert onnxperf.predict(model, gpu="a100-sxm4-40gb", parallel="tp=2", **STEP).seconds > 0
+
+
+@pytest.mark.parametrize(("plan", "parts"), [("dp=2", 2), ("pp=2:microbatches=3", 3)])
+def test_the_largest_batch_is_one_that_the_plan_divides(plan: str, parts: int) -> None:
+    """Limits that the least batch does not keep are answered with that one, as on a single GPU."""
+    terms: dict[str, Any] = {"gpu": "l4", "parallel": plan, "fit": True}
+    found = onnxperf.predict(SAMPLES / "resnet50.onnx", **terms, max_ms=30)
+    more = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu="l4", parallel=plan, batch=found.scenario.batch + parts)
+    assert found.scenario.batch > parts and found.scenario.batch % parts == 0
+    assert found.seconds <= 0.03 < more.seconds
+    assert onnxperf.predict(SAMPLES / "resnet50.onnx", **terms, max_ms=0.01).scenario.batch == parts
+
+
+def test_a_cluster_of_one_gpu_is_refused() -> None:
+    for terms in ({}, {"parallel": "tp=1"}, {"gpus": 1}):
+        with pytest.raises(UsageError, match="a cluster joins several GPUs"):
+            onnxperf.predict(SAMPLES / "resnet50.onnx", gpu="l4", cluster="dgx-a100", **terms)

@@ -32,6 +32,8 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     for wrong, says in (
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "give --qps"),
         (("--batch", "4..2"), "ends before it begins"), (("--mode", "training"), "No such option"),
+        (("--requests", "9"), "give --qps"), (("--seed", "9"), "give --qps"), (("--plot", "-"), "only --json - prints"),
+        (("--json", "a.svg", "--plot", "a.svg"), "would both write a.svg"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip
         code, out, err = onnxperf_cli(*given, *wrong)

@@ -110,6 +110,8 @@ def test_views_are_files(onnxperf_cli: Any, model: Path, tmp_path: Path) -> None
         (("--json", "a.json", "--trace", "a.json"), "--json and --trace would both write a.json"),
         (("--trace", "none/a.json"), "can't write none/a.json: there is no folder none"),
         (("--plot", "."), "can't write .: it is a folder"),
+        (("--trace", "-"), "--trace - would write a file of that name: only --json - prints"),
+        (("--html", "-"), "--html - would write a file of that name"),
         (("--profile", ""), "--profile needs the name of a file"),
         (("--trace", "small.onnx"), "--trace small.onnx would overwrite small.onnx, which is read"),
         (("--netron", "a.txt"), "--netron a.txt: the name must end with .json or .onnx"),
