@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import cuda_oracle, cuda_stub
-from tests.runtimes import test_ort_functions, test_ort_vision
+from tests.runtimes import test_ort_functions, test_ort_products, test_ort_vision
 from tests.runtimes.conftest import build
 from tests.runtimes.test_oracle import FILES, TINY
 from tests.runtimes.test_ort_language import CASES, SIZES, VIEWS
@@ -28,7 +28,7 @@ def provider() -> None:
 
 
 #: Operators in 8 bits with scales of their own are for the CPU provider alone.
-TEXTS = {name: case for name, case in TINY.items() if "QLinear" not in case[0]}
+TEXTS = {n: case for n, case in (TINY | test_ort_products.CASES).items() if "QLinear" not in case[0]}
 
 
 @pytest.mark.parametrize("name", TEXTS)
