@@ -38,6 +38,13 @@ def test_tiny_models(name: str) -> None:
     assert cuda_oracle.ours(model) == cuda_oracle.theirs(model)
 
 
+@pytest.mark.parametrize(("type", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_networks(type: str, gates: int) -> None:
+    text = f"(float[5,2,4] x) => (float[5,1,2,8] y) {{h={type}<hidden_size=8>(x,w,r) y=Relu(h)}}"
+    model = build(text, {"w": (1, gates * 8, 4), "r": (1, gates * 8, 8)})
+    assert cuda_oracle.ours(model) == cuda_oracle.theirs(model) == {type: 1, "Relu": 1}
+
+
 PIECES = {**CASES, **test_ort_functions.CASES}
 
 
