@@ -16,7 +16,7 @@ from onnxperf.passes import AMP, QUANTISED
 from onnxperf.run import Run
 from onnxperf.scenario import PLATFORMS
 from onnxperf.several_gpus import notes as _of_several
-from op_models import Transfer, shared_caches
+from op_models import IN_PLACE, Transfer, shared_caches
 
 
 def notes(run: Run, j: int) -> tuple[Note, ...]:
@@ -100,7 +100,7 @@ def _full_caches(graph: Graph) -> Iterator[Note]:
     """Which caches are taken as full, because only a run knows how much of them is filled."""
     nodes: dict[int, list[str]] = {}
     for o in graph.operators:
-        known = any(t.size == 1 and t.value for t in o.present)
+        known = IN_PLACE in o.attrs or any(t.size == 1 and t.value for t in o.present)  # a Scatter's buffer is full
         for output in () if known else shared_caches(o):
             if o.outputs[output].rank > 1:
                 nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)

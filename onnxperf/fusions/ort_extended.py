@@ -182,15 +182,55 @@ A_TURNED, B_TURNED = shared(op.Transpose(A)), shared(op.Transpose(B))
 MATMUL = ("MatMul", FUSED_MATMUL)
 
 
-@pattern("MatMul + Transpose", call(MATMUL, A_TURNED, B) | call(MATMUL, A, B_TURNED))
-def matmul_transpose(m: Match) -> Fused | Miss | None:
-    """A transposition of the last two axes becomes a flag of the product, or undoes one."""
-    side, flag = (A_TURNED, "transA") if A_TURNED in m else (B_TURNED, "transB")
-    turn = m[side]
-    rank, perm = turn.out.rank, perm_of(turn)
-    if rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
-        return Miss(f"the transposition {list(perm)} moves more than the last two axes", turn.nodes)
-    return m.fused(FUSED_MATMUL, (m[A], m[B]), {**m.root.attrs, flag: 1 - m.root.attrs.get(flag, 0)})
+TURNED_OPERAND = call(MATMUL, A_TURNED, B) | call(MATMUL, A, B_TURNED)
+
+
+def _flags(perm: tuple[int, ...]) -> tuple[str, ...]:
+    """The flags of FusedMatMul, without the operand's letter, that stand for a permutation: one of the last two axes,
+    or one that moves the first axis, of rows or of columns, behind those of the stack.
+    """
+    rank, stack = len(perm), (*range(1, len(perm) - 1),)
+    if rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2):
+        return ("trans",)
+    if rank >= 3 and perm == (*stack, 0, rank - 1):
+        return ("transBatch",)
+    return ("transBatch", "trans") if rank >= 3 and perm == (*stack, rank - 1, 0) else ()
+
+
+def _matmul_transpose(m: Match, stacks: bool = True) -> Fused | Miss | None:
+    """A transposition becomes flags of the product, or undoes one. That of a stack's axes needs an equal stack."""
+    operand = "A" if A_TURNED in m else "B"
+    turn, product = m[A_TURNED if operand == "A" else B_TURNED], m.root
+    flags, attrs = _flags(perm_of(turn)), dict(product.attrs)
+    if product.out.dtype not in FLOATS or turn.out.name in m.g.graph.output_names:
+        return None
+    if not flags or ("transBatch" in flags and not stacks):
+        return Miss(f"the transposition {list(perm_of(turn))} moves more than the last two axes", turn.nodes)
+    if "transBatch" in flags and (len({t.rank for t in product.present}) > 1 or f"transBatch{operand}" in attrs):
+        return Miss(f"the transposition {list(perm_of(turn))} moves axes that the other operand lacks", turn.nodes)
+    turned = {f"{flag}{operand}": 1 - attrs.get(f"{flag}{operand}", 0) for flag in flags}
+    return m.fused(FUSED_MATMUL, (m[A], m[B]), attrs | turned)
+
+
+matmul_transpose = pattern("MatMul + Transpose", TURNED_OPERAND)(_matmul_transpose)
+#: Until 1.8 only the last two axes.
+matmul_transpose_16 = pattern("MatMul + Transpose", TURNED_OPERAND)(lambda m: _matmul_transpose(m, stacks=False))
+
+
+CAST_TURNED = op.Cast(shared(op.Transpose(X)))
+
+
+@pattern("Cast before Transpose", CAST_TURNED)
+def cast_first(m: Match) -> Fused | None:
+    """The transposed operand of a product is cast before it is transposed, so that the product may transpose it."""
+    cast, turn = m.root, m.g.made_by(m.root.present[0], "Transpose")
+    if turn is None or {turn.out.name, cast.out.name} & m.g.graph.output_names or not _flags(perm_of(turn)):
+        return None
+    if cast.out.dtype not in FLOATS or not any(u.type in MATMUL for u in m.g.users(cast.out)):
+        return None
+    early = replace(m[X], name=f"{cast.out.name}#early", dtype=cast.out.dtype, kind="activation", value=None)
+    first = replace(cast, name=early.name, inputs=(m[X],), outputs=(early,))
+    return Fused(m.parts, replace(turn, name=cast.out.name, inputs=(early,), outputs=cast.outputs), (first,))
 
 
 PRODUCT = call(MATMUL, A, B)
@@ -239,8 +279,8 @@ bias_softmax, bias_softmax_116 = BEHIND_SUM(_bias_softmax), BEHIND_SUM(lambda m:
 bias_softmax_111 = BEHIND_SUM(lambda m: _bias_softmax(m, common.UNTIL_116) if m.root.version < 13 else None)
 
 RULES: tuple[Fusion | Pass, ...] = (
-    common.gelu, common.layer_norm, common.rms_norm, split, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
-    skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
+    common.gelu, common.layer_norm, common.rms_norm, split, cast_first, matmul_transpose, bias_gelu,
+    ort_basic.matmul_add_left, skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
 )  # fmt: skip
 #: Its kernel of QuickGelu knows doubles, that of the CPU provider does not; its norms read what was cast for them.
 ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
@@ -269,4 +309,6 @@ AS_IN_111: dict[Fusion | Pass, Fusion | Pass] = {
     common.rms_norm_of_cast: common.rms_norm,
 }  # fmt: skip
 CUDA_111 = tuple(AS_IN_111.get(f, f) for f in CUDA_112)
-CUDA_16 = tuple(f for f in CUDA_111 if f is not conv_relu)
+CUDA_16 = tuple(
+    matmul_transpose_16 if f is matmul_transpose else f for f in CUDA_111 if f not in (conv_relu, cast_first)
+)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, shape_inference
 
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.checks import misuse
 from onnxperf.graph.open_dims import Known, Open
+from onnxperf.graph.own_sizes import give_targets
 from onnxperf.graph.proto import Shape, domain_of, graphs_in, is_tensor, schema_of
 from op_models import Tensor
 
@@ -25,15 +28,19 @@ class OpenShapes:
     def __init__(self, model: ModelProto):
         self._model = model
         self._found: dict[str, Known] | None = None
+        self._read = {o: tuple(n.input) for n in model.graph.node for o in n.output}
         self._by_content = {
             o for n in model.graph.node if n.op_type in BY_CONTENT and not domain_of(n) for o in n.output
         }
 
-    def opened(self, name: str, shape: Shape, like: Tensor | None, assumed: bool) -> Shape:
+    def opened(
+        self, name: str, shape: Shape, like: Tensor | None, assumed: bool, tensors: Mapping[str, Tensor]
+    ) -> Shape:
         """The shape of the tensor `name`, its sizes marked that a session does not know.
 
-        like: the first input of the node that makes it; assumed: whether the shape depends on the content of inputs.
-        Where onnx infers nothing, as behind an operator of another domain, sizes that `like` has too are the same.
+        like: the first input of the node that makes it; assumed: whether the shape depends on the content of inputs;
+        tensors: those known so far. Where onnx infers nothing, as behind an operator of another domain, sizes that an
+        input has too are the same.
         """
         if not shape:
             return shape
@@ -43,9 +50,10 @@ class OpenShapes:
         if known is not None and len(known) == len(shape):
             pairs = zip(shape, known, strict=True)
             return tuple([d if isinstance(k, int) else Open(d, k or "", assumed) for d, k in pairs])
-        if name in self._by_content or like is None:
+        read = [t for i in self._read.get(name, ()) if (t := tensors.get(i))] or ([like] if like is not None else [])
+        if name in self._by_content or not read:
             return tuple([Open(d, "", assumed, ranked=False) for d in shape])
-        same = {int(d): d for d in like.shape if isinstance(d, Open)}
+        same = {int(d): d for t in reversed(read) for d in t.shape if isinstance(d, Open)}
         return tuple([same.get(d, Open(d, "", True) if assumed else d) for d in shape])
 
 
@@ -68,6 +76,7 @@ def _inferred(model: ModelProto) -> dict[str, Known]:
         elif t.name not in given:
             graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, tuple(t.dims)))
     _add_nodes(graph, model)
+    give_targets(graph)
     asked = ModelProto(ir_version=model.ir_version, graph=graph, opset_import=model.opset_import)
     asked.functions.extend(model.functions)
     try:

@@ -82,7 +82,7 @@ def define_output(
     shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
     assumed = out in state.assumed
     if state.binding.dynamic:
-        shape = state.open_shapes.opened(out, shape, like, assumed) if kind == "activation" else shape
+        shape = state.open_shapes.opened(out, shape, like, assumed, state.tensors) if kind == "activation" else shape
     elif (known is not None or assumed) and (info is None or static(info.type) is None):
         shape = reopened(shape, dims_of(known.get(out) if known is not None else type), assumed)
     exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES

@@ -191,6 +191,14 @@ def test_a_cache_is_changed_in_place_or_grows_as_the_file_says(
     assert not [n for n in p.warnings if n.code in ("stale-shape", "assumed-shape")]
 
 
+def test_what_a_scatter_changes_in_place_is_no_cache() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2, 16, 8] x, int64[4, 1] at, float[4, 16, 8] new)
+        => (float[2, 16, 8] y) { a = Exp (x)  b = ScatterND (a, at, new)  y = Exp (b) }"""
+    p = predict(onnx.parser.parse_model(text).SerializeToString(), gpu="l4")
+    assert any("in place" in o.attrs for o in p.run.run_graph.operators)
+    assert "assumed-length" not in {n.code for n in p.warnings}
+
+
 @pytest.mark.parametrize("present", ["past", "101"])
 def test_attention_with_a_shared_buffer_keeps_its_length(present: str) -> None:
     shared = present == "past"

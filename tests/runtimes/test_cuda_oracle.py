@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import cuda_oracle, cuda_stub
-from tests.runtimes import test_ort_functions, test_ort_vision
+from tests.runtimes import test_ort_functions, test_ort_products, test_ort_vision
 from tests.runtimes.conftest import build
 from tests.runtimes.test_oracle import FILES, TINY
 from tests.runtimes.test_ort_language import CASES, SIZES, VIEWS
@@ -28,7 +28,7 @@ def provider() -> None:
 
 
 #: Operators in 8 bits with scales of their own are for the CPU provider alone.
-TEXTS = {name: case for name, case in TINY.items() if "QLinear" not in case[0]}
+TEXTS = {n: case for n, case in (TINY | test_ort_products.CASES).items() if "QLinear" not in case[0]}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -36,6 +36,13 @@ def test_tiny_models(name: str) -> None:
     text, weights = TEXTS[name]
     model = build(text, weights)
     assert cuda_oracle.ours(model) == cuda_oracle.theirs(model)
+
+
+@pytest.mark.parametrize(("type", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_networks(type: str, gates: int) -> None:
+    text = f"(float[5,2,4] x) => (float[5,1,2,8] y) {{h={type}<hidden_size=8>(x,w,r) y=Relu(h)}}"
+    model = build(text, {"w": (1, gates * 8, 4), "r": (1, gates * 8, 8)})
+    assert cuda_oracle.ours(model) == cuda_oracle.theirs(model) == {type: 1, "Relu": 1}
 
 
 PIECES = {**CASES, **test_ort_functions.CASES}

@@ -15,7 +15,7 @@ import pytest
 
 import onnxperf
 from onnxperf.fusions.ort_extended import _unlike
-from onnxperf.graph import depends_on_data, fixed, known_dims, load
+from onnxperf.graph import depends_on_data, fixed, is_static, known_dims, load
 from tests.runtimes.conftest import build
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -36,6 +36,8 @@ TARGET = (
 )
 TURNED = "r=Relu(x) t=Transpose<perm=[0,2,1,3]>(r)"
 KEPT = "Add:1 Concat:1 Expand:1 Gather:2 NonZero:1 Shape:1"
+CUT = " ".join(f"i{n}=Constant<value_ints=[{n}]>()" for n in range(4))
+HALVES = "(float[b,s,4] x) => (float[b,2,s,1] y, float[b,2,s,1] z) "
 #: A graph, its operators in a session with open dimensions, and in one with fixed dimensions.
 CASES = {
     "stack of matrices": (
@@ -51,6 +53,11 @@ CASES = {
     ),
     "bias of scores": (SCORES + "{a=Add(x,z) y=Softmax(a)}", "BiasSoftmax:1", "BiasSoftmax:1"),
     "target of its own sizes": (f"{SPLIT}{{{NUMBERS} r=Relu(x) n=Shape(r) {TARGET}}}", "Relu:2", "Relu:2"),
+    "pieces of what is split into its own sizes": (
+        f"{HALVES}{{{NUMBERS} {CUT} r=Relu(x) n=Shape(r) {TARGET.replace('y=Relu(c)', '')}"
+        "e=Transpose<perm=[0,2,1,3]>(c) y=Slice(e,i0,i1,i3) z=Slice(e,i1,i2,i3)}",
+        "Relu:1 Split:1 Transpose:2", "Relu:1 Split:1 Transpose:2",
+    ),
     "shape of a transpose": (
         f"{HEADS}{{{TURNED} y=Sigmoid(t) n=Shape(t)}}",
         "Gather:1 Relu:1 Shape:1 Sigmoid:1 Transpose:1", "Relu:1 Sigmoid:1 Transpose:1",
@@ -138,6 +145,16 @@ def test_what_is_known_of_open_dimensions() -> None:
     halved = "{t=Shape(x) f=Div(t,t) e=Mul(t,f) r=Reshape(x,e) v=Relu(r) q=Flatten(v) n=Shape(q) o=Neg(n)}"
     graph = load(build("(float[b,s,4] x) => (int64[2] o) " + halved, {}, 17), dims={"b": 2, "s": 3})
     assert next(known_dims(o.out) for o in graph.operators if o.type == "Reshape") == (None,) * 3
+
+
+def test_a_stored_vector_does_not_make_open_sizes_known() -> None:
+    """What is unknown of a second input stays so, and the product behind it is no Gemm."""
+    target = f"{CUT} t=Shape(x) p=Gather(t,i0) q=Sub(p,p) e=Slice(t,q,i3,i0)"
+    text = f"(float[b,s,4] x) => (float[b,s,4] y) {{{target} r=ConstantOfShape(e) a=Add(h,r) v=Relu(a)"
+    text += " m=MatMul(v,w) y=Add(m,h)}"
+    graph = load(build(text, WEIGHTS, 17), dims={"b": 2, "s": 3})
+    assert not any(is_static(o.out) for o in graph.operators if o.type in ("Add", "Relu", "MatMul"))
+    assert "Gemm" not in {k.op for k in predicted(text).kernels}
 
 
 def test_gpt2_with_open_dimensions_is_the_graph_that_onnx_runtime_makes() -> None:
