@@ -177,11 +177,11 @@ _ON_A_CORE = {
 
 
 def _memory(p: Prediction) -> str:
-    """How much memory a run takes, of how much, whether that fits, and what it is taken by."""
+    """How much memory tensors take, of what kind, and whether the card holds them with CUDA's context."""
     m = p.memory
     weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
     parts = f"weights {weights}, activations {activations}, workspace {workspace}"
-    return f"{size(m.total_bytes)} of {size(m.capacity_bytes)}, {'fits' if m.fits else 'DOES NOT FIT'}: {parts}"
+    return f"tensors {size(m.total_bytes)}: {parts}; {'fits' if m.fits else 'DOES NOT FIT'}"
 
 
 def facts(p: Prediction) -> Iterator[tuple[str, str]]:
