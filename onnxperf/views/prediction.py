@@ -321,4 +321,4 @@ def _notes(notes: Iterable[Note]) -> Text:
 def _first_names(nodes: Sequence[str]) -> str:
     more = len(nodes) - NAMED
     shown = [printable(n) for n in (nodes if more <= 1 else nodes[:NAMED])]
-    return ", ".join(shown) + (f" and {more} more" if more > 1 else "")
+    return ", ".join(shown) + (f" and {more} more nodes" if more > 1 else "")
