@@ -176,9 +176,12 @@ def _lacks(card: Device, precision: str) -> bool:
 
 
 def _quantised(run: Run) -> Iterator[str]:
-    """The 8-bit precisions that the card has units for."""
-    if run.scenario.precision not in QUANTISED:
-        yield from (name for name in QUANTISED if not lacks_unit(run.devices[0], name))
+    """The 8-bit precisions that the card has units for, where they change anything."""
+    for name in () if run.scenario.precision in QUANTISED else QUANTISED:
+        if not lacks_unit(run.devices[0], name):
+            typed = run.under(runtime=QUANTISES, precision=name, **USUAL).typed_graph
+            if typed.operators != run.own_graph.operators:
+                yield name
 
 
 def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Change]) -> Mapping[str, Any]:

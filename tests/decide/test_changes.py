@@ -102,6 +102,16 @@ def test_each_suggestion_keeps_what_it_says_of_a_run_and_of_each_sample(
         assert c.why.startswith(f"{duration(then.seconds / then.scenario.batch)} a sample instead of {each[1]}")
 
 
+def test_eight_bits_are_not_tried_where_nothing_would_be_quantised() -> None:
+    """A product of two activations stays as it is, so the gain would be the runtime's alone."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    agraph (float[8, 512, 512] x, float[8, 512, 512] y) => (float[8, 512, 512] z) {
+        a = MatMul(x, y) b = Relu(a) c = MatMul(b, y) z = Relu(c)
+    }"""
+    found = what_if(predict(parser.parse_model(text), gpu="l4")).changes
+    assert found and not any(eight in change.what for change in found for eight in ("int8", "fp8"))
+
+
 def test_operators_on_the_cpu_are_named_as_what_can_be_gained_at_most() -> None:
     p = predict(parser.parse_model(FALLBACK), gpu="l4")
     [found] = [c for c in changes(p) if c.most]
