@@ -10,6 +10,7 @@ from typing import Any
 from gpu_specs import HOSTS, Device
 from onnxperf.errors import Error
 from onnxperf.passes import QUANTISED, lacks_unit
+from onnxperf.passes import precision as in_precision
 from onnxperf.prediction import Prediction, summarise
 from onnxperf.run import Run
 from onnxperf.runtimes import RUNTIMES
@@ -178,10 +179,9 @@ def _lacks(card: Device, precision: str) -> bool:
 def _quantised(run: Run) -> Iterator[str]:
     """The 8-bit precisions that the card has units for, where they change anything."""
     for name in () if run.scenario.precision in QUANTISED else QUANTISED:
-        if not lacks_unit(run.devices[0], name):
-            typed = run.under(runtime=QUANTISES, precision=name, **USUAL).typed_graph
-            if typed.operators != run.own_graph.operators:
-                yield name
+        known = not lacks_unit(run.devices[0], name)
+        if known and run.kept(in_precision, run.own_graph, name).operators != run.own_graph.operators:
+            yield name
 
 
 def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Change]) -> Mapping[str, Any]:
