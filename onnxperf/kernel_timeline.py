@@ -71,7 +71,7 @@ def limit_of(bound_by: str, work: Work) -> str:
 def kernels(run: Run, j: int) -> tuple[KernelPrediction, ...]:
     """Every kernel of device j."""
     e, timeline, rows, modules = run.estimates, run.timeline, run.kernels.rows, run.graph.modules
-    seconds, width = e.seconds[:, j], e.half_width[:, j]
+    seconds, width = run.seconds[:, j], e.half_width[:, j]
     low, high = np.maximum(seconds * np.exp(-width), e.floor_s[:, j]), seconds * np.exp(width)
     columns = (
         seconds, low, high, e.bound[:, j], e.transfer, e.source[:, j], e.variant[:, j],

@@ -76,8 +76,13 @@ class Kernel:
 
     @property
     def communicates(self) -> bool:
-        """Whether it exchanges data with other GPUs: it has a stream of its own."""
+        """Whether it exchanges data with other GPUs: it runs on the stream of its process group."""
         return isinstance(self.work.size, Collective)
+
+    @property
+    def group(self) -> str:
+        """The kind of the process group of an exchange (dp, tp, pp or ep); "" for others."""
+        return str(self.operator.attrs.get("group", "")) if self.operator and self.communicates else ""
 
     @property
     def way(self) -> str:

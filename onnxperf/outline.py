@@ -36,7 +36,7 @@ class Outline:
 def outline(run: Run, j: int = 0) -> Outline:
     """The outline of a run for device j, in a small part of the time that its summary takes."""
     total = float(run.timeline.total_s[j])
-    start, seconds = run.timeline.start_s[:, j], run.estimates.seconds[:, j]
+    start, seconds = run.timeline.start_s[:, j], run.seconds[:, j]
     busy, exposed = min(_busy(start, seconds), total), 0.0
     exchanges = np.array([k.communicates for k in run.kernels.rows], dtype=bool)
     if exchanges.any():

@@ -305,7 +305,7 @@ def summarise(run: Run, j: int = 0) -> Prediction:
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
     return Prediction(
         scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
-        interval=COVERAGE, scope=scope(run, j), sum_seconds=float(e.seconds[:, j].sum()),
+        interval=COVERAGE, scope=scope(run, j), sum_seconds=float(run.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
         throughput_per_second=found.scenario.samples / total,
         shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators),

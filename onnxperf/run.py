@@ -206,7 +206,7 @@ class Run:
 
     def stages(self, j: int) -> list[Stage]:
         """The stages of a pipeline on device j."""
-        return stages(self.kernels, self.one_timeline, self.estimates.seconds, self.stage_of, self.plan.pp, j)
+        return stages(self.kernels, self.one_timeline, self.seconds, self.stage_of, self.plan.pp, j)
 
     @cached_property
     def typed_graph(self) -> Graph:
@@ -256,6 +256,11 @@ class Run:
             return self.kept(added_up, kernels, estimates, self.host_costs)
         costs = self.host_costs
         return self.kept(schedule, kernels, estimates, costs, self.cpus, streams=s.streams, cuda_graph=s.cuda_graph)
+
+    @cached_property
+    def seconds(self) -> NDArray[Any]:
+        """How long each kernel takes on each device in this run: alone, but for exchanges that share a link."""
+        return self.estimates.seconds + self.one_timeline.shared_s
 
     @cached_property
     def footprint(self) -> Footprint:

@@ -27,7 +27,7 @@ def parallel(run: Run, j: int) -> dict[str, Any] | None:
     joined = cluster(run, j)
     return {
         "gpus": run.plan.gpus, "plan": str(run.plan), "cluster": joined.name or None, "link": joined.describe,
-        "communication_seconds": float(run.estimates.seconds[exchanged, j].sum()),
+        "communication_seconds": float(run.seconds[exchanged, j].sum()),
         "exposed_communication_seconds": outline(run, j).exposed_seconds,
         **({} if run.plan.pp == 1 else _stages(run, j)),
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Exchanges between GPUs, as NCCL has them: operators that a pass inserts, in a domain of their own.
 
-Their attributes are `ranks`, how many GPUs exchange, and `stride`, how far apart these are in the order of all GPUs.
+Their attributes are `ranks`, how many GPUs exchange, `stride`, how far apart these are in the order of all GPUs, and
+`group`, the kind of their process group (dp, tp, pp or ep), which has a stream of its own.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def estimates(seconds: list[float], share: list[float] | None = None, floor: flo
         seconds=s, floor_s=floor * s, least_s=np.zeros(1), half_width=0.1 * one,
         run_half_width=np.full(1, 0.1), joules=one, workspace=0 * one,
         launches=one, bound=one, variant=one.astype(str), occupancy=part, transfer=one[:, 0] < 0,
-        power_factor=one[:1, 0], source=("analytic",) * len(s),
+        power_factor=one[:1, 0], links=np.zeros((3, *s.shape)), source=("analytic",) * len(s),
     )  # fmt: skip
 
 
@@ -278,3 +279,50 @@ def test_an_exchange_takes_its_sms_from_the_kernels_beside_it() -> None:
         placed, end_s = run_tasks(tasks, HostThread(0, 0, 0, 0), streams)
         assert [p.start_s for p in placed] == [0, 0, 80, 145]
         assert end_s == 205
+
+
+def exchange(seconds: float, group: str, *links: float, launch: float = 0.0) -> Task:
+    return Task(launch, seconds, 0.1, communicates=True, group=group, links=links)
+
+
+def test_exchanges_of_two_groups_share_their_link() -> None:
+    """The first takes four fifths of a link for 100; the second has a quarter of its own rate until then."""
+    host = HostThread(0, 0, 0, 0)
+    placed, end_s = run_tasks([exchange(100, "tp", 0.8, 0), exchange(100, "dp", 0.8, 0)], host)
+    assert [(p.stream, p.start_s) for p in placed] == [("comm-tp", 0), ("comm-dp", 0)]
+    assert [p.shared_s for p in placed] == pytest.approx([0, 75]) and end_s == pytest.approx(175)
+    assert run_tasks([exchange(100, "tp", 0.8, 0), exchange(100, "dp", 0, 0.8)], host)[1] == 100, "on another link"
+    assert run_tasks([exchange(100, "tp", 0.8, 0), exchange(100, "dp", 0.1, 0)], host)[1] == 100, "there is room"
+    assert run_tasks([exchange(100, "tp", 0.8, 0), exchange(100, "tp", 0.8, 0)], host)[1] == 200, "of one group"
+
+
+def test_an_exchange_shares_with_those_that_wait_in_line_before_it() -> None:
+    """Two buckets, one behind the other; what is launched then meets both, with half of the link left by each."""
+    tasks = [exchange(100, "dp", 0.5), exchange(100, "dp", 0.5), exchange(150, "tp", 1.0)]
+    placed, end_s = run_tasks(tasks, HostThread(0, 0, 0, 0))
+    assert [p.start_s for p in placed] == [0, 100, 0]
+    assert placed[2].shared_s == pytest.approx(100) and end_s == pytest.approx(250)
+
+
+@given(st.lists(
+    st.builds(
+        exchange, st.floats(0.01, 100), st.sampled_from(["tp", "dp", "pp"]), st.floats(0, 1), st.floats(0, 1),
+        launch=st.floats(0, 50),
+    ),
+    min_size=1, max_size=8,
+))  # fmt: skip
+def test_no_link_carries_more_than_it_can(tasks: list[Task]) -> None:
+    """Any two exchanges, and all of them, take as long as what they send over a link; none is faster than alone."""
+    placed, total = run_tasks(tasks, HostThread(0, 0, 0, 0))
+    ends = [p.start_s + t.seconds + p.shared_s for p, t in zip(placed, tasks, strict=True)]
+    assert all(p.shared_s >= -1e-9 for p in placed) and max(ends) <= total + 1e-9
+    every = range(len(tasks))
+    for some in (every, *((i, j) for i in every for j in range(i))):
+        span = max(ends[i] for i in some) - min(placed[i].start_s for i in some)
+        for link in range(2):
+            assert sum(tasks[i].seconds * tasks[i].links[link] for i in some) <= span * (1 + 1e-9) + 1e-9
+    one = [t._replace(group="") for t in tasks]
+    assert all(p.shared_s == 0 and p.stream == "comm" for p in run_tasks(one, HostThread(0, 0, 0, 0))[0])
+    for name in {t.group for t in tasks}:
+        own = [i for i in every if tasks[i].group == name]
+        assert all(placed[j].start_s >= ends[i] - 1e-9 for i, j in pairwise(own)), "in line"

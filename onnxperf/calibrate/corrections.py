@@ -224,7 +224,12 @@ def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
 def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
     own = replace(
-        e, seconds=e.seconds[:, [j]], floor_s=e.floor_s[:, [j]], least_s=e.least_s[[j]], occupancy=e.occupancy[:, [j]]
+        e,
+        seconds=e.seconds[:, [j]],
+        floor_s=e.floor_s[:, [j]],
+        least_s=e.least_s[[j]],
+        occupancy=e.occupancy[:, [j]],
+        links=e.links[:, :, [j]],
     )
     return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpus).total_s[0])
 

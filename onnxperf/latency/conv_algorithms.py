@@ -276,5 +276,5 @@ def _terms(
         useful, memory + transform_s, compute - useful, np.broadcast_to(launch, compute.shape),
         np.where(open_to, seconds, np.inf), np.array(name), np.asarray(workspace), np.asarray(kernels),
         np.clip(waves, 0, 1), executed_share * coef["energy"],
-        np.asarray(filters), detail,
+        np.asarray(filters), detail=detail,
     )  # fmt: skip

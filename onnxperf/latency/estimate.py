@@ -40,7 +40,8 @@ class Estimates:
     of all repeats. workspace: bytes, of the tile or algorithm that is the fastest at this batch. bound: index into
     BOUNDS. variant: tile or algorithm. occupancy: the share of the device that a kernel occupies. transfer [n]: True
     for copies between host and device and for exchanges between GPUs.
-    power_factor [g]: by how much the power limit slows every kernel. source: analytic, calibrated or assumed.
+    power_factor [g]: by how much the power limit slows every kernel. links [3, n, g]: the share of NVLink, PCIe and the
+    network that an exchange takes while it runs. source: analytic, calibrated or assumed.
     """
 
     seconds: Array
@@ -56,6 +57,7 @@ class Estimates:
     occupancy: Array
     transfer: Array
     power_factor: Array
+    links: Array
     source: Array
 
 
@@ -100,7 +102,8 @@ def estimate(
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
                            np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
-        transfer=transfer, power_factor=factor, source=np.where(assumed[:, None], "assumed", known),
+        transfer=transfer, power_factor=factor, links=np.stack([terms.nvlink, terms.pcie, terms.network])[:, rows],
+        source=np.where(assumed[:, None], "assumed", known),
     )  # fmt: skip
 
 

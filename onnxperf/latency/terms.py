@@ -25,6 +25,8 @@ class KernelTerms(NamedTuple):
     variant: the name of the tile or algorithm. workspace: bytes. launches: kernels. occupancy: the share of the
     device's SMs that the kernel has blocks for. executed_share: the part of the matrix FLOPs that the algorithm
     executes, as energy counts them. fixed_workspace: the bytes of workspace that don't grow with the batch.
+    nvlink, pcie, network: the share of its seconds in which an exchange between GPUs keeps each of these links busy, at
+    the rate that it reaches there.
     detail: further quantities of a single kernel [n, g], the unit at the end of each name. Those that end in
     "efficiency" are, in order, factors on the pipe's rate whose product is the rate of the arithmetic without
     prologues.
@@ -41,6 +43,9 @@ class KernelTerms(NamedTuple):
     occupancy: Array
     executed_share: Array = np.ones((1, 1))
     fixed_workspace: Array = np.zeros((1, 1))
+    nvlink: Array = np.zeros((1, 1))
+    pcie: Array = np.zeros((1, 1))
+    network: Array = np.zeros((1, 1))
     detail: Mapping[str, Array] = {}
 
 

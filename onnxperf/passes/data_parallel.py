@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from onnxperf.passes.exchanges import exchange
+from onnxperf.passes.exchanges import Group, exchange
 from onnxperf.passes.tape import BACKWARD, PHASE
 from op_models import BITS, Operator, Tensor
 from op_models.collectives import ALL_REDUCE
@@ -39,7 +39,7 @@ def averaged(
         whole = Tensor(name, bucket[0].dtype, (sum(t.size for t in bucket),))
         total = replace(whole, name=f"{name}.sum")
         copy = _copies(f"{name}.in", bucket, whole)
-        reduce = exchange(ALL_REDUCE, total.name, (whole,), (total,), ranks, stride, (), {PHASE: BACKWARD})
+        reduce = exchange(ALL_REDUCE, total.name, (whole,), (total,), Group("dp", ranks, stride), (), {PHASE: BACKWARD})
         at.setdefault(max(made.get(t.name, -1) for t in bucket), []).extend((copy, reduce))
         back.append(_copies(f"{name}.out", (total, *bucket), replace(whole, name=f"{name}.done", shape=(1,))))
     merged = list(at.get(-1, []))

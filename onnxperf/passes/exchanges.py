@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxperf.passes.tape import Tape
 from op_models import Operator, Tensor
@@ -14,12 +14,20 @@ SHARED = "nccl::Shared"
 EXCHANGES = (*KINDS, SHARED)
 
 
+class Group(NamedTuple):
+    """A process group: `ranks` GPUs that are `stride` apart; kind: what they divide, one of a plan's kinds."""
+
+    kind: str
+    ranks: int
+    stride: int
+
+
 def exchange(
-    type: str, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ranks: int, stride: int,
-    nodes: tuple[str, ...], more: Mapping[str, Any] | None = None,
+    type: str, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], group: Group, nodes: tuple[str, ...],
+    more: Mapping[str, Any] | None = None,
 ) -> Operator:  # fmt: skip
-    """An operator of `op_models.collectives`, among `ranks` GPUs that are `stride` apart."""
-    attrs = {"ranks": ranks, "stride": stride, **(more or {})}
+    """An operator of `op_models.collectives`, among the GPUs of a group."""
+    attrs = {"group": group.kind, "ranks": group.ranks, "stride": group.stride, **(more or {})}
     return Operator(name, type, tuple(inputs), tuple(outputs), attrs, 0, nodes)
 
 

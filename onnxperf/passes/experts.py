@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note
-from onnxperf.passes.exchanges import exchange
+from onnxperf.passes.exchanges import Group, exchange
 from op_models import Operator, Tensor
 from op_models.collectives import ALL_TO_ALL
 
@@ -60,8 +60,8 @@ def _divided(o: Operator, ranks: int, stride: int) -> tuple[Operator, ...]:
     parts: dict[str, Any] = {"version": 0, "attrs": {}}
     return (
         replace(o, name=sent.name, type="nccl::Permute", inputs=(x, o.present[ROUTER]), outputs=(sent,), **parts),
-        exchange(ALL_TO_ALL, taken.name, (sent,), (taken,), ranks, stride, o.nodes),
+        exchange(ALL_TO_ALL, taken.name, (sent,), (taken,), Group("ep", ranks, stride), o.nodes),
         own,
-        exchange(ALL_TO_ALL, back.name, (made,), (back,), ranks, stride, o.nodes),
+        exchange(ALL_TO_ALL, back.name, (made,), (back,), Group("ep", ranks, stride), o.nodes),
         replace(o, name=f"{o.name}#sum", type="nccl::Permute", inputs=(back,), outputs=o.outputs[:1], **parts),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, is_trained
-from onnxperf.passes.exchanges import SHARED, exchange
+from onnxperf.passes.exchanges import SHARED, Group, exchange
 from onnxperf.passes.experts import MIXTURES
 from onnxperf.passes.repeated_heads import with_repeated_heads
 from onnxperf.passes.shard_rules import RULES, Divided, Whole, attention, divide_heads, follow
@@ -212,6 +212,7 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
     shared: dict[str, Tensor] = {}
     given = {t.name for t in graph.inputs}
     padded: list[str] = []
+    group = Group("tp", found.ranks, 1)
     for o in graph.operators:
         local = _local(o, found)
         for i, t in enumerate(o.inputs):  # what every GPU computes whole, of which this operator reads a part
@@ -225,20 +226,20 @@ def _rewritten(graph: Graph, found: _Found, training: bool) -> Graph:
             if training and not x.stored:
                 if x.name not in shared:
                     shared[x.name] = replace(x, name=f"{x.name}#shared", kind="activation")
-                    view = exchange(SHARED, f"{x.name}#shared", (x,), (shared[x.name],), found.ranks, 1, o.nodes)
+                    view = exchange(SHARED, f"{x.name}#shared", (x,), (shared[x.name],), group, o.nodes)
                     operators.append(replace(view, place="free"))
                 local = replace(local, inputs=(shared[x.name], *local.inputs[1:]))
         if o.name in found.rows | found.tables:
             summand = replace(local.out, name=f"{o.out.name}#part")
             operators.append(replace(local, outputs=(summand,)))
-            local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (summand,), local.outputs, found.ranks, 1, o.nodes)
+            local = exchange(ALL_REDUCE, f"{o.name}#all_reduce", (summand,), local.outputs, group, o.nodes)
         operators.append(local)
     outputs, made = [], {t.name: o.nodes for o in graph.operators for t in o.outputs}
     for t in graph.outputs:
         if found.axes.get(t.name) == t.rank - 1:
             whole = replace(t, name=f"{t.name}#whole")
             own = part(t, t.rank - 1, found.ranks)
-            gather = exchange(ALL_GATHER, whole.name, (own,), (whole,), found.ranks, 1, made.get(t.name, ()))
+            gather = exchange(ALL_GATHER, whole.name, (own,), (whole,), group, made.get(t.name, ()))
             operators.append(gather)
             outputs.append(whole)
         else:

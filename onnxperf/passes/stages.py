@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
-from onnxperf.passes.exchanges import exchange
+from onnxperf.passes.exchanges import Group, exchange
 from onnxperf.passes.tape import renamed
 from op_models import Operator, Tensor
 from op_models.collectives import SEND
@@ -66,13 +66,14 @@ def staged(graph: Graph, at: Sequence[int], stride: int) -> Graph:
     """The graph with an operator for each tensor that a stage sends to the next, `stride` GPUs on."""
     operators: list[Operator] = []
     now: dict[str, Tensor] = {}
+    group = Group("pp", 2, stride)
     for i, o in enumerate(graph.operators):
         if i in at:
             stage = at.index(i) + 1
             for t in _crossing(graph, i):
                 read, now[t.name] = now.get(t.name, t), replace(t, name=f"{t.name}#stage{stage}")
                 name = f"{t.name}#send{stage}"
-                operators.append(exchange(SEND, name, (read,), (now[t.name],), 2, stride, (stage_name(stage),)))
+                operators.append(exchange(SEND, name, (read,), (now[t.name],), group, (stage_name(stage),)))
         operators.append(renamed(o, {k: v for k, v in now.items() if k not in {t.name for t in o.outputs}}, o.name))
     return replace(graph, operators=tuple(operators))
 

@@ -16,6 +16,7 @@ import onnxperf
 from onnxperf.cli import cli
 from onnxperf.errors import UsageError
 from onnxperf.latency.families import collective
+from onnxperf.lower import Kernel
 from onnxperf.microbatches import Stage, bubble, through
 from onnxperf.passes import Plan, parse_plan, per_gpu
 from onnxperf.schedule import HostThread, Task, run_tasks
@@ -23,6 +24,7 @@ from op_models import Collective
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
+CLUSTERS = ROOT / "gpu_specs" / "clusters"
 SCHEMA = json.loads((ROOT / "onnxperf" / "prediction.schema.json").read_text(encoding="utf-8"))
 STEP = {"runtime": "torch-eager", "mode": "training", "optimizer": "adam"}
 
@@ -203,6 +205,38 @@ def test_exchanges_slow_the_kernels_beside_them(gpt2: Any, monkeypatch: pytest.M
 def test_groups_of_data_and_tensor_parallelism_lie_apart(gpt2: Any) -> None:
     p = predict(gpt2, "dp=2,tp=4", **STEP)
     assert {(x.ranks, x.stride) for x in exchanges(p)} == {(4, 1), (2, 4)}
+
+
+def test_each_kind_of_group_has_a_stream_of_its_own(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets run beside the all-reduces of tensor parallelism, and take the longer for it where links are shared."""
+    step = {**STEP, "optimizer": "none"}
+    p = predict(gpt2, "dp=2,tp=2", **step)
+    lanes = {k.stream: k.work.size.stride for k in p.kernels if isinstance(k.work.size, Collective)}
+    assert lanes == {"comm-tp": 1, "comm-dp": 2}
+    monkeypatch.setattr(Kernel, "group", "")
+    alone = predict(gpt2, "dp=2,tp=2", **step)
+    assert {k.stream for k in alone.kernels if k.bound_by == "communication"} == {"comm"}
+    of, of_alone = p.parallel or {}, alone.parallel or {}
+    assert of["exposed_communication_seconds"] < 0.7 * of_alone["exposed_communication_seconds"]
+    assert p.seconds < alone.seconds and of["communication_seconds"] > of_alone["communication_seconds"]
+    assert of["communication_seconds"] == pytest.approx(
+        sum(k.seconds for k in p.kernels if k.bound_by == "communication")
+    )
+    assert p.to_dict()["kernels"] and sum(k.seconds for k in p.kernels) == pytest.approx(p.sum_seconds)
+
+
+def test_exchanges_on_other_links_cost_each_other_nothing(gpt2: Any, tmp_path: Path) -> None:
+    """Of nodes of four GPUs, gradients go over the network alone and parts of products over NVLink; over PCIe both."""
+    path = tmp_path / "four.toml"
+    path.write_text((CLUSTERS / "dgx-a100.toml").read_text(encoding="utf-8").replace("gpus = 8", "gpus = 4"))
+    for cluster, used in ((str(path), {"tp": [0], "dp": [2]}), ("pcie4-server", {"tp": [1], "dp": [1]})):
+        p = predict(gpt2, "dp=2,tp=4", cluster=cluster, **STEP)
+        links = p.run.estimates.links[:, :, 0]
+        assert {(k.group, *links[:, i].nonzero()[0]) for i, k in enumerate(p.run.kernels.rows) if k.communicates} == {
+            (group, *own) for group, own in used.items()
+        }
+        assert not links[:, [not k.communicates for k in p.run.kernels.rows]].any() and 0.5 < links.max() <= 1
+        assert p.run.timeline.shared_s.any() == (cluster == "pcie4-server")
 
 
 # pipelines

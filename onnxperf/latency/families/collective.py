@@ -35,7 +35,8 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     term between a and b is what messages of a middling size miss of the bandwidth (protocols LL, LL128 and Simple).
     Over a host's PCIe bus, which more than two GPUs have to share, the share falls by a power of their number. Between
     nodes, rings are held to what the network gives their GPUs of one node together, and latencies are those of a tree:
-    assumed, no open measurement tells of it. Without a switch, an all-to-all is assumed to reach half of the link.
+    assumed, no open measurement tells of it. Without a switch, an all-to-all is assumed to reach half of the link. An
+    exchange takes b / seconds of its link while it runs: the rest of its time is latency.
     """
     coef = cards.constants.collective
     kinds = _kinds(works)
@@ -53,8 +54,14 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     overlap = np.where(to_all, coef["overlap_to_all"], np.where(reduce, coef["overlap_reduce"], coef["overlap"]))
     between = overlap * np.sqrt(short_s * long_s)
     sms = np.where(at.over_pcie, PCIE_CHANNELS, CHANNELS) / cards.sms
-    terms = plain_terms(0.0, long_s, between, short_s, short_s + long_s + between, np.minimum(sms, 1.0))
-    return terms._replace(seconds=np.where(n > 1, terms.seconds, 0.0))
+    whole_s = short_s + long_s + between
+    terms = plain_terms(0.0, long_s, between, short_s, whole_s, np.minimum(sms, 1.0))
+    inside = np.minimum(works["bytes"] * np.where(kinds == "send", 1.0, sent) / reached, long_s) / whole_s
+    inside, outside = np.where(at.local > 1, inside, 0.0), np.where(at.nodes > 1, long_s / whole_s, 0.0)
+    return terms._replace(
+        seconds=np.where(n > 1, whole_s, 0.0), nvlink=np.where(at.over_pcie, 0.0, inside),
+        pcie=np.where(at.over_pcie, inside, 0.0), network=outside,
+    )  # fmt: skip
 
 
 def _share(n: Array, kinds: Array, at: _Joined, coef: Mapping[str, float]) -> Array:
