@@ -1,8 +1,9 @@
 """A prediction as a trace in Chrome's format, which https://ui.perfetto.dev opens, with the fields of ONNX Runtime's
 profiles.
 
-A lane for the host, one for each stream, one for copies, one for exchanges with other GPUs. GPUs that do the same have
-one group of lanes, stages of a pipeline one each. As in a profile, what the host does for a node is an event of
+A lane for the host, one for each stream, one for copies, one for exchanges with other GPUs or, where these are of
+several process groups, one for each kind of them. GPUs that do the same have one group of lanes, whose name says which
+they are; stages of a pipeline have one each. As in a profile, what the host does for a node is an event of
 category Node, what runs on the device for it one of category Kernel, which names that event as its parent; every event
 stands on a line of its own, times are in microseconds. A processor computes kernels itself: its lane has Node events.
 """
@@ -19,6 +20,7 @@ from onnxperf.host_timeline import HostStep, host_steps
 from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.lower import TRANSFER
 from onnxperf.microbatches import stage_of
+from onnxperf.passes import Plan
 from onnxperf.prediction import Prediction
 from onnxperf.tables import shortened
 from onnxperf.views.headline import launches
@@ -52,14 +54,20 @@ def trace(p: Prediction) -> str:
 def _names(p: Prediction, lanes: Mapping[str, int]) -> Iterator[Event]:
     """The names of the process and its lanes, and the order of the lanes."""
     name = f"predicted: {shortened(p.scenario.model)} on {p.device.name} ({p.run.runtime.title or p.scenario.runtime})"
-    plan = p.run.plan
-    groups = [f"{name}, one of {plan.gpus} GPUs" if plan.gpus > 1 else name]
-    groups = [f"{name}, stage {s + 1} of {plan.pp}" for s in range(plan.pp)] if plan.pp > 1 else groups
-    for s, group in enumerate(groups):
-        yield _metadata("process_name", PID, {"name": printable(group)}, PID + s)
+    for s, whose in enumerate(_gpus_of_each(p.run.plan)):
+        yield _metadata("process_name", PID, {"name": printable(name + whose)}, PID + s)
         for i, (lane, tid) in enumerate(lanes.items()):
             yield _metadata("thread_name", tid, {"name": lane}, PID + s)
             yield _metadata("thread_sort_index", tid, {"sort_index": i}, PID + s)
+
+
+def _gpus_of_each(plan: Plan) -> list[str]:
+    """Whose lanes each group shows, by ranks from 0: a stage's GPUs stand next to each other, and all do the same."""
+    if plan.gpus == 1:
+        return [""]
+    each = plan.gpus // plan.pp
+    ranks = [f"GPU {s}" if each == 1 else f"GPUs {s * each}-{(s + 1) * each - 1}, each alike" for s in range(plan.pp)]
+    return [f", stage {s + 1} of {plan.pp}: {own}" if plan.pp > 1 else f", {own}" for s, own in enumerate(ranks)]
 
 
 def _stage_of(p: Prediction) -> Callable[[int], int]:
@@ -87,6 +95,7 @@ def _of_the_run(p: Prediction) -> Event:
         "onnxperf_version": __version__, "model": printable(s.model), "gpu": s.gpu, "device": p.device.name,
         "runtime": s.runtime, "precision": s.precision, "method": s.method, "batch": s.batch,
         "low_us": p.low_seconds * 1e6, "high_us": p.high_seconds * 1e6, "interval": p.interval, "scope": p.scope,
+        **({"parallel": str(p.run.plan)} if p.run.plan.gpus > 1 else {}),
     }  # fmt: skip
     return _event("Session", PID, 0.0, p.seconds, "model_run", args)
 

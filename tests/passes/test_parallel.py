@@ -116,6 +116,25 @@ def test_answers_of_several_gpus_keep_the_contract(gpt2: Any, plan: str, terms: 
     assert "GPUs" in p.report(detail=True)
 
 
+@pytest.mark.parametrize(
+    ("plan", "rows"),
+    [
+        ("tp=2", ["GPUs 0-1, each alike"]),
+        ("dp=2,tp=2", ["GPUs 0-3, each alike"]),
+        ("tp=2,pp=2", ["stage 1 of 2: GPUs 0-1, each alike", "stage 2 of 2: GPUs 2-3, each alike"]),
+    ],
+)
+def test_a_trace_says_whose_rows_it_has(gpt2: Any, plan: str, rows: list[str]) -> None:
+    p = predict(gpt2, plan, **STEP)
+    events = json.loads(p.to_trace())
+    names = [e["args"]["name"].partition("), ")[2] for e in events if e["name"] == "process_name"]
+    assert names == rows
+    lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert lanes == {"host", *(k.stream for k in p.kernels)} and len(lanes) == (3 if plan == "tp=2" else 4)
+    (run,) = (e for e in events if e["name"] == "model_run")
+    assert run["args"]["parallel"] == plan
+
+
 # tensor parallelism
 
 
@@ -383,7 +402,7 @@ def test_the_command_line_takes_plans(tmp_path: Path) -> None:
     assert run("predict", model, "--gpu", "l4", "--parallel", "pp=2", "--trace", str(trace)).exit_code == 0
     events = json.loads(trace.read_text(encoding="utf-8"))
     groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert [name.rpartition(", ")[2] for name in groups.values()] == ["stage 1 of 2", "stage 2 of 2"]
+    assert [name.rpartition(", ")[2] for name in groups.values()] == ["stage 1 of 2: GPU 0", "stage 2 of 2: GPU 1"]
     assert {e["pid"] for e in events if e.get("cat") == "Kernel"} == set(groups)
     refused = run("compare", model, "--gpu", "l4,t4", "--parallel", "tp=2")
     assert isinstance(refused.exception, UsageError) and "one by one" in str(refused.exception)

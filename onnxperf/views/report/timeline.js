@@ -74,18 +74,26 @@ const drawTimeline = (d, all) => {
 const hostOf = (d) => d.card ? "host" : "runtime";
 const ENTERING = -1; // instead of a kernel: what the host does before the first one
 
+/** What a lane is called: copies, exchanges (of a process group where there are several), or a stream. */
+const laneName = (d, stream) => {
+  if (stream.startsWith("copy")) return stream.replace("copy", "copies");
+  if (stream.startsWith("comm")) return stream.replace("comm", "exchanges").replace("-", " ");
+  return d.card ? `stream ${stream}` : "operators";
+};
+
 /** Lanes with their bars [start, end, kernel], in order of time. */
 const timelineLanes = (d, all) => {
   const rows = d.kernels;
   const every = rows.name.map((_, i) => i);
   const lanes = rows.streams.map((name, s) => ({
-    name: name.startsWith("copy") ? name.replace("copy", "copies") : d.card ? `stream ${name}` : "operators", bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
+    name: laneName(d, name), bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
   })).sort((a, b) => (a.name < b.name ? -1 : 1));
   const copies = lanes.filter((l) => l.name.startsWith("copies"));
-  const streams = lanes.filter((l) => !copies.includes(l));
+  const exchanges = lanes.filter((l) => l.name.startsWith("exchanges"));
+  const streams = lanes.filter((l) => !copies.includes(l) && !exchanges.includes(l));
   const entered = [0, Math.min(...rows.launch), ENTERING];
   const host = [entered, ...every.map((i) => [rows.launch[i], rows.launched[i], i])].filter(([start, end]) => end > start);
-  return [...(d.laid_out && host.length ? [{ name: hostOf(d), bars: host, host: true }] : []), ...streams, ...copies];
+  return [...(d.laid_out && host.length ? [{ name: hostOf(d), bars: host, host: true }] : []), ...streams, ...exchanges, ...copies];
 };
 
 const kernelLines = (d, all, i) => {
