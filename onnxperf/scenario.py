@@ -174,8 +174,15 @@ def _check_parallel(s: Scenario, device: Device) -> None:
         return
     if device.kind != "gpu":
         raise UsageError(f"--parallel divides work among GPUs; {device.id} is a processor")
-    if s.cuda_graph or s.include_transfers:
-        raise UsageError("several GPUs are predicted without --cuda-graph and --include-transfers: leave these out")
+    if s.include_transfers:
+        raise UsageError(
+            "several GPUs are predicted without copies of inputs and outputs: leave --include-transfers out"
+        )
+    if s.cuda_graph and plan.pp > 1:
+        what = "each stage of a pipeline replays a graph of its own for each microbatch, which is not predicted"
+        raise UsageError(f"{what}: leave --cuda-graph out, or take dp, tp or ep")
+    if s.cuda_graph and s.mode == "training":
+        raise UsageError("a CUDA graph of a training step is predicted on one GPU alone: leave --cuda-graph out")
     if s.mode == "training" and s.runtime != "torch-eager":
         raise UsageError("training on several GPUs is predicted for PyTorch: give --runtime torch-eager")
     if s.accumulate > 1 and (plan.copies > 1 or plan.pp > 1):

@@ -127,6 +127,17 @@ def test_heads_of_keys_are_copied_to_gpus_that_have_none(kind: str, weights: str
         onnxperf.llm(config=odd, gpu="h100", prompt=64, output=9, parallel="tp=4")
 
 
+def test_steps_of_several_gpus_are_replayed_from_a_cuda_graph() -> None:
+    """Short steps wait for their launches, more so when they are divided."""
+    at = {"config": SMALL, "gpu": "h100", "prompt": 64, "output": 9, "batch": 4, "precision": "fp16"}
+    for plan in ("tp=4", "dp=2,tp=2"):
+        launched, replayed = (onnxperf.llm(**at, parallel=plan, cuda_graph=graph) for graph in (False, True))
+        assert replayed.batches[0].token.seconds < launched.batches[0].token.seconds
+        assert replayed.largest_batch == launched.largest_batch and replayed.plan == plan
+    with pytest.raises(UsageError, match="stage of a pipeline"):
+        onnxperf.llm(**at, parallel="pp=2", cuda_graph=True)
+
+
 @pytest.mark.slow
 def test_groups_of_gpus_divide_the_batch() -> None:
     """Each of two groups does what one GPU does with half of it; who has more samples decides."""

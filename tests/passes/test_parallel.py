@@ -357,6 +357,40 @@ def test_experts_that_are_not_divided_are_refused(gpt2: Any) -> None:
         predict(gpt2, "ep=2")
 
 
+# CUDA graphs
+
+
+@pytest.mark.parametrize("plan", ["dp=4", "tp=4", "dp=2,tp=2"])
+def test_a_cuda_graph_takes_its_exchanges_along(gpt2: Any, plan: str) -> None:
+    """NCCL's kernels are captured with the others: the same kernels and exchanges, and no launch in between."""
+    without, p = (predict(gpt2, plan, fix_dims=True, cuda_graph=graph) for graph in (False, True))
+    assert [(k.name, k.seconds) for k in p.kernels] == [(k.name, k.seconds) for k in without.kernels]
+    assert p.lower_bound_seconds <= p.seconds < without.seconds
+    assert p.bound_by["launch"] < without.bound_by["launch"] and sum(p.bound_by.values()) == pytest.approx(1)
+    jsonschema.validate(p.to_dict(), SCHEMA)
+    events = json.loads(p.to_trace())
+    assert not [e for e in events if e["cat"] == "Node"] and [e for e in events if e["name"] == "cudaGraphLaunch"]
+
+
+def test_experts_are_exchanged_in_a_cuda_graph() -> None:
+    each = (
+        onnxperf.predict(mixture(), gpu="h100-sxm", batch=8, parallel="ep=4", fix_dims=True, cuda_graph=graph)
+        for graph in (False, True)
+    )
+    without, p = each
+    assert p.seconds < without.seconds and exchanges(p) == exchanges(without)
+
+
+def test_a_cuda_graph_of_a_pipeline_or_of_a_shared_step_is_refused(gpt2: Any) -> None:
+    with pytest.raises(UsageError, match=r"each stage of a pipeline .*: leave cuda_graph out, or take dp, tp or ep"):
+        predict(gpt2, "tp=2,pp=2", fix_dims=True, cuda_graph=True)
+    for plan in ("dp=2", "tp=2"):
+        with pytest.raises(UsageError, match="training step is predicted on one GPU alone"):
+            predict(gpt2, plan, cuda_graph=True, **STEP)
+    with pytest.raises(UsageError, match="without copies of inputs and outputs"):
+        predict(gpt2, "tp=2", include_transfers=True)
+
+
 # machines
 
 
