@@ -75,6 +75,9 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
     for i, plan in enumerate(plans):
         if tell is not None:
             tell(str(plan), i, len(plans))
+        if batch % plan.parts:
+            others.append((str(plan), f"a batch of {batch} can't be divided by {plan.parts}"))
+            continue
         try:
             run = run_of(replace(one, terms={**terms, "parallel": str(plan)}), device)
             of = outline(run)

@@ -103,11 +103,12 @@ def per_gpu(batch: int, plan: Plan) -> int:
     if plan.parts == 1:
         return batch
     if batch % plan.parts:
-        least = -(-batch // plan.parts) * plan.parts
+        least, rest = -(-batch // plan.parts) * plan.parts, batch % plan.parts
         fewer = max((n for n in range(1, plan.parts) if batch % n == 0), default=1)
-        shares = " x ".join(str(n) for n in (plan.copies, plan.microbatches) if n > 1)
+        both = f"{plan.copies} x {plan.microbatches}, of " if plan.copies > 1 and plan.microbatches > 1 else ""
         raise UsageError(
-            f"a batch of {batch} for all GPUs can't be divided by {plan.parts} ({shares}, of {plan}),"
-            f" {batch % plan.parts} of it are left over: give --batch {least}, or a plan that divides it by {fewer}"
+            f"a batch of {batch} for all GPUs can't be divided by {plan.parts} ({both}{plan}),"
+            f" {rest} of it {'is' if rest == 1 else 'are'} left over: give --batch {least}, or a plan that"
+            f" {f'divides it by {fewer}' if fewer > 1 else 'leaves it whole, such as tp'}"
         )
     return batch // plan.parts

@@ -11,7 +11,10 @@ from onnxperf.tables import duration, number, shortened, size, tabulate
 
 
 def show(out: Console, found: Divisions) -> None:
-    """Print a line for each plan that fits, the fastest first, then why the others can't be used."""
+    """Print a line for each plan that fits, the fastest first, then why the others can't be used.
+
+    Exchange, waiting: the share of the time in which a GPU only exchanges data or waits for others.
+    """
     asked = f"{shortened(found.model)} on {found.gpus} x {found.gpu}, batch {found.batch} of all GPUs"
     out.print(Text(printable(asked), style="bold"))
     rows = [
@@ -23,7 +26,7 @@ def show(out: Console, found: Divisions) -> None:
         for d in found.plans
     ]  # fmt: skip
     if rows:
-        names = ("!plan", "#time", "#80% interval", "#samples/s", "#exchange", "#memory of each")
+        names = ("!plan", "#time", "#80% interval", "#samples/s", "#exchange, waiting", "#memory per GPU")
         out.print(tabulate(out, names, rows, spare=("80% interval",)))
     else:
         out.print(Text("no plan fits", style="bold red"))

@@ -75,8 +75,12 @@ def test_what_is_no_plan_is_refused(text: str | None, gpus: Any, says: str) -> N
 
 def test_a_batch_that_does_not_come_out_is_refused_with_the_nearest_that_does() -> None:
     assert per_gpu(8, parse_plan("dp=4", None)) == 2
-    with pytest.raises(UsageError, match=r"batch of 6 .* divided by 4 .* 2 of it are left over: give --batch 8"):
-        per_gpu(6, parse_plan("dp=4", None))
+    for batch, plan, says in (
+        (6, "dp=4", r"by 4 \(dp=4\), 2 of it are left over: give --batch 8, or a plan that divides it by 3"),
+        (5, "dp=2,pp=2:microbatches=2", r"by 4 \(2 x 2, of .*\), 1 of it is left over: .* leaves it whole"),
+    ):
+        with pytest.raises(UsageError, match=f"batch of {batch} .* divided {says}"):
+            per_gpu(batch, parse_plan(plan, None))
 
 
 # laws
@@ -320,14 +324,16 @@ def test_a_stage_holds_what_it_exchanges_and_is_fed(gpt2: Any) -> None:
 # experts
 
 
+def stored(name: str, dims: list[int]) -> TensorProto:
+    """A weight of 16 bits whose content is nowhere."""
+    t = TensorProto(name=name, data_type=TensorProto.FLOAT16, dims=dims, data_location=TensorProto.EXTERNAL)
+    entry = t.external_data.add()
+    entry.key, entry.value = "location", "absent.bin"
+    return t
+
+
 def mixture(experts: int = 8, hidden: int = 256, inner: int = 512) -> bytes:
     weights = {"router": [hidden, experts], "w1": [experts, inner, hidden], "w2": [experts, hidden, inner]}
-    stored = []
-    for name, dims in weights.items():
-        t = TensorProto(name=name, data_type=TensorProto.FLOAT16, dims=dims, data_location=TensorProto.EXTERNAL)
-        entry = t.external_data.add()
-        entry.key, entry.value = "location", "absent.bin"
-        stored.append(t)
     shape = helper.make_tensor("shape", TensorProto.INT64, [2], [-1, hidden])
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["rows"], name="rows"),
@@ -336,7 +342,7 @@ def mixture(experts: int = 8, hidden: int = 256, inner: int = 512) -> bytes:
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 64, hidden])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["tokens", hidden])
-    graph = helper.make_graph(nodes, "mixture", [x], [y], [*stored, shape])
+    graph = helper.make_graph(nodes, "mixture", [x], [y], [*(stored(*w) for w in weights.items()), shape])
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=sets)
     return bytes(model.SerializeToString())
@@ -421,6 +427,26 @@ def test_plans_that_fit_are_ranked_by_time(gpt2: Any) -> None:
     assert {d.plan: d.seconds for d in found.plans}["tp=2"] == predict(gpt2, "tp=2", batch=4).seconds
     assert any(plan == "ep=2" and "has no operator" in why for plan, why in found.others)
     assert any("can't be divided by 16" in why for _, why in found.others)
+
+
+def test_a_model_that_no_card_holds_alone_is_divided_by_matrices_or_layers() -> None:
+    """Eight products of 4.3 GB on cards of 24 GB: dp lacks memory; of what fits, each plan says what a GPU holds."""
+    from onnxperf.decide.plans import divisions
+    from onnxperf.pipeline import request_for
+
+    width, count = 46_336, 8
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(count)]
+    ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT16, ["batch", width]) for i in (0, count)]
+    weights = [stored(f"w{i}", [width, width]) for i in range(count)]
+    graph = helper.make_graph(nodes, "wide", ends[:1], ends[1:], weights)
+    request = request_for(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), batch=64)
+    found = divisions(request, "l4", 2)
+    assert {d.plan.partition(":")[0] for d in found.plans} == {"tp=2", "pp=2"}
+    assert [d.seconds for d in found.plans] == sorted(d.seconds for d in found.plans)
+    assert all(d.process_bytes < 24e9 and 0 < d.exposed_communication_seconds < d.seconds for d in found.plans)
+    assert "lacks" in dict(found.others)["dp=2"]
+    three = divisions(request, "l4", 3)
+    assert dict(three.others)["dp=3"] == "a batch of 64 can't be divided by 3"
 
 
 def test_the_command_line_takes_plans(tmp_path: Path) -> None:
