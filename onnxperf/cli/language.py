@@ -52,8 +52,8 @@ def llm(
 
     MODEL is a decoder with inputs for past keys and values, its lengths open. With --config the graph is made without
     weights as ONNX Runtime GenAI's model builder does for CUDA, for Llama until 4, Mistral, Mixtral, Phi-3 and 4, Qwen
-    2 and 3, Gemma until 3, GLM-4, gpt-oss and DeepSeek until V3, whose latent attention caches all keys and values, as
-    transformers' code does; its type is --precision, or that of the configuration. Of a model that also takes images it
+    2 and 3, Gemma until 3, GLM-4, gpt-oss and DeepSeek until V3, whose cache holds latent vectors, as serving engines
+    keep it; its type is --precision, or that of the configuration. Of a model that also takes images it
     is the decoder of text.
 
     The first token takes a run of the prompt, or of its chunks; each further one a run of one token, predicted for the

@@ -9,7 +9,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from onnxperf.export.decoder_config import DTYPES
 
-MS = "com.microsoft"
+MS, OWN = "com.microsoft", "onnxperf"
 TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True))
 BLOCK = 32  # the builder's default
 MISSING_FILE = "weights-not-included.bin"

@@ -34,6 +34,11 @@ WRITTEN_OUT = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}, unless --weights or --precision fp8 is given"
+#: Of a configuration with latent attention.
+LATENT = (
+    "no measured kernel attends to latent vectors, and ONNX Runtime has none: it is predicted as fused attention whose"
+    " heads all share keys of {} elements, the first {} of them values"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +178,12 @@ def steps_of(
         raise UsageError("--config makes one graph for prompt and tokens: leave --prefill out")
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
-    made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
+    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "prune_head": prune_lm_head}
+    made = opened(decoder(c, **how))._replace(name=name or c.model_type)
+    begins = opened(decoder(c, **how, begins=True))._replace(name=made.name) if c.latent else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
-    told = (STORED.format(c.stored_as, dtype),) if c.stored_as and plain else ()
-    found = Steps(made._replace(name=name or c.model_type), gpu, asked, told=told)
+    told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
+    told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
+    found = Steps(made, gpu, asked, begins, told=tuple(told))
     found.check()
     return found, c.positions
