@@ -10,7 +10,7 @@ from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of
 from onnxperf.cli.lists import parse_batch_range
 from onnxperf.output import check_targets, deliver, telling
 
-WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
+WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # written out so that --help imports nothing
 
 
 @click.command()
@@ -26,6 +26,8 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Tokens of the prompt in one run.  [default: all]")
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
+@click.option("--cache", type=click.Choice(CACHES),
+              help="With --config: keys and values that are kept.  [default: as activations]")  # fmt: skip
 @click.option(
     "--prune-lm-head",
     is_flag=True,
@@ -79,7 +81,7 @@ def llm(
     from onnxperf.tables import console
     from onnxperf.views.llm import check_plot, plot, show
 
-    made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "prune_lm_head")}
+    made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}
     sources = files_read({"gpu": gpu, **asked}, model, made["config"], made["prefill"])
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
@@ -90,7 +92,7 @@ def llm(
     lengths = Lengths(prompt, output, chunk, positions)
     requests = traffic(lengths, *arrive)
     with telling() as tell:
-        found = generation(steps, lengths, batch, made["weights"], requests, tell)
+        found = generation(steps, lengths, batch, made["weights"], requests, tell, made["cache"])
     if plot_to is not None:
         plot(plot_to, found)
     deliver(json_to, found.to_json, lambda: show(console(), found))

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from onnxperf.errors import UsageError
 from onnxperf.export.decoder_config import DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
-from onnxperf.export.decoder_writer import BLOCK, MS, OWN, Writer
+from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Writer
 
 OPSET, WITH_SCATTER = 21, 24
 BITS = {"int4": 4, "int8": 8}
@@ -28,18 +28,22 @@ Dim = int | str
 
 
 def decoder(
-    config: DecoderConfig, *, dtype: str, weights: str | None = None, prune_head: bool = False, begins: bool = False
+    config: DecoderConfig, *, dtype: str, weights: str | None = None, cache: str | None = None,
+    prune_head: bool = False, begins: bool = False,
 ) -> ModelProto:  # fmt: skip
     """The graph of a decoder, its batch, lengths and the cache's length open.
 
     dtype: of DTYPES, of activations, cache and weights; weights: int4 or int8 for the weights of products, None for
-    dtype; prune_head: logits of the last position alone, as the builder's option prune_lm_head; begins: with latent
-    attention, the graph that begins a cache instead of the one that continues it. Raises UsageError for a precision
-    that is not offered.
+    dtype; cache: fp8 or int8 for keys and values that are kept, None for dtype; prune_head: logits of the last position
+    alone, as the builder's option prune_lm_head; begins: with latent attention, the graph that begins a cache instead
+    of the one that continues it. Raises UsageError for a precision that is not offered.
     """
     if weights is not None and weights not in BITS:
         raise UsageError(f"weights of {weights!r:.60} are not known: it is one of {', '.join(BITS)}")
-    w, c = Writer(dtype, BITS[weights] if weights else 0), config
+    if cache is not None and cache not in (offered := ("fp8",) if config.latent else tuple(CACHES)):
+        of = " with latent attention" if config.latent else ""
+        raise UsageError(f"a cache of {cache!r:.60} is not known{of}: it is {' or '.join(offered)}")
+    w, c = Writer(dtype, BITS[weights] if weights else 0, cache), config
     attend = (latent_prompt if begins else latent_step) if c.latent else _attention
     lengths = () if attend is latent_prompt else _lengths(w)
     if attend is latent_step:
@@ -102,11 +106,13 @@ def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: S
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
     caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
     outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
-    more = ["", "", w.weight(f"{at}/sinks", c.heads)] if c.sinks else []
+    scales = w.scales(at, "k", "v")
+    more = ["", "", w.weight(f"{at}/sinks", c.heads) if c.sinks else ""] if c.sinks or scales else []
+    kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8} if scales else {}
     y = w.node(
-        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more], outputs, num_heads=c.heads,
+        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more, *scales], outputs, num_heads=c.heads,
         kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=c.windows[layer] or -1, softcap=c.softcap,
-        do_rotary=1, rotary_interleaved=0,
+        do_rotary=1, rotary_interleaved=0, **kept,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 
@@ -180,9 +186,9 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     inputs = [info("input_ids", (batch, new))]
     inputs += [info("attention_mask", (batch, "total_sequence_length"))] if masked else []
     inputs += [info("position_ids", (batch, new))] if c.latent else []
-    inputs += [info(f"past_key_values.{name}", shape, w.type) for name in caches]
+    inputs += [info(f"past_key_values.{name}", shape, w.cache) for name in caches]
     outputs = [info("logits", (batch, 1 if prune else new, c.vocab), w.type)]
-    outputs += [info(f"present.{name}", shape, w.type) for name in caches]
+    outputs += [info(f"present.{name}", shape, w.cache) for name in caches]
     graph = helper.make_graph(w.nodes, c.model_type, inputs, outputs, w.stored)
     domains = {"": WITH_SCATTER if c.latent else OPSET, MS: 1, **({OWN: 1} if c.latent and masked else {})}
     opsets = [helper.make_opsetid(*x) for x in domains.items()]

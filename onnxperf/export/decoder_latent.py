@@ -5,7 +5,8 @@ made, and the elements of keys that are rotated. A prompt expands the latent vec
 values of every head, and attends to these. What continues a cache does not expand it: the weights that would make keys
 are multiplied into the queries, and those that make values into what attention gives (`absorbed` weights), so that
 every head attends to the vectors themselves (LatentAttention, see op_models.latent). Both are one model in two graphs,
-with the same weights; those that are absorbed are stacked by heads, and not packed into 4 or 8 bits.
+with the same weights; those that are absorbed are stacked by heads, and not packed into 4 or 8 bits. A cache in FP8 has
+a scale of 1 where a prompt begins it.
 
 Of each head's queries and keys `head_dim` less `nope_dim` elements are rotated; those of the keys are one head's.
 Weights of queries and keys are taken to be stored so that the parts to rotate come first, and keys and values apart.
@@ -23,7 +24,10 @@ def latent_prompt(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read
     """Attention of a layer among the tokens of a prompt, which begins the cache; read: tables of cosines and sines."""
     at = f"{at}/attn"
     q, latent, shared = _projected(w, c, at, x, read)
-    rows = w.node("Unsqueeze", f"{at}/cache/Unsqueeze", [_cached(w, at, latent, shared), w.integers(f"{at}/head", 1)])
+    rows = _cached(w, at, latent, shared)
+    if w.cache != w.type:
+        rows = w.node("Cast", f"{at}/cache/Cast", [rows], to=w.cache)
+    rows = w.node("Unsqueeze", f"{at}/cache/Unsqueeze", [rows, w.integers(f"{at}/head", 1)])
     past = f"past_key_values.{layer}.latent"
     w.node("TensorScatter", f"{at}/cache/write", [past, rows], [past.replace("past_key_values", "present")])
     keys = w.product(f"{at}/k_b_proj", latent, c.latent, c.heads * c.nope_dim)
@@ -52,8 +56,9 @@ def latent_step(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: 
     q = w.node("Concat", f"{at}/q_concat", [_by_head(w, c, f"{at}/k_b_proj", plain, c.nope_dim, c.latent), turned],
                axis=-1)  # fmt: skip
     past = f"past_key_values.{layer}.latent"
+    inputs = [q, _cached(w, at, latent, shared), past, *lengths, *w.scales(at, "cache")]
     y = w.node(
-        f"{OWN}::LatentAttention", f"{at}/LatentAttention", [q, _cached(w, at, latent, shared), past, *lengths],
+        f"{OWN}::LatentAttention", f"{at}/LatentAttention", inputs,
         [f"{at}/LatentAttention", past.replace("past_key_values", "present")], v_head_size=c.latent,
         scale=c.head_dim**-0.5,
     )  # fmt: skip

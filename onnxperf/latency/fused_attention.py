@@ -214,7 +214,7 @@ def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes, decode: Arra
     sizes = sorted({rows for name in classes.names for rows in coef["tiles"][name]})
     tile_rows = np.array(sizes, dtype=float)[:, None, None]
     exists = np.array([[[rows in coef["tiles"][name] for name in classes.names]] for rows in sizes])
-    xqa = decode & classes.wgmma & h.kv_8_bits & (h.group <= 16)
+    xqa = decode & classes.wgmma & h.kv_8_bits & (h.group <= 16) & ~h.shared
     unshared = ~h.kv_8_bits & (h.group == 1)
     rows_of_16 = xqa | (decode & (classes.tcgen05 | unshared | ~cards.tensor(works.pipes)))
     packable = h.group <= MOST_SHARED

@@ -185,6 +185,43 @@ def test_onnx_runtime_runs_the_graphs(kind: str, weights: str | None) -> None:
     assert all(c.shape == (2, 2, 32, 16) for c in caches)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt_oss"])
+def test_onnx_runtime_keeps_keys_and_values_in_8_bits(kind: str) -> None:
+    """A prompt and a token after it give nearly the logits that they give with a cache in full precision."""
+    ort = pytest.importorskip("onnxruntime")
+    found, config = {}, config_of({**TINY, "model_type": kind, "head_dim": 16})
+    for cache, dtype in ((None, np.float32), ("int8", np.int8)):
+        model = decoder(config, dtype="float32", cache=cache)
+        filled(model)
+        for t in model.graph.initializer:
+            if t.name.endswith(("k_scale", "v_scale")):
+                t.CopyFrom(onnx.numpy_helper.from_array(np.array([0.01], np.float32), t.name))
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+        caches = [np.zeros((1, 2, 32, 16), dtype) for _ in names]
+        for past, new in ((0, 5), (5, 1)):
+            feeds = dict(zip(names, caches, strict=True))
+            ids, mask = np.arange(past, past + new)[None], np.ones((1, past + new), np.int64)
+            found[cache], *caches = session.run(None, {**feeds, "input_ids": ids, "attention_mask": mask})
+        assert {c.dtype for c in caches} == {np.dtype(dtype)} and all(c[:, :, :6].any() for c in caches)
+    np.testing.assert_allclose(found["int8"], found[None], atol=0.02 * np.abs(found[None]).max())
+    assert (found["int8"] != found[None]).any()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+@pytest.mark.parametrize("cache", ["fp8", "int8"])
+def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, cache: str) -> None:
+    """Its CUDA provider, in half precision; and --precision changes neither caches nor their scales."""
+    given = {**TINY, "model_type": kind, "head_dim": 16, "torch_dtype": "float16"}
+    accepted(decoder(config_of(given), dtype="float16", cache=cache))
+    for precision in ("keep", "bf16"):
+        g = onnxperf.llm(config=given, gpu="h100", prompt=8, output=4, cache=cache, precision=precision)
+        assert g.cache_bytes_per_token == config_of(given).cache_elements()
+        assert not any("GroupQueryAttention" in note for note in g.notes)
+    with pytest.raises(UsageError, match="a cache of 'fp4' is not known: it is fp8 or int8"):
+        decoder(config_of(given), dtype="float16", cache="fp4")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

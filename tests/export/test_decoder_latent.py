@@ -167,3 +167,18 @@ def test_attention_of_latent_vectors_is_said_to_be_unmeasured() -> None:
     assert any(says in note for note in latent.notes) and not any(says in note for note in usual.notes)
     with pytest.raises(onnxperf.Error, match="tp=3 does not divide"):
         onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, parallel="tp=3")
+
+
+def test_a_cache_in_fp8_is_half_as_large() -> None:
+    """As engines offer it; queries, and the new vector before it is written, have 16 bits."""
+    g = onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, cache="fp8", precision="bf16")
+    assert g.cache_bytes_per_token == config_of(SMALL).cache_elements() == 2 * (32 + 8)
+    for begins in (True, False):
+        accepted(decoder(config_of(SMALL), dtype="float16", cache="fp8", begins=begins))
+    own = steps_of(None, "h200", Request(b""), FEW, cache="fp8")[0].made_for(4096)
+    found = {k.work.bytes_read for k in own._run(16, 1, 3000).kernels.rows if k.op.endswith("LatentAttention")}
+    assert found == {16 * 576 * (3000 + 2 + 2 * 128) + 4 * 16 + 4 + 4}
+    written = [k.work for k in own._run(16, 8, 0).kernels.rows if k.op == "TensorScatter"]
+    assert [w.bytes_written for w in written] == [16 * 8 * 576] * 2
+    with pytest.raises(onnxperf.Error, match="a cache of 'int8' is not known with latent attention: it is fp8"):
+        onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, cache="int8")
