@@ -101,7 +101,7 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
     in_place = bool(caches) and any(n.op_type in IN_PLACE for n in model.graph.node)
     made = {i.name: declared_dims(i) for i in model.graph.output}
-    fixed = [shapes[n][-2] for n in caches if not in_place and shapes[n] in made.values()]
+    fixed = [shapes[n][-2] for n in caches if shapes[n] in made.values()]
     buffers = [(n.output[o], n.input[i]) for n in model.graph.node
                for o, i in IN_PLACE.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
     written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in made and made[o] != shapes[i])
