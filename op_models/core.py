@@ -172,7 +172,10 @@ class Move(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """softmax(Q K^T) V in one kernel: Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim]."""
+    """softmax(Q K^T) V in one kernel: Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim].
+
+    shared: V is the first dim_v elements of each key, and read with it.
+    """
 
     batch: int
     heads: int
@@ -182,6 +185,7 @@ class Attention(NamedTuple):
     dim: int
     dim_v: int
     causal: bool
+    shared: bool = False
 
 
 class Recurrent(NamedTuple):

@@ -10,7 +10,7 @@ from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of
 from onnxperf.cli.lists import parse_batch_range
 from onnxperf.output import check_targets, deliver, telling
 
-WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
+WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # written out so that --help imports nothing
 
 
 @click.command()
@@ -26,6 +26,8 @@ WEIGHTS = ("int4", "int8")  # written out so that --help imports nothing
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Tokens of the prompt in one run.  [default: all]")
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="With --config: weights of products, as MatMulNBits in blocks of 32.")  # fmt: skip
+@click.option("--cache", type=click.Choice(CACHES),
+              help="With --config: keys and values that are kept.  [default: as activations]")  # fmt: skip
 @click.option(
     "--prune-lm-head",
     is_flag=True,
@@ -52,8 +54,8 @@ def llm(
 
     MODEL is a decoder with inputs for past keys and values, its lengths open. With --config the graph is made without
     weights as ONNX Runtime GenAI's model builder does for CUDA, for Llama until 4, Mistral, Mixtral, Phi-3 and 4, Qwen
-    2 and 3, Gemma until 3, GLM-4, gpt-oss and DeepSeek until V3, whose latent attention caches all keys and values, as
-    transformers' code does; its type is --precision, or that of the configuration. Of a model that also takes images it
+    2 and 3, Gemma until 3, GLM-4, gpt-oss and DeepSeek until V3, whose cache holds latent vectors, as serving engines
+    keep it; its type is --precision, or that of the configuration. Of a model that also takes images it
     is the decoder of text.
 
     The first token takes a run of the prompt, or of its chunks; each further one a run of one token, predicted for the
@@ -79,7 +81,7 @@ def llm(
     from onnxperf.tables import console
     from onnxperf.views.llm import check_plot, plot, show
 
-    made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "prune_lm_head")}
+    made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}
     sources = files_read({"gpu": gpu, **asked}, model, made["config"], made["prefill"])
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
@@ -90,7 +92,7 @@ def llm(
     lengths = Lengths(prompt, output, chunk, positions)
     requests = traffic(lengths, *arrive)
     with telling() as tell:
-        found = generation(steps, lengths, batch, made["weights"], requests, tell)
+        found = generation(steps, lengths, batch, made["weights"], requests, tell, made["cache"])
     if plot_to is not None:
         plot(plot_to, found)
     deliver(json_to, found.to_json, lambda: show(console(), found))

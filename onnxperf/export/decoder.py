@@ -7,7 +7,7 @@ products; logits of every position unless the head is pruned; where weights have
 blocks of 32, for the head as well, but not for the embedding. Unlike it, norms of queries and keys stand before the
 attention, not in it, and gemma-2's norms compute in the graph's type, without casts. Experts, which the builder writes
 for other families, are MoE and QMoE with gate and up in one weight, as it does there. It has no builder for DeepSeek's
-latent attention: see decoder_latent.
+latent attention, whose prompt is a graph of its own: see decoder_latent.
 """
 
 from __future__ import annotations
@@ -19,25 +19,35 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from onnxperf.errors import UsageError
 from onnxperf.export.decoder_config import DecoderConfig
-from onnxperf.export.decoder_latent import latent_attention
-from onnxperf.export.decoder_writer import BLOCK, MS, Writer
+from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
+from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Writer
 
-OPSET, WITH_ATTENTION = 21, 23
+OPSET, WITH_SCATTER = 21, 24
 BITS = {"int4": 4, "int8": 8}
 Dim = int | str
 
 
-def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, prune_head: bool = False) -> ModelProto:
+def decoder(
+    config: DecoderConfig, *, dtype: str, weights: str | None = None, cache: str | None = None,
+    prune_head: bool = False, begins: bool = False,
+) -> ModelProto:  # fmt: skip
     """The graph of a decoder, its batch, lengths and the cache's length open.
 
     dtype: of DTYPES, of activations, cache and weights; weights: int4 or int8 for the weights of products, None for
-    dtype; prune_head: logits of the last position alone, as the builder's option prune_lm_head. Raises UsageError for
-    a precision that is not offered.
+    dtype; cache: fp8 or int8 for keys and values that are kept, None for dtype; prune_head: logits of the last position
+    alone, as the builder's option prune_lm_head; begins: with latent attention, the graph that begins a cache instead
+    of the one that continues it. Raises UsageError for a precision that is not offered.
     """
     if weights is not None and weights not in BITS:
         raise UsageError(f"weights of {weights!r:.60} are not known: it is one of {', '.join(BITS)}")
-    w, c = Writer(dtype, BITS[weights] if weights else 0), config
-    lengths = () if c.latent else _lengths(w)
+    if cache is not None and cache not in (offered := ("fp8",) if config.latent else tuple(CACHES)):
+        of = " with latent attention" if config.latent else ""
+        raise UsageError(f"a cache of {cache!r:.60} is not known{of}: it is {' or '.join(offered)}")
+    w, c = Writer(dtype, BITS[weights] if weights else 0, cache), config
+    attend = (latent_prompt if begins else latent_step) if c.latent else _attention
+    lengths = () if attend is latent_prompt else _lengths(w)
+    if attend is latent_step:
+        tokens_shape(w, c)
     x = w.node("Gather", "/model/embed_tokens", [w.weight("embed_tokens.weight", c.vocab, c.hidden), "input_ids"])
     if c.scaled:
         x = w.node("Mul", "/model/embed_tokens/Mul", [x, w.number("embed_scale", c.hidden**0.5)])
@@ -46,7 +56,6 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
     for i in range(c.layers):
         at = f"/model/layers.{i}"
         y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
-        attend = latent_attention if c.latent else _attention
         pending = attend(w, c, at, i, y, (*lengths, *tables))
         if c.post_norms:
             pending, _ = _norm(w, c, f"{at}/post_attention_layernorm", pending)
@@ -58,7 +67,7 @@ def decoder(config: DecoderConfig, *, dtype: str, weights: str | None = None, pr
             pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
     y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
     _head(w, c, y, prune_head)
-    return _model(w, c, prune_head)
+    return _model(w, c, prune_head, masked=bool(lengths))
 
 
 def _lengths(w: Writer) -> tuple[str, str]:
@@ -97,11 +106,13 @@ def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: S
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
     caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
     outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
-    more = ["", "", w.weight(f"{at}/sinks", c.heads)] if c.sinks else []
+    scales = w.scales(at, "k", "v")
+    more = ["", "", w.weight(f"{at}/sinks", c.heads) if c.sinks else ""] if c.sinks or scales else []
+    kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8} if scales else {}
     y = w.node(
-        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more], outputs, num_heads=c.heads,
+        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more, *scales], outputs, num_heads=c.heads,
         kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=c.windows[layer] or -1, softcap=c.softcap,
-        do_rotary=1, rotary_interleaved=0,
+        do_rotary=1, rotary_interleaved=0, **kept,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 
@@ -161,23 +172,26 @@ def _head(w: Writer, c: DecoderConfig, x: str, prune: bool) -> None:
     w.nodes[-1].output[0] = "logits"
 
 
-def _model(w: Writer, c: DecoderConfig, prune: bool) -> ModelProto:
-    """The model of what was written."""
+def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto:
+    """The model of what was written; masked: it reads a mask."""
 
     def info(name: str, shape: Sequence[Dim], type: int = TensorProto.INT64) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, type, shape)
 
-    batch, new, total = "batch_size", "sequence_length", "total_sequence_length"
-    heads, widths = (c.heads, (c.head_dim, c.v_dim)) if c.latent else (c.kv_heads, (c.head_dim, c.head_dim))
-    past, now = ("past_sequence_length", total) if c.latent else ("max_sequence_length", "max_sequence_length")
-    caches = [(f"{i}.{p}", n) for i in range(c.layers) for p, n in zip(("key", "value"), widths, strict=True)]
-    inputs = [info("input_ids", (batch, new)), info("attention_mask", (batch, total))]
+    batch, new = "batch_size", "sequence_length"
+    parts, heads, width = ["key", "value"], c.kv_heads, c.head_dim
+    if c.latent:
+        parts, heads, width = ["latent"], 1, c.latent + c.rope_dim
+    caches, shape = [f"{i}.{p}" for i in range(c.layers) for p in parts], (batch, heads, "max_sequence_length", width)
+    inputs = [info("input_ids", (batch, new))]
+    inputs += [info("attention_mask", (batch, "total_sequence_length"))] if masked else []
     inputs += [info("position_ids", (batch, new))] if c.latent else []
-    inputs += [info(f"past_key_values.{name}", (batch, heads, past, n), w.type) for name, n in caches]
+    inputs += [info(f"past_key_values.{name}", shape, w.cache) for name in caches]
     outputs = [info("logits", (batch, 1 if prune else new, c.vocab), w.type)]
-    outputs += [info(f"present.{name}", (batch, heads, now, n), w.type) for name, n in caches]
+    outputs += [info(f"present.{name}", shape, w.cache) for name in caches]
     graph = helper.make_graph(w.nodes, c.model_type, inputs, outputs, w.stored)
-    opsets = [helper.make_opsetid("", WITH_ATTENTION if c.latent else OPSET), helper.make_opsetid(MS, 1)]
+    domains = {"": WITH_SCATTER if c.latent else OPSET, MS: 1, **({OWN: 1} if c.latent and masked else {})}
+    opsets = [helper.make_opsetid(*x) for x in domains.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf")
 
 

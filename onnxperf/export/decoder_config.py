@@ -110,12 +110,17 @@ class DecoderConfig:
     v_dim: int = 0
     quantised: str = ""
 
+    @property
+    def rope_dim(self) -> int:
+        """Of latent attention's head_dim, what is rotated."""
+        return self.head_dim - self.nope_dim
+
     def cache_elements(self) -> int:
-        """Elements of keys and values that a token adds to the cache: 2 layers kv_heads head_dim, and with latent
-        attention layers heads (head_dim + v_dim).
+        """Elements that a token adds to the cache: 2 layers kv_heads head_dim, and with latent attention layers (latent
+        + rope_dim), whatever the number of heads.
         """
         if self.latent:
-            return self.layers * self.heads * (self.head_dim + self.v_dim)
+            return self.layers * (self.latent + self.rope_dim)
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 

@@ -1,10 +1,15 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, and V3), as an export of transformers' code has it.
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, and V3), as serving engines compute it.
 
-Keys and values are made of a latent vector, and the cache holds them in full, for every head, as transformers' code
-does: not the latent vector alone, which serving engines keep. One Attention, of opset 23, reads the past and writes a
-longer cache; there is no padding for which it would need a mask. Of each head's queries and keys `head_dim` less
-`nope_dim` elements are rotated; those of the keys are one head's, and copied to all. Weights are taken to be stored so
-that the parts to rotate come first, and keys and values apart.
+The cache holds a vector for each token and layer that all heads share: the latent one, of which keys and values are
+made, and the elements of keys that are rotated. A prompt expands the latent vectors of its own tokens to keys and
+values of every head, and attends to these. What continues a cache does not expand it: the weights that would make keys
+are multiplied into the queries, and those that make values into what attention gives (`absorbed` weights), so that
+every head attends to the vectors themselves (LatentAttention, see op_models.latent). Both are one model in two graphs,
+with the same weights; those that are absorbed are stacked by heads, and not packed into 4 or 8 bits. A cache in FP8 has
+a scale of 1 where a prompt begins it.
+
+Of each head's queries and keys `head_dim` less `nope_dim` elements are rotated; those of the keys are one head's.
+Weights of queries and keys are taken to be stored so that the parts to rotate come first, and keys and values apart.
 """
 
 from __future__ import annotations
@@ -12,36 +17,87 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxperf.export.decoder_config import DecoderConfig
-from onnxperf.export.decoder_writer import MS, Writer
+from onnxperf.export.decoder_writer import MS, OWN, Writer
 
 
-def latent_attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
-    """Attention of a layer; read: the tables of cosines and sines."""
-    at, rope = f"{at}/attn", c.head_dim - c.nope_dim
-    q, width = x, c.hidden
-    if c.q_latent:
-        q = w.norm(f"{at}/q_a_norm", w.product(f"{at}/q_a_proj", x, c.hidden, c.q_latent), c.q_latent)
-        width = c.q_latent
-    q = _rotated(w, f"{at}/q_rotary", w.product(f"{at}/q_b_proj", q, width, c.heads * c.head_dim), c.heads, rope, read)
-    both = w.product(f"{at}/kv_a_proj", x, c.hidden, c.latent + rope)
-    sizes = w.integers(f"{at}/kv_sizes", c.latent, rope)
-    latent = w.node("Split", f"{at}/kv_split", [both, sizes], [f"{at}/latent", f"{at}/k_rope"], axis=-1)
-    latent = w.norm(f"{at}/kv_a_norm", latent, c.latent)
+def latent_prompt(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
+    """Attention of a layer among the tokens of a prompt, which begins the cache; read: tables of cosines and sines."""
+    at = f"{at}/attn"
+    q, latent, shared = _projected(w, c, at, x, read)
+    rows = _cached(w, at, latent, shared)
+    if w.cache != w.type:
+        rows = w.node("Cast", f"{at}/cache/Cast", [rows], to=w.cache)
+    rows = w.node("Unsqueeze", f"{at}/cache/Unsqueeze", [rows, w.integers(f"{at}/head", 1)])
+    past = f"past_key_values.{layer}.latent"
+    w.node("TensorScatter", f"{at}/cache/write", [past, rows], [past.replace("past_key_values", "present")])
     keys = w.product(f"{at}/k_b_proj", latent, c.latent, c.heads * c.nope_dim)
     values = w.product(f"{at}/v_b_proj", latent, c.latent, c.heads * c.v_dim)
-    shared = _rotated(w, f"{at}/k_rotary", f"{at}/k_rope", 1, rope, read)
     shared = w.node("Unsqueeze", f"{at}/k_rope/Unsqueeze", [shared, w.integers(f"{at}/axis", 2)])
     shared = w.node("Expand", f"{at}/k_rope/Expand", [shared, w.integers(f"{at}/to_heads", 1, 1, c.heads, 1)])
     apart = w.node("Reshape", f"{at}/k_heads", [keys, w.integers(f"{at}/heads", 0, 0, c.heads, c.nope_dim)])
     keys = w.node("Concat", f"{at}/k_concat", [shared, apart], axis=-1)
     keys = w.node("Reshape", f"{at}/k_joined", [keys, w.integers(f"{at}/joined", 0, 0, c.heads * c.head_dim)])
-    caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
-    outputs = [f"{at}/Attention", *(name.replace("past_key_values", "present") for name in caches)]
     y = w.node(
-        "Attention", outputs[0], [q, keys, values, "", *caches], outputs, q_num_heads=c.heads, kv_num_heads=c.heads,
-        scale=c.head_dim**-0.5, is_causal=1,
+        f"{MS}::MultiHeadAttention", f"{at}/MultiHeadAttention", [q, keys, values], num_heads=c.heads,
+        scale=c.head_dim**-0.5, unidirectional=1,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, c.heads * c.v_dim, c.hidden)
+
+
+def latent_step(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
+    """Attention of a layer to the cache and new tokens; read: lengths, the longest, and the tables of cosines and
+    sines. Tokens of all samples are rows of the absorbed products, a stack of one for each head.
+    """
+    at, (*lengths, cos, sin) = f"{at}/attn", read
+    q, latent, shared = _projected(w, c, at, x, (cos, sin))
+    q = w.node("Reshape", f"{at}/q_heads", [q, w.integers(f"{at}/heads", -1, c.heads, c.head_dim)])
+    parts, sizes = [f"{at}/q_rope", f"{at}/q_nope"], w.integers(f"{at}/q_sizes", c.rope_dim, c.nope_dim)
+    turned, plain = w.node("Split", f"{at}/q_split", [q, sizes], parts, axis=-1), parts[1]
+    q = w.node("Concat", f"{at}/q_concat", [_by_head(w, c, f"{at}/k_b_proj", plain, c.nope_dim, c.latent), turned],
+               axis=-1)  # fmt: skip
+    past = f"past_key_values.{layer}.latent"
+    inputs = [q, _cached(w, at, latent, shared), past, *lengths, *w.scales(at, "cache")]
+    y = w.node(
+        f"{OWN}::LatentAttention", f"{at}/LatentAttention", inputs,
+        [f"{at}/LatentAttention", past.replace("past_key_values", "present")], v_head_size=c.latent,
+        scale=c.head_dim**-0.5,
+    )  # fmt: skip
+    y = _by_head(w, c, f"{at}/v_b_proj", y, c.latent, c.v_dim)
+    y = w.node("Reshape", f"{at}/joined", [y, w.integers(f"{at}/width", 0, c.heads * c.v_dim)])
+    y = w.product(f"{at}/o_proj", y, c.heads * c.v_dim, c.hidden)
+    return w.node("Reshape", f"{at}/o_proj/Reshape", [y, "/model/shape"])
+
+
+def tokens_shape(w: Writer, c: DecoderConfig) -> None:
+    """The shape [batch, tokens, hidden] that rows of all samples' tokens get back, once for all layers."""
+    ids = w.node("Shape", "/model/shape/Shape", ["input_ids"])
+    w.node("Concat", "/model/shape", [ids, w.integers("/model/shape/hidden", c.hidden)], axis=0)
+
+
+def _projected(w: Writer, c: DecoderConfig, at: str, x: str, tables: Sequence[str]) -> tuple[str, str, str]:
+    """Queries of all heads, the latent vector, and what of the keys all heads share, rotated."""
+    q, width = x, c.hidden
+    if c.q_latent:
+        q = w.norm(f"{at}/q_a_norm", w.product(f"{at}/q_a_proj", x, c.hidden, c.q_latent), c.q_latent)
+        width = c.q_latent
+    q = w.product(f"{at}/q_b_proj", q, width, c.heads * c.head_dim)
+    both = w.product(f"{at}/kv_a_proj", x, c.hidden, c.latent + c.rope_dim)
+    parts, sizes = [f"{at}/latent", f"{at}/k_rope"], w.integers(f"{at}/kv_sizes", c.latent, c.rope_dim)
+    latent = w.norm(f"{at}/kv_a_norm", w.node("Split", f"{at}/kv_split", [both, sizes], parts, axis=-1), c.latent)
+    queries = _rotated(w, f"{at}/q_rotary", q, c.heads, c.rope_dim, tables)
+    return queries, latent, _rotated(w, f"{at}/k_rotary", parts[1], 1, c.rope_dim, tables)
+
+
+def _cached(w: Writer, at: str, latent: str, shared: str) -> str:
+    """What the cache keeps of new tokens [batch, tokens, latent + rope]: values are its first part."""
+    return w.node("Concat", f"{at}/cache/Concat", [latent, shared], axis=-1)
+
+
+def _by_head(w: Writer, c: DecoderConfig, name: str, x: str, k: int, n: int) -> str:
+    """Rows [tokens, heads, k] times a weight of each head [heads, k, n], as rows [tokens, heads, n]."""
+    stack = w.node("Transpose", f"{name}/by_head", [x], perm=(1, 0, 2))
+    y = w.node("MatMul", f"{name}/MatMul", [stack, w.weight(f"{name}.weight", c.heads, k, n)])
+    return w.node("Transpose", f"{name}/by_token", [y], perm=(1, 0, 2))
 
 
 def _rotated(w: Writer, name: str, x: str, heads: int, rope: int, tables: Sequence[str]) -> str:

@@ -9,17 +9,22 @@ from onnx import NodeProto, TensorProto, helper
 
 from onnxperf.export.decoder_config import DTYPES
 
-MS = "com.microsoft"
+MS, OWN = "com.microsoft", "onnxperf"
 TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True))
+#: Types of caches beside that of the activations, as the inputs and attributes of GroupQueryAttention have them.
+CACHES = {"fp8": TensorProto.FLOAT8E4M3FN, "int8": TensorProto.INT8}
 BLOCK = 32  # the builder's default
 MISSING_FILE = "weights-not-included.bin"
 
 
 class Writer:
-    """Nodes and weights of a graph of `dtype` as they are added; weights of products have `bits`, 0 for `dtype`."""
+    """Nodes and weights of a graph of `dtype` as they are added; weights of products have `bits`, 0 for `dtype`; cache:
+    of CACHES, None for `dtype`.
+    """
 
-    def __init__(self, dtype: str, bits: int) -> None:
+    def __init__(self, dtype: str, bits: int, cache: str | None = None) -> None:
         self.type, self.bits = TYPES[dtype], bits
+        self.cache = self.type if cache is None else CACHES[cache]
         self.nodes: list[NodeProto] = []
         self.stored: list[TensorProto] = []
 
@@ -34,6 +39,12 @@ class Writer:
         """A constant without axes."""
         self.stored.append(helper.make_tensor(name, type or self.type, (), [value]))
         return name
+
+    def scales(self, name: str, *parts: str) -> list[str]:
+        """A scale for each part of a cache of 8 bits, of all its elements; none for another cache."""
+        names = [f"{name}/{part}_scale" for part in parts] if self.cache != self.type else []
+        self.stored += [helper.make_tensor(n, TensorProto.FLOAT, (1,), [1.0]) for n in names]
+        return names
 
     def integers(self, name: str, *values: int) -> str:
         """A constant of one axis."""

@@ -12,8 +12,12 @@ from onnxperf.graph.batch_inputs import Dim
 from onnxperf.graph.bind import declared_dims
 
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
-#: Operators of ONNX Runtime that write a cache in place into a buffer of full length.
-IN_PLACE = frozenset({"GroupQueryAttention", "PagedAttention", "SparseAttention"})
+#: Operators that write a cache in place into a buffer of full length: which outputs are which inputs.
+IN_PLACE = {
+    **dict.fromkeys(("GroupQueryAttention", "PagedAttention", "SparseAttention"), ((1, 3), (2, 4))),
+    "LatentAttention": ((1, 2),),
+    "TensorScatter": ((0, 0),),
+}
 
 
 #: What a dimension of an input can stand for.
@@ -97,9 +101,9 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
     in_place = bool(caches) and any(n.op_type in IN_PLACE for n in model.graph.node)
     made = {i.name: declared_dims(i) for i in model.graph.output}
-    fixed = [shapes[n][-2] for n in caches if not in_place and shapes[n] in made.values()]
-    buffers = [(o, i) for n in model.graph.node if n.op_type in IN_PLACE
-               for o, i in zip(n.output[1:3], n.input[3:5], strict=False)]  # fmt: skip
+    fixed = [shapes[n][-2] for n in caches if shapes[n] in made.values()]
+    buffers = [(n.output[o], n.input[i]) for n in model.graph.node
+               for o, i in IN_PLACE.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
     written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in made and made[o] != shapes[i])
     room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
     return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], caches, in_place, room, written)

@@ -34,6 +34,11 @@ WRITTEN_OUT = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}, unless --weights or --precision fp8 is given"
+#: Of a configuration with latent attention.
+LATENT = (
+    "no measured kernel attends to latent vectors, and ONNX Runtime has none: it is predicted as fused attention whose"
+    " heads all share keys of {} elements, the first {} of them values"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ class Generation:
     """How a language model generates on a card.
 
     plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
-    weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
+    cache: what keys and values that are kept have instead of the type of the activations; weights_bytes: in memory;
+    cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
     the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive
     are served, where that was asked for; notes: what was assumed.
     """
@@ -51,6 +57,7 @@ class Generation:
     runtime: str
     precision: str
     weights: str | None
+    cache: str | None
     plan: str
     lengths: Lengths
     weights_bytes: int
@@ -65,11 +72,11 @@ class Generation:
         """The answer as plain data; times in seconds, sizes in bytes."""
         return {
             "onnxperf_version": __version__, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
-            "precision": self.precision, "weights": self.weights, "parallel": self.plan, "prompt": self.lengths.prompt,
-            "output": self.lengths.output, "chunk": self.lengths.chunk, "interval": COVERAGE,
-            "weights_bytes": self.weights_bytes, "cache_bytes_per_token": self.cache_bytes_per_token,
-            "capacity_bytes": self.capacity_bytes, "largest_batch": self.largest_batch,
-            "batches": [b.to_dict() for b in self.batches],
+            "precision": self.precision, "weights": self.weights, "cache": self.cache, "parallel": self.plan,
+            "prompt": self.lengths.prompt, "output": self.lengths.output, "chunk": self.lengths.chunk,
+            "interval": COVERAGE, "weights_bytes": self.weights_bytes,
+            "cache_bytes_per_token": self.cache_bytes_per_token, "capacity_bytes": self.capacity_bytes,
+            "largest_batch": self.largest_batch, "batches": [b.to_dict() for b in self.batches],
             "service": None if self.service is None else self.service.to_dict(), "notes": list(self.notes),
         }  # fmt: skip
 
@@ -81,7 +88,7 @@ class Generation:
 def llm(
     model: Any = None, *, gpu: Gpu, config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] = 1,
-    chunk: int | None = None, weights: str | None = None, prune_lm_head: bool = False,
+    chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
     requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
     trip_counts: Mapping[str, int] | None = None, **terms: Any,
@@ -92,7 +99,8 @@ def llm(
     model: a decoder with a cache, a file, its bytes or an onnx.ModelProto, whose lengths are open; prefill: the one
     that takes the prompt, where `model` takes one token only. config: instead of both, a config.json of Hugging Face,
     or what it holds: the graph is then made as ONNX Runtime GenAI's builder does, with weights of products in
-    `weights`, int4 or int8, and logits of the last position alone with `prune_lm_head`.
+    `weights`, int4 or int8, keys and values kept in `cache`, fp8 or int8, and logits of the last position alone with
+    `prune_lm_head`.
     prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several.
     qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
@@ -103,10 +111,15 @@ def llm(
     """
     with speaking_of_arguments():
         asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=terms)
-        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head)
+        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
         lengths = Lengths(prompt, output, chunk, positions)
         return generation(
-            steps, lengths, batch, weights, traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed)
+            steps,
+            lengths,
+            batch,
+            weights,
+            traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed),
+            cache=cache,
         )
 
 
@@ -128,7 +141,7 @@ def traffic(
 
 def generation(
     steps: Steps, lengths: Lengths, batch: int | Sequence[int], weights: str | None, asked: Traffic | None = None,
-    tell: Progress | None = None,
+    tell: Progress | None = None, cache: str | None = None,
 ) -> Generation:  # fmt: skip
     """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
     lengths.check()
@@ -144,7 +157,8 @@ def generation(
     packed = [WRITTEN_OUT] if weights is not None and last.scenario.runtime == "ort-cuda" else []
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
-        weights=weights, plan=last.scenario.parallel or "", lengths=lengths, weights_bytes=last.memory.weights_bytes,
+        weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
+        weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
         notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
@@ -153,7 +167,7 @@ def generation(
 
 def steps_of(
     model: Any, gpu: Gpu, asked: Request, config: Any = None, prefill: Any = None, weights: str | None = None,
-    prune_lm_head: bool = False,
+    prune_lm_head: bool = False, cache: str | None = None,
 ) -> tuple[Steps, int | None]:  # fmt: skip
     """The runs of a decoder, and the longest context that it was made for, where that is known; arguments as of `llm`.
 
@@ -164,8 +178,9 @@ def steps_of(
     if asked.terms.get("mode", "inference") != "inference":
         raise UsageError("generation is inference: leave --mode out")
     if config is None:
-        if weights is not None or prune_lm_head:
-            raise UsageError("--weights and --prune-lm-head are for graphs made from --config; a file has its own")
+        if weights is not None or cache is not None or prune_lm_head:
+            asked_for = "--weights, --cache and --prune-lm-head"
+            raise UsageError(f"{asked_for} are for graphs made from --config; a file has its own")
         found = Steps(opened(model), gpu, asked, None if prefill is None else opened(prefill))
         found.check()
         return found, None
@@ -173,9 +188,12 @@ def steps_of(
         raise UsageError("--config makes one graph for prompt and tokens: leave --prefill out")
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
-    made = opened(decoder(c, dtype=dtype, weights=weights, prune_head=prune_lm_head))
+    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
+    made = opened(decoder(c, **how))._replace(name=name or c.model_type)
+    begins = opened(decoder(c, **how, begins=True))._replace(name=made.name) if c.latent else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
-    told = (STORED.format(c.stored_as, dtype),) if c.stored_as and plain else ()
-    found = Steps(made._replace(name=name or c.model_type), gpu, asked, told=told)
+    told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
+    told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
+    found = Steps(made, gpu, asked, begins, told=tuple(told))
     found.check()
     return found, c.positions

@@ -35,7 +35,7 @@ class Heads(NamedTuple):
 
     group: query heads of one head of keys; dim: of queries and keys; dims: of keys and values together; rows: batch x
     heads x queries. width: bytes of an element; elements: of keys and values; kv_bytes: theirs, as the work reads
-    them; kv_8_bits: whether they are a cache of 8 bits. scores: FLOPs of both products.
+    them; kv_8_bits: they are a cache of 8 bits; shared: values are a part of keys; scores: FLOPs of both products.
     """
 
     batch: Array
@@ -50,6 +50,7 @@ class Heads(NamedTuple):
     elements: Array
     kv_bytes: Array
     kv_8_bits: Array
+    shared: Array
     scores: Array
 
 
@@ -150,7 +151,7 @@ def _kernel(works: Works, cards: Cards, dram_share: Array, decode: Array) -> Ker
     # constants of a decode's kernels, and of those for many queries
     of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
     slower = _stand_in(heads, blocks, classes, coef["stand_in"])
-    unusual = classes.tcgen05 & (heads.dim > 128) & (heads.dim % 128 != 0)  # no library's kernel, but a compiler's
+    unusual = classes.tcgen05 & ~heads.shared & (heads.dim > 128) & (heads.dim % 128 != 0)  # a compiler's kernel
     step = _step(works, heads, blocks, cards, classes, unusual)
     arithmetic = _arithmetic(heads, blocks, step, cards, of_kind, slower.arithmetic)
     moved = _traffic(works, heads, blocks, cards, classes, dram_share)
@@ -191,12 +192,12 @@ def _heads(works: Works) -> Heads:
     batch, heads, queries, keys, dim = (np.maximum(works[f], 1) for f in ("batch", "heads", "queries", "keys", "dim"))
     dims = np.maximum(works["dim"] + works["dim_v"], 1)
     group, rows = heads / np.maximum(works["kv_heads"], 1), batch * heads * queries
-    elements = batch * heads / group * keys * dims
+    elements = batch * heads / group * keys * np.where(shared := works["shared"] > 0, dim, dims)
     most = np.maximum(works.width, 2) * elements
     kv_bytes = np.clip(works.read - works.weights - rows * dim * works.width, elements / 2, most)
     kv_8_bits, scores = kv_bytes < 1.5 * elements, 2 * rows * keys * dims
     return Heads(
-        batch, heads, group, queries, keys, dim, dims, rows, works.width, elements, kv_bytes, kv_8_bits, scores
+        batch, heads, group, queries, keys, dim, dims, rows, works.width, elements, kv_bytes, kv_8_bits, shared, scores
     )
 
 
@@ -213,7 +214,7 @@ def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes, decode: Arra
     sizes = sorted({rows for name in classes.names for rows in coef["tiles"][name]})
     tile_rows = np.array(sizes, dtype=float)[:, None, None]
     exists = np.array([[[rows in coef["tiles"][name] for name in classes.names]] for rows in sizes])
-    xqa = decode & classes.wgmma & h.kv_8_bits & (h.group <= 16)
+    xqa = decode & classes.wgmma & h.kv_8_bits & (h.group <= 16) & ~h.shared
     unshared = ~h.kv_8_bits & (h.group == 1)
     rows_of_16 = xqa | (decode & (classes.tcgen05 | unshared | ~cards.tensor(works.pipes)))
     packable = h.group <= MOST_SHARED

@@ -62,16 +62,23 @@ def distance(device: Device, name: str, constants: Constants) -> str:
 
 
 def in_domain(work_list: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
-    """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows."""
+    """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows.
+
+    No row has attention whose values are a part of its keys.
+    """
     inside = np.ones(len(work_list), dtype=bool)
     for i, (w, name) in enumerate(zip(work_list, names, strict=True)):
         table = ranges_of(name, constants)
         reach = table.get("FLOPs_and_bytes")
         if reach is not None:
             flops, nbytes = reach
-            inside[i] = w.dtype in table["types"] and all(
-                least / BEYOND <= value <= most * BEYOND
-                for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
+            inside[i] = (
+                w.dtype in table["types"]
+                and not getattr(w.size, "shared", False)
+                and all(
+                    least / BEYOND <= value <= most * BEYOND
+                    for value, (least, most) in ((w.matrix_flops + w.vector_flops, flops), (w.bytes, nbytes))
+                )
             )
     return inside
 

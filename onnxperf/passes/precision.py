@@ -35,6 +35,7 @@ FLOAT32_ONLY = {
     "NonMaxSuppression": "0 1 3 4", "Range": "0 1 2 o0", "Celu": "0 o0", "Resize": "2", "Upsample": "1",
     "LayerNormalization": "o1 o2", "TfIdfVectorizer": "o0", "DynamicQuantizeLinear": "0 o1", "QLinearConv": "1 4 6",
     "com.microsoft::CDist": "0 1 o0", "com.microsoft::MatMulFpQ4": "0 o0",
+    "com.microsoft::GroupQueryAttention": "12 13", "onnxperf::LatentAttention": "5",
     "com.microsoft::DynamicQuantizeMatMul": "0 2 4 o0", "com.microsoft::DynamicQuantizeLSTM": "0 3 5 6 7 8 10 o0 o1 o2",
 }  # fmt: skip
 #: The same for bfloat16 alone.

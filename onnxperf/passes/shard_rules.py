@@ -188,6 +188,15 @@ def attention(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int
     return Whole(tuple(1 if t.rank == 4 else 2 for t in o.outputs), parts)
 
 
+def latent_attention(o: Operator, axes: Sequence[Axis], own: Sequence[bool], ranks: int) -> Whole:
+    """Queries by heads; every GPU has the whole cache, whose vectors all heads share."""
+    if axes[0] != 1 or any(axis is not None for axis in axes[1:]):
+        raise Divided
+    if o.present[0].shape[1] % ranks:
+        raise Divided(f"{o.present[0].shape[1]:,} heads")
+    return Whole((1, *(None for _ in o.outputs[1:])))
+
+
 def divide_heads(o: Operator, ranks: int) -> tuple[int, int]:
     """The heads of queries, and those of keys and values, of an attention. Raises Divided where they don't come out."""
     heads = int(o.attrs.get("num_heads") or o.attrs.get("q_num_heads") or o.present[0].shape[1])
@@ -223,6 +232,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys((
         "Attention", "com.microsoft::MultiHeadAttention", "com.microsoft::GroupQueryAttention",
     ), attention),
+    "onnxperf::LatentAttention": latent_attention,
     "Concat": concatenation,
     "Expand": expand,
     "Gather": gather,

@@ -69,7 +69,8 @@ def service_sheet(s: Service) -> Sheet:
 
 def _types(g: Generation) -> str:
     kept = "as stored" if g.precision == "keep" else g.precision
-    return f"{kept}, {g.weights} weights" if g.weights else kept
+    own = [f"{kind} {what}" for kind, what in ((g.weights, "weights"), (g.cache, "cache")) if kind]
+    return ", ".join((kept, *own))
 
 
 def _line(b: Batch) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -77,6 +78,35 @@ def test_each_input_may_have_names_of_its_own() -> None:
     positions.type.tensor_type.shape.dim[0].dim_param = "s11"
     found = decoder_dims(built).bound(3, 2, 7, 99)
     assert found == {"s10": 3, "s70": 2, "s11": 3, "s15": 7, "s89": 7, "s43": 3, "s53": 9}
+
+
+def written_by_scatter(length: int | str) -> ModelProto:
+    """Keys and values that a TensorScatter writes into a buffer, and an Attention of opset 24 that reads it."""
+    text = f"""<ir_version: 11, opset_import: ["" : 24]>
+    decoder (int64[b, s] input_ids, float16[b, 2, s, 8] x, int64[b] at, int64[b] filled,
+             float16[b, 2, {length}, 8] past_key_values) => (float16[b, 2, s, 8] logits, float16[b, 2, {length}, 8] now)
+    {{ now = TensorScatter (past_key_values, x, at)
+       logits = Attention <is_causal = 1> (x, now, now, , , , filled) }}"""
+    return onnx.parser.parse_model(text)
+
+
+def test_a_buffer_that_a_scatter_writes_is_as_long_as_a_whole_sample() -> None:
+    """Its one length is not that of the past, which would grow by a copy; or it is fixed."""
+    found = decoder_dims(written_by_scatter("most"))
+    assert found.in_place and found.bound(3, 2, 7, 99) == {"b": 3, "s": 2, "most": 99}
+    fixed = decoder_dims(written_by_scatter(64))
+    assert fixed.room == 64 and fixed.bound(3, 2, 7, 50) == {"b": 3, "s": 2}
+
+
+def test_a_buffer_of_grouped_attention_may_have_a_fixed_length() -> None:
+    """Of which a step reads what is filled, as of one that is as long as the sample."""
+    built, usual = (decoder(config_of(TINY), dtype="float16") for _ in range(2))
+    for info in (*built.graph.input, *built.graph.output):
+        if info.name.startswith(("past", "present")):
+            info.type.tensor_type.shape.dim[2].dim_value = 64
+    fixed, open_ = (onnxperf.llm(m, gpu="l4", prompt=16, output=9, batch=2).batches[0] for m in (built, usual))
+    assert fixed.token.seconds == pytest.approx(open_.token.seconds, rel=1e-3)
+    assert (fixed.cache_bytes, fixed.longest_context) == (open_.cache_bytes * 64 // 25, 64)
 
 
 def test_caches_of_a_fixed_length_have_room_for_so_many_tokens() -> None:

@@ -101,6 +101,25 @@ def test_four_bits_take_less_memory_and_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cache", ["fp8", "int8"])
+def test_a_cache_of_8_bits_is_half_as_large_and_read_in_half_the_bytes(cache: str) -> None:
+    sizes = {"config": DENSE, "gpu": "h200", "batch": 64, "prompt": 8000, "chunk": 16}
+    plain, less = (onnxperf.llm(**sizes, cache=c) for c in (None, cache))
+    assert less.cache_bytes_per_token == 4 * 2 * 1024 == plain.cache_bytes_per_token / 2
+    (a,), (b,) = plain.batches, less.batches
+    saved = 64 * 8256 * 4 * 2 * 1024
+    assert a.cache_bytes - b.cache_bytes == saved
+    assert saved == pytest.approx(a.needed_bytes - b.needed_bytes, rel=0.1)  # its allocator rounds up
+    assert 0.4 < b.token.seconds / a.token.seconds < 0.8
+    assert less.weights_bytes == pytest.approx(plain.weights_bytes, rel=1e-5)  # and scales
+    assert 1.8 < less.largest_batch / plain.largest_batch < 2.1
+    assert (plain.to_dict()["cache"], less.to_dict()["cache"]) == (None, cache)
+    run = steps_of(None, "h200", Request(b""), DENSE, cache=cache)[0].made_for(9000)._run(64, 1, 8000)
+    read = 64 * (8000 * 2 * 1024 + 2 * (6144 + 2 * 64) + 4) + 4 + 2 * 4  # cache; queries to values, tables; scales
+    assert {k.work.bytes_read for k in run.kernels.rows if k.op.endswith("GroupQueryAttention")} == {read}
+
+
+@pytest.mark.slow
 def test_four_gpus_divide_weights_and_cache() -> None:
     one, four = (onnxperf.llm(config=LLAMA2, gpu="h100", parallel=plan) for plan in (None, "tp=4"))
     assert four.plan == "tp=4" and four.cache_bytes_per_token * 4 == one.cache_bytes_per_token
@@ -194,6 +213,8 @@ def test_files_with_past_lengths_are_continued() -> None:
         (None, {"config": SMALL, "prefill": "x"}, "leave prefill out"),
         ("gpt2-past.onnx", {"config": SMALL}, "give one of the two"),
         ("gpt2-past.onnx", {"weights": "int4"}, "are for graphs made from config"),
+        ("gpt2-past.onnx", {"cache": "fp8"}, "cache and prune.* are for graphs made from config; a file has its own"),
+        (None, {"config": SMALL, "cache": "int4"}, "a cache of 'int4' is not known: it is fp8 or int8"),
         (None, {"config": SMALL, "weights": "int3"}, "'int3' are not known"),
         (None, {"config": SMALL, "prompt": 4000}, "made for 4,096"),
         (None, {"config": SMALL, "output": 1}, "at least 2"),

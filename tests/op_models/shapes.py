@@ -583,6 +583,12 @@ def paged(draw: Draw) -> Case:
     return Case([x, x, x, cache, cache, (b + 1,), (b,), (b, most)], [x, cache, cache], attrs, True, False)
 
 
+def latent(draw: Draw) -> Case:
+    b, q, h, d, n, e = (draw(DIM) for _ in range(6))
+    inputs: list[Shape | None] = [(b * q, h, d), (b, q, d), (b, 1, n, d), (b,), ()]
+    return Case(inputs, [(b * q, h, min(d, e)), (b, 1, n, d)], {"v_head_size": min(d, e)}, partial=True, written=False)
+
+
 def gated_bias(draw: Draw) -> Case:
     b, s, heads, d, columns = (draw(DIM) for _ in range(5))
     scores = (1, heads, s, s)
@@ -823,6 +829,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "DecoderMaskedMultiHeadAttention": flat_attention,
     MS + "SparseAttention": sparse,
     MS + "PagedAttention": paged,
+    "onnxperf::LatentAttention": latent,
     MS + "GatedRelativePositionBias": gated_bias,
 }
 #: What is a row of these is no row of the first input.

@@ -23,22 +23,23 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def run(config: dict[str, Any], parallel: str | None, weights: str | None) -> Any:
+def run(config: dict[str, Any], parallel: str | None, weights: str | None, new: int = 16, past: int = 0) -> Any:
     steps, _ = steps_of(None, "h100", Request(b"", terms={"parallel": parallel}), config, weights=weights)
-    return steps.made_for(64)._run(2, 16, 0)
+    return steps.made_for(64)._run(2, new, past)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, "int4", "int8"])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_gpu_has_its_part_of_flops_weights_and_cache(name: str, weights: str | None) -> None:
-    one, two = (run(CONFIGS[name], p, weights) for p in (None, "tp=2"))
+@pytest.mark.parametrize(("name", "at"), [*((name, (16, 0)) for name in CONFIGS), ("DeepSeek-V3", (1, 16))])
+def test_a_gpu_has_its_part_of_flops_weights_and_cache(name: str, at: tuple[int, int], weights: str | None) -> None:
+    one, two = (run(CONFIGS[name], p, weights, *at) for p in (None, "tp=2"))
     flops = [sum(work_of(o).matrix_flops for o in r.own_graph.operators) for r in (one, two)]
     assert 0.5 <= flops[1] / flops[0] < 0.54
     stored = [sum(t.bytes for t in _weights(r)) for r in (one, two)]
     assert 0.5 <= stored[1] / stored[0] < 0.54
     caches = [sum(t.bytes for t in r.own_graph.inputs if "past" in t.name) for r in (one, two)]
-    assert caches[1] * 2 == caches[0]
+    shared = "kv_lora_rank" in CONFIGS[name]  # by all heads
+    assert caches[1] == (caches[0] if shared else caches[0] / 2)
     reduced = [o for o in two.own_graph.operators if o.type == "nccl::AllReduce" or "all_reduce" in o.name]
     assert len(reduced) >= 2 * 2, "two in each layer at least"
 

@@ -27,6 +27,8 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert [b["batch"] for b in answer["batches"]] == [1, 2, 3]
     same = onnxperf.llm(config=config, gpu="l4", prompt=64, batch=[1, 2, 3])
     assert answer == same.to_dict()
+    code, out, err = onnxperf_cli(*given, "--batch", "2", "--cache", "fp8", "--weights", "int4")
+    assert (code, err) == (0, "") and "as stored, int4 weights, fp8 cache" in " ".join(out.split())
     code, out, err = onnxperf_cli(*given, "--batch", "8", "--qps", "2", "--requests", "9", "--chunk", "64")
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests, 2 a second" in out
     for wrong, says in (
