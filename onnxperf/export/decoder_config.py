@@ -108,7 +108,6 @@ class DecoderConfig:
     q_latent: int = 0
     nope_dim: int = 0
     v_dim: int = 0
-    quantised: str = ""
 
     @property
     def rope_dim(self) -> int:
