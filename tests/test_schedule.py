@@ -326,3 +326,11 @@ def test_no_link_carries_more_than_it_can(tasks: list[Task]) -> None:
     for name in {t.group for t in tasks}:
         own = [i for i in every if tasks[i].group == name]
         assert all(placed[j].start_s >= ends[i] - 1e-9 for i, j in pairwise(own)), "in line"
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_exchanges_of_two_groups_both_take_sms(streams: int) -> None:
+    """Each leaves a kernel beside it nine tenths of what it had."""
+    tasks = [exchange(1000, "tp", 0.5), exchange(1000, "dp", 0.5), Task(0, 81, 1.0), Task(0, 81, 1.0)]
+    placed, _ = run_tasks(tasks, HostThread(0, 0, 0, 0), streams)
+    assert [p.start_s for p in placed] == pytest.approx([0, 0, 0, 100])
