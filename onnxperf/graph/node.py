@@ -198,14 +198,16 @@ def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
 
 
 def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
-    """The types of a node's outputs by the rules of op_models; of caches by the file, where only their length differs.
+    """The types of a node's outputs by the rules of op_models; of caches by what is given, else by the file, where only
+    their length differs.
 
     Whether a cache grows or is changed in place is up to who calls the model: both lengths are right.
     """
     types = custom_types(n.proto, n.type, n.attrs, n.inputs)
     for name in (n.proto.output[i] for i in caches(n.type) if i < len(n.proto.output)):
         own, info = types.get(name), state.declared.get(name)
-        made, said = static(own), closed(state.binding.declared(info)) if info is not None else None
+        declared = closed(state.binding.declared(info)) if info is not None else None
+        made, said = static(own), state.given_shapes.get(name, declared)
         if own and made and said and len(made) == len(said) and (made[:-2], made[-1]) == (said[:-2], said[-1]):
             types[name] = tensor_type(dtype_of(own.tensor_type.elem_type), said)
     return types
