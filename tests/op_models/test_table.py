@@ -420,6 +420,8 @@ TABLE = [
     Row(MS + "SkipGroupNorm", [(2, 4, 5, 6), (6,), (6,), (2, 4, 5, 6)], None, Rows(6, 40, 1), vector=240 * 8 + 6 * 7,
         attrs={"groups": 3}),
     Row("BatchNormalization", [(2, 3, 4), (3,), (3,), (3,), (3,)], None, Pointwise(24), vector=48),
+    Row("BatchNormalization", [(2, 3, 4), (3,), (3,), (3,), (3,)], [(2, 3, 4), (3,), (3,)], Rows(3, 8, 1),
+        vector=24 * 7 + 3 * 7, attrs={"training_mode": 1}),
     Row("MeanVarianceNormalization", [(2, 3, 4, 5)], None, Rows(3, 40, 1), vector=120 * 5 + 3 * 7),
     Row("MeanVarianceNormalization", [(2, 3, 4)], None, Rows(6, 4, 1), vector=24 * 5 + 6 * 7, attrs={"axes": [-1]}),
     Row("LpNormalization", [(2, 3, 4)], None, Rows(8, 3, 1), vector=24 * 6 + 8 * 4, attrs={"axis": 1}),
