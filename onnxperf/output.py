@@ -64,41 +64,6 @@ def telling() -> Iterator[Progress]:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
-def check_target(target: str | None, *sources: str, option: str = "--json") -> None:
-    """Refuse, before any work is done, to write without a name, outside any folder, over one, or over a source.
-
-    target: as an option gives it: None where it is not given; of --json, "-" for stdout. sources: files that are read.
-    """
-    if target is None or (target == "-" and option == "--json"):
-        return
-    if target == "-":
-        raise UsageError(
-            f"{option} - would write a file of that name: only --json - prints; name it ./- if you mean it"
-        )
-    if not target:
-        raise UsageError(f"{option} needs the name of a file{', or - for stdout' if option == '--json' else ''}")
-    _check_name(target)
-    if os.path.isdir(target):
-        raise UsageError(f"can't write {target}: it is a folder")
-    if not os.path.isdir(folder := os.path.dirname(target) or "."):
-        raise UsageError(f"can't write {target}: there is no folder {folder}")
-    for source in sources:
-        with suppress(OSError):
-            if os.path.samefile(target, source):
-                raise UsageError(f"{option} {target} would overwrite {source}, which is read: name another file")
-
-
-def check_targets(targets: Mapping[str, str | None], *sources: str) -> None:
-    """`check_target` for each file that an option names, and a UsageError where two options name the same one."""
-    named: dict[str, str] = {}
-    for option, target in targets.items():
-        check_target(target, *sources, option=option)
-        if target is None or (target == "-" and option == "--json"):
-            continue
-        if (other := named.setdefault(os.path.realpath(target), option)) != option:
-            raise UsageError(f"{other} and {option} would both write {target}: name two files")
-
-
 def deliver(
     json_to: str | None, as_json: Callable[[], str], show: Callable[[], None], gate: Callable[[], None] = lambda: None,
     files: Mapping[str, Callable[[], str | bytes]] | None = None,
@@ -132,7 +97,7 @@ def write_file(target: str, content: str | bytes) -> None:
     Text is written as UTF-8.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    _check_name(target)
+    check_name(target)
     try:
         if opened := _stream(target):
             with opened as f:
@@ -149,7 +114,7 @@ def aside(target: str) -> Iterator[Path]:
     """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
     that were written beside it go where it lies. A file that was there before leaves its permissions.
     """
-    _check_name(target)
+    check_name(target)
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
         raise UsageError(f"can't write {target}: it is no regular file")
@@ -169,7 +134,7 @@ def aside(target: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_name(target: str) -> None:
+def check_name(target: str) -> None:
     """Refuse a name that no system takes."""
     if "\0" in target:
         raise UsageError(f"can't write {printable(target)}: the name has a character of value 0 in it")

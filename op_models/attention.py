@@ -197,13 +197,20 @@ def longformer(op: Operator, x: Tensor, w: Tensor, w_global: Tensor, *, num_head
     return attend(op, size, masks=1, matrix=2 * x.size * columns, vector=batch * queries * columns)
 
 
-def multi_head_outputs(q: Tensor, k: Maybe = None, v: Maybe = None) -> Outputs:
-    """Values [batch, length, hidden]; not known where keys and values are packed together."""
-    if k is None and q.rank == 5:
-        return [(q.dtype, (*q.shape[:2], q.shape[2] * q.shape[4]))]
-    if k is None or v is None or q.rank != 3:
+def multi_head_outputs(
+    q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None, bias: Maybe = None,
+    past: Maybe = None, past_v: Maybe = None, before: Maybe = None, *, num_heads: int,
+) -> Outputs:  # fmt: skip
+    """Values [batch, length, hidden], keys and values [batch, heads, past + length, head size], or as long as the past
+    where it is a buffer of which so many positions `before` are filled."""
+    if q.rank not in (3, 5) or (q.rank == 3 and k is None):
         return []
-    return [(q.dtype, (*q.shape[:2], v.shape[2] if v.rank == 3 else v.shape[1] * v.shape[3]))]
+    heads, queries, _ = layout(q, num_heads)
+    _, new, dim = layout(k or q, num_heads)
+    dim_v = layout(v or k or q, num_heads)[2]
+    size = length(past) + (0 if before is not None and past is not None else new)
+    kept = [(q.dtype, (q.shape[0], heads, size, d)) for d in (dim, dim_v)]
+    return [(q.dtype, (q.shape[0], queries, heads * dim_v)), *kept]
 
 
 @op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5, 7), continued={1: 5, 2: 6})
@@ -232,12 +239,14 @@ def group_query_outputs(
     kv_num_heads: int,
 ) -> Outputs:  # fmt: skip
     """Values [batch, length, hidden], then the caches: in the buffers that came in, or longer by the new positions."""
-    if k is None:
-        hidden = num_heads * (q.shape[2] // (num_heads + 2 * kv_num_heads))
-        return [(q.dtype, (*q.shape[:2], hidden))] if q.rank == 3 else []
-    caches = [t for t in (past, past_v) if t is not None]
-    grown = [(t.dtype, (*t.shape[:2], max(t.shape[2], q.shape[1]), t.shape[3])) for t in caches]
-    return [(q.dtype, q.shape), *grown]
+    if q.rank != 3:
+        return []
+    dim = q.shape[2] // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
+    new = (q.dtype, (q.shape[0], kv_num_heads, q.shape[1], dim))
+    kept = [
+        new if t is None else (t.dtype, (*t.shape[:2], max(t.shape[2], q.shape[1]), t.shape[3])) for t in (past, past_v)
+    ]
+    return [(q.dtype, (*q.shape[:2], num_heads * dim)), *kept]
 
 
 @op("com.microsoft::GroupQueryAttention", outputs=group_query_outputs, continued={1: 3, 2: 4})

@@ -124,8 +124,12 @@ def grouped(x: Tensor, groups: int) -> tuple[int, int]:
 
 @op(NHWC + "BatchNormalization", outputs=as_first)
 @op("BatchNormalization")
-def batch_norm(op: Operator, x: Tensor) -> Work:
-    """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain."""
+def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0) -> Work:
+    """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain; in
+    `training_mode` they are those of the batch: 7 per element and 7 per channel."""
+    if training_mode:
+        channels = x.shape[-1 if op.type.startswith(NHWC) else 1] if x.rank > 1 else 1
+        return standardise(op, channels, x.size // max(channels, 1), 2)
     return work(op, Pointwise(x.size), vector=2 * x.size)
 
 

@@ -38,11 +38,12 @@ def number(t: Tensor | None) -> int | None:
 
 @op("DFT")
 def dft(op: Operator, x: Tensor, length: Maybe = None, along: Maybe = None, *, axis: int = 1) -> Work:
-    """5 n log2 n per transform; the axis is an attribute up to opset 19, then an input."""
+    """5 n log2 n per transform; the axis is an attribute up to opset 19, then an input. Without a length, n is that of
+    the side that is not half a spectrum, and a transform is real where either side is."""
     chosen = number(along) if along is not None else -2 if op.version >= 20 else axis
-    points, values = x.shape[-2 if chosen is None else chosen], x.shape[-1]
-    count = x.size // (points * values) if points * values else 0
-    return transform(op, count, number(length) or points, values == 1)
+    points, made = (t.shape[-2 if chosen is None else chosen] for t in (x, op.out))
+    count = x.size // (points * x.shape[-1]) if points * x.shape[-1] else 0
+    return transform(op, count, number(length) or max(points, made), 1 in (x.shape[-1], op.out.shape[-1]))
 
 
 @op("STFT")

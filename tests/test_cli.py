@@ -13,7 +13,7 @@ import jsonschema
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, parser
+from onnx import TensorProto, helper, parser
 
 import gpu_specs
 import onnxperf
@@ -163,18 +163,19 @@ def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+#: Commands that write an answer, and the option that names its file.
+WRITERS = [
+    (("predict", RESNET, "--gpu", "l4"), "--json"), (("predict", RESNET, "--gpu", "l4"), "--html"),
+    (("check", RESNET, "--gpu", "l4", "--max-latency", "1s"), "--json"),
+    (("diff", RESNET, RESNET, "--gpu", "l4"), "--json"), (("whatif", RESNET, "--gpu", "l4"), "--json"),
+    (("compare", RESNET, "--gpu", "l4,t4"), "--json"), (("sweep", RESNET, "--gpu", "l4"), "-o"),
+    (("explain", RESNET, "--gpu", "l4"), "--json"), (("llm", RESNET, "--gpu", "l4"), "--json"),
+    (("recommend", RESNET, "--gpu", "l4", "--gpus", "2"), "--json"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("option", ["--host", "--cluster"])
-@pytest.mark.parametrize(
-    ("command", "to"),
-    [
-        (("predict", RESNET, "--gpu", "l4"), "--json"), (("predict", RESNET, "--gpu", "l4"), "--html"),
-        (("check", RESNET, "--gpu", "l4", "--max-latency", "1s"), "--json"),
-        (("diff", RESNET, RESNET, "--gpu", "l4"), "--json"), (("whatif", RESNET, "--gpu", "l4"), "--json"),
-        (("compare", RESNET, "--gpu", "l4,t4"), "--json"), (("sweep", RESNET, "--gpu", "l4"), "-o"),
-        (("explain", RESNET, "--gpu", "l4"), "--json"), (("llm", RESNET, "--gpu", "l4"), "--json"),
-        (("recommend", RESNET, "--gpu", "l4", "--gpus", "2"), "--json"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "to"), WRITERS)
 def test_no_answer_is_written_over_a_file_that_an_option_names(
     command: tuple[str, ...], to: str, option: str, onnxperf_cli, tmp_path: Path
 ) -> None:
@@ -182,6 +183,34 @@ def test_no_answer_is_written_over_a_file_that_an_option_names(
     read.write_text("mine")
     code, out, err = onnxperf_cli(*command, option, str(read), to, str(read))
     assert (code, out) == (2, "") and "would overwrite" in err and read.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("command", "to"), [*WRITERS, (("measure", RESNET), "--json"), (("strip", RESNET), "-o")])
+def test_no_answer_is_written_over_the_weights_beside_a_model(
+    command: tuple[str, ...], to: str, onnxperf_cli, tmp_path: Path
+) -> None:
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 4], data_location=TensorProto.EXTERNAL)
+    suffix = ".onnx" if command[0] == "strip" else ".csv"
+    weights.external_data.add(key="location", value=f"weights{suffix}")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    model, held, other = (tmp_path / name for name in ("model.onnx", f"weights{suffix}", f"other{suffix}"))
+    model.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString())
+    held.write_bytes(bytes(64))
+    asked = [str(model) if part == RESNET else part for part in command]
+    code, out, err = onnxperf_cli(*asked, to, str(held))
+    assert (code, out) == (2, "") and "would overwrite weights of" in err and held.read_bytes() == bytes(64)
+    other.touch()  # a file that nothing reads may be replaced
+    if command[0] == "predict":
+        assert onnxperf_cli(*asked, to, str(other))[0] == 0 and other.stat().st_size
+
+
+def test_no_answer_is_written_into_a_model_that_is_a_folder(onnxperf_cli, tmp_path: Path) -> None:
+    (saved := tmp_path / "saved").mkdir()
+    (saved / "saved_model.pb").write_text("mine")
+    code, out, err = onnxperf_cli("predict", str(saved), "--gpu", "l4", "--json", str(saved / "saved_model.pb"))
+    assert (code, out) == (2, "") and f"would overwrite a file of {saved}" in err
+    assert (saved / "saved_model.pb").read_text() == "mine"
 
 
 def test_json_into_a_folder_that_is_not_there(onnxperf_cli, tmp_path: Path) -> None:

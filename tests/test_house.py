@@ -22,9 +22,9 @@ BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
 FILES = {str(p.relative_to(ROOT)): p for b in BUILDINGS for p in sorted((ROOT / b).rglob("*.py"))}
 #: A room of onnxperf imports only from those to its left.
 ROOMS = (
-    "errors", "modules", "rules", "output", "tables", "fitting", "graph", "export", "passes", "fusions", "runtime",
-    "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "microbatches", "run", "outline",
-    "several_gpus", "notes", "cpu_operators", "host_timeline", "kernel_timeline", "prediction", "pipeline",
+    "errors", "modules", "rules", "output", "tables", "fitting", "graph", "targets", "export", "passes", "fusions",
+    "runtime", "runtimes", "lower", "latency", "methods", "scenario", "schedule", "memory", "microbatches", "run",
+    "outline", "several_gpus", "notes", "cpu_operators", "host_timeline", "kernel_timeline", "prediction", "pipeline",
     "language", "decide", "sweeps", "testing", "measure", "datasets", "derive", "calibrate", "explanation", "scoring",
     "validate", "views", "cli", "__main__",
 )  # fmt: skip

@@ -26,8 +26,9 @@ from onnxperf.fitting import require_scipy
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime, overlapping, processor, usable_provider
 from onnxperf.measure.record import Measurement, Place
-from onnxperf.output import check_target, deliver, write_file
+from onnxperf.output import deliver, write_file
 from onnxperf.tables import console
+from onnxperf.targets import check_target
 
 
 def run(provider: str | None, folder: str | None, out: str | None, json_to: str | None, keep: str | None) -> None:

@@ -9,7 +9,8 @@ import click
 
 from onnxperf.cli.arguments import DURATION, Number, debug, files_read, of_cards, of_one, read_option
 from onnxperf.errors import UsageError
-from onnxperf.output import check_target, deliver
+from onnxperf.output import deliver
+from onnxperf.targets import check_target
 
 if TYPE_CHECKING:
     from onnxperf.pipeline import Gpu, Request

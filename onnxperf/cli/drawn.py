@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.errors import UsageError
-from onnxperf.output import check_targets
+from onnxperf.targets import check_targets
 
 if TYPE_CHECKING:
     from onnxperf.prediction import Prediction

@@ -8,7 +8,8 @@ import click
 
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
-from onnxperf.output import check_targets, deliver, telling
+from onnxperf.output import deliver, telling
+from onnxperf.targets import check_targets
 
 WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # written out so that --help imports nothing
 

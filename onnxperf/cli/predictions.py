@@ -25,7 +25,8 @@ from onnxperf.cli.arguments import (
 )  # fmt: skip
 from onnxperf.cli.drawn import drawn, take
 from onnxperf.errors import Error, LimitExceeded, UsageError, printable
-from onnxperf.output import check_target, deliver
+from onnxperf.output import deliver
+from onnxperf.targets import check_target
 
 if TYPE_CHECKING:
     from onnxperf.decide.changes import Change

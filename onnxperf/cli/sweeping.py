@@ -13,7 +13,8 @@ import click
 from onnxperf.cli.arguments import PRECISIONS, by_name, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
 from onnxperf.errors import EnvironmentFailure, UsageError, counted
-from onnxperf.output import check_target, telling
+from onnxperf.output import telling
+from onnxperf.targets import check_target
 
 if TYPE_CHECKING:
     from onnxperf.sweeps.cache import Cache

@@ -22,7 +22,8 @@ from onnxperf.export import framework, source
 from onnxperf.graph.read import contents, stored_tensors
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import first_line
-from onnxperf.output import aside, check_target, write_file
+from onnxperf.output import aside, write_file
+from onnxperf.targets import check_target
 
 MAX_ELEMENTS = 1 << 28  # of an example input, which is held in memory
 STRIPPED = "onnxperf.stripped"  # the key in the metadata of a stripped model

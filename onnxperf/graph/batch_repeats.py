@@ -79,13 +79,13 @@ class Repeats:
 
     def _made_alike(self, node: NodeProto) -> frozenset[int]:
         """The axes along which an operator repeats its input."""
+        if node.op_type not in ("ConstantOfShape", "Expand"):  # others may have no input, as SequenceEmpty
+            return frozenset()
         before, after = (self.own.tensors.get(name) for name in (node.input[0], node.output[0]))
         if before is None or after is None:
             return frozenset()
         if node.op_type == "ConstantOfShape":
             return frozenset(range(after.rank))
-        if node.op_type != "Expand":
-            return frozenset()
         padded = (1,) * (after.rank - before.rank) + before.shape
         return frozenset(axis for axis, (d, to) in enumerate(zip(padded, after.shape, strict=True)) if d == 1 != to)
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from onnx import NodeProto, TypeProto, defs
-from onnx.shape_inference import infer_node_outputs
 
+from onnxperf.graph.one_node import infer_one
 from onnxperf.graph.proto import static, tensor_type
 from op_models import Like, Outputs, Tensor, output_rule
 from op_models.matmul import stacked
@@ -52,7 +52,7 @@ def _as_in_onnx(like: Like, node: NodeProto, attrs: Mapping[str, Any], inputs: S
     types = {f"i{k}": tensor_type(kind, shape) for k, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))}
     kept = [a for a in node.attribute if a.name in schema.attributes]
     asked = NodeProto(op_type=like.type, input=list(types), output=["o"], attribute=kept)
-    shape = static(infer_node_outputs(schema, asked, types, {}).get("o"))
+    shape = static(infer_one(schema, asked, types, {}).get("o"))
     if shape is None:
         return []
     source = inputs[like.dtype] if like.dtype < len(inputs) else None

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import InferenceError
 
 from onnxperf.errors import ModelError, printable
 from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note, is_trained
 from onnxperf.graph.custom_operators import custom_types
+from onnxperf.graph.one_node import infer_one
 from onnxperf.graph.open_dims import SELECTIONS, is_known, is_static, known_dims, shape_is_lost
 from onnxperf.graph.outputs import clash, define_output, upper_bound
 from onnxperf.graph.proto import (
@@ -147,7 +148,7 @@ def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, 
         return custom_types(node, n.type, n.attrs, n.inputs)
     types = {i: state.types[i] for i in (*node.input, *state.captures.of(node)) if i}
     try:
-        found: dict[str, TypeProto] = infer_node_outputs(
+        found: dict[str, TypeProto] = infer_one(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
         if schema.has_type_and_shape_inference_function:
@@ -190,21 +191,23 @@ def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     values = {name: numpy_helper.from_array(state.values[name]) for name in stored}
     context: Any = {"opset_imports": state.opset_imports, "ir_version": state.ir_version}
     try:
-        known: dict[str, TypeProto] = infer_node_outputs(n.schema, n.proto, types, values, **context)
+        known: dict[str, TypeProto] = infer_one(n.schema, n.proto, types, values, **context)
     except Exception:  # onnx raises many kinds here; then nothing is known
         return {}
     return known
 
 
 def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
-    """The types of a node's outputs by the rules of op_models; of caches by the file, where only their length differs.
+    """The types of a node's outputs by the rules of op_models; of caches by what is given, else by the file, where only
+    their length differs.
 
     Whether a cache grows or is changed in place is up to who calls the model: both lengths are right.
     """
     types = custom_types(n.proto, n.type, n.attrs, n.inputs)
     for name in (n.proto.output[i] for i in caches(n.type) if i < len(n.proto.output)):
         own, info = types.get(name), state.declared.get(name)
-        made, said = static(own), closed(state.binding.declared(info)) if info is not None else None
+        declared = closed(state.binding.declared(info)) if info is not None else None
+        made, said = static(own), state.given_shapes.get(name, declared)
         if own and made and said and len(made) == len(said) and (made[:-2], made[-1]) == (said[:-2], said[-1]):
             types[name] = tensor_type(dtype_of(own.tensor_type.elem_type), said)
     return types
@@ -213,7 +216,7 @@ def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
 def _infer_through_function(state: State, node: NodeProto, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
     """Output types of an operator that onnx defines by a function, such as GreaterOrEqual before opset 16.
 
-    `infer_node_outputs` does not look into functions; inference of a whole model, here of one node, does.
+    `infer_one` does not look into functions; inference of a whole model, here of one node, does.
     """
     inputs = [ValueInfoProto(name=name, type=type) for name, type in types.items()]
     outputs = [ValueInfoProto(name=name) for name in node.output if name]

@@ -53,7 +53,7 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
         raise ModelError(
             f"{name}: the name {plain(longest)!r} has {len(longest):,} characters; the limit is {MAX_NAME:,}"
         )
-    _check_locations(tensors, name)
+    _locations(tensors, name)
     if proto.functions:
         proto = _inline(proto, name)
     if not proto.graph.node:
@@ -61,6 +61,15 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     if not proto.graph.output:
         raise ModelError(f"{name}: the graph has no outputs, so nothing in it would run")
     return proto, name, folder
+
+
+def external_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files beside a model that hold its weights; none where it can't be read, as it is no ONNX file, say."""
+    try:
+        tensors = stored_tensors(*contents(_parse(_bytes(Path(path)), str(path))))
+        return [Path(path).parent / location for location in _locations(tensors, str(path))]
+    except (UsageError, ModelError):
+        return []
 
 
 def _bytes(path: Path) -> bytes:
@@ -151,18 +160,19 @@ def _texts(
     return texts
 
 
-def _check_locations(tensors: Iterable[TensorProto], name: str) -> None:
-    """Raise ModelError where a tensor keeps its data outside the model's folder."""
+def _locations(tensors: Iterable[TensorProto], name: str) -> Iterable[str]:
+    """Where external data lie, from the model's folder; ModelError where a tensor keeps them outside of it."""
     tensor_at: dict[str, str] = {}  # most models have a single location
     for t in tensors:
         if t.data_location == TensorProto.EXTERNAL:
             for e in t.external_data:
-                if e.key == "location":
+                if e.key == "location" and isinstance(e.value, str):  # protobuf gives what is no text as bytes
                     tensor_at.setdefault(e.value, t.name)
     for location, tensor in tensor_at.items():
         parts = PureWindowsPath(location)  # understands both separators, drives and UNC paths
         if parts.drive or parts.root or ".." in parts.parts:
             raise ModelError(f"{name}: tensor {tensor!r} keeps its data outside the model's folder ({location!r})")
+    return tensor_at
 
 
 def _inline(proto: ModelProto, name: str) -> ModelProto:

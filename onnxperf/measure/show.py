@@ -19,7 +19,7 @@ from onnxperf.measure.record import Measurement, OperatorTime, Reading
 from onnxperf.measure.run import measure
 from onnxperf.measure.series import Series
 from onnxperf.measure.throughput import measure_throughput
-from onnxperf.output import check_target, deliver, telling
+from onnxperf.output import deliver, telling
 from onnxperf.tables import (
     FOLDED,
     console,
@@ -32,6 +32,7 @@ from onnxperf.tables import (
     tabulate,
     two_columns,
 )
+from onnxperf.targets import check_target
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up

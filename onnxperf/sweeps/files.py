@@ -41,7 +41,12 @@ def _csv(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*columns])
         writer.writeheader()
-        yield writer.writerows
+        yield lambda rows: writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
+
+
+def _harmless(cell: Any) -> Any:
+    """A cell that no spreadsheet takes as a formula: text that would be one gets the quotation mark that says so."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 @contextmanager

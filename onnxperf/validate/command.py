@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from onnxperf.errors import LimitExceeded, UsageError, counted
-from onnxperf.output import check_target, deliver, telling
+from onnxperf.output import deliver, telling
 from onnxperf.scenario import USUAL_METHOD
 from onnxperf.scoring import one_model
 from onnxperf.scoring import own_measurements as own
 from onnxperf.scoring import show as own_show
 from onnxperf.scoring.score import ALL
 from onnxperf.tables import console
+from onnxperf.targets import check_target
 from onnxperf.validate import show
 from onnxperf.validate.report import sources, validate
 

@@ -21,6 +21,8 @@ def array(*shape: int, dtype: Any = F) -> Any:
     return np.ones(shape, dtype)
 
 
+#: How many positions of each sample are filled, less one, and the most of any.
+FILLED = (np.array([2, 2], I32), np.array(3, I32))
 #: type, inputs in order (a name with a shape is an input of the graph), attributes, number of outputs
 CASES: dict[str, tuple[str, list[Any], dict[str, Any], int]] = {
     "FusedConv": ("FusedConv", [array(2, 3, 8, 9), array(4, 3, 3, 3)],
@@ -63,6 +65,25 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any], int]] = {
                            {"num_heads": 2, "unidirectional": 1}, 2),
     "MultiHeadAttention": (
         "MultiHeadAttention", [array(2, 3, 8), array(2, 5, 8), array(2, 5, 12)], {"num_heads": 2}, 1,
+    ),
+    "MultiHeadAttention, its caches": (
+        "MultiHeadAttention",
+        [array(2, 3, 8), array(2, 3, 8), array(2, 3, 8), None, None, None, array(2, 2, 5, 4), array(2, 2, 5, 4)],
+        {"num_heads": 2}, 3,
+    ),
+    "MultiHeadAttention, new caches": (
+        "MultiHeadAttention", [array(2, 3, 8), array(2, 5, 8), array(2, 5, 8)], {"num_heads": 2}, 3,
+    ),
+    "MultiHeadAttention, keys of an encoder": (
+        "MultiHeadAttention", [array(2, 3, 8), array(2, 2, 5, 4), array(2, 2, 5, 4)], {"num_heads": 2}, 1,
+    ),
+    "GroupQueryAttention": (
+        "GroupQueryAttention", [array(2, 3, 64), array(2, 3, 16), array(2, 3, 16), None, None, *FILLED],
+        {"num_heads": 8, "kv_num_heads": 2}, 3,
+    ),
+    "GroupQueryAttention, packed": (
+        "GroupQueryAttention", [array(2, 3, 96), None, None, None, None, *FILLED],
+        {"num_heads": 8, "kv_num_heads": 2}, 3,
     ),
     "QuantizeLinear": ("QuantizeLinear", [array(2, 3), "s", "z"], {}, 1),
     "DequantizeLinear": ("DequantizeLinear", [array(2, 3, dtype=B), "s", "z"], {}, 1),

@@ -53,9 +53,10 @@ def test_masks_are_as_long_as_past_and_new_tokens(mask: str) -> None:
     assert g.cache_bytes_per_token == 2 * 4 * 2
 
 
-def test_caches_are_written_in_place_whatever_the_outputs_are_called() -> None:
+@pytest.mark.parametrize("kind", [{}, {"model_type": "qwen3", "head_dim": 16}], ids=["packed", "keys apart"])
+def test_caches_are_written_in_place_whatever_the_outputs_are_called(kind: dict[str, Any]) -> None:
     """ONNX Runtime GenAI's files declare past and present of different lengths, and are run with one buffer."""
-    own, declared = (decoder(config_of(TINY), dtype="float16") for _ in range(2))
+    own, declared = (decoder(config_of({**TINY, **kind}), dtype="float16") for _ in range(2))
     for info in (*declared.graph.input, *declared.graph.output):
         name = {"past": "past_sequence_length", "pres": "total_sequence_length"}.get(info.name[:4])
         if name:

@@ -348,3 +348,33 @@ def test_constants_made_for_other_sizes_are_named(nodes: str, says: str) -> None
     with pytest.raises(ModelError) as e:
         load(made, dims={"S": 5})
     assert f"{says} other sizes than S=5; give those that it was exported with" in str(e.value)
+
+
+@pytest.mark.parametrize("opset", [11, 18, 22])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("side", "kernel", "stride", "pad", "out"),
+    # as torch.nn.functional.max_pool2d(..., ceil_mode=True) and ONNX Runtime make it
+    [
+        (5, 3, 3, 1, 2),
+        (5, 2, 2, 1, 3),
+        (7, 2, 2, 1, 4),
+        (4, 1, 2, 0, 2),
+        (4, 2, 3, 1, 2),
+        (6, 3, 2, 0, 3),
+        (7, 3, 2, 1, 4),
+    ],
+)
+def test_no_window_begins_in_the_padding_behind(
+    pool: str, opset: int, side: int, kernel: int, stride: int, pad: int, out: int
+) -> None:
+    """Whatever the opset, as what was exported by PyTorch says of its own shapes."""
+    if pool == "LpPool" and opset < 18:
+        return  # it had no ceil_mode
+    attrs = f"ceil_mode=1, kernel_shape=[{kernel}], strides=[{stride}], pads=[{pad}, {pad}]"
+    head = f'<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    body = f"g (float[1, 2, {side}] x) => (float[1, 2, {out}] y) {{ y = {pool} <{attrs}> (x) }}"
+    assert load(parse_model(f"{head} {body}")).outputs[0].shape == (1, 2, out)
+    last = f"g (float[1, {side}, 2] x) => (float[n, m, c] y) {{ y = com.microsoft.Nhwc{pool} <{attrs}> (x) }}"
+    if pool == "MaxPool":
+        assert load(parse_model(f"{head} {last}")).outputs[0].shape == (1, out, 2)

@@ -9,6 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, save_model
 from onnx.reference import ReferenceEvaluator
 
+from onnxperf import predict
 from onnxperf.errors import UsageError
 from onnxperf.graph import load, stored_data
 from tests.graph.test_rebatch import model, shapes, target
@@ -103,3 +104,11 @@ def test_a_tile_leaves_each_sample_its_own_repeats() -> None:
     mixed = text.replace(target("s", 2, "N", 4), target("s", "N", 2, 4)).replace("[1, 0, 2]", "[0, 1, 2]")
     with pytest.raises(UsageError, match="in which the batch has no axis"):  # each sample would stand beside another
         load(model(mixed, 3), batch=6)
+
+
+def test_a_list_that_begins_empty_is_followed() -> None:
+    """What makes it reads nothing, neither what repeats itself nor anything else."""
+    text = """(float[N, 4] x) => (float[N, 4] y) { zero = Constant<value = int64 {0}>()
+        none = SequenceEmpty() one = SequenceInsert(none, x) y = SequenceAt(one, zero) }"""
+    assert load(model(text, 2), batch=6).outputs[0].shape == (6, 4)
+    assert predict(model(text, 2), gpu="l4").report()  # which looks for what a larger batch would bring

@@ -59,6 +59,17 @@ def test_a_file_has_every_row(cli: Cli, suffix: str, monkeypatch: pytest.MonkeyP
         assert found == [{name: "" if x is None else str(x) for name, x in row.items()} for row in wanted]
 
 
+def test_no_cell_is_a_formula(cli: Cli) -> None:
+    """A spreadsheet runs text that begins as one; of what a stranger named, only text begins so."""
+    for name in ("=1+1.onnx", "+1.onnx", "@A1.onnx", "net=1.onnx"):
+        Path(name).write_bytes(Path("net.onnx").read_bytes())
+        assert cli(name, "--gpu", "l4", "-o", "s.csv")[0] == 0
+        with Path("s.csv").open(encoding="utf-8", newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert row["model"] == (name if name.startswith("net") else f"'{name}")
+        assert float(row["seconds"]) > 0
+
+
 def test_a_second_time_it_is_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cli("net.onnx", *GRID, "-o", "a.csv")
     monkeypatch.setattr("onnxperf.sweeps.stream.predicted", lambda *_: pytest.fail("it was predicted again"))
