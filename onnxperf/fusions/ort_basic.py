@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from onnxperf.fusions import common, ort_layout, ort_quantised
+from onnxperf.fusions import common, ort_layout, ort_qdq, ort_quantised
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, hands_on, redirected
 from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar, shared
 from onnxperf.graph import Graph, is_static, known_dims, same_dims, without_unneeded
@@ -15,6 +15,7 @@ from op_models.core import Scalar
 NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 MOST_READERS = 1000  # of a negated condition: all of them are looked at for each
 SHARED = 8  # elements at most of stored tensors that are compared by value, larger ones by name
+SHARED_TYPES = FLOATS | {"int32", "int64"}  # others are compared by name, too
 #: Not merged even where type and inputs are equal, and neither is anything random: each DequantizeLinear has one reader
 #: on purpose, and what a ConstantOfShape is filled with is not among its attributes.
 NEVER_SHARED = frozenset(
@@ -51,6 +52,8 @@ def _eliminated(graph: Graph, knows: common.Knows | None = None) -> Graph:
             expanded = o.type == "Expand" and o.present[1].stored and known_dims(o.present[0]) is not None
             everything = expanded or (ends and all(e >= 2**63 - 1 for e in ends))
             x = o.present[0] if everything and o.out.shape == o.present[0].shape else None
+        elif o.type == "Dropout" and knows is None and len(o.outputs) == 1 and graph.made_by(o.present[0]):
+            x = o.present[0]  # whether it is to drop anything is not asked
         return None if x is None else (x,)
 
     return redirected(graph, instead)
@@ -61,7 +64,7 @@ def _shared(graph: Graph) -> Graph:
     seen: dict[object, tuple[Tensor, ...]] = {}
 
     def key(t: Tensor | None) -> object:
-        if t is None or not t.stored or t.value is None or t.size > SHARED:
+        if t is None or not t.stored or t.value is None or t.size > SHARED or t.dtype not in SHARED_TYPES:
             return t and t.name
         return t.dtype, t.shape, t.value
 
@@ -76,14 +79,16 @@ def _shared(graph: Graph) -> Graph:
     return redirected(graph, instead)
 
 
-def _with_given_targets(graph: Graph) -> Graph:
+def _with_given_targets(graph: Graph, alike: bool = True) -> Graph:
     """Reshapes whose target is a Concat of stored numbers and of sizes of what they read, get a stored
     target: 0 stands for a size that is left in its place, -1 for at most one other that is computed.
     """
     operators = list(graph.operators)
+    read = Counter(t.name for o in operators for t in o.present)
     for i, o in enumerate(operators):
         target = graph.made_by(o.present[1]) if o.type == "Reshape" and len(o.present) > 1 else None
-        given = _given(graph, o.present[0], target) if target is not None and target.type == "Concat" else None
+        own = target is not None and target.type == "Concat" and read[target.out.name] == 1
+        given = _given(graph, o.present[0], target, alike) if target is not None and own else None
         if given is not None:
             stored = replace(o.present[1], name=f"{o.name}#target", kind="constant", value=tuple(given))
             operators[i] = replace(o, inputs=(o.present[0], stored))
@@ -91,7 +96,7 @@ def _with_given_targets(graph: Graph) -> Graph:
     return graph if same else without_unneeded(replace(graph, operators=tuple(operators)))
 
 
-def _given(graph: Graph, x: Tensor, concat: Operator) -> list[Scalar] | None:
+def _given(graph: Graph, x: Tensor, concat: Operator, alike: bool) -> list[Scalar] | None:
     """The target that a Concat computes for a Reshape of x, as `_with_given_targets` writes it; None where it can't."""
     target: list[Scalar] = []
     for part in concat.present:
@@ -100,21 +105,25 @@ def _given(graph: Graph, x: Tensor, concat: Operator) -> list[Scalar] | None:
         elif part.shape != (1,):
             return None
         else:
-            target.append(0 if _is_size(graph, part, x, len(target)) else -1)
+            target.append(0 if _is_size(graph, part, x, len(target), alike) else -1)
     return target if target.count(-1) <= 1 else None
 
 
-def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int) -> bool:
-    """Whether a part of a target is the size of that axis of x: Unsqueeze(Gather(Shape(x), axis))."""
+def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int, alike: bool) -> bool:
+    """Whether a part of a target is the size of that axis of x: Unsqueeze(Gather(Shape(x), axis)), or, if `alike`, of
+    another tensor that is known to be as long along it.
+    """
     unsqueeze = graph.made_by(part)
     gather = graph.made_by(unsqueeze.present[0]) if unsqueeze is not None and unsqueeze.type == "Unsqueeze" else None
     shape = graph.made_by(gather.present[0]) if gather is not None and gather.type == "Gather" else None
-    if gather is None or shape is None or shape.type != "Shape":
+    if gather is None or shape is None or shape.type != "Shape" or scalar(gather.present[1]) != axis:
         return False
-    return shape.present[0].name == x.name and scalar(gather.present[1]) == axis
+    size, own = ((known_dims(t) or ())[axis : axis + 1] for t in (shape.present[0], x))
+    return shape.present[0].name == x.name or (alike and bool(size) and same_dims(size, own))
 
 
 RESHAPES = Pass("Reshape with a stored target", _with_given_targets)
+RESHAPES_116 = Pass(RESHAPES.name, lambda graph: _with_given_targets(graph, alike=False))
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
 #: Until 1.12, no shape was computed before the model ran.
 ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_112))
@@ -312,12 +321,19 @@ matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
 matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m, common.UNTIL_116) if m.root.out.rank == 2 else None)
 
 RULES: tuple[Fusion | Pass, ...] = (
-    ort_quantised.ONE_READER_EACH, ort_quantised.requantised, RESHAPES, ELIMINATION, casts, div_mul, relu_clip,
-    gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm, COMMON_SUBEXPRESSIONS,
-    matmul_add, since(20, common.gelu), since(17, common.layer_norm), ort_layout.PUSH,
+    ort_qdq.ONE_READER_EACH, ELIMINATION, casts, div_mul, relu_clip,
+    gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm,
+    ort_quantised.requantised, COMMON_SUBEXPRESSIONS, ort_qdq.UNITS,
+    matmul_add, RESHAPES, since(20, common.gelu), since(17, common.layer_norm), ort_qdq.PROPAGATION, ort_qdq.OPERANDS,
+    ort_qdq.ONE_READER_EACH, ort_qdq.WHERES, ort_layout.PUSH, ort_qdq.TRANSPOSES,
 )  # fmt: skip
-AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_116}
-RULES_116 = tuple(AS_IN_116.get(f, f) for f in RULES)
+#: Not yet in 1.16; until 1.12, of two pairs in a row both stayed.
+SINCE_117 = (ort_qdq.OPERANDS, ort_qdq.WHERES, ort_qdq.TRANSPOSES)
+AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {
+    matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_116, RESHAPES: RESHAPES_116,
+    ort_qdq.PROPAGATION: ort_qdq.PROPAGATION_116,
+}  # fmt: skip
+RULES_116 = tuple(AS_IN_116.get(f, f) for f in RULES if f not in SINCE_117)
 RULES_112 = tuple(
     ELIMINATION_112 if f is ELIMINATION_116 else f for f in RULES_116 if f is not ort_quantised.requantised
 )

@@ -287,7 +287,10 @@ ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
     common.quick_gelu: common.quick_gelu_or_double, common.layer_norm: common.layer_norm_of_cast,
     common.rms_norm: common.rms_norm_of_cast,
 }  # fmt: skip
-CUDA = (ort_functions.inline(ort_functions.ON_CUDA), *(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale)
+CUDA = (
+    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, *(ON_CUDA.get(f, f) for f in RULES), bias_softmax,
+    matmul_scale,
+)  # fmt: skip
 CPU = (
     ort_functions.inline(ort_functions.ON_CPU),
     DETOURS,

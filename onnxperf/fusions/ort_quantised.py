@@ -1,6 +1,6 @@
 """Quantised models in ONNX Runtime: QuantizeLinear and DequantizeLinear around operators, and dynamic quantisation.
 
-Level `basic` gives each reader of a dequantised activation a DequantizeLinear of its own, for every provider. Level
+Level `basic` makes them surround each operator, for every provider (see `ort_qdq`). Level
 `extended` fuses an operator between DequantizeLinear and QuantizeLinear to an 8-bit one, for the CPU provider alone and
 as on x86-64, where activations are unsigned.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxperf.fusions.common import BIAS
-from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion, merged
 from onnxperf.fusions.ort_layout import PUSH, inverse, perm_of, shape_under
+from onnxperf.fusions.ort_qdq import grid, whole
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, call, op, pattern, shared
 from onnxperf.graph import Graph
 from op_models import Operator
@@ -29,31 +30,6 @@ LINEAR = {
 }  # fmt: skip
 SIGNED_WEIGHTS = ("Conv", "MatMul", "Gemm")
 TO_FLOAT = "com.microsoft::MatMulIntegerToFloat"
-
-
-def _one_reader_each(graph: Graph) -> Graph:
-    """A DequantizeLinear for each reader of one, and one for the graph's output."""
-    operators: list[Operator] = []
-    read = set(graph.output_names)
-    made = {o.out.name: o for o in graph.operators if o.type == "DequantizeLinear"}
-    for o in graph.operators:
-        inputs = list(o.inputs)
-        for i, t in enumerate(inputs):
-            if t is not None and (dq := made.get(t.name)) is not None:
-                if t.name in read:
-                    own = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
-                    operators.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(own,)))
-                read.add(t.name)
-        operators.append(o if tuple(inputs) == o.inputs else replace(o, inputs=tuple(inputs)))
-    return graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(operators))
-
-
-ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each, once=True)
-
-
-def _grid(o: Operator) -> tuple[object, ...]:
-    """Scale and zero point of a QuantizeLinear or DequantizeLinear: two grids are the same where these are equal."""
-    return tuple(t and (t.value if t.value is not None else t.name) for t in (*o.inputs[1:3], None)[:2])
 
 
 QUANTIZE = op.QuantizeLinear(X, A, B)
@@ -77,26 +53,42 @@ DEQUANTIZE = op.DequantizeLinear(X, ...)
 
 @pattern("DequantizeLinear + QuantizeLinear", op.QuantizeLinear(DEQUANTIZE, A, ...))
 def requantised(m: Match) -> Fused | None:
-    """Nothing, where scale and zero point stay the same. Two pairs in a row, each of one scale, are one."""
-    x, dq = m[X], m[DEQUANTIZE]
-    before = m.g.made_by(x, "QuantizeLinear")
-    whole = m[A].size == dq.present[1].size == 1 and before is not None and before.present[1].size == 1
-    twice = whole and m.g.only_user(x) is not None
-    if x.dtype != m.root.out.dtype or not (twice or _grid(dq) == _grid(m.root)):
+    """Nothing, where scale and zero point stay the same. Two pairs in a row are one."""
+    x, dq, q = m[X], m[DEQUANTIZE], m.root
+    given, first = q.out.name in m.g.graph.output_names, m.g.made_by(x, "QuantizeLinear")
+    if x.dtype != q.out.dtype or (given and (m.g.users(q.out) or not m.g.made_by(x))):
         return None
-    return m.fused("Identity", (x,))
+    if grid(dq) == grid(q) and (given or m.g.only_user(q.out)):
+        return m.fused("Identity", (x,))
+    if first is None or given or not _in_a_row(m.g, first, dq, q):
+        return None
+    return merged((first, dq, q), q, inputs=(first.inputs[0], *q.inputs[1:]))
+
+
+def _in_a_row(g: Rewriter, first: Operator, dq: Operator, q: Operator) -> bool:
+    """Whether two operators are a pair that nothing else reads, and one begins pairs behind it, with zero points."""
+    readers = g.users(q.out)
+    pairs = grid(first) == grid(dq) and all(u.type == "DequantizeLinear" and grid(u) == grid(q) for u in readers)
+    scales = all(len(o.present) == 3 and whole(o) for o in (first, q))
+    return pairs and scales and g.only_user(first.out) is dq
 
 
 MOVE = call(MOVES, DEQUANTIZE, ...)
 
 
-@pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES)
-def moves(m: Match) -> Fused | Miss:
+def _moves(m: Match) -> Fused | Miss:
     """What only moves elements moves quantised ones, where scale and zero point stay the same."""
     move, dq, q = m[MOVE], m[DEQUANTIZE], m.root
-    if _grid(dq) != _grid(q) or m[X].dtype != q.out.dtype:
+    if grid(dq) != grid(q) or m[X].dtype != q.out.dtype or len(q.present) < 3 or not whole(q):
         return Miss("scale or zero point change", move.nodes)
     return m.fused(move.type, (m[X], *move.inputs[1:]), move.attrs)
+
+
+moves = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES)(_moves)
+#: The CUDA provider has no MaxPool of opset 22: the CPU provider has its rule for that.
+pools = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start="MaxPool")(
+    lambda m: _moves(m) if m[MOVE].version >= 22 else None
+)
 
 
 @fusion("8-bit operator", anchor=tuple(LINEAR))

@@ -22,10 +22,10 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 def with_views(graph: Graph) -> Graph:
     """The graph with these views."""
-    return _merged(replace(graph, operators=tuple(v for o in graph.operators for v in _around(o))))
+    return _merged(replace(graph, operators=tuple(v for o in graph.operators for v in around(o))))
 
 
-def _around(o: Operator) -> Iterator[Operator]:
+def around(o: Operator) -> Iterator[Operator]:
     """An operator and the views before and behind it."""
     if not o.present or not o.outputs:
         yield o

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import cuda_oracle, cuda_stub
-from tests.runtimes import test_ort_functions, test_ort_products, test_ort_vision
+from tests.runtimes import test_ort_functions, test_ort_products, test_ort_qdq, test_ort_vision
 from tests.runtimes.conftest import build
 from tests.runtimes.test_oracle import FILES, TINY
 from tests.runtimes.test_ort_language import CASES, SIZES, VIEWS
@@ -45,7 +45,7 @@ def test_recurrent_networks(type: str, gates: int) -> None:
     assert cuda_oracle.ours(model) == cuda_oracle.theirs(model) == {type: 1, "Relu": 1}
 
 
-PIECES = {**CASES, **test_ort_functions.CASES}
+PIECES = {**CASES, **test_ort_functions.CASES, **test_ort_qdq.CASES}
 
 
 @pytest.mark.parametrize(("text", "weights", "opset", "operators"), PIECES.values(), ids=PIECES)

@@ -1,0 +1,267 @@
+"""QuantizeLinear and DequantizeLinear at ONNX Runtime's level `basic`, the same for every provider.
+
+They are made to surround each operator, so that a later level may let it work in 8 bits: pairs of them stand on both
+sides of what only moves elements (qdq_propagation.cc, onnx_transpose_optimization.cc), each reader of a dequantised
+tensor has a DequantizeLinear of its own (ensure_unique_dq_for_node_unit.cc), and constant operands get one
+(weight_bias_quantization.cc, where_dummy_dq.cc); of pairs in a row one stays (double_qdq_pairs_remover.cc). A provider
+without 8-bit operators runs them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxperf.fusions.engine import Fused, Pass, Rewriter, redirected
+from onnxperf.fusions.ort_layout import inverse, perm_of
+from onnxperf.fusions.ort_views import around
+from onnxperf.graph import Graph, without_unneeded
+from op_models import Operator, Tensor
+
+MICROSOFT = "com.microsoft::"
+QUANTIZE, DEQUANTIZE = (
+    (t, f"{MICROSOFT}{t}") for t in ("QuantizeLinear", "DequantizeLinear")
+)  # that of ONNX Runtime knew 16 bits first
+#: What quantised elements pass as they are; a MaxPool since opset 12.
+PASSED = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice"})
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
+
+
+def grid(o: Operator) -> tuple[object, ...]:
+    """Scale and zero point of a QuantizeLinear or DequantizeLinear: two grids are the same where these are equal."""
+    return tuple(t and (t.value if t.value is not None else t.name) for t in (*o.inputs[1:3], None)[:2])
+
+
+def whole(o: Operator) -> bool:
+    """Whether one stored scale and zero point are those of all elements."""
+    return all(t.stored and t.size == 1 for t in o.present[1:])
+
+
+def _quantised(graph: Graph) -> bool:
+    return any(o.type in QUANTIZE + DEQUANTIZE for o in graph.operators)
+
+
+def _reader(g: Rewriter, t: Tensor) -> Operator | None:
+    """The operator that alone reads a tensor, and once; the graph may return it as well."""
+    readers = g.readers[t.name]
+    return next(iter(readers)) if sum(readers.values()) == 1 else None
+
+
+def _one_reader_each(graph: Graph) -> Graph:
+    """A DequantizeLinear for each reader of one, and one for the graph's output."""
+    operators: list[Operator] = []
+    read = set(graph.output_names)
+    made = {o.out.name: o for o in graph.operators if o.type in DEQUANTIZE}
+    for o in graph.operators:
+        inputs = list(o.inputs)
+        for i, t in enumerate(inputs):
+            if t is not None and (dq := made.get(t.name)) is not None:
+                if t.name in read:
+                    own = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
+                    operators.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(own,)))
+                read.add(t.name)
+        operators.append(o if tuple(inputs) == o.inputs else replace(o, inputs=tuple(inputs)))
+    return graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(operators))
+
+
+def _pair(t: Tensor, like: Operator, reader: str, axis: int | None = None) -> tuple[Operator, Operator]:
+    """A QuantizeLinear of a tensor on the grid of another operator `like` these, and the DequantizeLinear behind."""
+    prefix = MICROSOFT if like.type.startswith(MICROSOFT) else ""
+    dtype = (like.out if like.type in QUANTIZE else like.present[0]).dtype
+    name = f"{t.name}#{reader}"
+    values = replace(t, name=f"{name}#quantised", dtype=dtype, kind="activation", value=None)
+    again = replace(t, name=f"{name}#dequantised", kind="activation", value=None)
+    attrs = {} if axis is None else {"axis": axis}
+    new = replace(like, name=values.name, inputs=(t, *like.inputs[1:]), outputs=(values,), attrs=attrs)
+    back = replace(new, name=again.name, inputs=(values, *like.inputs[1:]), outputs=(again,))
+    return replace(new, type=f"{prefix}QuantizeLinear"), replace(back, type=f"{prefix}DequantizeLinear")
+
+
+def _pair_before(g: Rewriter, reader: Operator, like: Operator, axis: int | None = None) -> None:
+    """The first operand of an operator is quantised and dequantised for it."""
+    q, dq = _pair(reader.present[0], like, reader.name, axis)
+    inputs = (dq.out, *reader.inputs[1:])
+    g.apply(Fused((reader,), replace(reader, inputs=inputs), (q, dq)))
+
+
+def _pair_behind(g: Rewriter, maker: Operator, like: Operator, axis: int | None = None) -> None:
+    """The result of an operator is quantised, and dequantised for all that reads it and for the graph's output."""
+    y, source = maker.out, replace(maker.out, name=f"{maker.out.name}#before")
+    q, dq = _pair(source, like, maker.name, axis)
+    outputs = (source, *maker.outputs[1:])
+    g.apply(Fused((maker,), replace(dq, outputs=(y,)), (replace(maker, outputs=outputs), q)))
+
+
+def _passes(o: Operator, latest: bool) -> bool:
+    """Whether quantised elements may pass an operator as its first operand: a Slice only in later releases."""
+    known = latest or o.type != "Slice"
+    return known and o.type in PASSED and (o.type != "MaxPool" or o.version >= 12)
+
+
+def _before(g: Rewriter, reader: Operator) -> Tensor | None:
+    """What an operator reads first, unless something else reads that as well; an input of the graph others may read."""
+    t = reader.inputs[0]
+    if t is None or (g.made_by(t) is not None and g.only_user(t) is not reader):
+        return None
+    return t
+
+
+def _back(g: Rewriter, q: Operator, latest: bool) -> bool:
+    """Pairs on the grid of a QuantizeLinear before what only moves elements; True where there are any."""
+    t, changed = _before(g, q), False
+    while (passing := g.made_by(t)) is not None and _passes(passing, latest):
+        t = _before(g, passing)
+        if t is None or g.made_by(t, *DEQUANTIZE):
+            break
+        _pair_before(g, passing, q)
+        changed = True
+    return changed
+
+
+def _on(g: Rewriter, dq: Operator, latest: bool) -> bool:
+    """Pairs on the grid of a DequantizeLinear behind what only moves elements; True where there are any. In later
+    releases also where several operators read the result.
+    """
+    passing, changed = g.only_user(dq.out), False
+    while passing is not None and _passes(passing, latest):
+        y = passing.out
+        users = g.users(y)
+        if not latest and len(users) + (y.name in g.graph.output_names) > 1:
+            break
+        if any(u.type in QUANTIZE for u in users) or not (users or y.name in g.graph.output_names):
+            break
+        following = g.only_user(y)
+        _pair_behind(g, passing, dq)
+        passing, changed = following, True
+    return changed
+
+
+def _written_out(g: Rewriter) -> None:
+    """Reshapes around the product of a stack of matrices are written out where its operand or result is quantised."""
+    for o in g.of_types(("Gemm",)):
+        if o.present[0].rank > 2:
+            dq, q = g.made_by(o.present[0], *DEQUANTIZE), g.only_user(o.out, *QUANTIZE)
+            if any(end is not None and whole(end) for end in (dq, q)):
+                *before, last = around(o)
+                g.apply(Fused((o,), last, tuple(before)))
+
+
+def _propagated(graph: Graph, latest: bool = True) -> Graph:
+    """With pairs before and behind what only moves elements."""
+    if not _quantised(graph):
+        return graph
+    g = Rewriter(graph)
+    _written_out(g)
+    changed = [_back(g, q, latest) for q in g.of_types(QUANTIZE) if whole(q)]
+    changed += [_on(g, dq, latest) for dq in g.of_types(DEQUANTIZE) if whole(dq) and not dq.present[0].stored]
+    return g.result() if any(changed) else graph
+
+
+def _stored(g: Rewriter, o: Operator, index: int, dtype: str, scale: Tensor) -> Operator:
+    """The operator with a stored operand that is quantised: a DequantizeLinear makes it."""
+    t = o.inputs[index]
+    assert t is not None
+    name = f"{t.name}#{o.name}"
+    values = replace(t, name=f"{name}#quantised", dtype=dtype, kind="weight", value=None)
+    zero = replace(scale, name=f"{name}#zero", dtype=dtype, value=None)
+    out = replace(t, name=f"{name}#dequantised", kind="activation", value=None)
+    dq = Operator(out.name, "DequantizeLinear", (values, scale, zero), (out,), {"axis": 0}, o.version, o.nodes)
+    new = replace(o, inputs=(*o.inputs[:index], out, *o.inputs[index + 1 :]))
+    g.apply(Fused((o,), new, (replace(dq, repeat=o.repeat),)))
+    return new
+
+
+def _stored_float(t: Tensor | None) -> bool:
+    return t is not None and t.stored and t.dtype == "float32"
+
+
+def _made_in_pairs(g: Rewriter, o: Operator) -> bool:
+    """Whether a product, or the Relu or Clip behind it, is quantised, and its first operand was."""
+    reader = _reader(g, o.out)
+    if reader is not None and reader.type in ("Relu", "Clip"):
+        reader = _reader(g, reader.out)
+    return reader is not None and reader.type in QUANTIZE and g.made_by(o.inputs[0], *DEQUANTIZE) is not None
+
+
+def _operands_quantised(graph: Graph) -> Graph:
+    """Weights and biases of products between DequantizeLinear and QuantizeLinear are quantised, or none of both."""
+    g, changed = Rewriter(graph), False
+    for o in g.of_types(WEIGHTED) if _quantised(graph) else ():
+        w, bias = o.inputs[1], o.inputs[2] if len(o.inputs) > 2 else None
+        made, x = g.made_by(w, *DEQUANTIZE), g.made_by(o.inputs[0], *DEQUANTIZE)
+        if x is None or not _made_in_pairs(g, o) or not (made or _stored_float(w)):
+            continue
+        if bias is not None and not (_stored_float(bias) and bias.rank == 1 and x.present[1].stored):
+            continue
+        scale = replace((made or x).present[1], name=f"{o.name}#scale", value=None)
+        if made is None:
+            o = _stored(g, o, 1, "int8", scale)
+        if bias is not None:
+            _stored(g, o, 2, "int32", scale)
+        changed |= made is None or bias is not None
+    return g.result() if changed else graph
+
+
+def _wheres(graph: Graph) -> Graph:
+    """A number that a Where chooses instead of what is dequantised is so as well, if the result is quantised."""
+    g, changed = Rewriter(graph), False
+    for o in g.of_types(("Where",)) if _quantised(graph) else ():
+        q = _reader(g, o.out)
+        zero = q.present[2:] if q is not None and q.type in QUANTIZE else ()
+        for i in (1, 2):
+            t, dq = o.inputs[i], g.made_by(o.inputs[3 - i], *DEQUANTIZE)
+            like = dq is not None and zero and [z.dtype for z in dq.present[2:]] == [zero[0].dtype]
+            if like and t is not None and _stored_float(t) and not t.rank:
+                _stored(g, o, i, zero[0].dtype, replace(t, name=f"{t.name}#{o.name}#scale", value=None))
+                changed = True
+    return g.result() if changed else graph
+
+
+def _axis(dq: Operator, perm: tuple[int, ...]) -> int | None:
+    """The axis of a grid whose tensor a permutation has turned; None for a grid of all elements."""
+    return None if dq.present[1].size == 1 else perm[dq.attrs.get("axis", 1) % len(perm)]
+
+
+def _around_transposes(graph: Graph) -> Graph:
+    """A Transpose between an operator and a QuantizeLinear reads a DequantizeLinear, one behind a DequantizeLinear is
+    quantised, where one operator at most reads what is between.
+    """
+    if not any(o.type in DEQUANTIZE for o in graph.operators):
+        return graph
+    g, changed = Rewriter(graph), False
+    for o in g.of_types(("Transpose",)):
+        x, readers = o.present[0], g.users(o.out)
+        before, q = g.made_by(x), g.only_user(o.out, *QUANTIZE)
+        if before is None or len(readers) > 1:
+            continue
+        if before.type in DEQUANTIZE and q is None and (whole(before) or not before.present[0].stored):
+            _pair_behind(g, o, before, _axis(before, inverse(perm_of(o))))
+        elif before.type not in DEQUANTIZE and q is not None and g.only_user(x) is o:
+            _pair_before(g, o, q, _axis(q, perm_of(o)))
+        else:
+            continue
+        changed = True
+    return g.result() if changed else graph
+
+
+def _units_folded(graph: Graph) -> Graph:
+    """What is dequantised, transposed and quantised again is stored where its content is."""
+    made = {o.out.name: o for o in graph.operators}
+
+    def instead(o: Operator) -> tuple[Tensor] | None:
+        turned = made.get(o.present[0].name) if o.type in QUANTIZE else None
+        dq = made.get(turned.present[0].name) if turned is not None and turned.type == "Transpose" else None
+        if dq is None or dq.type not in DEQUANTIZE or not all(t.stored for t in (*dq.present, *o.present[1:])):
+            return None
+        return (replace(o.out, kind="weight"),)
+
+    folded = redirected(graph, instead) if _quantised(graph) else graph
+    return graph if folded is graph else without_unneeded(folded)
+
+
+ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each)
+PROPAGATION = Pass("pairs around what moves elements", _propagated)
+PROPAGATION_116 = Pass(PROPAGATION.name, lambda graph: _propagated(graph, latest=False))
+OPERANDS = Pass("quantised operands", _operands_quantised)
+WHERES = Pass("quantised numbers of a Where", _wheres)
+UNITS = Pass("quantised constants transposed", _units_folded)
+TRANSPOSES = Pass("pairs around Transposes", _around_transposes, once=True)
