@@ -34,6 +34,11 @@ WRITTEN_OUT = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}, unless --weights or --precision fp8 is given"
+#: Of a configuration whose head is not pruned.
+EVERY_POSITION = (
+    "a prompt's logits are those of all its positions, in time and in memory, as GenAI's builder leaves them;"
+    " --prune-lm-head computes the last one's alone, as serving engines do"
+)
 #: Of a configuration with latent attention.
 LATENT = (
     "no measured kernel attends to latent vectors, and ONNX Runtime has none: it is predicted as fused attention whose"
@@ -193,6 +198,7 @@ def steps_of(
     begins = opened(decoder(c, **how, begins=True))._replace(name=made.name) if c.latent else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
     told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
+    told += [] if prune_lm_head else [EVERY_POSITION]
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
     found = Steps(made, gpu, asked, begins, told=tuple(told))
     found.check()
