@@ -190,6 +190,10 @@ layer_norm_of_cast, layer_norm_of_cast_112 = (
         NORMALISED | op.Cast(NORMALISED),
     )
 )
+#: As TorchScript's exporter writes a norm of half precision before opset 17: what is centred is cast to doubles.
+layer_norm_exported = pattern(
+    "LayerNormalization", (NORMALISED | op.Cast(CAST_NORMALISED)) * GAMMA + BETA, NORMALISED, start="Sqrt"
+)(_layer_norm)
 
 
 MEAN_SQUARE = op.ReduceMean(X**2, ...)

@@ -178,7 +178,7 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
 
 RULES: Rules = {
     DISABLED: (
-        common.layer_norm, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
+        common.layer_norm_exported, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
         group_norm, attention, stored_transposed,
     )
 }  # fmt: skip

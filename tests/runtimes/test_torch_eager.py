@@ -257,6 +257,18 @@ def test_eager_kernels_do_not_depend_on_the_exporter(approximate: str, mask: str
     assert graph.operators[-1].attrs.get("approximate", "none") == approximate
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_norm_of_half_precision_is_one_kernel_however_it_is_exported() -> None:
+    """Before opset 17 TorchScript's exporter takes it apart, with what is centred cast to doubles."""
+    file, net = BytesIO(), torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.ReLU()).half()
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        torch.onnx.export(net, (torch.rand(2, 6, 8).half(),), file, dynamo=False, opset_version=13)
+    exported = load(file.getvalue())
+    assert any(o.type == "Cast" and o.out.dtype == "float64" for o in exported.operators)
+    graph = run_graph(exported, RUNTIMES["torch-eager"])
+    assert [o.type for o in graph.operators if o.place != "free"] == ["LayerNormalization", "Relu"]
+
+
 class Net(torch.nn.Module):  # type: ignore[misc]
     """What keeps images channels-last, and what does not."""
 
