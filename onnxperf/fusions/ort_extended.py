@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import dropwhile
 
-from onnxperf.fusions import common, ort_basic, ort_functions, ort_layout, ort_quantised
+from onnxperf.fusions import common, ort_basic, ort_functions, ort_layout, ort_packed, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
 from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
 from onnxperf.fusions.ort_layout import perm_of
@@ -288,21 +288,24 @@ ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
     common.rms_norm: common.rms_norm_of_cast,
 }  # fmt: skip
 CUDA = (
-    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, *(ON_CUDA.get(f, f) for f in RULES), bias_softmax,
-    matmul_scale,
+    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, ort_packed.PRODUCTS,
+    *(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale, ort_packed.bias,
 )  # fmt: skip
 CPU = (
     ort_functions.inline(ort_functions.ON_CPU),
     DETOURS,
     ort_layout.PUSH,
     *ort_quantised.RULES,
+    ort_packed.PRODUCTS,
     gemm_activation,
     conv_activation,
     *RULES,
     matmul_scale,
+    ort_packed.bias,
 )
+SINCE_117 = (ort_basic.matmul_add_left, ort_packed.PRODUCTS, ort_packed.bias)
 AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {skip_layer_norm: skip_layer_norm_116, bias_softmax: bias_softmax_116}
-CUDA_116 = (*(AS_IN_116.get(f, f) for f in CUDA if f is not ort_basic.matmul_add_left), conv_relu)
+CUDA_116 = (*(AS_IN_116.get(f, f) for f in CUDA if f not in SINCE_117), conv_relu)
 AS_IN_112: dict[Fusion | Pass, Fusion | Pass] = {
     skip_layer_norm_116: skip_layer_norm_112, common.layer_norm_of_cast: common.layer_norm_of_cast_112,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from onnxperf.fusions.ort_layout import inverse, perm_of
 from onnxperf.fusions.ort_views import around
 from onnxperf.graph import Graph, without_unneeded
 from op_models import Operator, Tensor
+from op_models.core import BITS
 
 MICROSOFT = "com.microsoft::"
 QUANTIZE, DEQUANTIZE = (
@@ -221,6 +222,15 @@ def _axis(dq: Operator, perm: tuple[int, ...]) -> int | None:
     return None if dq.present[1].size == 1 else perm[dq.attrs.get("axis", 1) % len(perm)]
 
 
+def _turns(dq: Operator, turn: Operator) -> bool:
+    """Whether a Transpose moves before a DequantizeLinear: not that of stored elements that have scales by block, or
+    less than 8 bits and no zero point, as a QuantizeLinear would make bytes of them; scales by row need its `perm`.
+    """
+    x = dq.present[0]
+    narrow = BITS[x.dtype] < 8 and len(dq.present) < 3
+    return not x.stored or (not (narrow or dq.attrs.get("block_size", 0)) and (whole(dq) or "perm" in turn.attrs))
+
+
 def _around_transposes(graph: Graph) -> Graph:
     """A Transpose between an operator and a QuantizeLinear reads a DequantizeLinear, one behind a DequantizeLinear is
     quantised, where one operator at most reads what is between.
@@ -233,7 +243,7 @@ def _around_transposes(graph: Graph) -> Graph:
         before, q = g.made_by(x), g.only_user(o.out, *QUANTIZE)
         if before is None or len(readers) > 1:
             continue
-        if before.type in DEQUANTIZE and q is None and (whole(before) or not before.present[0].stored):
+        if before.type in DEQUANTIZE and q is None and _turns(before, o):
             _pair_behind(g, o, before, _axis(before, inverse(perm_of(o))))
         elif before.type not in DEQUANTIZE and q is not None and g.only_user(x) is o:
             _pair_before(g, o, q, _axis(q, perm_of(o)))

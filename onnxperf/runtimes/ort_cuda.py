@@ -5,7 +5,8 @@ writes. Tests compare the CPU provider's graphs at every level (at `all`, on a m
 writes its graph too wherever its library loads, even without a GPU. Compared by hand at every level, graphs were equal
 for twelve of fourteen models, but not for a BERT exported by TorchScript and one with open dimensions. On CUDA a
 convolution or Gemm and its activation stay separate kernels, a sum and its Softmax are one, and quantised models keep
-QuantizeLinear and DequantizeLinear as kernels. What cuDNN fuses beyond the graph can't be seen without a GPU.
+QuantizeLinear and DequantizeLinear as kernels, but for weights of products alone (see `ort_packed`). What cuDNN fuses
+beyond the graph can't be seen without a GPU.
 """
 
 from __future__ import annotations

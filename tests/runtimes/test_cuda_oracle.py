@@ -45,7 +45,7 @@ def test_recurrent_networks(type: str, gates: int) -> None:
     assert cuda_oracle.ours(model) == cuda_oracle.theirs(model) == {type: 1, "Relu": 1}
 
 
-PIECES = {**CASES, **test_ort_functions.CASES, **test_ort_qdq.CASES}
+PIECES = {**CASES, **test_ort_functions.CASES, **test_ort_qdq.CASES, **test_ort_qdq.PACKED}
 
 
 @pytest.mark.parametrize(("text", "weights", "opset", "operators"), PIECES.values(), ids=PIECES)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import ModelProto
@@ -198,3 +199,117 @@ def test_release_116(name: str) -> None:
     types = Counter(o.type for o in optimise(graph, {BASIC: RULES_116}, BASIC).operators)
     found = " ".join(f"{type}:{n}" for type, n in sorted(types.items()) if type not in LEFT_OUT)
     assert found == whole(UNTIL_116[name])
+
+
+FLAT = "(float[5,64] x) => (float[5,48] y) {"
+STACK, OPEN_STACK = FLAT.replace("[5,", "[2,5,"), FLAT.replace("[5,", "[b,c,")
+BY_BLOCK, BY_COLUMN = f"w={DQ}<axis=0,block_size=32>(p4,sb,zb)", f"w={DQ}(p8,sc)"
+NBITS, KEPT = "MatMulNBits:1", f"{DQ}:1 MatMul:1"
+ADDED = "m=MatMul(x,w) y=Add(m,bc)}"
+TWO = f"{FLAT}w={DQ}(p8,%s) v={DQ}(q8,%s) t=Tanh(x) a=MatMul(x,w) b=MatMul(t,v) y=Sub(a,b)}}"
+IN_4, OF_BLOCKS, OF_COLUMNS = np.ones((64, 48), ml_dtypes.int4), np.ones((2, 48)), np.arange(48, dtype=np.float32)
+FEW: dict[str, Any] = {
+    "p4": IN_4, "u4": np.ones((64, 48), ml_dtypes.uint4), "p8": IN_4.astype(np.int8), "u8": IN_4.astype(np.uint8),
+    "q8": np.full((64, 48), 2, np.int8), "t8": np.ones((48, 64), np.int8), "d8": np.ones((1, 64, 48), np.int8),
+    "p16": np.ones((64, 48), np.int16), "sb": OF_BLOCKS.astype(np.float32), "zb": OF_BLOCKS.astype(ml_dtypes.int4),
+    "sr": np.ones((64, 3), np.float32), "s8": np.ones((8, 48), np.float32), "sc": OF_COLUMNS, "sd": OF_COLUMNS + 1,
+    "zc": np.zeros(48, np.int8), "s0": np.float32(0.1), "s1": np.float32(0.2), "s2": np.float32(0.1),
+    "r0": np.full(1, 0.1, np.float32), "z0": np.int8(0), "bc": OF_COLUMNS, "b1": np.ones((1, 48), np.float32),
+    "sx": np.float32(0.3), "zx": np.uint8(3), "h0": np.float16(0.1), "packed": np.ones((48, 2, 16), np.uint8),
+    "blocks": np.ones(96, np.float32), "t4": IN_4.T, "z4b": np.array(1, ml_dtypes.int4),
+    "st": np.ones((48, 2), np.float32),
+}  # fmt: skip
+TO_TWO = f"{DQ}:2 MatMul:2 Sub:1 Tanh:1"
+PACKED_TEXTS: dict[str, tuple[str, str]] = {
+    "by block": (f"{FLAT}{BY_BLOCK} y=MatMul(x,w)}}", NBITS),
+    "by column": (f"{FLAT}{BY_COLUMN} y=MatMul(x,w)}}", NBITS),
+    "one scale": (f"{FLAT}w={DQ}(p8,s0,z0) y=MatMul(x,w)}}", NBITS),
+    "unsigned": (f"{FLAT}w={DQ}(u8,s0) y=MatMul(x,w)}}", NBITS),
+    "a stack": (f"{STACK}w={DQ}(u4,s0) y=MatMul(x,w)}}", NBITS),
+    "open sizes": (f"{OPEN_STACK}{BY_BLOCK} y=MatMul(x,w)}}", NBITS),
+    "transposed": (f"{FLAT}v={DQ}(t8,s0) w=Transpose(v) y=MatMul(x,w)}}", NBITS),
+    "transposed by row": (f"{FLAT}v={DQ}<axis=0>(t8,sc) w=Transpose<perm=[1,0]>(v) y=MatMul(x,w)}}", NBITS),
+    "transposed by row, axes unsaid": (
+        f"{FLAT}v={DQ}<axis=0>(t8,sc) w=Transpose(v) y=MatMul(x,w)}}", f"{DQ}:1 FusedMatMul:1"),
+    "transposed by block": (
+        f"{FLAT}v={DQ}<axis=1,block_size=32>(t8,st) w=Transpose(v) y=MatMul(x,w)}}", f"{DQ}:1 FusedMatMul:1"),
+    "transposed in 4 bits": (f"{FLAT}v={DQ}(t4,s0) w=Transpose(v) y=MatMul(x,w)}}", f"{DQ}:1 FusedMatMul:1"),
+    "transposed in 4 bits, with a zero point": (f"{FLAT}v={DQ}(t4,s0,z4b) w=Transpose(v) y=MatMul(x,w)}}", NBITS),
+    "blocks of 8": (f"{FLAT}w={DQ}<axis=0,block_size=8>(p8,s8) y=MatMul(x,w)}}", KEPT),
+    "blocks along rows": (f"{FLAT}w={DQ}<axis=1,block_size=16>(p8,sr) y=MatMul(x,w)}}", KEPT),
+    "an axis from the end": (f"{FLAT}w={DQ}<axis=-1>(p8,sc) y=MatMul(x,w)}}", KEPT),
+    "one scale in a list": (f"{FLAT}w={DQ}(p8,r0) y=MatMul(x,w)}}", KEPT),
+    "16 bits": (f"{FLAT}w={DQ}(p16,s0) y=MatMul(x,w)}}", KEPT),
+    "a stack of weights": (f"(float[1,5,64] x) => (float[1,5,48] y) {{w={DQ}(d8,s0) y=MatMul(x,w)}}", KEPT),
+    "weights first": (f"(float[64,5] x) => (float[48,5] y) {{w={DQ}(t8,s0) y=MatMul(w,x)}}", KEPT),
+    "weights given": (f"(float[5,64] x, int8[64,48] p) => (float[5,48] y) {{w={DQ}(p,s0) y=MatMul(x,w)}}", KEPT),
+    "cast": (f"{FLAT}v={DQ}(p8,h0) w=Cast<to=1>(v) y=MatMul(x,w)}}", f"Cast:1 {KEPT}"),
+    "read twice": (f"{FLAT}{BY_COLUMN} t=Tanh(x) a=MatMul(x,w) b=MatMul(t,w) y=Sub(a,b)}}", TO_TWO),
+    "two": (TWO % ("s0", "s1"), "MatMulNBits:2 Sub:1 Tanh:1"),
+    "two of equal scales": (TWO % ("s0", "s2"), TO_TWO),
+    "two of the same scales": (TWO % ("sc", "sc"), TO_TWO),
+    "two of long equal scales": (TWO % ("sc", "bc"), "MatMulNBits:2 Sub:1 Tanh:1"),
+    "two of the same zero points": (TWO % ("sc,zc", "sd,zc"), "MatMulNBits:2 Sub:1 Tanh:1"),
+    "times its scale": (f"{FLAT}w={DQ}(p8,s0) m=MatMul(x,w) y=Mul(m,s2)}}", f"{DQ}:1 FusedMatMul:1"),
+    "times another": (f"{FLAT}w={DQ}(p8,s0) m=MatMul(x,w) y=Mul(m,s1)}}", "MatMulNBits:1 Mul:1"),
+    "result quantised": (
+        f"{FLAT}{BY_COLUMN} m=MatMul(x,w) {q('m', 'sx,zx')} y=Tanh(md)}}", f"{DQ}:2 MatMul:1 {Q}:1 Tanh:1"),
+    "a Gemm": (f"{FLAT}{BY_COLUMN} m=Gemm(x,w,bc) y=Relu(m)}}", "MatMulNBits:1 Relu:1"),
+    "a Gemm with a matrix": (f"{FLAT}{BY_COLUMN} y=Gemm(x,w,b1)}}", f"{DQ}:1 Gemm:1"),
+    "a Gemm of transposed weights": (f"{FLAT}w={DQ}(t8,s0) y=Gemm<transB=1>(x,w)}}", f"{DQ}:1 Gemm:1"),
+    "a Gemm times 2": (f"{FLAT}{BY_COLUMN} y=Gemm<alpha=2.0>(x,w)}}", f"{DQ}:1 Gemm:1"),
+    "a Gemm with half a bias": (f"{FLAT}{BY_COLUMN} y=Gemm<beta=0.5>(x,w,bc)}}", f"{DQ}:1 Gemm:1"),
+    "a bias": (f"{STACK}{BY_BLOCK} {ADDED}", NBITS),
+    "a bias, open sizes": (f"{OPEN_STACK}{BY_BLOCK} {ADDED}", NBITS),
+    "a matrix added": (f"{STACK}{BY_BLOCK} {ADDED.replace('bc', 'b1')}", "Add:1 MatMulNBits:1"),
+    "a bias before a Gelu": (f"{OPEN_STACK}{BY_BLOCK} m=MatMul(x,w) a=Add(m,bc) y=Gelu(a)}}",
+     "BiasGelu:1 MatMulNBits:1"),
+    "packed in the file": (
+        f"{FLAT}m=com.microsoft.MatMulNBits<K=64,N=48,bits=4,block_size=32>(x,packed,blocks) y=Add(bc,m)}}", NBITS),
+}  # fmt: skip
+PACKED = {
+    f"weights of few bits: {name}": (
+        text, {n: w for n, w in FEW.items() if re.search(rf"[(,]{n}[,)]", text)}, 21, operators,
+    )
+    for name, (text, operators) in PACKED_TEXTS.items()
+}  # fmt: skip
+
+
+def listed(types: Counter[str]) -> str:
+    return " ".join(f"{type}:{n}" for type, n in sorted(types.items()) if type not in LEFT_OUT)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_weights_of_few_bits(name: str, oracle: Callable[..., Counter[str]]) -> None:
+    text, given, opset, operators = PACKED[name]
+    model = build(text, given, opset)
+    assert listed(oracle(model, "extended")) == operators
+    assert listed(found(model, "ort-cpu", "extended")) == listed(found(model, "ort-cuda")) == operators
+    assert listed(found(model, "ort-cuda", "basic")) == listed(oracle(model, "basic"))
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "inputs"),
+    [
+        ("by block", (4, 32), ["(48, 2, 16) uint8", "(96,) float32", "(48,) uint8"]),
+        ("by column", (8, 32), ["(48, 2, 32) uint8", "(96,) float32", None]),
+        ("unsigned", (8, 32), ["(48, 2, 32) uint8", "(96,) float32", "(96,) uint8"]),
+        ("a bias", (4, 32), ["(48, 2, 16) uint8", "(96,) float32", "(48,) uint8", None, "(48,) float32"]),
+        ("a bias, open sizes", (4, 32), ["(48, 2, 16) uint8", "(96,) float32", "(48,) uint8", None, "(48,) float32"]),
+    ],
+)
+def test_packed_weights(name: str, attrs: tuple[int, int], inputs: list[str | None]) -> None:
+    """What the nodes of release 1.31 hold."""
+    text, given, opset, _ = PACKED[f"weights of few bits: {name}"]
+    graph = run_graph(
+        load(build(text, given, opset), dims={"b": 2, "c": 3} if "[b" in text else {}), RUNTIMES["ort-cpu"]
+    )
+    (product,) = (o for o in graph.operators if o.type == "com.microsoft::MatMulNBits")
+    assert product.attrs == {"K": 64, "N": 48, "bits": attrs[0], "block_size": attrs[1]}
+    assert [t and f"{t.shape} {t.dtype}" for t in product.inputs[1:]] == inputs
+
+
+def test_packed_weights_until_116() -> None:
+    text, given, opset, _ = PACKED["weights of few bits: by column"]
+    graph = run_graph(load(build(text, given, opset)), RUNTIMES["ort-cuda"].versions["1.16"])
+    assert listed(Counter(o.type for o in graph.operators)) == KEPT
