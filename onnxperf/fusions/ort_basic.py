@@ -34,11 +34,12 @@ def since(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
-def _eliminated(graph: Graph, knows: common.Knows | None = None) -> Graph:
+def _eliminated(graph: Graph, knows: common.Knows | None = None, training: bool = False) -> Graph:
     """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input. A
     number stays where an older release, that `knows` less of shapes, has none for x, and with it a LayerNormalization
-    in half precision, whose epsilon is 0.
+    in half precision, whose epsilon is 0. A session for inference does not ask whether a Dropout drops anything.
     """
+    drops_nothing = knows is None and not training
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         x = hands_on(o)
@@ -52,8 +53,8 @@ def _eliminated(graph: Graph, knows: common.Knows | None = None) -> Graph:
             expanded = o.type == "Expand" and o.present[1].stored and known_dims(o.present[0]) is not None
             everything = expanded or (ends and all(e >= 2**63 - 1 for e in ends))
             x = o.present[0] if everything and o.out.shape == o.present[0].shape else None
-        elif o.type == "Dropout" and knows is None and len(o.outputs) == 1 and graph.made_by(o.present[0]):
-            x = o.present[0]  # whether it is to drop anything is not asked
+        elif o.type == "Dropout" and drops_nothing and len(o.outputs) == 1 and graph.made_by(o.present[0]):
+            x = o.present[0]
         return None if x is None else (x,)
 
     return redirected(graph, instead)
@@ -125,6 +126,7 @@ def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int, alike: bool) -> b
 RESHAPES = Pass("Reshape with a stored target", _with_given_targets)
 RESHAPES_116 = Pass(RESHAPES.name, lambda graph: _with_given_targets(graph, alike=False))
 ELIMINATION = Pass("elimination of what does nothing", _eliminated)
+ELIMINATION_TRAINING = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, training=True))
 #: Until 1.12, no shape was computed before the model ran.
 ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_112))
 ELIMINATION_116 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_116))

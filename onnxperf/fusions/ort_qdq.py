@@ -255,7 +255,7 @@ def _around_transposes(graph: Graph) -> Graph:
 
 def _units_folded(graph: Graph) -> Graph:
     """What is dequantised, transposed and quantised again is stored where its content is."""
-    made = {o.out.name: o for o in graph.operators}
+    made = {t.name: o for o in graph.operators for t in o.outputs[:1]}
 
     def instead(o: Operator) -> tuple[Tensor] | None:
         turned = made.get(o.present[0].name) if o.type in QUANTIZE else None

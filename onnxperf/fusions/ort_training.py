@@ -20,7 +20,7 @@ from op_models import Operator, Tensor
 MS = "com.microsoft::"
 #: What rewrites a graph before the backward pass is added (orttraining/core/optimizer/graph_transformer_utils.cc).
 BEFORE: tuple[Fusion | Pass, ...] = (
-    ort_basic.RESHAPES, ort_basic.ELIMINATION, common.layer_norm, ort_basic.COMMON_SUBEXPRESSIONS, common.gelu,
+    ort_basic.RESHAPES, ort_basic.ELIMINATION_TRAINING, common.layer_norm, ort_basic.COMMON_SUBEXPRESSIONS, common.gelu,
     common.rms_norm, common.fast_gelu, common.quick_gelu, ort_extended.bias_gelu,
 )  # fmt: skip
 
