@@ -213,8 +213,8 @@ def _matmul_transpose(m: Match, stacks: bool = True) -> Fused | Miss | None:
 
 
 matmul_transpose = pattern("MatMul + Transpose", TURNED_OPERAND)(_matmul_transpose)
-#: Until 1.8 only the last two axes.
-matmul_transpose_16 = pattern("MatMul + Transpose", TURNED_OPERAND)(lambda m: _matmul_transpose(m, stacks=False))
+#: Until 1.10 only the last two axes: libraries of 1.9 and 1.10 don't know transBatchA, that of 1.11 does.
+matmul_transpose_110 = pattern("MatMul + Transpose", TURNED_OPERAND)(lambda m: _matmul_transpose(m, stacks=False))
 
 
 CAST_TURNED = op.Cast(shared(op.Transpose(X)))
@@ -315,6 +315,5 @@ AS_IN_111: dict[Fusion | Pass, Fusion | Pass] = {
     common.rms_norm_of_cast: common.rms_norm,
 }  # fmt: skip
 CUDA_111 = tuple(AS_IN_111.get(f, f) for f in CUDA_112)
-CUDA_16 = tuple(
-    matmul_transpose_16 if f is matmul_transpose else f for f in CUDA_111 if f not in (conv_relu, cast_first)
-)
+CUDA_110 = tuple(matmul_transpose_110 if f is matmul_transpose else f for f in CUDA_111)
+CUDA_16 = tuple(f for f in CUDA_110 if f not in (conv_relu, cast_first))

@@ -59,6 +59,7 @@ CUDA_112 = _until(
     place=lambda graph: separate(apart(place(graph), fused=False), packed_rows={}),
 )  # fmt: skip
 CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
+CUDA_110 = _until("1.10", CUDA_112, ort_extended.CUDA_110)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
 CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
 #: The last release that trains is 1.19; its graphs are those of the rules until 1.16.
@@ -67,5 +68,5 @@ TRAINING = replace(
     describe="ONNX Runtime Training 1.19, CUDA provider", unmeasured=lambda run: "training steps",
 )  # fmt: skip
 LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
-OLDER = {"1.6": CUDA_16, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
+OLDER = {"1.6": CUDA_16, "1.10": CUDA_110, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
 RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST}, training=TRAINING)

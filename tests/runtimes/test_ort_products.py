@@ -73,9 +73,10 @@ def test_products_of_what_is_turned(make: Any, oracle: Any, rules: Any, name: st
     assert rules(model, level) == oracle(model, level)
 
 
-def test_a_turned_stack_costs_the_same_product(make: Any) -> None:
+@pytest.mark.parametrize("release", ["1.6", "1.10"])
+def test_a_turned_stack_costs_the_same_product(make: Any, release: str) -> None:
     model = build(CASES["turned (1, 2, 0) (1, 0, 2)"][0], {})
-    new, old = RUNTIMES["ort-cuda"], RUNTIMES["ort-cuda"].versions["1.6"]
+    new, old = RUNTIMES["ort-cuda"], RUNTIMES["ort-cuda"].versions[release]
     fused, apart = (run_graph(load(model), r).operators for r in (new, old))
     assert [o.type.rpartition("::")[2] for o in fused] == ["FusedMatMul", "Tanh"]
     assert [o.type for o in apart] == ["Transpose", "Transpose", "MatMul", "Tanh"]

@@ -42,9 +42,9 @@ UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offl
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
 #: The same for graphs that ran, in which FP16 is already stored.
 GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
-#: The last release before each change of the runtime: CUDA 11 came with 1.7, BiasSoftmax for opset 13 with 1.12, fused
-#: attention in FP16 with 1.13; 1.16 still had FusedConv.
-UNTIL = {(1, 6): "1.6", (1, 11): "1.11", (1, 12): "1.12", (1, 16): "1.16"}
+#: The last release before each change of the runtime: CUDA 11 came with 1.7, products that turn stacks with 1.11,
+#: BiasSoftmax for opset 13 with 1.12, fused attention in FP16 with 1.13; 1.16 still had FusedConv.
+UNTIL = {(1, 6): "1.6", (1, 10): "1.10", (1, 11): "1.11", (1, 12): "1.12", (1, 16): "1.16"}
 
 
 def ort_version(version: str) -> str | None:
