@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -198,3 +199,11 @@ def test_a_runtime_can_name_each_allocator_whose_memory_is_known() -> None:
 
 def test_what_is_called_slow_is_there() -> None:
     assert not [name for name in SLOW if not (TESTS / name).is_file()]
+
+
+def test_every_room_is_in_what_pip_installs() -> None:
+    """An installation in place works without the list of packages, a wheel does not."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    rooms = {str(Path(f).parent).replace("/", ".") for f in FILES}
+    samples = {f"onnxperf.{name}" for name in ("samples", "samples.zoo")}
+    assert set(listed) == rooms | samples and len(listed) == len(set(listed))
