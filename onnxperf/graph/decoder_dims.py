@@ -13,7 +13,7 @@ from onnxperf.graph.bind import declared_dims
 
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
 #: Operators that write a cache in place into a buffer of full length: which outputs are which inputs.
-IN_PLACE = {
+WRITTEN = {
     **dict.fromkeys(("GroupQueryAttention", "PagedAttention", "SparseAttention"), ((1, 3), (2, 4))),
     "LatentAttention": ((1, 2),),
     "TensorScatter": ((0, 0),),
@@ -99,11 +99,11 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     places = [(what, d) for n in (*ids[:1], *positions) for what, d in zip((BATCH, NEW), shapes[n], strict=True)]
     places += [(what, shapes[n][at]) for n in caches for what, at in ((BATCH, -4), (PAST, -2))]
     places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
-    in_place = bool(caches) and any(n.op_type in IN_PLACE for n in model.graph.node)
+    in_place = bool(caches) and any(n.op_type in WRITTEN for n in model.graph.node)
     made = {i.name: declared_dims(i) for i in model.graph.output}
     fixed = [shapes[n][-2] for n in caches if shapes[n] in made.values()]
     buffers = [(n.output[o], n.input[i]) for n in model.graph.node
-               for o, i in IN_PLACE.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
+               for o, i in WRITTEN.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
     written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in made and made[o] != shapes[i])
     room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
     return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], caches, in_place, room, written)

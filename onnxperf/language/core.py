@@ -51,10 +51,10 @@ class Generation:
     """How a language model generates on a card.
 
     plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
-    cache: what keys and values that are kept have instead of the type of the activations; weights_bytes: in memory;
-    cache_bytes_per_token: keys and values of one token of one sample; capacity_bytes: what
-    the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how requests that arrive
-    are served, where that was asked for; notes: what was assumed.
+    weights, cache: the types in which weights of products, and keys and values, are kept, None for that of the
+    activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
+    capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
+    requests that arrive are served, where that was asked for; notes: what was assumed.
     """
 
     model: str
