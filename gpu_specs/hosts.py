@@ -31,7 +31,7 @@ class Host:
 #: published launch-bound runs under ONNX Runtime's CUDA provider: 7 us a kernel on servers of 2020 to 2022, 4.5 us on
 #: later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. Assumed: the paces of older desktops (clocked a
 #: third higher than servers of their years) and of a Jetson, and all half-widths, bandwidths and FLOP/s. host.md in
-#: onnxperf/derive says which rows had been looked at.
+#: onnxperf/lab/derive says which rows had been looked at.
 HOSTS: Final = {
     h.name: h
     for h in (

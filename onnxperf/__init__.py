@@ -6,23 +6,25 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # nothing is imported here, so that Ctrl-C finds the handlers of the command in place
+from onnxperf.ground.version import VERSION as __version__
+
+TYPE_CHECKING = False  # nothing else is imported here, so that Ctrl-C finds the handlers of the command in place
 if TYPE_CHECKING:
     from typing import Any
 
     from gpu_specs import Device
+    from onnxperf.answer.predict import gpus, load, predict
+    from onnxperf.answer.prediction import Prediction
     from onnxperf.decide.budget import check
     from onnxperf.decide.compare import Comparison, compare
     from onnxperf.decide.diff import Difference
     from onnxperf.decide.recommend import Recommendation, recommend
     from onnxperf.decide.two_models import diff
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
-    from onnxperf.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
     from onnxperf.explanation import Explanation, RunExplanation, explain
+    from onnxperf.ground.errors import BudgetExceeded, EnvironmentFailure, Error, LimitExceeded, ModelError, UsageError
+    from onnxperf.ground.rules import op, work
     from onnxperf.language.core import Generation, llm
-    from onnxperf.pipeline import gpus, load, predict
-    from onnxperf.prediction import Prediction
-    from onnxperf.rules import op, work
     from onnxperf.scoring.run_files import diff_runs
     from onnxperf.scoring.timed_runs import RunDifference
     from onnxperf.sweeps.core import Sweep, sweep
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from onnxperf.views.trace import trace
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
-__version__ = "0.1.0"
 #: The names that each room gives to the package; what operator rules are made of stands in `op_models`.
 _OFFERED = {
     "onnxperf.decide.budget": ("check",),
@@ -44,14 +45,14 @@ _OFFERED = {
     "onnxperf.decide.recommend": ("Recommendation", "recommend"),
     "onnxperf.decide.two_models": ("diff",),
     "onnxperf.decide.what_if": ("WhatIf", "WhatIfs", "whatif"),
-    "onnxperf.errors": (
+    "onnxperf.ground.errors": (
         "BudgetExceeded", "EnvironmentFailure", "Error", "LimitExceeded", "ModelError", "UsageError"
     ),
     "onnxperf.explanation": ("Explanation", "RunExplanation", "explain"),
     "onnxperf.language.core": ("Generation", "llm"),
-    "onnxperf.pipeline": ("gpus", "load", "predict"),
-    "onnxperf.prediction": ("Prediction",),
-    "onnxperf.rules": ("op", "work"),
+    "onnxperf.answer.predict": ("gpus", "load", "predict"),
+    "onnxperf.answer.prediction": ("Prediction",),
+    "onnxperf.ground.rules": ("op", "work"),
     "onnxperf.scoring.run_files": ("diff_runs",),
     "onnxperf.scoring.timed_runs": ("RunDifference",),
     "onnxperf.views.html": ("html",),

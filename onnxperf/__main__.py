@@ -2,7 +2,7 @@
 
 import sys
 
-from onnxperf.errors import INTERRUPTED
+from onnxperf.ground.errors import INTERRUPTED
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onnxperf.errors import BudgetExceeded
+from onnxperf.ground.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    from onnxperf.prediction import Prediction
+    from onnxperf.answer.prediction import Prediction
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from onnxperf.samples.zoo.export import export
 from onnxperf.samples.zoo.sample import Sample
 from torch import nn
 
-HERE = Path(__file__).resolve().parents[1] / "onnxperf/datasets/sample/fp32_torch"
+HERE = Path(__file__).resolve().parents[1] / "onnxperf/lab/datasets/sample/fp32_torch"
 TOKENS = (("batch", 2), ("sequence", 32))
 BERT = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 

@@ -36,6 +36,8 @@ import onnx
 from onnx import parser
 
 import onnxperf
+from onnxperf.ground.output import write_file
+from onnxperf.ground.tables import short_type
 from onnxperf.measure import files
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime
@@ -44,10 +46,8 @@ from onnxperf.measure.plan import prepare
 from onnxperf.measure.run import measure
 from onnxperf.measure.session import open_session
 from onnxperf.measure.weights import bytes_of
-from onnxperf.output import write_file
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
-from onnxperf.tables import short_type
 
 SHARES = {"smoke": 0.15, "graphs": 0.35, "models": 0.75, "calibrate": 0.97}  # of the budget, up to the step's end
 KINDS = ("tf32", "fp16", "fp32")

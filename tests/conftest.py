@@ -15,9 +15,9 @@ TESTS = Path(__file__).parent
 #: Files whose tests are all slow: exporters, comparisons with other programs, fits and processes. The quick loop does
 #: not even import them. A slow test among quick ones is marked where it stands.
 SLOW = (
-    "derive/test_constants.py",
-    "derive/test_host.py",
-    "derive/test_tensor.py",
+    "lab/derive/test_constants.py",
+    "lab/derive/test_host.py",
+    "lab/derive/test_tensor.py",
     "export/test_command.py",
     "export/test_from_tf.py",
     "export/test_from_torch.py",
@@ -32,7 +32,7 @@ SLOW = (
     "test_conformance.py",
     "test_samples_run.py",
     "test_testing.py",
-    "validate/test_measure_gpu.py",
+    "lab/validate/test_measure_gpu.py",
     "views/test_in_browser.py",
 )
 

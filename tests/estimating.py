@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpu_specs import Device
 from onnxperf import latency
 from onnxperf.latency import Constants, Estimates
-from onnxperf.lower import Kernels
+from onnxperf.lowering.lower import Kernels
 from onnxperf.methods import METHODS
 
 

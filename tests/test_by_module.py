@@ -12,9 +12,9 @@ from onnx import NodeProto, TensorProto, helper
 
 import onnxperf
 from onnxperf.cli import main
-from onnxperf.errors import UsageError
 from onnxperf.graph.module_path import SCOPES, module_of
 from onnxperf.graph.skeleton import skeleton
+from onnxperf.ground.errors import UsageError
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 KERAS = str(SAMPLES / "keras-resnet50.onnx")

@@ -20,7 +20,7 @@ import onnxperf
 from onnxperf import cli
 from onnxperf.cli.arguments import parse_shape
 from onnxperf.decide.changes import changes
-from onnxperf.tables import duration, number
+from onnxperf.ground.tables import duration, number
 from onnxperf.views.cards import facts, quantity
 from onnxperf.views.headline import words
 
@@ -29,7 +29,7 @@ SAMPLES = ROOT / "samples"
 GOLDEN = Path(__file__).parent / "golden"
 RESNET = str(SAMPLES / "resnet50.onnx")
 PREDICT = ("predict", RESNET, "--gpu", "l4")
-SCHEMA = json.loads((ROOT / "onnxperf/prediction.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
 MAIN = (sys.executable, "-m", "onnxperf")
 
 
@@ -244,7 +244,7 @@ def test_json_that_can_not_be_written(onnxperf_cli, tmp_path: Path, monkeypatch:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("onnxperf.output.os.replace", refused)
+    monkeypatch.setattr("onnxperf.ground.output.os.replace", refused)
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4", "--json", str(tmp_path / "a.json"))
     assert (code, err) == (4, f"onnxperf: can't write {tmp_path / 'a.json'}: No space left on device\n")
     assert not list(tmp_path.iterdir())
@@ -570,7 +570,7 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom\x1b[31m")
 
-    monkeypatch.setattr("onnxperf.prediction.summarise", broken)
+    monkeypatch.setattr("onnxperf.answer.prediction.summarise", broken)
     code, _, err = onnxperf_cli("predict", RESNET, "--gpu", "l4")
     assert code == 70
     assert "bug" in err and "\x1b" not in err and "Traceback" not in err
@@ -590,7 +590,7 @@ def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onnxperf.prediction.summarise", interrupted)
+    monkeypatch.setattr("onnxperf.answer.prediction.summarise", interrupted)
     assert onnxperf_cli("predict", RESNET, "--gpu", "l4")[0] == 130
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import gpu_specs
 import onnxperf
 from onnxperf import UsageError, explanation
+from onnxperf.answer.prediction import summarise
 from onnxperf.explanation.trace import origins
 from onnxperf.graph import Graph
 from onnxperf.latency import shipped
 from onnxperf.latency.constants import Constants
-from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import summarise
-from onnxperf.run import Run
+from onnxperf.running.pipeline import Request, run_of
+from onnxperf.running.run import Run
 from op_models import Operator, Tensor
 from tests.test_cli import SAMPLES, golden, run
 

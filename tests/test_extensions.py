@@ -35,12 +35,12 @@ from gpu_specs import catalogue
 from onnxperf.cli import cli
 from onnxperf.fusions import common
 from onnxperf.graph import load
-from onnxperf.runtime import run_graph
+from onnxperf.lowering.runtime import run_graph
 from onnxperf.runtimes.tensorrt import RUNTIME as TENSORRT
 from op_models import known
 from op_models.rules import _RULES
-from tests.datasets.conftest import written
 from tests.device_files import CARD
+from tests.lab.datasets.conftest import written
 from tests.test_cli import run
 
 ROOT = Path(__file__).parents[1]
@@ -339,7 +339,7 @@ RUNTIME = """
     from onnxperf.fusions import common
     from onnxperf.fusions.engine import BASIC
     from onnxperf.fusions.placement import place
-    from onnxperf.runtime import HostCosts, Policy, Runtime
+    from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 
     RUNTIME = Runtime(
         name="my-runtime",
@@ -496,9 +496,9 @@ def test_a_fusion_that_fails_is_told_with_its_node(tree: Tree) -> None:
 # a dataset
 
 DATASET = """
-    from onnxperf.datasets.dataset import Dataset, File, Kernels
-    from onnxperf.datasets.reading import card, number, sizes, work_of
-    from onnxperf.datasets.table import Row
+    from onnxperf.lab.datasets.dataset import Dataset, File, Kernels
+    from onnxperf.lab.datasets.reading import card, number, sizes, work_of
+    from onnxperf.lab.datasets.table import Row
     from op_models import Tensor
 
 
@@ -518,10 +518,10 @@ DATASET = """
 SCORED = """
     import json, sys
     from pathlib import Path
-    from onnxperf.datasets import read
-    from onnxperf.derive.fit import fitted_rows
+    from onnxperf.lab.datasets import read
+    from onnxperf.lab.derive.fit import fitted_rows
     from onnxperf.latency.families import constant_sets
-    from onnxperf.validate import validate
+    from onnxperf.lab.validate import validate
     data = Path(sys.argv[1])
     scores = sorted({s.name for s in validate(data).scores})
     print(json.dumps([scores, [t.name for t in fitted_rows(read(data), constant_sets()["gemm"])]]))
@@ -530,11 +530,11 @@ SCORED = """
 
 @pytest.mark.slow
 def test_a_dataset_is_one_module_and_is_read_fitted_to_and_scored(tree: Tree, tmp_path_factory: Any) -> None:
-    added(tree.folder, "onnxperf/datasets/sources/mine.py", DATASET)
+    added(tree.folder, "onnxperf/lab/datasets/sources/mine.py", DATASET)
     rows = [f"v100-sxm2-16gb,4096,4096,{k},{k / 400}" for k in (1024, 2048, 4096)]
     data = written(tmp_path_factory.mktemp("data"), "mine", products=["gpu,m,n,k,ms", *rows])
     assert tree.says(SCORED, str(data)) == [["My GEMM"], ["my products"]]
-    assert tree.files() == ["onnxperf/datasets/sources/mine.py"]
+    assert tree.files() == ["onnxperf/lab/datasets/sources/mine.py"]
 
 
 # a kernel family whose constants are derived
@@ -571,9 +571,9 @@ FAMILY = """
     FAMILY = KernelFamily(Butterfly, card, streamed, lambda w, on_tensor: "butterfly", constants=(FITTED,))
 """
 BUTTERFLIES = """
-    from onnxperf.datasets.dataset import Dataset, File, Kernels
-    from onnxperf.datasets.reading import card, number, sizes, work_of
-    from onnxperf.datasets.table import Row
+    from onnxperf.lab.datasets.dataset import Dataset, File, Kernels
+    from onnxperf.lab.datasets.reading import card, number, sizes, work_of
+    from onnxperf.lab.datasets.table import Row
     from op_models import Tensor
 
 
@@ -592,7 +592,7 @@ BUTTERFLIES_SCORED = """
     import json, sys
     from pathlib import Path
     from onnxperf.latency import shipped
-    from onnxperf.validate import validate
+    from onnxperf.lab.validate import validate
     scores = {s.name: s.mape for s in validate(Path(sys.argv[1])).scores if s.method == "tile-wave" and not s.gpu}
     print(json.dumps([scores, shipped().butterfly["dram"], shipped("TU104").butterfly["dram"]]))
 """
@@ -605,7 +605,7 @@ def derived(tree: Tree, data: Path) -> tuple[dict[str, str], dict[str, str]]:
     for name, text in before.items():  # no longer a link: it may be written to
         (folder / name).unlink()
         (folder / name).write_text(text, encoding="utf-8")
-    done = tree.started("-m", "onnxperf.derive", str(data))
+    done = tree.started("-m", "onnxperf.lab.derive", str(data))
     assert not done.returncode, done.stderr
     told, *fitted = done.stderr.splitlines()
     assert told.startswith(f"{data} has no rows for ") and told.endswith(": their constants are left as they ship")
@@ -626,8 +626,8 @@ def test_a_kernel_family_with_its_fit_is_one_module_and_a_dataset_has_it_derived
             rows.append(f"{gpu},{count},4096,{1e3 * seconds}")
     data = written(tmp_path_factory.mktemp("data"), "mine", butterflies=["gpu,rows,width,ms", *rows])
     assert tree.says("import json\nfrom onnxperf.latency import shipped\nprint(shipped().butterfly['dram'])") == 0.9
-    added(tree.folder, "onnxperf/datasets/sources/mine.py", BUTTERFLIES)
-    assert sorted(tree.files()) == ["onnxperf/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
+    added(tree.folder, "onnxperf/lab/datasets/sources/mine.py", BUTTERFLIES)
+    assert sorted(tree.files()) == ["onnxperf/lab/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
     before, after = derived(tree, data)
     assert {name for name in after if after[name] != before.get(name)} == {"butterfly.toml", "intervals.toml"}
     made = tomllib.loads(after["butterfly.toml"])
@@ -786,7 +786,7 @@ def test_what_is_wrong_with_a_method_is_told(tree: Tree, gives: str, more: str, 
 
 @pytest.mark.slow
 def test_a_dataset_that_is_not_complete_is_told_with_its_file(tree: Tree) -> None:
-    path = added(tree.folder, "onnxperf/datasets/sources/half_made.py", "")
+    path = added(tree.folder, "onnxperf/lab/datasets/sources/half_made.py", "")
     done = tree.started("-m", "onnxperf", "validate")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{path} can't be used: it has no DATASET" in done.stderr

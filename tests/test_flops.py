@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnxperf.graph import Graph, load
-from onnxperf.lower import lower
+from onnxperf.lowering.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, run_graph
 from tests.runtimes.conftest import EVERY

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import onnxperf
 from onnxperf import cli
 from onnxperf.cli import cli as commands
-from onnxperf.tables import duration
+from onnxperf.ground.tables import duration
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]

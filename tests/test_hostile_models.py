@@ -18,8 +18,8 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
-from onnxperf import errors
 from onnxperf.graph import node, proto, state
+from onnxperf.ground import errors
 
 
 def stored(kind: int, dims: list[int], values: list[int], name: str) -> TensorProto:

@@ -7,7 +7,7 @@ import pytest
 from gpu_specs import HOSTS
 from onnxperf.fusions import placement
 from onnxperf.graph import Graph
-from onnxperf.lower import lower
+from onnxperf.lowering.lower import lower
 from onnxperf.runtimes import RUNTIMES, of_version
 from op_models import Operator, Tensor
 

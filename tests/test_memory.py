@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import onnxperf
 from onnxperf.graph import Graph, load
 from onnxperf.latency.workspace import with_batch
-from onnxperf.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
+from onnxperf.running.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
+from onnxperf.running.scenario import PLATFORMS
 from onnxperf.runtimes import RUNTIMES, run_graph
-from onnxperf.scenario import PLATFORMS
 from op_models import Conv, Operator, Tensor, Work
 from tests.decide.models import model_of
 

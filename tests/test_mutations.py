@@ -24,7 +24,7 @@ import onnxperf
 from tests import fuzz
 
 ROOT = Path(__file__).parents[1]
-SCHEMA = json.loads((ROOT / "onnxperf/prediction.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
 FACTOR = int(os.environ.get("ONNXPERF_MUTATIONS", "1"))
 CORPUS = fuzz.read_corpus()
 

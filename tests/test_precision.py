@@ -14,7 +14,7 @@ from onnx import defs, parser
 import gpu_specs
 import onnxperf
 from onnxperf.graph import Graph, load
-from onnxperf.lower import lower
+from onnxperf.lowering.lower import lower
 from onnxperf.passes import PRECISIONS, precision
 from onnxperf.passes.precision import FLOAT32_ONLY, QUANTISED
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph

@@ -25,13 +25,13 @@ from rich.console import Console
 import gpu_specs
 import onnxperf
 from onnxperf import Prediction, predict
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.outline import _busy
+from onnxperf.answer.prediction import _shares
 from onnxperf.graph import read
-from onnxperf.kernel_timeline import KernelPrediction
 from onnxperf.methods import METHODS
-from onnxperf.outline import _busy
 from onnxperf.passes import AMP, PRECISIONS
-from onnxperf.pipeline import MAX_BATCH
-from onnxperf.prediction import _shares
+from onnxperf.running.pipeline import MAX_BATCH
 from onnxperf.runtimes import LEVELS, RUNTIMES
 from onnxperf.views.prediction import show
 from tests.zoo import PLAIN, sizes
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "samples"
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 OPEN = {"batch": 2, "sequence": 32}
-SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "onnxperf/prediction.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text()))
 KEYS = (
     "schema_version onnxperf_version model gpu runtime precision method batch streams cuda_graph inputs{name shape}"
     " device_name host latency{seconds low_seconds high_seconds interval scope}"

@@ -12,8 +12,8 @@ import pytest
 
 import onnxperf
 from onnxperf.cli import cli
-from onnxperf.errors import ARGUMENTS, UsageError, speaking_of_arguments
-from onnxperf.scenario import FurtherTerms
+from onnxperf.ground.errors import ARGUMENTS, UsageError, speaking_of_arguments
+from onnxperf.running.scenario import FurtherTerms
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 RESNET, MOBILENET, OPEN = (str(SAMPLES / f"{name}.onnx") for name in ("resnet50", "mobilenetv2", "gpt2-dynamic"))

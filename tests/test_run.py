@@ -13,13 +13,13 @@ from onnx import parser
 
 import gpu_specs
 import onnxperf
-from onnxperf.errors import UsageError
+from onnxperf.answer.prediction import summarise
+from onnxperf.ground.errors import UsageError
 from onnxperf.latency import estimate
 from onnxperf.methods import METHODS
-from onnxperf.pipeline import Request, find, run_of
-from onnxperf.prediction import summarise
-from onnxperf.run import Run
-from onnxperf.scenario import Scenario
+from onnxperf.running.pipeline import Request, find, run_of
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import Scenario
 from tests.device_files import PROCESSOR
 
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_specs import Host
 from onnxperf.latency import Estimates
-from onnxperf.lower import HostNode, Kernel, Kernels
+from onnxperf.lowering.lower import HostNode, Kernel, Kernels
 from onnxperf.runtimes import RUNTIMES
 from onnxperf.schedule import COMPUTE, COPY, STALLS, HostThread, Task, Timeline, added_up, run_tasks, schedule
 from op_models import Pointwise, Transfer, Work

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from onnxperf.tables import NAME, tabulate
+from onnxperf.ground.tables import NAME, tabulate
 
 LONG = "/".join(f"encoder{i}" for i in range(8))
 OTHERS = 18  # characters of the other columns, and between columns

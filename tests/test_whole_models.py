@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import gpu_specs
-from onnxperf.datasets.runs import MeasuredRun
-from onnxperf.datasets.sources.fp32_torch import COLUMNS, SAMPLES, models
-from onnxperf.errors import UsageError
 from onnxperf.graph import load
-from onnxperf.lower import Kernels, lower
+from onnxperf.ground.errors import UsageError
+from onnxperf.lab.datasets.runs import MeasuredRun
+from onnxperf.lab.datasets.sources.fp32_torch import COLUMNS, SAMPLES, models
+from onnxperf.lowering.lower import Kernels, lower
 from onnxperf.runtimes import RUNTIMES, run_graph
 from tests.estimating import estimate
 from tests.zoo import zoo

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from onnxperf.datasets.sources.fp32_torch import SAMPLES as MEASURED
-from onnxperf.datasets.sources.ort_cuda import SAMPLES as PUBLISHED
+from onnxperf.lab.datasets.sources.fp32_torch import SAMPLES as MEASURED
+from onnxperf.lab.datasets.sources.ort_cuda import SAMPLES as PUBLISHED
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 COUNTED: Mapping[str, Any] = json.loads((SAMPLES / "flops.json").read_text())

@@ -21,14 +21,14 @@ from onnxperf.calibrate.show import FIGURES, as_json, host_as_json, show, show_h
 from onnxperf.calibrate.this_host import file_of as host_file_of
 from onnxperf.calibrate.this_host import this_host
 from onnxperf.calibrate.this_processor import elsewhere
-from onnxperf.errors import UsageError, counted, printable
-from onnxperf.fitting import require_scipy
+from onnxperf.graph.targets import check_target
+from onnxperf.ground.errors import UsageError, counted, printable
+from onnxperf.ground.fitting import require_scipy
+from onnxperf.ground.output import deliver, write_file
+from onnxperf.ground.tables import console
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime, overlapping, processor, usable_provider
 from onnxperf.measure.record import Measurement, Place
-from onnxperf.output import deliver, write_file
-from onnxperf.tables import console
-from onnxperf.targets import check_target
 
 
 def run(provider: str | None, folder: str | None, out: str | None, json_to: str | None, keep: str | None) -> None:

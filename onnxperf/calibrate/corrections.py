@@ -1,8 +1,8 @@
 """Corrections of a device from measurements on it: a few corrections, and a factor for each type of operator.
 
 On a processor every profiled operator is a row, on a GPU every run, as is a run that was not profiled. First the
-corrections are fitted (`onnxperf.fitting`), then one factor for each operator type to what is left of its rows, pulled
-to 1 where there are few. Both in turns, as they share rows.
+corrections are fitted (`onnxperf.ground.fitting`), then one factor for each operator type to what is left of its rows,
+pulled to 1 where there are few. Both in turns, as they share rows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_specs import Corrections, Device, Rates, clocked
-from onnxperf.calibrate import lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
-from onnxperf.errors import Error, UsageError, counted
-from onnxperf.fitting import SOFT, Array, Prior, map_fit, require_scipy
+from onnxperf.ground.errors import Error, UsageError, counted
+from onnxperf.ground.fitting import SOFT, Array, Prior, map_fit, require_scipy
 from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
@@ -95,8 +94,6 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
-    whence = f"onnxperf calibrate: layers of {len(models)} models"
-    found = replace(found, lines=lines.fitted(models, whence) or base.lines)
     return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from gpu_specs import Device, Lines
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
-from onnxperf.errors import printable
+from onnxperf.ground.errors import printable
 
 HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
 CORRECTIONS = {

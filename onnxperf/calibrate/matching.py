@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpu_specs import Device
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.tables import short_type
 from onnxperf.measure.record import Measurement, OperatorTime
-from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import Prediction
-from onnxperf.run import Run
-from onnxperf.scenario import USUAL_METHOD
-from onnxperf.tables import short_type
+from onnxperf.running.pipeline import Request, run_of
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import USUAL_METHOD
 
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")

@@ -12,13 +12,13 @@ from onnxperf.calibrate.kinds import KINDS, Kind
 from onnxperf.calibrate.rounds import confirmed
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case
-from onnxperf.errors import UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.output import telling, write_file
 from onnxperf.latency import shipped
 from onnxperf.measure.files import read, write
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import measure
-from onnxperf.output import telling, write_file
 
 MOST_FILES = 2000
 RUNS = 10_000  # at most, of a case

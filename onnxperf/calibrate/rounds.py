@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case
-from onnxperf.errors import EnvironmentFailure, Error, counted
+from onnxperf.ground.errors import EnvironmentFailure, Error, counted
+from onnxperf.ground.output import Progress
 from onnxperf.measure import profile
 from onnxperf.measure.record import Measurement
-from onnxperf.output import Progress
 
 ROUNDS = 5  # at most, each over the cases that none before has settled
 AGREE = 0.15  # most by which the second fastest measurement of a case may be slower than the fastest

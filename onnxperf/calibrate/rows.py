@@ -10,14 +10,14 @@ from statistics import median
 from typing import NamedTuple
 
 from gpu_specs import Device
+from onnxperf.answer.prediction import summarise
 from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.matching import Joined, joined, predicted
 from onnxperf.graph.microbenchmarks import is_wrapper
 from onnxperf.latency import correction_name
-from onnxperf.lower import Kernels
+from onnxperf.lowering.lower import Kernels
 from onnxperf.measure.record import Measurement
-from onnxperf.prediction import summarise
-from onnxperf.run import Run
+from onnxperf.running.run import Run
 
 WHOLE = "the whole run"
 

@@ -16,8 +16,8 @@ from onnxperf.calibrate.corrections import Calibration
 from onnxperf.calibrate.device_file import CORRECTIONS
 from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.this_host import REFERENCE, REFERENCE_S, Paced
-from onnxperf.errors import counted, printable
-from onnxperf.tables import tabulate
+from onnxperf.ground.errors import counted, printable
+from onnxperf.ground.tables import tabulate
 
 #: Figures of a processor that a fit may change: what they are called, their unit and its name.
 FIGURES = {

@@ -16,11 +16,11 @@ import numpy as np
 
 from gpu_specs import HOSTS, Host
 from onnxperf.calibrate.device_file import text
-from onnxperf.errors import EnvironmentFailure, printable
 from onnxperf.graph.microbenchmarks import SingleOperator, chain_model
+from onnxperf.ground.errors import EnvironmentFailure, printable
+from onnxperf.ground.output import telling
 from onnxperf.measure.job import Job
 from onnxperf.measure.run import measure
-from onnxperf.output import telling
 
 #: The operator of a chain's nodes, each on four elements, and the seconds of one node on the reference processor: from
 #: ten rounds on a virtual core of an AMD EPYC 9004 (Zen 4, 2.6 GHz nominal), ONNX Runtime 1.31, Linux; see device.md.

@@ -11,19 +11,19 @@ from typing import NoReturn
 
 import click
 
-from onnxperf import __version__
 from onnxperf.cli import decisions, language, models, on_device, predictions, sweeping
 from onnxperf.cli.arguments import debug
-from onnxperf.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
-from onnxperf.modules import unloadable
-from onnxperf.output import prepare_streams, settle_streams
+from onnxperf.ground.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
+from onnxperf.ground.modules import unloadable
+from onnxperf.ground.output import prepare_streams, settle_streams
+from onnxperf.ground.version import VERSION
 
 BUG = 70
 REPORT_TO = "the project's issue tracker"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="onnxperf")
+@click.version_option(VERSION, prog_name="onnxperf")
 @debug
 def cli() -> None:
     """Predict how long an ONNX model takes on a GPU that is not there.

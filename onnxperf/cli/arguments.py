@@ -13,8 +13,8 @@ import click
 
 from gpu_specs import HOSTS, clusters
 from onnxperf.cli.lists import parse_batches
-from onnxperf.errors import UsageError
-from onnxperf.modules import modules_of
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.modules import modules_of
 
 
 def _named_in(room: str) -> tuple[str, ...]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxperf.cli.arguments import DURATION, Number, debug, files_read, of_cards, of_one, read_option
-from onnxperf.errors import UsageError
-from onnxperf.output import deliver
-from onnxperf.targets import check_target
+from onnxperf.graph.targets import check_target
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.output import deliver
 
 if TYPE_CHECKING:
-    from onnxperf.pipeline import Gpu, Request
+    from onnxperf.running.pipeline import Gpu, Request
 
 BY = ("latency", "throughput", "cost", "energy")  # written out so that --help imports nothing
 
@@ -40,8 +40,8 @@ def compare(
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.compare import compared
-    from onnxperf.output import telling
-    from onnxperf.tables import console
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_comparison
 
     cards, known = selected(gpu, every, capacity_bytes, generation), priced(prices)
@@ -73,9 +73,9 @@ def recommend(
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.recommend import keep, recommended
-    from onnxperf.output import telling
-    from onnxperf.pipeline import limits_of
-    from onnxperf.tables import console
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
+    from onnxperf.running.pipeline import limits_of
     from onnxperf.views.choices import show_recommendation
 
     if terms["gpus"] is not None:
@@ -96,8 +96,8 @@ def recommend(
 
 def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     from onnxperf.decide.plans import divisions, keep
-    from onnxperf.output import telling
-    from onnxperf.tables import console
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
     from onnxperf.views.plans import show
 
     if terms["parallel"] is not None:
@@ -121,10 +121,10 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
       onnxperf whatif resnet50.onnx --gpu t4
       onnxperf whatif bert.onnx --gpu l4 --dim sequence=128 --precision fp16
     """
+    from onnxperf.answer.prediction import summarise
     from onnxperf.decide.what_if import what_if
-    from onnxperf.pipeline import read_once, run_of, with_batch
-    from onnxperf.prediction import summarise
-    from onnxperf.tables import console
+    from onnxperf.ground.tables import console
+    from onnxperf.running.pipeline import read_once, run_of, with_batch
     from onnxperf.views.choices import show_what_ifs
 
     request = read_once(_request(model, json_to, (gpu,), **terms))
@@ -145,8 +145,8 @@ def gpus(name: str | None, as_json: bool) -> None:
       onnxperf gpus l4
     """
     import gpu_specs
-    from onnxperf.pipeline import find
-    from onnxperf.tables import console
+    from onnxperf.ground.tables import console
+    from onnxperf.running.pipeline import find
     from onnxperf.views import cards
 
     json_to = "-" if as_json else None
@@ -163,7 +163,7 @@ def gpus(name: str | None, as_json: bool) -> None:
 
 def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any) -> Request:
     """What SCENARIO's options ask for of a model."""
-    from onnxperf.pipeline import request_for
+    from onnxperf.running.pipeline import request_for
 
     if not model:
         raise UsageError("the path of MODEL is empty")

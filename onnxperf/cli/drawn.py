@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onnxperf.errors import UsageError
-from onnxperf.targets import check_targets
+from onnxperf.graph.targets import check_targets
+from onnxperf.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from onnxperf.prediction import Prediction
+    from onnxperf.answer.prediction import Prediction
 
 #: What the names of files may end with, by view.
 SUFFIXES = {"netron": (".json", ".onnx"), "plot": (".png", ".svg")}

@@ -8,8 +8,8 @@ import click
 
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
-from onnxperf.output import deliver, telling
-from onnxperf.targets import check_targets
+from onnxperf.graph.targets import check_targets
+from onnxperf.ground.output import deliver, telling
 
 WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # written out so that --help imports nothing
 
@@ -76,10 +76,10 @@ def llm(
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
     """
+    from onnxperf.ground.tables import console
     from onnxperf.language.core import generation, steps_of, traffic
     from onnxperf.language.generation import Lengths
-    from onnxperf.pipeline import Request
-    from onnxperf.tables import console
+    from onnxperf.running.pipeline import Request
     from onnxperf.views.llm import check_plot, plot, show
 
     made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}

@@ -6,7 +6,7 @@ import re
 from functools import partial
 from itertools import pairwise
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 ON = "..."  # and so on
 MOST_SIZES = 1000  # of a list

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from onnxperf.cli.arguments import DYNAMIC, OUT, Example, debug, of_an_export
-from onnxperf.errors import printable
+from onnxperf.ground.errors import printable
 
 
 @click.group()
@@ -78,7 +78,7 @@ def strip(model: str, out: str) -> None:
       onnxperf strip model.onnx -o skeleton.onnx
     """
     from onnxperf.export import command
-    from onnxperf.tables import size
+    from onnxperf.ground.tables import size
 
     before, after, left_out = command.strip(model, out)
     click.echo(printable(f"{model} {size(before)}, {out} {size(after)}: {left_out} left out"), err=True)

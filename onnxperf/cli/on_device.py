@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from onnxperf.cli.arguments import PROVIDERS, counted_here, debug, given, scored_here
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 
 @click.command()
@@ -49,7 +49,7 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
       onnxperf validate measured-on-t4.json
       onnxperf validate --data measurements --json scores.json
     """
-    from onnxperf.validate import command
+    from onnxperf.lab.validate import command
 
     command.run(model, gpu, data, json_to, **given(terms))
 

@@ -24,16 +24,16 @@ from onnxperf.cli.arguments import (
     viewed,
 )  # fmt: skip
 from onnxperf.cli.drawn import drawn, take
-from onnxperf.errors import Error, LimitExceeded, UsageError, printable
-from onnxperf.output import deliver
-from onnxperf.targets import check_target
+from onnxperf.graph.targets import check_target
+from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
+from onnxperf.ground.output import deliver
 
 if TYPE_CHECKING:
+    from onnxperf.answer.prediction import Prediction
     from onnxperf.decide.changes import Change
     from onnxperf.graph import Graph
-    from onnxperf.pipeline import Request
-    from onnxperf.prediction import Prediction
-    from onnxperf.run import Run
+    from onnxperf.running.pipeline import Request
+    from onnxperf.running.run import Run
 
 
 @click.command()
@@ -62,12 +62,12 @@ def predict(
       onnxperf predict model.onnx --gpu l4 --html report.html
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
+    from onnxperf.answer.prediction import summarise
     from onnxperf.decide.budget import keep
     from onnxperf.decide.changes import changes
-    from onnxperf.output import telling
-    from onnxperf.pipeline import read_once
-    from onnxperf.prediction import summarise
-    from onnxperf.tables import console
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
+    from onnxperf.running.pipeline import read_once
     from onnxperf.views.prediction import show
 
     for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
@@ -78,7 +78,7 @@ def predict(
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
-        from onnxperf.pipeline import with_batch
+        from onnxperf.running.pipeline import with_batch
 
         return summarise(_run(with_batch(request, batch), gpu, False))
 
@@ -128,7 +128,7 @@ def check(
       onnxperf check exported/*.onnx --gpu l4 --gpu t4 --precision fp16 --max-latency 8ms --max-memory 2GB
     """
     from onnxperf.decide.bindings import narrowed
-    from onnxperf.pipeline import find
+    from onnxperf.running.pipeline import find
 
     if max_latency is None and max_memory is None:
         raise UsageError("check takes --max-latency, --max-memory or both")
@@ -165,7 +165,7 @@ def check(
 
 def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
     """A prediction that `check` held to a limit, on a line."""
-    from onnxperf.tables import NOTHING, duration, size
+    from onnxperf.ground.tables import NOTHING, duration, size
 
     figures = [NOTHING] * 3
     if x["seconds"] is not None:
@@ -221,7 +221,7 @@ def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, te
     found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
 
     def screen() -> None:
-        from onnxperf.tables import console
+        from onnxperf.ground.tables import console
         from onnxperf.views.difference import show
 
         show(console(), found, top=top)
@@ -231,8 +231,8 @@ def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, te
 
 def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     """Runs that files tell of, or that are predicted."""
+    from onnxperf.answer.prediction import Prediction, summarise
     from onnxperf.decide.two_models import keep_room
-    from onnxperf.prediction import Prediction, summarise
     from onnxperf.scoring.run_files import diff_runs, is_run
     from onnxperf.scoring.timed_runs import keep
 
@@ -244,7 +244,7 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
     found = diff_runs(*sides)
 
     def screen() -> None:
-        from onnxperf.tables import console
+        from onnxperf.ground.tables import console
         from onnxperf.views.two_runs import show
 
         show(console(), found, top=top)
@@ -259,7 +259,7 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
 def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
     """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
-    from onnxperf.pipeline import Limits, largest, run_of
+    from onnxperf.running.pipeline import Limits, largest, run_of
 
     return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
@@ -276,8 +276,8 @@ def _held(
     request: Request | Error, card: str, fit: bool, max_latency: float | None, max_memory: float | None
 ) -> dict[str, Any]:
     """The time, memory and batch of a request on a card, and why it does not keep the limits: "" where it does."""
+    from onnxperf.answer.prediction import summarise
     from onnxperf.decide.budget import reasons
-    from onnxperf.prediction import summarise
 
     if isinstance(request, Error):
         raise request
@@ -288,7 +288,7 @@ def _held(
 
 def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Request:
     """What SCENARIO's options ask for of a model."""
-    from onnxperf.pipeline import request_for
+    from onnxperf.running.pipeline import request_for
 
     if not model:
         raise UsageError("the path of MODEL is empty")
@@ -321,7 +321,7 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     if one and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
         raise UsageError(f"{given} would not change the time of one kernel: leave that out")
     from onnxperf import explanation as room
-    from onnxperf.tables import console
+    from onnxperf.ground.tables import console
     from onnxperf.views.explanation import show, show_run
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""

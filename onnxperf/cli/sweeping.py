@@ -12,9 +12,9 @@ import click
 
 from onnxperf.cli.arguments import PRECISIONS, by_name, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
-from onnxperf.errors import EnvironmentFailure, UsageError, counted
-from onnxperf.output import telling
-from onnxperf.targets import check_target
+from onnxperf.graph.targets import check_target
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, counted
+from onnxperf.ground.output import telling
 
 if TYPE_CHECKING:
     from onnxperf.sweeps.cache import Cache
@@ -91,9 +91,9 @@ def sweep(
 
 def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
     """Print blocks as they come, whole, or their knees where they are written to a file as well."""
+    from onnxperf.ground.tables import console
     from onnxperf.sweeps.files import table
     from onnxperf.sweeps.rows import columns
-    from onnxperf.tables import console
     from onnxperf.views.sweep import PLOTS, plot, show_grid, show_knees
 
     if out is None:

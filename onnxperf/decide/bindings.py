@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.errors import Error
 from onnxperf.graph import Graph, Opened, opened
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.proto import LOOPS, graphs_in, nodes_in
-from onnxperf.pipeline import Request
+from onnxperf.ground.errors import Error
+from onnxperf.running.pipeline import Request
 
 #: The bindings of a request that name a part of its model.
 NAMED = ("dims", "shapes", "trip_counts")

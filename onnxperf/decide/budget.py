@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from onnxperf.cpu_operators import CpuOperator
-from onnxperf.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
+from onnxperf.answer.cpu_operators import CpuOperator
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.predict import predict
+from onnxperf.answer.prediction import Prediction
 from onnxperf.graph import UNKNOWN_LENGTH
-from onnxperf.kernel_timeline import KernelPrediction
-from onnxperf.pipeline import Gpu, limits_of, predict
-from onnxperf.prediction import Prediction
-from onnxperf.tables import duration, size
+from onnxperf.ground.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
+from onnxperf.ground.tables import duration, size
+from onnxperf.running.pipeline import Gpu, limits_of
 
 
 @overload

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_specs import HOSTS, Device
-from onnxperf.errors import Error
+from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.ground.errors import Error
+from onnxperf.ground.tables import duration
 from onnxperf.passes import QUANTISED, lacks_unit
 from onnxperf.passes import precision as in_precision
-from onnxperf.prediction import Prediction, summarise
-from onnxperf.run import Run
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import PLATFORMS
 from onnxperf.runtimes import RUNTIMES
-from onnxperf.scenario import PLATFORMS
-from onnxperf.tables import duration
 
 WORTH = 0.98  # of the time: a change that saves less is not named
 SMALL = frozenset({"precision", "layout", "cuda_graph", "fix_dims"})  # terms that leave what runs the model as it is

@@ -8,13 +8,13 @@ from typing import Any
 
 import gpu_specs
 from gpu_specs import Device, Price
+from onnxperf.answer.outline import Outline, outline
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import AtBatch
-from onnxperf.errors import Error, ModelError, UsageError
-from onnxperf.outline import Outline, outline
-from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, find, read_once, runs, with_batch
-from onnxperf.prediction import Prediction
-from onnxperf.tables import duration, size
+from onnxperf.ground.errors import Error, ModelError, UsageError
+from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import duration, size
+from onnxperf.running.pipeline import Gpu, Request, find, read_once, runs, with_batch
 
 MOST_BATCH = 1024  # the largest batch that is tried
 GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency

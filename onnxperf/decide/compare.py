@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
-from onnxperf.errors import UsageError, speaking_of_arguments
-from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, limits_of, request_for
+from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.output import Progress
+from onnxperf.running.pipeline import Gpu, Request, limits_of, request_for
 
 BY = ("latency", "throughput", "cost", "energy")
 

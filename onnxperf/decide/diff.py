@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.prediction import Prediction
 from onnxperf.latency import family_of
-from onnxperf.prediction import Prediction
 from op_models import Move, Pointwise, Transfer
 
 #: Why two kernels, or a kernel and none, don't take the same time; and how that is said.

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from onnxperf.errors import Error, LimitExceeded, UsageError
-from onnxperf.outline import outline
-from onnxperf.output import Progress
+from onnxperf.answer.outline import outline
+from onnxperf.ground.errors import Error, LimitExceeded, UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.passes import Plan
-from onnxperf.pipeline import Gpu, Request, find, read_once, run_of
+from onnxperf.running.pipeline import Gpu, Request, find, read_once, run_of
 
 MOST_GPUS = 64  # beyond, there are more plans than anybody waits for
 MICROBATCHES = (1, 4, 16)  # that a pipeline is tried with

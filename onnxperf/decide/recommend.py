@@ -11,10 +11,10 @@ import numpy as np
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Card, Choice, choices, priced
-from onnxperf.errors import LimitExceeded, UsageError, speaking_of_arguments
-from onnxperf.output import Progress
-from onnxperf.pipeline import Gpu, Request, limits_of, request_for
-from onnxperf.tables import duration, number
+from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
+from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import duration, number
+from onnxperf.running.pipeline import Gpu, Request, limits_of, request_for
 
 MOST_REPLICAS = 10_000
 MOST_QPS = 1e9

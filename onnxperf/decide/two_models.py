@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.bindings import narrowed
 from onnxperf.decide.diff import CAUSES, Difference, difference, total
-from onnxperf.errors import LimitExceeded, UsageError, speaking_of_arguments
-from onnxperf.pipeline import Gpu, Request, find, request_for, run_of
-from onnxperf.prediction import Prediction, summarise
-from onnxperf.tables import duration, shortened, size
+from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
+from onnxperf.ground.tables import duration, shortened, size
+from onnxperf.running.pipeline import Gpu, Request, find, request_for, run_of
 
 ROUNDED = 1e-12  # seconds: what sums leave behind when they are rounded
 

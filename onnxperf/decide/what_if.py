@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any
 
 from gpu_specs import HOSTS
+from onnxperf.answer.kernel_timeline import KernelPrediction, part_of
+from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.changes import AtBatch, each_sample, lacking, options, precisions, runtimes, without_fallback
 from onnxperf.decide.edits import padded, unaligned, without
-from onnxperf.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.fusions.engine import NEAR
-from onnxperf.kernel_timeline import KernelPrediction, part_of
-from onnxperf.pipeline import Gpu, read_once, request_for, run_of, with_batch
-from onnxperf.prediction import Prediction, summarise
-from onnxperf.run import Run
-from onnxperf.scenario import PLATFORMS
+from onnxperf.ground.errors import Error, UsageError, speaking_of_arguments
+from onnxperf.running.pipeline import Gpu, read_once, request_for, run_of, with_batch
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import PLATFORMS
 from op_models import Move, Pointwise
 
 BATCHES = (4, 16)  # times the batch

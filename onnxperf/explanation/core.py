@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from onnxperf.tables import duration, size
+from onnxperf.ground.tables import duration, size
 
 SCHEMA_VERSION = 1
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.latency import KernelTerms, pipe_on
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.lower import Kernel
-from onnxperf.run import Run
+from onnxperf.lowering.lower import Kernel
+from onnxperf.running.run import Run
 from op_models import Transfer
 
 

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.errors import UsageError, near_names, printable
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.explanation.core import Explanation, amount
 from onnxperf.explanation.facts import KernelFacts
 from onnxperf.explanation.sections import sections
 from onnxperf.explanation.trace import traced
 from onnxperf.explanation.waterfall import waterfall
 from onnxperf.graph import Graph
-from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.ground.errors import UsageError, near_names, printable
 from onnxperf.latency import single
-from onnxperf.lower import host_node
-from onnxperf.prediction import Prediction, summarise
-from onnxperf.run import Run
-from onnxperf.scenario import Scenario
+from onnxperf.lowering.lower import host_node
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import Scenario
 from op_models import Operator, Tensor
 
 PRODUCT = "gemm"
@@ -51,8 +51,8 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     """
     prediction, at = summarise(run), _index(node, run)
     if run.kernels.rows[at].communicates:
-        what = f"{printable(node)[:80]} exchanges data with other GPUs: predict --detail has its time"
-        raise UsageError(f"{what}, onnxperf/derive/collectives.md its formula; explain tells of kernels on one card")
+        what = f"{printable(node)[:80]} exchanges data with other GPUs: predict --detail has its time, and"
+        raise UsageError(f"{what} onnxperf/lab/derive/collectives.md its formula; explain tells of one card's kernels")
     facts = facts_of(run, prediction, at, {})
     device, k, predicted, seconds = run.devices[0], facts.kernel, facts.predicted, facts.seconds
     return Explanation(

@@ -13,7 +13,7 @@ from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import class_on, distance, in_domain, third
 from onnxperf.latency.power import available
 from onnxperf.latency.terms import RUNNER_UP
-from onnxperf.scenario import PLATFORMS
+from onnxperf.running.scenario import PLATFORMS
 from op_models import Transfer
 
 UNITS = {"seconds": "s", "bytes": "B", "share": "share", "efficiency": "share"}

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onnxperf.errors import UsageError, speaking_of_arguments
+from onnxperf.answer.prediction import summarise
 from onnxperf.explanation.core import Explanation
 from onnxperf.explanation.facts import KernelFacts
 from onnxperf.explanation.find import PRODUCT, SIZES, explain_kernel, facts_of, product_graph, terms_of
 from onnxperf.explanation.waterfall import waterfall
-from onnxperf.pipeline import Gpu, request_for, run_of
-from onnxperf.prediction import summarise
-from onnxperf.run import Run
+from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.running.pipeline import Gpu, request_for, run_of
+from onnxperf.running.run import Run
 from op_models import Transfer
 
 SCHEMA_VERSION = 1

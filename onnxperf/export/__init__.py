@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
-from onnxperf.errors import EnvironmentFailure, ModelError
+from onnxperf.ground.errors import EnvironmentFailure, ModelError
 
 #: The extra that exports the models of a package, and the names of the classes there that these derive from.
 CLASSES = {

@@ -17,13 +17,13 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.checker import check_model
 
-from onnxperf.errors import ModelError, UsageError, counted
 from onnxperf.export import framework, source
 from onnxperf.graph.read import contents, stored_tensors
 from onnxperf.graph.skeleton import skeleton
+from onnxperf.graph.targets import check_target
 from onnxperf.graph.values import first_line
-from onnxperf.output import aside, write_file
-from onnxperf.targets import check_target
+from onnxperf.ground.errors import ModelError, UsageError, counted
+from onnxperf.ground.output import aside, write_file
 
 MAX_ELEMENTS = 1 << 28  # of an example input, which is held in memory
 STRIPPED = "onnxperf.stripped"  # the key in the metadata of a stripped model

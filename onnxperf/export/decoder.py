@@ -17,10 +17,10 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from onnxperf.errors import UsageError
 from onnxperf.export.decoder_config import DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
 from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Writer
+from onnxperf.ground.errors import UsageError
 
 OPSET, WITH_SCATTER = 21, 24
 BITS = {"int4": 4, "int8": 8}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxperf.errors import UsageError, near_names, printable
+from onnxperf.ground.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from onnxperf.errors import Error, ModelError, printable
 from onnxperf.export.quiet import quiet
 from onnxperf.export.tf_model import (
     MAX_REASON,
@@ -35,6 +34,7 @@ from onnxperf.export.tf_model import (
 from onnxperf.graph.proto import domain_of, nodes_in, schema_of
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.graph.values import MAX_VALUE
+from onnxperf.ground.errors import Error, ModelError, printable
 
 OPSET = 18
 MAX_LOOPED = 1 << 26  # elements of a weight that a loop reads: of constants alone tf2onnx makes an LSTM operator

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from onnxperf.errors import ModelError
+from onnxperf.ground.errors import ModelError
 
 TABLE = Path("timm") / "infer_amp.csv.gz"
 

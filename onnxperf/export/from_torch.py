@@ -19,7 +19,6 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
-from onnxperf.errors import Error, ModelError, UsageError
 from onnxperf.export.quiet import quiet
 from onnxperf.export.torch_inputs import (
     NO_AXES,
@@ -36,6 +35,7 @@ from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.proto import times
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
 from onnxperf.graph.values import MAX_VALUE, first_line
+from onnxperf.ground.errors import Error, ModelError, UsageError
 
 MAX_REASON = 200  # characters of an error of PyTorch
 NOISE = re.compile("\N{REPLACEMENT CHARACTER}\\[[0-9;]*m")  # escape sequences of colours, made printable

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.errors import Error, ModelError, UsageError, printable
 from onnxperf.export.quiet import quiet
 from onnxperf.graph.bind import left_open, sizes_of
 from onnxperf.graph.proto import times
+from onnxperf.ground.errors import Error, ModelError, UsageError, printable
 
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
 MAX_CONFIG = 64 << 20  # bytes: the description of a Keras model

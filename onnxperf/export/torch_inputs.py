@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from onnxperf.errors import UsageError
 from onnxperf.graph.proto import times
+from onnxperf.ground.errors import UsageError
 
 Args = tuple[tuple[Any, ...], dict[str, Any]]
 Axes = Mapping[str, Mapping[int, str]]  # by the name of an input: its open dimensions, by axis

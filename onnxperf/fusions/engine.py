@@ -15,8 +15,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxperf.errors import printable
 from onnxperf.graph import CONTROL, NEVER_FOLDED, Graph, Note
+from onnxperf.ground.errors import printable
 from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)

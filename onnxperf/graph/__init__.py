@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnxperf.errors import counted
 from onnxperf.graph.core import CONTROL, UNKNOWN_LENGTH, Graph, Note, fresh, is_trained
 from onnxperf.graph.open_dims import (
     FOLDED_IN_HALF,
@@ -21,6 +20,7 @@ from onnxperf.graph.open_dims import (
     same_dims,
     without_unneeded,
 )  # fmt: skip
+from onnxperf.ground.errors import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.infer import labelled
 from onnxperf.graph.read import MAX_FILE, contents, read, stored_tensors
+from onnxperf.ground.errors import ModelError, UsageError
 
 Props = Mapping[str, str]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onnxperf.errors import UsageError
 from onnxperf.graph.proto import Shape, domain_of, plain, times
+from onnxperf.ground.errors import UsageError
 
 #: Unless their layout is 1, inputs are [sequence, batch, size] and initial states [directions, batch, size].
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 from onnx import NodeProto
 
-from onnxperf.errors import UsageError
 from onnxperf.graph.batch_node import Edit, Guess, NodeAt
 from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
 from onnxperf.graph.batch_repeats import Repeats
@@ -18,6 +17,7 @@ from onnxperf.graph.node import infer_node
 from onnxperf.graph.proto import Shape, attributes, domain_of, times
 from onnxperf.graph.state import State
 from onnxperf.graph.values import MAX_VALUE, Array
+from onnxperf.ground.errors import UsageError
 
 
 class Refusal(UsageError):

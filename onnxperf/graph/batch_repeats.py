@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from onnx import NodeProto
 
-from onnxperf.errors import Error
 from onnxperf.graph.batch_node import NodeAt
 from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
 from onnxperf.graph.batch_rules import places_of
 from onnxperf.graph.proto import attributes, domain_of
 from onnxperf.graph.state import State
 from onnxperf.graph.stored_data import DIFFERS, differing
+from onnxperf.ground.errors import Error
 from op_models import Tensor
 
 

@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError, counted, near_names
 from onnxperf.graph.batch_inputs import MOST_NAMED, Dim, at_batch, batch_axes, check_axes, without_images
 from onnxperf.graph.core import Note
 from onnxperf.graph.dim_names import example_size, is_sum, size_of_sum
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
+from onnxperf.ground.errors import ModelError, UsageError, counted, near_names
 
 MAX_LISTED = 20  # names in a message
 USUAL = 1 << 24  # a larger size is likely a mistake

@@ -8,8 +8,8 @@ from typing import Any
 
 from onnx import NodeProto, defs
 
-from onnxperf.errors import counted
 from onnxperf.graph.proto import MAX_RANK, Dims, Shape, plain, times
+from onnxperf.ground.errors import counted
 
 WEIGHTS_AT = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "ConvTranspose": 1}  # the input that holds the weights
 TERM = r"[A-Za-z ]*(\.\.\.[A-Za-z ]*)?"  # one way to match each text: no backtracking

@@ -16,7 +16,7 @@ from onnxperf.graph.search import inline_search
 from onnxperf.graph.sequences import Elements, element_type
 from onnxperf.graph.state import State
 from onnxperf.graph.trip_count import runs_until_false
-from onnxperf.rules import work_or_bytes
+from onnxperf.ground.rules import work_or_bytes
 from op_models import Operator, Tensor
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import listed, nearest
 from onnxperf.graph.core import Note, fresh
 from onnxperf.graph.open_dims import is_static, known_dims
@@ -22,6 +21,7 @@ from onnxperf.graph.outputs import define_output
 from onnxperf.graph.proto import LOOPS, Captures, is_tensor, made_in, nodes_in, plain, tensor_type, times
 from onnxperf.graph.sequences import Elements
 from onnxperf.graph.state import State
+from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Operator, Tensor
 
 MAX_INLINED = 200_000  # nodes in bodies

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, TensorProto
 
-from onnxperf.errors import UsageError
 from onnxperf.graph.batch_inputs import Dim
 from onnxperf.graph.bind import declared_dims
+from onnxperf.ground.errors import UsageError
 
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
 #: Operators that write a cache in place into a buffer of full length: which outputs are which inputs.

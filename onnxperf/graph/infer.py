@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding, is_number, listed, nearest
 from onnxperf.graph.control_flow import INLINE
 from onnxperf.graph.control_node import ControlNode, Names, TripCounts, scoped
@@ -22,6 +21,7 @@ from onnxperf.graph.open_shapes import input_shape
 from onnxperf.graph.outputs import define_output
 from onnxperf.graph.proto import MAX_NAME, Captures, Shape, dtype_of, operator_type, plain
 from onnxperf.graph.state import State
+from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Operator, Tensor
 
 #: Defines the outputs of a node by its label, and adds its operator.

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
 from onnx.shape_inference import InferenceError
 
-from onnxperf.errors import ModelError, printable
 from onnxperf.graph.checks import contradiction, misuse
 from onnxperf.graph.core import Note, is_trained
 from onnxperf.graph.custom_operators import custom_types
@@ -36,6 +35,7 @@ from onnxperf.graph.proto import (
 from onnxperf.graph.sequences import made, taken
 from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
+from onnxperf.ground.errors import ModelError, printable
 from op_models import Operator, Tensor, caches, known, output_rule
 
 #: Operators whose inputs have to agree in all their axes: a mask that is stored does so at its own size alone.

@@ -8,7 +8,6 @@ from typing import Any
 
 from onnx import TypeProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.core import UNKNOWN_LENGTH, Note
 from onnxperf.graph.open_dims import reopened
@@ -16,6 +15,7 @@ from onnxperf.graph.proto import DTYPES, Dims, Shape, closed, dims_of, dtype_of,
 from onnxperf.graph.sequences import Elements, element_type, unknown
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
+from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Tensor
 
 Inputs = Sequence[Any]  # tensors or None; at least one None at the end

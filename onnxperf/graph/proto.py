@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs, helper
 
-from onnxperf.errors import ModelError, printable
+from onnxperf.ground.errors import ModelError, printable
 from op_models.core import BITS
 
 Shape = tuple[int, ...]

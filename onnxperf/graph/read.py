@@ -14,10 +14,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.inlined_size import Key, Size, calls_size, function_size, key_of
 from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
 from onnxperf.graph.values import first_line
+from onnxperf.ground.errors import ModelError, UsageError
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
-from onnxperf.errors import ModelError, UsageError, counted, printable
 from onnxperf.graph.batch_node import Edit, Guess
 from onnxperf.graph.batch_place import Batch
 from onnxperf.graph.batch_probe import Edits, Probe, Refusal
@@ -26,7 +25,8 @@ from onnxperf.graph.infer import InferNode, Inferred, infer
 from onnxperf.graph.node import infer_node
 from onnxperf.graph.proto import Shape, times
 from onnxperf.graph.state import State
-from onnxperf.rules import work_or_bytes
+from onnxperf.ground.errors import ModelError, UsageError, counted, printable
+from onnxperf.ground.rules import work_or_bytes
 from op_models import Operator
 
 PROBE = 251  # a prime: times as large as the file's batch is the batch that is probed

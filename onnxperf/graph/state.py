@@ -10,13 +10,13 @@ from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
 from onnxperf.graph.open_shapes import OpenShapes
 from onnxperf.graph.proto import Captures, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
 from onnxperf.graph.sequences import Elements, element_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
+from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Operator, Tensor
 
 #: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.

@@ -15,8 +15,8 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxperf.errors import ModelError, printable
 from onnxperf.graph.proto import Shape, check_size, dtype_of, static, times
+from onnxperf.ground.errors import ModelError, printable
 from op_models.core import BITS, FLOATS
 
 MAX_VALUE = 4096  # elements

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
 USUAL_REQUESTS, USUAL_SEED = 1000, 0

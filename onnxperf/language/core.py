@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnxperf import __version__
-from onnxperf.errors import UsageError, speaking_of_arguments
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of, read_config
 from onnxperf.graph import opened
+from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.output import Progress
+from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import USUAL_REQUESTS, USUAL_SEED, Traffic
 from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.output import Progress
-from onnxperf.pipeline import MAX_BATCH, Gpu, Request
+from onnxperf.running.pipeline import MAX_BATCH, Gpu, Request
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -76,7 +76,7 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data; times in seconds, sizes in bytes."""
         return {
-            "onnxperf_version": __version__, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
+            "onnxperf_version": VERSION, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
             "precision": self.precision, "weights": self.weights, "cache": self.cache, "parallel": self.plan,
             "prompt": self.lengths.prompt, "output": self.lengths.output, "chunk": self.lengths.chunk,
             "interval": COVERAGE, "weights_bytes": self.weights_bytes,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.language.steps import Seconds, Steps
-from onnxperf.memory import Memory
-from onnxperf.output import Progress
-from onnxperf.pipeline import MAX_BATCH
+from onnxperf.running.memory import Memory
+from onnxperf.running.pipeline import MAX_BATCH
 
 TRIES = 12  # batches that are tried in search of the largest
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from onnxperf.ground.output import Progress
 from onnxperf.language.service import Price
 from onnxperf.language.steps import Seconds, Steps
-from onnxperf.output import Progress
 
 SMALLEST = 16  # tokens of a prompt above one; below, a run takes as long as for one, but for what is interpolated
 

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.language.arrivals import Arrival
 
 #: Seconds of an iteration: requests that decode, their mean context, new tokens of prompts, their mean past.

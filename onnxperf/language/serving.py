@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import Traffic
 from onnxperf.language.prices import prices
 from onnxperf.language.service import Server, Simulation, simulate, together
 from onnxperf.language.steps import Seconds, Steps
-from onnxperf.output import Progress
 
 BUDGET = 2048  # new tokens of an iteration, vLLM's default of max_num_batched_tokens
 PERCENTILES = (50, 90, 99)

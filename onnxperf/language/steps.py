@@ -8,15 +8,15 @@ from math import ceil
 
 import numpy as np
 
-from onnxperf.errors import UsageError
+from onnxperf.answer.notes import notes
+from onnxperf.answer.outline import Outline, outline
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
-from onnxperf.microbatches import fullest, in_turn, stage_of, through
-from onnxperf.notes import notes
-from onnxperf.outline import Outline, outline
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes import Plan, parse_plan
-from onnxperf.pipeline import Gpu, Request, run_of
-from onnxperf.run import Run
+from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
+from onnxperf.running.pipeline import Gpu, Request, run_of
+from onnxperf.running.run import Run
 
 #: Notes of single runs that a reader of a generation's times should know: units and kernels that are not there, how
 #: GPUs are joined and divide the work, what no measurement confirms.

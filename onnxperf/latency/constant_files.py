@@ -1,8 +1,8 @@
 """The shipped constants, from the TOML files in `constants/` beside this file.
 
 `assumed.toml` is written by hand: what no open measurement tells, each figure with its argument. Every other file is
-made by `python -m onnxperf.derive` and holds one set of constants, what they were derived from, and the same constants
-derived without the measurements of each GPU die in turn, which score how they carry over to new cards.
+made by `python -m onnxperf.lab.derive` and holds one set of constants, what they were derived from, and the same
+constants derived without the measurements of each GPU die in turn, which score how they carry over to new cards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from onnxperf.errors import Error
+from onnxperf.ground.errors import Error
 from onnxperf.latency.constants import Constants, ConstantSet
 from onnxperf.latency.families import constant_sets
 

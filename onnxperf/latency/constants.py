@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_specs import Device
-from onnxperf.fitting import Prior
+from onnxperf.ground.fitting import Prior
 from onnxperf.latency.terms import Array
 from op_models import Work
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Corrections, Device
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import shipped
 from onnxperf.latency.constants import Constants
@@ -22,7 +22,7 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.lower import Kernel, Kernels
+from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.latency.cards import Cards, pipe_on
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS
@@ -41,8 +41,8 @@ def ranges_of(name: str, constants: Constants) -> Mapping[str, Any]:
     if not isinstance(table, Mapping) or any(x not in table for x in NEEDED):
         raise UsageError(
             f"the constants have no ranges for the error class {name!r}: add a table `interval.{name}` with "
-            f"{', '.join(NEEDED)}, derive it by `python -m onnxperf.derive`, or leave the class {UNMEASURED!r}, whose "
-            "ranges are assumed and wide"
+            f"{', '.join(NEEDED)}, derive it by `python -m onnxperf.lab.derive`, or leave the class {UNMEASURED!r}, "
+            "whose ranges are assumed and wide"
         )
     return table
 

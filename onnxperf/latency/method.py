@@ -9,7 +9,7 @@ from gpu_specs import Device
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.family import UNMEASURED, check_takes
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.lower import Kernel
+from onnxperf.lowering.lower import Kernel
 
 #: From works of one size type, devices (with the constants), the bytes of weights that their run reads [n, 1], and the
 #: terms of their speed-of-light bound, to the terms of every work [n] on every device [g].

@@ -21,7 +21,7 @@ from onnxperf.latency.estimate import Estimates, estimated
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method
 from onnxperf.latency.terms import Array
-from onnxperf.lower import Kernels
+from onnxperf.lowering.lower import Kernels
 from op_models import Work
 
 

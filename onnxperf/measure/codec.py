@@ -22,7 +22,7 @@ from functools import cache, partial
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from onnxperf.errors import UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
 
 MAX_BYTES = 1 << 26  # of a file
 #: Of `bytes`, unpacked: a model without its weights. Those of timm have up to 0.6 MB; what a small file unpacks to is

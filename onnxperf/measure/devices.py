@@ -11,7 +11,7 @@ from contextlib import suppress
 from statistics import median
 from typing import Any, ClassVar
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure import environment
 from onnxperf.measure.environment import check, text
 from onnxperf.measure.record import Copies, Place, Reading

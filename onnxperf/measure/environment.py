@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_specs
-from onnxperf.errors import EnvironmentFailure, printable
+from onnxperf.ground.errors import EnvironmentFailure, printable
 from onnxperf.measure.record import Place
 
 ELSE = "--provider cpu measures on the processor"

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import NoReturn
 
-from onnxperf.errors import UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
 from onnxperf.measure.codec import MAX_BYTES, from_plain, shown, to_plain
 from onnxperf.measure.record import Measurement
 

@@ -9,9 +9,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from onnxperf.errors import ModelError, UsageError, printable
 from onnxperf.graph import Graph
 from onnxperf.graph.proto import times
+from onnxperf.ground.errors import ModelError, UsageError, printable
 from op_models import Operator, Tensor
 
 Array = np.ndarray[Any, Any]

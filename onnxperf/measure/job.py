@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
+from onnxperf.ground.errors import UsageError
 from onnxperf.measure import inputs
 from onnxperf.measure.devices import DEVICES, LocalDevice
 from onnxperf.runtimes import LEVELS

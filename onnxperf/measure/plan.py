@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.errors import EnvironmentFailure, UsageError, printable
 from onnxperf.graph import Graph, load
 from onnxperf.graph.proto import nodes_in
 from onnxperf.graph.read import read
 from onnxperf.graph.skeleton import skeleton
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
 from onnxperf.measure import inputs, weights
 from onnxperf.measure.environment import free_bytes
 from onnxperf.measure.job import Job, Plan

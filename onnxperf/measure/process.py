@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnxperf.errors import ENDINGS, EnvironmentFailure, printable
+from onnxperf.ground.errors import ENDINGS, EnvironmentFailure, printable
 from onnxperf.measure.job import Plan
 from onnxperf.measure.record import Copies, Measurement, Place, Reading, WarmUp
 from onnxperf.measure.worker import main, tail

@@ -11,7 +11,7 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure.record import OperatorTime
 from onnxperf.measure.series import Series
 

@@ -11,8 +11,9 @@ from itertools import chain
 from math import inf
 
 import onnxperf
-from onnxperf.errors import EnvironmentFailure, ModelError, counted
 from onnxperf.graph import Note
+from onnxperf.ground.errors import EnvironmentFailure, ModelError, counted
+from onnxperf.ground.output import Progress
 from onnxperf.measure import profile
 from onnxperf.measure.devices import CPU
 from onnxperf.measure.environment import overlapping
@@ -21,7 +22,6 @@ from onnxperf.measure.plan import check_hosted, prepare, subject_of
 from onnxperf.measure.process import ModelProcess, Stopped
 from onnxperf.measure.record import DISTURBED, Measurement, OperatorTime, Setting, Subject
 from onnxperf.measure.series import Series
-from onnxperf.output import Progress
 
 SKIPPED = 3  # first runs under the profiler, which do not count
 PROFILED, LEAST_PROFILED, SLOW_PROFILED = 1000, 20, 5  # counted runs: at most, at least, and at least of slow models

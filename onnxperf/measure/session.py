@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxperf.errors import EnvironmentFailure, Error, ModelError, printable
+from onnxperf.ground.errors import EnvironmentFailure, Error, ModelError, printable
 from onnxperf.measure.devices import CPU, CUDA, LocalDevice
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, random
 from onnxperf.measure.job import Plan

@@ -10,17 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onnxperf.errors import Error, UsageError, counted, printable
 from onnxperf.graph import Note
-from onnxperf.measure.environment import usable_provider
-from onnxperf.measure.files import write
-from onnxperf.measure.job import Job
-from onnxperf.measure.record import Measurement, OperatorTime, Reading
-from onnxperf.measure.run import measure
-from onnxperf.measure.series import Series
-from onnxperf.measure.throughput import measure_throughput
-from onnxperf.output import deliver, telling
-from onnxperf.tables import (
+from onnxperf.graph.targets import check_target
+from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.ground.output import deliver, telling
+from onnxperf.ground.tables import (
     FOLDED,
     console,
     duration,
@@ -32,7 +26,13 @@ from onnxperf.tables import (
     tabulate,
     two_columns,
 )
-from onnxperf.targets import check_target
+from onnxperf.measure.environment import usable_provider
+from onnxperf.measure.files import write
+from onnxperf.measure.job import Job
+from onnxperf.measure.record import Measurement, OperatorTime, Reading
+from onnxperf.measure.run import measure
+from onnxperf.measure.series import Series
+from onnxperf.measure.throughput import measure_throughput
 
 SLOWEST = 10  # operators listed
 TYPES = 8  # listed before the rest is summed up

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
+from onnxperf.ground.output import Progress
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
 from onnxperf.measure.process import ModelProcess
@@ -14,7 +15,6 @@ from onnxperf.measure.record import Point, Throughput
 from onnxperf.measure.run import follow
 from onnxperf.measure.series import Series
 from onnxperf.measure.session import OutOfMemory
-from onnxperf.output import Progress
 
 GAIN = 0.03  # of throughput by doubling a batch; less than that twice in a row, and the device is full
 MOST = 65_536  # samples in a batch

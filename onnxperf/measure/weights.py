@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxperf.errors import EnvironmentFailure, ModelError
 from onnxperf.graph.proto import dtype_of, graphs_in, nodes_in
 from onnxperf.graph.read import read
+from onnxperf.ground.errors import EnvironmentFailure, ModelError
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, as_type
 from op_models.core import BITS
 

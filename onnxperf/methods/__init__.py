@@ -5,8 +5,8 @@ A module is called as its method is, with _ for -, so that the names are known b
 
 from __future__ import annotations
 
+from onnxperf.ground.modules import offered
 from onnxperf.latency import Method
-from onnxperf.modules import offered
 
 
 def declared() -> dict[str, Method]:

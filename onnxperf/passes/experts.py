@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note
+from onnxperf.ground.errors import UsageError, printable
 from onnxperf.passes.exchanges import Group, exchange
 from op_models import Operator, Tensor
 from op_models.collectives import ALL_TO_ALL

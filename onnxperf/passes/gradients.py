@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes.exchanges import EXCHANGES, exchanged
 from onnxperf.passes.tape import Tape
 from op_models import Operator, Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 KINDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert"}
 MOST_GPUS = 65_536

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.graph import Graph, Note, fresh
-from onnxperf.rules import work_or_bytes
+from onnxperf.ground.rules import work_or_bytes
 from op_models import Operator, Tensor
 
 if TYPE_CHECKING:

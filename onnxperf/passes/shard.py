@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from onnxperf.errors import UsageError, printable
 from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.ground.errors import UsageError, printable
 from onnxperf.passes.exchanges import SHARED, Group, exchange
 from onnxperf.passes.experts import MIXTURES
 from onnxperf.passes.repeated_heads import with_repeated_heads

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes.exchanges import Group, exchange
 from onnxperf.passes.tape import renamed
 from op_models import Operator, Tensor

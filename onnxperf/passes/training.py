@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil, isqrt
 from typing import Any
 
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, IN_PLACE, Operator, Tensor

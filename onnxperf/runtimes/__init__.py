@@ -8,8 +8,8 @@ from __future__ import annotations
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.ort_kernels import WITHIN
-from onnxperf.modules import Offered
-from onnxperf.runtime import LAYOUTS, HostCosts, Policy, Runtime, of_layout, of_version, run_graph
+from onnxperf.ground.modules import Offered
+from onnxperf.lowering.runtime import LAYOUTS, HostCosts, Policy, Runtime, of_layout, of_version, run_graph
 
 #: By name; a module is loaded when its runtime is asked for.
 RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)

@@ -9,7 +9,7 @@ from onnxperf.fusions.engine import ALL, BASIC, DISABLED, EXTENDED
 from onnxperf.fusions.ort_functions import ON_CPU, inlined
 from onnxperf.fusions.placement import is_view
 from onnxperf.graph import Graph
-from onnxperf.runtime import HostCosts, Policy, Runtime
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 
 
 def beside(graph: Graph) -> Graph:

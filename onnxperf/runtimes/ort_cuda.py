@@ -22,8 +22,8 @@ from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes import ORT
-from onnxperf.runtime import HostCosts, Policy, Runtime
 
 CUDA = Runtime(
     name="ort-cuda",

@@ -30,8 +30,8 @@ from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, patt
 from onnxperf.fusions.placement import FREE
 from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside, refused
 from onnxperf.graph import CONTROL, Graph
-from onnxperf.rules import work_or_bytes
-from onnxperf.runtime import HostCosts, Policy, Runtime
+from onnxperf.ground.rules import work_or_bytes
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
 

@@ -30,8 +30,8 @@ from onnxperf.fusions.torch_strides import (
     view,
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes import PHASE, SHARED, TORCH, autocast, phase_of
-from onnxperf.runtime import HostCosts, Policy, Runtime
 from op_models import Operator, Tensor
 
 #: Operators that need contiguous input and write contiguous output; group_norm on CUDA too, whatever the memory format.

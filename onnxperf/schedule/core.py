@@ -10,7 +10,7 @@ import numpy as np
 from gpu_specs import Host
 from onnxperf.latency import Estimates
 from onnxperf.latency.terms import Array
-from onnxperf.lower import Kernels
+from onnxperf.lowering.lower import Kernels
 from onnxperf.runtimes import HostCosts
 from onnxperf.schedule.tasks import (
     COMM,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxperf.latency.terms import Array
-from onnxperf.lower import TO_DEVICE, TO_HOST
+from onnxperf.lowering.lower import TO_DEVICE, TO_HOST
 
 COMPUTE, COPY, COMM = "compute", "copy", "comm"  # names of streams; on the last, GPUs exchange data
 #: What a kernel waited for last before it started: the kernels before it on its stream or whose results it reads,

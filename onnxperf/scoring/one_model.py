@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpu_specs import Device
+from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.calibrate.kinds import CATALOGUE, KINDS, NOMINAL
 from onnxperf.calibrate.matching import Joined, by_type, joined, predicted, worst
-from onnxperf.errors import UsageError
 from onnxperf.graph import Note
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.files import read
 from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import measure
-from onnxperf.output import Progress
-from onnxperf.pipeline import find
-from onnxperf.prediction import Prediction, summarise
+from onnxperf.running.pipeline import find
+from onnxperf.running.scenario import USUAL_METHOD
 from onnxperf.runtimes import RUNTIMES
-from onnxperf.scenario import USUAL_METHOD
 
 SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed

@@ -11,11 +11,12 @@ import numpy as np
 
 import gpu_specs
 from gpu_specs import Device
-from onnxperf.errors import Error, UsageError
+from onnxperf.ground.errors import Error, UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.measure.files import read
-from onnxperf.output import Progress
+from onnxperf.running.scenario import USUAL_METHOD
 from onnxperf.scoring.one_model import Comparison, compare, device_of
-from onnxperf.scoring.score import SHIPPED, Pairs, Score, score
+from onnxperf.scoring.score import Pairs, Score, score
 
 NAME = "your measurements"
 
@@ -126,4 +127,4 @@ def _pairs(r: Row) -> Pairs:
     measured, predicted, low, high = (
         np.array([s]) for s in (r.measured_seconds, r.predicted_seconds, r.low_seconds, r.high_seconds)
     )
-    return Pairs(r.device, "", SHIPPED, np.zeros(1), measured, predicted, low, high, np.ones(1, dtype=bool))
+    return Pairs(r.device, "", USUAL_METHOD, np.zeros(1), measured, predicted, low, high, np.ones(1, dtype=bool))

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NoReturn
 
-from onnxperf.errors import UsageError, printable, speaking_of_arguments
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments
 from onnxperf.measure.codec import shown
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
-from onnxperf.prediction import Prediction
 from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 
 MAX_BYTES, MAX_LINE = 1 << 28, 1 << 20

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from onnxperf.calibrate.kinds import NOMINAL
 from onnxperf.calibrate.matching import Joined, by_type, worst
-from onnxperf.errors import printable
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 from onnxperf.scoring.one_model import MOST_WRONG, Comparison
 from onnxperf.scoring.own_measurements import NAME, OwnMeasurements
-from onnxperf.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 
 
 def show(out: Console, c: Comparison) -> None:

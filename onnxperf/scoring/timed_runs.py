@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
+from onnxperf.answer.host_timeline import host_steps
+from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import owners
 from onnxperf.decide.two_models import signed
-from onnxperf.errors import LimitExceeded, printable
-from onnxperf.host_timeline import host_steps
-from onnxperf.prediction import Prediction
-from onnxperf.scenario import PLATFORMS
-from onnxperf.tables import short_type, shortened
+from onnxperf.ground.errors import LimitExceeded, printable
+from onnxperf.ground.tables import short_type, shortened
+from onnxperf.running.scenario import PLATFORMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 from gpu_specs import Device, SpecError, load_host
 from onnxperf.decide.choices import Choice
-from onnxperf.errors import EnvironmentFailure
-from onnxperf.output import write_file
+from onnxperf.ground.errors import EnvironmentFailure
+from onnxperf.ground.output import write_file
 from onnxperf.sweeps.edition import edition
 from onnxperf.sweeps.grid import Grid, Point
 from onnxperf.sweeps.work import Prepared

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.decide.choices import selected
-from onnxperf.errors import EnvironmentFailure, UsageError, as_arguments, speaking_of_arguments
-from onnxperf.pipeline import Gpu
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, as_arguments, speaking_of_arguments
+from onnxperf.running.pipeline import Gpu
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import engine
 from onnxperf.sweeps.grid import grid_of

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-from onnxperf.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onnxperf.errors import EnvironmentFailure, UsageError
-from onnxperf.output import aside
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.output import aside
 
 Record = Mapping[str, Any]
 Write = Callable[[Iterable[Record]], None]

@@ -12,10 +12,10 @@ from typing import Any
 from gpu_specs import Device, Price
 from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
-from onnxperf.errors import UsageError
 from onnxperf.graph.bind import whole
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes import PRECISIONS
-from onnxperf.pipeline import MAX_BATCH, Gpu, find
+from onnxperf.running.pipeline import MAX_BATCH, Gpu, find
 
 Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
 

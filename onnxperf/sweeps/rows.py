@@ -20,8 +20,8 @@ from typing import Any
 
 from gpu_specs import Device
 from onnxperf.decide.choices import Choice, best, too_large
-from onnxperf.errors import Error, printable
-from onnxperf.scenario import PLATFORMS
+from onnxperf.ground.errors import Error, printable
+from onnxperf.running.scenario import PLATFORMS
 from onnxperf.sweeps.grid import Dims, Grid
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxperf.decide.choices import Choice
-from onnxperf.errors import EnvironmentFailure, Error, UsageError
-from onnxperf.output import Progress
+from onnxperf.ground.errors import EnvironmentFailure, Error, UsageError
+from onnxperf.ground.output import Progress
 from onnxperf.sweeps.cache import Cache, Cells, spec
 from onnxperf.sweeps.edition import edition
 from onnxperf.sweeps.engines import Engine

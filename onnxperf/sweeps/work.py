@@ -9,16 +9,16 @@ from functools import lru_cache
 from typing import Any
 
 from gpu_specs import Device
+from onnxperf.answer.outline import Outline
 from onnxperf.decide.bindings import Names, has, names_of
 from onnxperf.decide.choices import Choice, choice_of, on_each
-from onnxperf.errors import Error
 from onnxperf.export import source
 from onnxperf.graph import Opened, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.graph.bind import shapes_of
 from onnxperf.graph.skeleton import skeleton
-from onnxperf.outline import Outline
-from onnxperf.pipeline import Request
+from onnxperf.ground.errors import Error
+from onnxperf.running.pipeline import Request
 from onnxperf.sweeps.edition import edition
 from onnxperf.sweeps.grid import Point
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gpu_specs import PIPES, Device
-from onnxperf.errors import printable
-from onnxperf.tables import number, tabulate
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import number, tabulate
 
 ROOMY = 60  # characters of a line that has room for whole ids beside the figures
 #: What a Device carries that is no fact about the card with a source.

@@ -11,8 +11,8 @@ from gpu_specs import Price
 from onnxperf.decide.compare import Candidate, Comparison
 from onnxperf.decide.recommend import ASSUMED, Plan, Recommendation
 from onnxperf.decide.what_if import WhatIf, WhatIfs
-from onnxperf.errors import printable
-from onnxperf.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
 BY = {

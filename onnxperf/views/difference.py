@@ -8,14 +8,14 @@ from math import fsum
 from rich.console import Console
 from rich.text import Text
 
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.diff import ALIKE, CAUSES, Change, Difference, total
 from onnxperf.decide.two_models import signed
-from onnxperf.errors import printable
 from onnxperf.graph import Note
-from onnxperf.kernel_timeline import KernelPrediction
-from onnxperf.prediction import Prediction
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.scoring.timed_runs import RunDifference
-from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.views.prediction import QUIET
 
 GROUPS = 12  # lines by operator before the rest is summed up

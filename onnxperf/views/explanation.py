@@ -6,9 +6,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxperf.errors import printable
 from onnxperf.explanation import Explanation, RunExplanation, Section, amount
-from onnxperf.tables import duration, stacked, tabulate
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import duration, stacked, tabulate
 
 BAR = 20
 

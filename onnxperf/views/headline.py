@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, nothing, tries
-from onnxperf.errors import printable
-from onnxperf.prediction import Prediction
-from onnxperf.scenario import PLATFORMS, USUAL_METHOD, usual_host
-from onnxperf.tables import duration, number, size
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import duration, number, size
+from onnxperf.running.scenario import PLATFORMS, USUAL_METHOD, usual_host
 
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline

@@ -12,9 +12,9 @@ import json
 from importlib import resources
 from string import Template
 
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import AtBatch, changes
-from onnxperf.output import Progress
-from onnxperf.prediction import Prediction
+from onnxperf.ground.output import Progress
 from onnxperf.views.headline import Changes
 from onnxperf.views.html_data import data
 

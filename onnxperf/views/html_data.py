@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxperf import __version__
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.prediction import BOUND_BY, Prediction
 from onnxperf.decide.changes import AtBatch, is_long, nothing
 from onnxperf.decide.choices import batches
 from onnxperf.decide.what_if import WhatIf, what_if
-from onnxperf.errors import UsageError, printable
-from onnxperf.kernel_timeline import KernelPrediction
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import short_type, shortened
+from onnxperf.ground.version import VERSION
 from onnxperf.latency import pipe_on
-from onnxperf.lower import TRANSFER
-from onnxperf.microbatches import fullest, stage_of
-from onnxperf.output import Progress
-from onnxperf.prediction import BOUND_BY, Prediction
-from onnxperf.tables import short_type, shortened
+from onnxperf.lowering.lower import TRANSFER
+from onnxperf.running.microbatches import fullest, stage_of
 from onnxperf.views.headline import Changes, largest_shares, launches, words
 from onnxperf.views.prediction import facts, meanings
 from onnxperf.views.roofline import roofs, unit
@@ -38,7 +38,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
     told, kinds, kernels = {**dict(facts(p))}, *_kernels(p)
     means = meanings(p)
     return {
-        "version": __version__,
+        "version": VERSION,
         "head": {
             "misfit": h.misfit[:MESSAGE], "asked": [_name(x) for x in h.asked], "time": h.time,
             "interval": h.interval, "rate": h.rate, "memory": h.memory, "limit": h.limit, "best": h.best[:MESSAGE],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from onnxperf.errors import printable
-from onnxperf.lower import TRANSFER
-from onnxperf.prediction import Prediction
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.errors import printable
+from onnxperf.lowering.lower import TRANSFER
 
 
 def layer_profile(p: Prediction) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.output import aside
+from onnxperf.ground.tables import Sheet, duration, number, put, put_notes, size
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
 from onnxperf.language.serving import PERCENTILES, Service
 from onnxperf.language.steps import Seconds
-from onnxperf.output import aside
-from onnxperf.tables import Sheet, duration, number, put, put_notes, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

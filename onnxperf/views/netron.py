@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onnxperf.errors import printable
+from onnxperf.answer.prediction import Prediction
 from onnxperf.graph.annotate import annotated as with_metadata
-from onnxperf.prediction import Prediction
-from onnxperf.tables import duration, size
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import duration, size
 from onnxperf.views.headline import largest_shares
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from onnxperf.errors import printable
-from onnxperf.prediction import Prediction
-from onnxperf.tables import duration, short_type, shortened, size
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import duration, short_type, shortened, size
 from onnxperf.views.headline import largest_shares
 
 ROWS = 8  # operator types before the rest is summed up

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxperf.cpu_operators import CpuOperator
-from onnxperf.errors import printable
-from onnxperf.prediction import Prediction
+from onnxperf.answer.cpu_operators import CpuOperator
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.errors import printable
 
 NAMED = 3  # types of operators
 SEEN = 0.005  # shares below this one are left out

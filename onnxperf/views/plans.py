@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from onnxperf.decide.plans import Divisions
-from onnxperf.errors import printable
-from onnxperf.tables import duration, number, shortened, size, tabulate
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import duration, number, shortened, size, tabulate
 
 
 def show(out: Console, found: Divisions) -> None:

@@ -14,13 +14,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from onnxperf.answer.kernel_timeline import Gap, KernelPrediction, Phase, part_of
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, changes, nothing, tries
-from onnxperf.errors import printable
 from onnxperf.explanation import explain_run
 from onnxperf.graph import UNKNOWN_LENGTH, Note
-from onnxperf.kernel_timeline import Gap, KernelPrediction, Phase, part_of
-from onnxperf.prediction import Prediction
-from onnxperf.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
 from onnxperf.views.explanation import causes
 from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches
 from onnxperf.views.on_cpu import advice, waits

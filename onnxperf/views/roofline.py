@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from onnxperf.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.answer.prediction import BOUND_BY, Prediction
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.tables import duration, number, short_type, shortened
 from onnxperf.latency import pipe_on
 from onnxperf.latency.cards import Cards
-from onnxperf.prediction import BOUND_BY, Prediction
-from onnxperf.tables import duration, number, short_type, shortened
 from onnxperf.views.headline import SEEN
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.errors import EnvironmentFailure, UsageError, printable
-from onnxperf.output import aside
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.output import aside
+from onnxperf.ground.tables import NOTHING, duration, number, shortened, size, tabulate
 from onnxperf.sweeps.rows import Block, Row
-from onnxperf.tables import NOTHING, duration, number, shortened, size, tabulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,15 +14,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from onnxperf import __version__
-from onnxperf.errors import printable
-from onnxperf.host_timeline import HostStep, host_steps
-from onnxperf.kernel_timeline import KernelPrediction
-from onnxperf.lower import TRANSFER
-from onnxperf.microbatches import stage_of
+from onnxperf.answer.host_timeline import HostStep, host_steps
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import shortened
+from onnxperf.ground.version import VERSION
+from onnxperf.lowering.lower import TRANSFER
 from onnxperf.passes import Plan
-from onnxperf.prediction import Prediction
-from onnxperf.tables import shortened
+from onnxperf.running.microbatches import stage_of
 from onnxperf.views.headline import launches
 from op_models import Operator, Tensor
 
@@ -92,7 +92,7 @@ def _of_the_run(p: Prediction) -> Event:
     """The whole run, with what was asked and how sure the answer is."""
     s = p.scenario
     args = {
-        "onnxperf_version": __version__, "model": printable(s.model), "gpu": s.gpu, "device": p.device.name,
+        "onnxperf_version": VERSION, "model": printable(s.model), "gpu": s.gpu, "device": p.device.name,
         "runtime": s.runtime, "precision": s.precision, "method": s.method, "batch": s.batch,
         "low_us": p.low_seconds * 1e6, "high_us": p.high_seconds * 1e6, "interval": p.interval, "scope": p.scope,
         **({"parallel": str(p.run.plan)} if p.run.plan.gpus > 1 else {}),

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from onnxperf.decide.two_models import signed
-from onnxperf.errors import printable
+from onnxperf.ground.errors import printable
+from onnxperf.ground.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.scoring.timed_runs import Pair, RunDifference, Timed, TimedRun, sides
-from onnxperf.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.views.difference import verdict
 
 TYPES = 12  # lines by operator type before the rest is summed up

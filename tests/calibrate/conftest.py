@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gpu_specs import Device
+from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.suite import Case
 from onnxperf.calibrate.this_processor import Described, device
 from onnxperf.measure.record import PROFILER_S, Measurement, OperatorTime, Place, Setting, Subject, WarmUp
 from onnxperf.measure.series import Series
-from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import Prediction, summarise
+from onnxperf.running.pipeline import Request, run_of
 
 NOISE = 0.03
 AVX2 = Described("AVX2", 32, 2.5e9, 2**20, 32 * 2**20)

@@ -19,8 +19,8 @@ from onnxperf.calibrate.corrections import Calibration, Row
 from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case, cpu_suite
-from onnxperf.errors import EnvironmentFailure
 from onnxperf.graph.microbenchmarks import SingleOperator, is_wrapper, separate_model
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure.files import read, write
 from onnxperf.measure.record import Copies, Measurement
 from tests.calibrate.conftest import measured, predicted

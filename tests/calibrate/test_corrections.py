@@ -8,11 +8,11 @@ import pytest
 
 import gpu_specs
 from gpu_specs import Corrections, Device, Rates
+from onnxperf.answer.prediction import summarise
 from onnxperf.calibrate.corrections import Calibration, fit
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.measure.record import Measurement
-from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import summarise
+from onnxperf.running.pipeline import Request, run_of
 from tests.calibrate.conftest import measured, predicted
 
 pytestmark = pytest.mark.slow  # fits to whole suites

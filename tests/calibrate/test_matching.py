@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxperf
 from onnxperf.calibrate.matching import Joined, by_type, joined, worst
+from onnxperf.ground.tables import short_type
 from onnxperf.measure.profile import parse
 from onnxperf.measure.record import OperatorTime
-from onnxperf.tables import short_type
 from tests.measure.conftest import CPU, CUDA, ROOT
 
 ort = pytest.importorskip("onnxruntime")

@@ -15,8 +15,8 @@ from onnxperf.calibrate.kinds import KINDS
 from onnxperf.calibrate.rounds import AGREE, ROUNDS, confirmed
 from onnxperf.calibrate.rows import Dropped
 from onnxperf.calibrate.suite import Case, cpu_suite
-from onnxperf.errors import EnvironmentFailure, UsageError
 from onnxperf.graph import Note
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
 from onnxperf.measure.record import DISTURBED, Measurement
 from onnxperf.measure.series import Series
 from tests.calibrate.conftest import measurement

@@ -12,7 +12,7 @@ from gpu_specs import HOSTS, load_host
 from onnxperf import cli
 from onnxperf.calibrate import this_host
 from onnxperf.calibrate.this_host import LONG, MOST_ROUNDS, REFERENCE, REFERENCE_S, ROUNDS, SHORT, Round
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure.environment import processor
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -12,7 +12,7 @@ from onnxperf import Prediction, load, predict
 from onnxperf.decide.budget import blame
 from onnxperf.decide.changes import WORTH, changes, nothing
 from onnxperf.decide.what_if import what_if
-from onnxperf.tables import duration
+from onnxperf.ground.tables import duration
 from onnxperf.views.headline import _best
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from onnxperf.answer.kernel_timeline import KernelPrediction
+from onnxperf.answer.predict import predict
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide import diff
 from onnxperf.decide.diff import CAUSES, Change, Difference, difference, in_order, total
 from onnxperf.decide.two_models import compare
-from onnxperf.errors import UsageError
-from onnxperf.kernel_timeline import KernelPrediction
-from onnxperf.pipeline import Request, predict
-from onnxperf.prediction import Prediction
+from onnxperf.ground.errors import UsageError
+from onnxperf.running.pipeline import Request
 from onnxperf.views.difference import verdict
 from op_models import Conv, Gemm, Move, Pointwise, Rows, Size, Transfer, Work
 from tests.decide.models import model_of

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxperf
 from onnxperf import cli
 from onnxperf.cli.arguments import EXAMPLES, parse_input
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 RESNET = ROOT / "samples" / "resnet50.onnx"

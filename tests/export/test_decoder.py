@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 import onnxperf
-from onnxperf.errors import UsageError
 from onnxperf.export.decoder import decoder, parameters
 from onnxperf.export.decoder_config import config_of, read_config
-from onnxperf.pipeline import Request, run_of
+from onnxperf.ground.errors import UsageError
+from onnxperf.running.pipeline import Request, run_of
 
 LLAMA2 = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,

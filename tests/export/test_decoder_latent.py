@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 import gpu_specs
 import onnxperf
+from onnxperf.answer.notes import notes
 from onnxperf.export.decoder import decoder, parameters
 from onnxperf.export.decoder_config import DecoderConfig, config_of
 from onnxperf.language.core import steps_of
 from onnxperf.latency.intervals import in_domain
-from onnxperf.notes import notes
-from onnxperf.pipeline import Request
-from onnxperf.run import Run
+from onnxperf.running.pipeline import Request
+from onnxperf.running.run import Run
 from tests.export.test_decoder import PUBLISHED, SMALL_LATENT, TINY, accepted, filled
 
 V2, V3 = (PUBLISHED[name][0] for name in ("DeepSeek-V2-Lite", "DeepSeek-V3"))

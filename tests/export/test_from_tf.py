@@ -19,8 +19,8 @@ import onnx
 import pytest
 
 import onnxperf
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import source
+from onnxperf.ground.errors import ModelError, UsageError
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -504,7 +504,7 @@ def test_another_backend_of_keras(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     mlp().save(tmp_path / "m.keras")
     code = (
-        "import sys; from onnxperf.export import source; from onnxperf.errors import Error\n"
+        "import sys; from onnxperf.export import source; from onnxperf.ground.errors import Error\n"
         "try: source(sys.argv[1])\nexcept Error as e: print(e)"
     )
     env = {**os.environ, "KERAS_BACKEND": "torch", "CUDA_VISIBLE_DEVICES": ""}

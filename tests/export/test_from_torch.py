@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import onnxperf
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.export import source
 from onnxperf.graph.module_path import SCOPES
+from onnxperf.ground.errors import ModelError, UsageError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")

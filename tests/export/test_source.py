@@ -11,8 +11,8 @@ import pytest
 
 import onnxperf
 from onnxperf import export
-from onnxperf.errors import EnvironmentFailure, UsageError
 from onnxperf.export import framework, source
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
 
 
 def model_of(package: str, name: str) -> Any:

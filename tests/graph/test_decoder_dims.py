@@ -9,10 +9,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import onnxperf
-from onnxperf.errors import UsageError
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of
 from onnxperf.graph.decoder_dims import decoder_dims
+from onnxperf.ground.errors import UsageError
 from tests.export.test_decoder import TINY
 
 

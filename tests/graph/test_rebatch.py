@@ -12,11 +12,11 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import onnxperf
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, load, opened, rebatch
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.rules import work_or_bytes
 from onnxperf.measure.job import Job
 from onnxperf.measure.plan import prepare
-from onnxperf.rules import work_or_bytes
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 SAMPLES = Path(__file__).parents[2] / "samples"

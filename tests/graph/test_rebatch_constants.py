@@ -10,8 +10,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, save_model
 from onnx.reference import ReferenceEvaluator
 
 from onnxperf import predict
-from onnxperf.errors import UsageError
 from onnxperf.graph import load, stored_data
+from onnxperf.ground.errors import UsageError
 from tests.graph.test_rebatch import model, shapes, target
 
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph import Graph, load
-from onnxperf.rules import work_or_bytes
+from onnxperf.ground.errors import ModelError, UsageError
+from onnxperf.ground.rules import work_or_bytes
 
 Draw = Callable[[Any], Any]
 NEW = 6

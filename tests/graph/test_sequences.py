@@ -13,7 +13,7 @@ import onnxperf
 from onnxperf import BudgetExceeded, UsageError
 from onnxperf.graph import load
 from onnxperf.graph.sequences import MAX_RUNS, of_shapes
-from onnxperf.memory import footprint
+from onnxperf.running.memory import footprint
 
 STORED = "int64 m = {5}, bool c = {1}, int64 zero = {0}, int64 two = {2}, int64 four = {4}, int64[2] parts = {1, 5}"
 GROWS = """l = Loop(LIMIT, c, s) <body = b (int64 i, bool g, seq(float[6, 4]) v) => (bool k, seq(float[6, 4]) o) {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxperf
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
+from onnxperf.ground.errors import ModelError, UsageError
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted((ROOT / "samples").glob("*.onnx")), *sorted((ROOT / "tests" / "data").glob("*.onnx"))]

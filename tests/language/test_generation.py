@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import onnxperf
-from onnxperf.errors import ModelError, UsageError
+from onnxperf.ground.errors import ModelError, UsageError
 from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Seconds, Steps
-from onnxperf.pipeline import Request
+from onnxperf.running.pipeline import Request
 from tests.export.test_decoder import LLAMA2, TINY
 from tests.language.test_laws import DENSE, MIXED
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says:
 
 def measured() -> list[tuple[int, int, float]]:
     """New tokens, total length and measured seconds of Llama-2-7B at batch 4 on an A100, none of them fitted to."""
-    path = ROOT / "onnxperf/datasets/sample/ort_cuda/with_graphs.csv"
+    path = ROOT / "onnxperf/lab/datasets/sample/ort_cuda/with_graphs.csv"
     table = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     rows = [r for r in table if r["id"].startswith("llama2") and r["gpu"].startswith("a100")]
     assert {r["use"] for r in rows} == {"score"}

@@ -12,7 +12,7 @@ import onnxperf
 from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Steps
-from onnxperf.pipeline import Request
+from onnxperf.running.pipeline import Request
 from tests.export.test_decoder import LLAMA3
 
 #: A few layers of Llama-3-8B and of a mixture of its size.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import onnxperf
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.language.arrivals import Arrival, Traffic
 from onnxperf.language.prices import Grid, doubled, prices
 from onnxperf.language.service import Server, simulate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gpu_specs
 from onnxperf.latency import alone, shipped
-from onnxperf.lower import Kernel, Kernels
+from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Work
 
 #: Of five architectures, from a small card to a large one, where what is shown is no card's own.

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_specs
-from onnxperf.datasets import Table
-from onnxperf.derive.fit import fitted_rows
+from onnxperf.lab.datasets import Table
+from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.latency import alone, floors, shipped
 from onnxperf.latency.families.attention import ATTENTION
 from op_models import Operator, Tensor, Work, work_or_bytes

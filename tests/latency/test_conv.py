@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Table
-from onnxperf.datasets.rigs import on_uniform_numbers
-from onnxperf.derive.fit import fit, fitted_rows
+from onnxperf.lab.datasets import Table
+from onnxperf.lab.datasets.rigs import on_uniform_numbers
+from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, floors, shipped, single
 from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.conv import TENSOR_CONVOLUTION

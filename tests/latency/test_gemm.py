@@ -6,9 +6,9 @@ from math import prod
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Row, tables
-from onnxperf.datasets.rigs import by_itself, for_milliseconds
-from onnxperf.derive.fit import fitted_rows
+from onnxperf.lab.datasets import Row, tables
+from onnxperf.lab.datasets.rigs import by_itself, for_milliseconds
+from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.latency import alone, shipped, single
 from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.gemm import CUDA_CORES

@@ -19,7 +19,7 @@ from onnxperf.latency.intervals import (
     half_widths,
     in_domain,
 )  # fmt: skip
-from onnxperf.lower import Kernel, Kernels
+from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Attention, Gemm, Pointwise, Rows, Work
 from tests.estimating import estimate
 

@@ -14,13 +14,13 @@ import pytest
 import gpu_specs
 import onnxperf
 from onnxperf import explanation, methods
-from onnxperf.errors import UsageError
+from onnxperf.answer.prediction import summarise
 from onnxperf.graph import Graph
+from onnxperf.ground.errors import UsageError
 from onnxperf.latency import constant_files, families, shipped
 from onnxperf.latency.intervals import DISTANCES, ranges_of
-from onnxperf.pipeline import Request, run_of
-from onnxperf.prediction import summarise
-from onnxperf.run import Run
+from onnxperf.running.pipeline import Request, run_of
+from onnxperf.running.run import Run
 from op_models import Operator, Tensor, rules
 
 FAMILY = '''

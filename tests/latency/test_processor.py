@@ -14,7 +14,7 @@ import gpu_specs
 import onnxperf
 from onnxperf import predict
 from onnxperf.latency import correction_name
-from onnxperf.lower import Kernel, Kernels
+from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Attention, Conv, Gemm, Move, Pointwise, Recurrent, Rows, Work
 from tests.device_files import PROCESSOR
 from tests.estimating import estimate

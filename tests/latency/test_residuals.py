@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Table, kernels
-from onnxperf.derive.residuals import residuals
+from onnxperf.lab.datasets import Table, kernels
+from onnxperf.lab.derive.residuals import residuals
 from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.families.gemm import TENSOR_CORES, of_sizes

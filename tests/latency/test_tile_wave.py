@@ -8,7 +8,7 @@ import pytest
 import gpu_specs
 from onnxperf.latency import BOUNDS, pipe_on, shipped
 from onnxperf.latency.constant_files import unmeasured
-from onnxperf.lower import Kernel, Kernels
+from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Attention, Conv, Gemm, Pointwise, Rows, Transfer, Work
 from tests.estimating import estimate
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.datasets import Table, kernels
-from onnxperf.derive.fit import fit, fitted_rows
+from onnxperf.lab.datasets import Table, kernels
+from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import assumed

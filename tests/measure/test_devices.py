@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure import environment
 from onnxperf.measure.devices import Card, Processor
 from tests.measure.conftest import Cuda

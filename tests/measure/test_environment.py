@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure import environment
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxperf.errors import UsageError
 from onnxperf.graph import Note
+from onnxperf.ground.errors import UsageError
 from onnxperf.measure import codec, files
 from onnxperf.measure.files import parse, read, write
 from onnxperf.measure.record import (

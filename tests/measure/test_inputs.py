@@ -12,8 +12,8 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from onnxperf.errors import ModelError, UsageError
 from onnxperf.graph import Graph, load
+from onnxperf.ground.errors import ModelError, UsageError
 from onnxperf.measure.inputs import given, random, ranges
 from tests.measure.conftest import ROOT, parsed
 

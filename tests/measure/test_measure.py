@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from onnxperf.errors import EnvironmentFailure, ModelError, UsageError
+from onnxperf.ground.errors import EnvironmentFailure, ModelError, UsageError
 from onnxperf.measure import plan
 from onnxperf.measure.environment import usable_provider
 from onnxperf.measure.job import Job

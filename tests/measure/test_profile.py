@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure import profile
 from onnxperf.measure.profile import parse
 from onnxperf.measure.record import PROFILER_S, OperatorTime

@@ -9,13 +9,13 @@ import pytest
 
 import onnxperf
 from onnxperf.cli import arguments
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
+from onnxperf.ground.tables import console
 from onnxperf.measure import job, show, throughput
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
-from onnxperf.tables import console
 from tests.measure.conftest import parsed
 from tests.test_cli import SAMPLES, golden, run
 

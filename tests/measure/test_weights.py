@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, load_model_from_string, numpy_helper
 
-from onnxperf.errors import ModelError
 from onnxperf.graph import Graph
+from onnxperf.ground.errors import ModelError
 from onnxperf.measure.devices import Processor
 from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.session import open_session

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxperf.errors import EnvironmentFailure, ModelError
+from onnxperf.ground.errors import EnvironmentFailure, ModelError
 from onnxperf.measure.devices import Card
 from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.plan import prepare

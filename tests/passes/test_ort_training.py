@@ -10,8 +10,8 @@ import pytest
 
 from onnxperf import Prediction, UsageError, predict
 from onnxperf.fusions.engine import optimise
+from onnxperf.lowering.runtime import optimised_step
 from onnxperf.passes import ORT, PHASES, Training, phase_of, training_step
-from onnxperf.runtime import optimised_step
 from onnxperf.runtimes import RUNTIMES
 from tests.passes.ort_gradients import CASES, EXPECTED, FOLDER, counted, model_of
 

@@ -14,11 +14,11 @@ from onnx import TensorProto, helper
 
 import onnxperf
 from onnxperf.cli import cli
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.latency.families import collective
-from onnxperf.lower import Kernel
-from onnxperf.microbatches import Stage, bubble, through
+from onnxperf.lowering.lower import Kernel
 from onnxperf.passes import Plan, parse_plan, per_gpu
+from onnxperf.running.microbatches import Stage, bubble, through
 from onnxperf.schedule import HostThread, Task, run_tasks
 from op_models import Collective
 
@@ -417,7 +417,7 @@ def test_what_joins_the_gpus_is_said_and_can_be_chosen(gpt2: Any, tmp_path: Path
 
 def test_plans_that_fit_are_ranked_by_time(gpt2: Any) -> None:
     from onnxperf.decide.plans import divisions, every_plan
-    from onnxperf.pipeline import request_for
+    from onnxperf.running.pipeline import request_for
 
     assert {p.gpus for p in every_plan(8)} == {8} and len(set(every_plan(8))) == len(list(every_plan(8)))
     request = request_for(gpt2, batch=4, dims={"sequence": 64})
@@ -432,7 +432,7 @@ def test_plans_that_fit_are_ranked_by_time(gpt2: Any) -> None:
 def test_a_model_that_no_card_holds_alone_is_divided_by_matrices_or_layers() -> None:
     """Eight products of 4.3 GB on cards of 24 GB: dp lacks memory; of what fits, each plan says what a GPU holds."""
     from onnxperf.decide.plans import divisions
-    from onnxperf.pipeline import request_for
+    from onnxperf.running.pipeline import request_for
 
     width, count = 46_336, 8
     nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(count)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import onnxperf
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.language.core import steps_of
-from onnxperf.pipeline import Request
+from onnxperf.running.pipeline import Request
 from op_models import work_of
 from tests.export.test_decoder import LLAMA3, PUBLISHED
 from tests.runtimes.conftest import build

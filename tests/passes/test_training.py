@@ -15,7 +15,7 @@ from onnxperf import Prediction, UsageError, cli, predict
 from onnxperf.passes import PHASES
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "onnxperf/prediction.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
 MLP = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
 g (float[32, 512] x, float[512, 1024] w, float[1024] b, float[1024, 100] v) => (float[32, 100] y)
 { h = Gemm(x, w, b) a = Gelu(h) y = MatMul(a, v) }""")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import onnxperf
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, load
+from onnxperf.ground.errors import UsageError
 from onnxperf.passes import AMP
 from onnxperf.passes.autocast import GIVE_SINGLE, JOIN, TO_HALF, TO_SINGLE, autocast
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph

@@ -16,7 +16,7 @@ from gpu_specs import HOSTS
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import Graph, load
-from onnxperf.lower import lower
+from onnxperf.lowering.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, WITHIN, of_version, run_graph
 from op_models import Attention, Operator, Tensor, work_of

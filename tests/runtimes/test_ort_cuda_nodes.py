@@ -10,7 +10,7 @@ import pytest
 import gpu_specs
 from onnxperf.graph import load
 from onnxperf.latency import alone, shipped
-from onnxperf.lower import lower
+from onnxperf.lowering.lower import lower
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from op_models import Move, Operator, Tensor, Work, work_of
 from tests.runtimes.conftest import build

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import onnxperf
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, load
+from onnxperf.ground.errors import UsageError
 from onnxperf.runtimes import RUNTIMES, of_layout, run_graph
 from op_models import Conv, work_of
 

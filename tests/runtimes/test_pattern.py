@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from onnxperf.errors import UsageError
 from onnxperf.fusions.engine import BASIC, Fused, Miss, Rewriter, optimise
 from onnxperf.fusions.pattern import A, B, Match, Pattern, X, Y, alone, call, kept, op, pattern, scale, shared
+from onnxperf.ground.errors import UsageError
 from onnxperf.runtimes import RUNTIMES, of_version
 from op_models import Operator, Tensor
 from tests.runtimes.test_engine import graph, tensor, whole

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxperf import predict
-from onnxperf.errors import UsageError
 from onnxperf.graph import Graph, load
-from onnxperf.lower import lower
+from onnxperf.ground.errors import UsageError
+from onnxperf.lowering.lower import lower
 from onnxperf.passes import precision
 from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from op_models import Operator, work_of

@@ -16,14 +16,14 @@ from rich.console import Console
 import gpu_specs
 import onnxperf
 from onnxperf.calibrate.matching import joined
-from onnxperf.errors import UsageError
 from onnxperf.graph import Note
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.tables import put as put_tables
 from onnxperf.measure.environment import processor
 from onnxperf.measure.record import OperatorTime, Place, Subject
 from onnxperf.measure.series import Series
 from onnxperf.scoring import one_model, show
 from onnxperf.scoring.own_measurements import OwnMeasurements, Row
-from onnxperf.tables import put as put_tables
 from tests.scoring.conftest import HOSTILE, L4, PROCESSOR, Run, made_up, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import onnxperf
-from onnxperf.errors import LimitExceeded, UsageError
+from onnxperf.ground.errors import LimitExceeded, UsageError
 from onnxperf.scoring import run_files
 from onnxperf.scoring.run_files import diff_runs, is_run, read
 from onnxperf.scoring.timed_runs import Timed, TimedRun, difference, keep, of

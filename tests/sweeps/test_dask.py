@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import engine
 from onnxperf.sweeps.grid import grid_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxperf.cli.lists import MOST_SIZES, parse_batches, parse_dim, parse_sizes
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 
 
 @pytest.mark.parametrize(

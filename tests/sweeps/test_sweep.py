@@ -20,7 +20,7 @@ import gpu_specs
 import onnxperf
 from onnxperf import ModelError, UsageError, predict, sweep
 from onnxperf.decide.choices import GAIN, Choice, best
-from onnxperf.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.sweeps import stream
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import Engine, Here

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import onnxperf
+from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.choices import choices
 from onnxperf.decide.what_if import what_if
-from onnxperf.pipeline import Request
-from onnxperf.prediction import Prediction
+from onnxperf.running.pipeline import Request
 from onnxperf.views.headline import words
 from onnxperf.views.html_data import NAME
 from tests.decide.models import net

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto
 
 import onnxperf
-from onnxperf.errors import UsageError
+from onnxperf.ground.errors import UsageError
 from onnxperf.views.netron import annotated, costs
 from tests.test_cli import SAMPLES
 

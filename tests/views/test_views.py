@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 import onnxperf
-from onnxperf.errors import EnvironmentFailure, UsageError
-from onnxperf.tables import duration
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.tables import duration
 from onnxperf.views.roofline import dots, roofs
 from tests.test_cli import SAMPLES
 

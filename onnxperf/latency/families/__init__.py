@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-from onnxperf.errors import Error
+from onnxperf.ground.errors import Error
+from onnxperf.ground.modules import offered
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.family import KernelFamily
-from onnxperf.modules import offered
 from op_models import Work
 
 

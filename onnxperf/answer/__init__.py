@@ -1,0 +1,1 @@
+"""The answer: a frozen `Prediction`, its kernels, outline and notes."""

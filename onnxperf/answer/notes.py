@@ -1,0 +1,227 @@
+"""What a reader has to know about an answer: its scope, what was assumed, what nothing measured, what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpu_specs import Corrections, Device
+from onnxperf.answer.several_gpus import notes as _of_several
+from onnxperf.graph import Graph, Note
+from onnxperf.ground.errors import counted, printable
+from onnxperf.latency import pipe_on
+from onnxperf.latency.device_models import DEVICE_MODELS
+from onnxperf.latency.intervals import class_on, in_domain
+from onnxperf.latency.method import BY_FAMILY
+from onnxperf.lowering.lower import Kernels, host_node
+from onnxperf.passes import AMP, QUANTISED
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import PLATFORMS
+from op_models import IN_PLACE, Transfer, shared_caches
+
+
+def notes(run: Run, j: int) -> tuple[Note, ...]:
+    """The notes of a run on device j: its graph's own, then those on operators, units, constants, ranges and memory."""
+    classes = [class_on(k.work, run.devices[j]) for k in run.kernels.rows]
+    return (
+        *(run.device_notes[j] if run.device_notes else ()),
+        *(_with_cost(n, run, j) for n in run.run_graph.notes),
+        *_upper_bounds(run.kernels),
+        *_session(run),
+        *_nothing_quantised(run),
+        *_assumed_operators(run.kernels),
+        *_full_caches(run.run_graph),
+        *_missing_units(run.kernels, run.devices[j], run.scenario.precision),
+        *_unmeasured(run),
+        *_assumed_constants(run, j, classes),
+        *_far_from_measurements(run, j, classes),
+        *_of_several(run, j),
+        *_misplaced(run, j),
+    )
+
+
+def _with_cost(note: Note, run: Run, j: int) -> Note:
+    """A note; one about operators that run on the host with what they and the copies to and from them cost."""
+    if note.code != "host-fallback":
+        return note
+    nodes = frozenset(note.nodes)
+    on_host = [o for o in run.run_graph.operators if o.place == "host" and nodes & {*o.nodes}]
+    touched = {t.name for o in on_host for t in (*o.present, *o.outputs)}
+    copied = [o for o in run.run_graph.operators if o.place == "copy"]
+    crossing = {o.name for o in copied if touched & {o.out.name, o.present[0].name}}
+    rows, costs = run.kernels.rows, run.host_costs[j]
+    copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
+    seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
+    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
+    return Note(
+        note.code,
+        f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
+        note.nodes,
+    )
+
+
+def _upper_bounds(kernels: Kernels) -> Iterator[Note]:
+    """Which kernels have sizes that the data decide."""
+    if nodes := [n for k in kernels.rows if k.at_most for n in k.nodes]:
+        count = sum(k.at_most for k in kernels.rows)
+        says = f"the sizes of {count} of {len(kernels.rows)} kernels depend on the data and are taken at their upper"
+        says += " bounds: the range begins at what is left without them"
+        yield Note("upper-bound", says, tuple(dict.fromkeys(nodes)))
+
+
+def _session(run: Run) -> Iterator[Note]:
+    """Whether ONNX Runtime knows the sizes of open dimensions before it runs."""
+    if run.has_open_dims:
+        fixed = run.scenario.fix_dims
+        yield Note("fixed-dims" if fixed else "open-dims", (
+            "the session is given the sizes of open dimensions when it starts, and computes shapes once" if fixed else
+            "the session leaves dimensions open, as the file does: shapes are computed in every run, and fusions that"
+            " need sizes do not apply; --fix-dims predicts a session that is given them when it starts"
+        ))  # fmt: skip
+
+
+def _nothing_quantised(run: Run) -> Iterator[Note]:
+    """Whether a precision of 8 bits leaves everything as it is: what is quantised already, and what has no products."""
+    if run.scenario.precision in QUANTISED and run.typed_graph.operators == run.own_graph.operators:
+        what = "no product or convolution of a floating-point tensor with a stored weight"
+        yield Note("nothing-quantised", f"nothing is quantised to {run.scenario.precision}: the file has {what}")
+
+
+def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
+    nodes: dict[str, list[str]] = {}
+    for k in kernels.rows:
+        if k.assumed:
+            nodes.setdefault(k.assumed, []).extend(k.nodes)
+    for why, names in nodes.items():
+        says = printable(f"{why}: it is taken to cost the bytes it reads and writes")
+        yield Note("assumed-operator", says, tuple(names))
+
+
+def _full_caches(graph: Graph) -> Iterator[Note]:
+    """Which caches are taken as full, because only a run knows how much of them is filled."""
+    nodes: dict[int, list[str]] = {}
+    for o in graph.operators:
+        known = IN_PLACE in o.attrs or any(t.size == 1 and t.value for t in o.present)  # a Scatter's buffer is full
+        for output in () if known else shared_caches(o):
+            if o.outputs[output].rank > 1:
+                nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
+    for length, names in nodes.items():
+        says = f"caches of {length:,} positions are taken as full, for only a run knows how many are filled"
+        yield Note(
+            "assumed-length", f"{says} (--dim NAME=N sets an input that is a number)", tuple(dict.fromkeys(names))
+        )
+
+
+def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator[Note]:
+    """What the card has no unit for, and what does the work instead."""
+    moved: dict[str, list[str]] = {}
+    for k in kernels.rows:
+        by_default = k.work.pipe == "tensor_tf32" and precision != "tf32"  # nobody asked for it
+        if k.work.matrix_flops and not by_default and pipe_on(device, k.work.pipe) != k.work.pipe:
+            moved.setdefault(k.work.pipe, []).extend(k.nodes)
+    for pipe, nodes in moved.items():
+        yield Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
+
+
+def _unmeasured(run: Run) -> Iterator[Note]:
+    """What of the runtime no measurement confirms."""
+    if of := run.unmeasured:
+        name = run.runtime.describe.split(",")[0]
+        says = f"no measurement confirms {name} predictions of {of}: the range is a guess, of about a factor of two"
+        yield Note("unvalidated", says)
+
+
+def _by_other_models(run: Run, j: int) -> Iterator[Note]:
+    """Which kernels a method has no terms of its own for, so that their family's model stands in."""
+    seconds, other = run.estimates.seconds[:, j], run.estimates.variant[:, j] == BY_FAMILY
+    if other.any():
+        rows = [k for k, taken in zip(run.kernels.rows, other.tolist(), strict=True) if taken]
+        share = float(seconds[other].sum()) / max(float(seconds.sum()), 1e-30)
+        types = ", ".join(sorted({k.op.rpartition("::")[2] for k in rows}))
+        says = f"{share:.0%} of kernel time is by tile-wave's models, as {run.method.name} has none for {types}"
+        yield Note("other-model", says, tuple(n for k in rows for n in k.nodes))
+
+
+def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:
+    """Which constants of this answer are assumed, not derived from measurements, with their share of kernel time."""
+    method, device, interval = run.method, run.devices[j], run.constants.interval
+    if method.own_terms:
+        yield from _by_other_models(run, j)
+        return
+    if DEVICE_MODELS[device.kind].error_class:
+        if device.corrections == Corrections():
+            says = "nothing of this processor was measured: `onnxperf calibrate` does that where it is"
+            yield Note("assumed-constants", says)
+        return
+    kernel_s = run.estimates.seconds[:, j]
+    shares: dict[str, float] = {}
+    for name, seconds in zip(classes, kernel_s.tolist(), strict=True):
+        if "rows" not in interval[name]:
+            shares[name] = shares.get(name, 0.0) + seconds
+    rough = []
+    if shares:
+        share = sum(shares.values()) / float(kernel_s.sum())
+        rough.append(f"constants of {', '.join(sorted(shares)).replace('_', ' ')} ({share:.0%} of kernel time)")
+    if method.scheduled and (run.host_costs[j].source.startswith("assumed") or run.scenario.cuda_graph):
+        rough.append(f"host costs of {run.runtime.name}")
+    if rough:
+        says = f"{' and '.join(rough)} are assumed, not derived from measurements: take their ranges as rough"
+        yield Note("assumed-constants", says)
+
+
+def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator[Note]:
+    """Where no measurement is near. Ranges are wider for it, unless they are one for all kernels: those of a method
+    with an error class of its own, and of a calibrated device.
+    """
+    device, c = run.devices[j], run.constants
+    one_for_all = run.method.error_class or device.corrections.half_width is not None
+    ranges = "ranges are no wider for it" if one_for_all else "ranges are wider"
+    if DEVICE_MODELS[device.kind].error_class:
+        return
+    if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
+        known = ", ".join(f"{major}.x" for major in c.interval["generations"])
+        major, minor = device.capability
+        says = f"{device.id} has compute capability {major}.{minor}; the cards that constants were derived from have"
+        yield Note("outside-calibration", f"{says} {known}: {ranges}")
+    rows = run.kernels.rows
+    near = in_domain([k.work for k in rows], classes, c)
+    if outside := [k for k, known in zip(rows, near, strict=True) if not known]:
+        are = "is" if len(outside) == 1 else "are"
+        says = f"{len(outside)} of {len(rows)} kernels {are} unlike any measured one in size or type: {ranges}"
+        yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
+
+
+def _misplaced(run: Run, j: int) -> Iterator[Note]:
+    """Where the runtime is another kind of device's, and where memory does not hold the run."""
+    runtime, device, need = run.runtime, run.devices[j], run.memory(j)
+    if runtime.kind != device.kind:
+        says = f"{runtime.name} runs on a {runtime.kind.upper()}: kernels are its own, their times those of {device.id}"
+        yield Note("other-device", says)
+    if not need.fits:
+        short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
+        says = f"{device.id} lacks {short:.1f} GB of memory for this run"
+        if run.plan.gpus > 1:
+            says += f" by {run.plan}; onnxperf recommend --gpus {run.plan.gpus} lists plans that fit"
+        yield Note("does-not-fit", says)
+
+
+def scope(run: Run, j: int) -> str:
+    """What is inside the time, and what is not."""
+    s, under = run.scenario, run.runtime.describe
+    copies = "inputs and outputs stay on the device"
+    if s.include_transfers:
+        copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
+    if not run.method.scheduled:
+        power = "" if run.method.power_limit else "no power budget, "
+        left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
+        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
+    if PLATFORMS[run.devices[j].kind].launches:
+        what = "one run" if s.mode == "inference" else "one training step: forward, backward and update"
+        launch = "one replay of a CUDA graph" if s.cuda_graph else f"kernels, launch gaps and host dispatch of {what}"
+        host = f"launched by {run.cpus[j].describe} ({'assumed' if run.cpus[j].source == 'assumed' else 'measured'})"
+        terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
+        if run.has_open_dims:
+            terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"
+        inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
+    else:
+        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
+    return f"steady state, {inside}; session start and warm-up excluded"

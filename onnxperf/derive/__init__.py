@@ -1,1 +1,0 @@
-"""The constants that ship, derived from tables of measurements: `python -m onnxperf.derive DATA`."""

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, output, tables, fitting, rules of operators, modules, the version."""

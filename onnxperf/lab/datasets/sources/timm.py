@@ -1,0 +1,88 @@
+"""Whole models of timm under eager PyTorch with FP16 autocast, from `timm/infer_amp.csv.gz`: timm's own benchmark.
+
+Constants of convolutions that no measured kernel determines are derived from these rows, of the convolutional networks
+whose graphs ship. For scores, families of models are left out, a quarter of them at a time. A row is the time of one
+batch after warm-up, with a synchronisation after each; the batch is the largest that fits, up to 1024.
+`python -m onnxperf.export.from_timm` exports the graphs. Those of the sample ship, and some more for the constants.
+derive/amp.md says what can be inferred about how the benchmark was run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from zlib import crc32
+
+from onnxperf.lab.datasets.dataset import Dataset, Models
+from onnxperf.lab.datasets.reading import SAMPLE, Record, card, number, read, refusal, sizes
+from onnxperf.lab.datasets.runs import MeasuredRun, graph_file
+
+FILE = "infer_amp.csv.gz"
+COLUMNS = ("model", "gpu", "dtype", "layout", "compile", "torch", "batch", "img", "latency_ms", "source")
+#: Of each family (see `family`) the model whose name has the lowest CRC-32 among graphs below 140 kB; of these the 14
+#: lowest. The rule does not depend on any result.
+SAMPLED = (
+    "coatnet_0_rw_224@224", "convnext_large@224", "convnextv2_atto@224", "deit_small_distilled_patch16_224@224",
+    "efficientformerv2_s0@224", "mixer_l16_224@224", "mobileone_s2@224", "res2next50@224", "resmlp_big_24_224@224",
+    "resnetblur50@224", "sehalonet33ts@256", "seresnet33ts@256", "tf_efficientnet_lite2@260",
+    "tf_mobilenetv3_large_075@224",
+)  # fmt: skip
+
+
+PARTS = 4  # of all families, one of which is left out at a time
+
+
+def named(record: Record) -> str:
+    """The name of a graph: the model and the side of its images in pixels."""
+    return f"{record['model']}@{record['img']}"
+
+
+def family(model: str) -> str:
+    """The letters at the start of a model's name, without prefixes such as "tf_"."""
+    found = re.match(r"[a-z]+", re.sub(r"^(tf|legacy|test)_", "", model))
+    return found[0] if found else model
+
+
+def part(model: str) -> str:
+    """The part (1 to PARTS) that a model's family belongs to, by a hash of the family's name."""
+    return f"part {crc32(family(model).encode()) % PARTS + 1} of {PARTS}"
+
+
+def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Runs in the table of `folder` whose graph is there or ships, and how many rows are not taken, by reason."""
+    found: list[MeasuredRun] = []
+    why = Counter[str]()
+    for r in read(folder / FILE, COLUMNS):
+        gpu, size, seconds = card(r["gpu"]), sizes(r, "batch", "img"), number(r, "latency_ms") / 1e3
+        graph = graph_file(folder, f"{named(r)}.onnx.gz")
+        if (r["dtype"], r["compile"]) != ("amp", "eager") or r["layout"] not in ("nchw", "nhwc"):
+            why["another precision, layout or runtime"] += 1
+        elif graph is None:
+            why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
+        elif reason := refusal(gpu, size, seconds):
+            why[reason] += 1
+        elif gpu and size:
+            run = MeasuredRun(
+                gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", version=r["torch"],
+                file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]),
+            )  # fmt: skip
+            found.append(run)
+    return found, dict(why)
+
+
+def ships(run: MeasuredRun) -> bool:
+    """Whether a run's graph ships: constants are derived from such runs alone, ranges from all whose graph is there."""
+    return run.file is not None and (SAMPLE / "timm" / run.file.name).is_file()
+
+
+DATASET = Dataset(
+    "timm", 50,
+    models=(
+        Models(
+            FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by layout", models,
+            apart=lambda run: f"{run.layout}", constants="convolution_in_models", fitted=ships,
+            drawn=lambda r: named(r) in SAMPLED,
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,53 @@
+"""Whole models that were measured beside what each method says of them, and what others published of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+
+import gpu_specs
+from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.ground.errors import UsageError
+from onnxperf.lab.datasets import Models
+from onnxperf.lab.datasets.runs import STEP, MeasuredRun
+from onnxperf.lab.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
+from onnxperf.lab.validate.scored import ALL, OF_MODELS, SCORED, chosen
+from onnxperf.latency import shipped
+from onnxperf.running.run import Run
+from onnxperf.scoring.score import Pairs
+
+PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
+
+
+def _part(p: Prediction, part: str) -> float:
+    """The share of a run's time that a part of a training step has; 1 for the whole run."""
+    return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
+
+
+def pairs(run: MeasuredRun, of: Models, method: str = ALL) -> Iterator[Pairs]:
+    """One measured run beside the answer of each method, or of one.
+
+    Raises Error where it can't be one of this model.
+    """
+    own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
+    key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
+
+    def pair(method: str, *seconds: float) -> Pairs:
+        measured, predicted, low, high = (np.array([v]) for v in (run.seconds, *seconds))
+        return Pairs(run.model, run.gpu, method, key, measured, predicted, low, high, np.ones(1, dtype=bool))
+
+    for name in chosen(method, OF_MODELS):
+        scored = SCORED[name]
+        constants = shipped(of.left_out(run) if scored.left_out else "")
+        p = summarise(replace(own, baseline=scored.method, constants=constants))
+        if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):
+            raise UsageError(FASTER)
+        if run.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):
+            raise UsageError(SLOWER)
+        yield pair(name, *(_part(p, run.part) * seconds for seconds in (p.seconds, p.low_seconds, p.high_seconds)))
+    for method, seconds in run.published.items():
+        if seconds == seconds:
+            yield pair(PUBLISHED + method, seconds, np.nan, np.nan)

@@ -1,0 +1,230 @@
+"""The run graph as rows: one kernel for each device activity, in launch order, with what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gpu_specs import Host
+from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
+from onnxperf.fusions.ort_kernels import WITHIN
+from onnxperf.fusions.placement import fed_on_host
+from onnxperf.fusions.torch_strides import RUN
+from onnxperf.graph import Graph, depends_on_data, fresh
+from onnxperf.ground.rules import work_or_bytes
+from onnxperf.lowering.runtime import HostCosts, Runtime
+from onnxperf.passes import FORWARD, phase_of
+from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
+
+TO_DEVICE, TO_HOST = "h2d", "d2h"
+TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
+SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
+
+
+class HostNode(NamedTuple):
+    """A node for which the host launches nothing: a view, or an operator that the host itself computes.
+
+    computed: the host computes it; bytes, flops: what it moves and computes, both 0 where the tensors are small.
+    name, op, nodes: those of its operator.
+    """
+
+    repeat: int
+    computed: bool
+    bytes: int = 0
+    flops: int = 0
+    name: str = ""
+    op: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def seconds(self, costs: HostCosts, cpu: Host) -> float:
+        """Host time of one repeat, without walking to the node: 0 for a view."""
+        if not self.computed:
+            return 0.0
+        return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
+
+    def passing(self, costs: HostCosts, cpu: Host) -> float:
+        """Host time of all repeats, with walking to the node."""
+        return self.repeat * (costs.walk_s + self.seconds(costs, cpu))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One device activity, with the names of the ONNX nodes whose work it does.
+
+    after: indices of the kernels whose results it reads; repeat: how often it runs, one after the other; assumed: why
+    the work is its bytes alone, "" where a rule says what it is; blocks: the host waits for the result; rank: the
+    process, with a host thread and a card of its own, that launches it.
+    skipped: the nodes that the host passes before it launches this kernel; visited: the launch includes visiting a
+    node (it does not for the second and later kernels of one node); at_most: the data decide its sizes, which are
+    upper bounds; phase: the part of a training step that it belongs to; operator: the one that it computes, None for a
+    copy of an input or output.
+    """
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    work: Work
+    after: tuple[int, ...] = ()
+    assumed: str = ""
+    blocks: bool = False
+    repeat: int = 1
+    rank: int = 0
+    skipped: tuple[HostNode, ...] = ()
+    visited: bool = True
+    at_most: bool = False
+    phase: str = FORWARD
+    operator: Operator | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it exchanges data with other GPUs: it runs on the stream of its process group."""
+        return isinstance(self.work.size, Collective)
+
+    @property
+    def group(self) -> str:
+        """The kind of the process group of an exchange (dp, tp, pp or ep); "" for others."""
+        return str(self.operator.attrs.get("group", "")) if self.operator and self.communicates else ""
+
+    @property
+    def way(self) -> str:
+        """TO_DEVICE or TO_HOST for a copy between host and device, "" for a kernel."""
+        return self.work.size.way if isinstance(self.work.size, Transfer) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """All kernels of one run; `tail` are the nodes that the host passes after the last launch.
+
+    `stored_bytes` is how much of the weights a run reads, each weight once: rows of a table, not the table.
+    """
+
+    rows: tuple[Kernel, ...]
+    tail: tuple[HostNode, ...] = ()
+    stored_bytes: int = 0
+
+    @property
+    def on_host(self) -> tuple[HostNode, ...]:
+        """The operators that the host computes itself, in order."""
+        passed = (*(n for k in self.rows for n in k.skipped), *self.tail)
+        return tuple(n for n in passed if n.computed)
+
+    def host_seconds(self, costs: HostCosts, cpu: Host) -> tuple[list[float], float]:
+        """Seconds that the host spends for each kernel, from the launch before to its own, and after the last launch.
+
+        Those of a kernel include the nodes that the host passes before it, and the launches of all its repeats.
+        """
+        launches = []
+        for k in self.rows:
+            launch_s = costs.copy_s if k.way else (costs.node_s if k.visited else 0.0) + costs.launch_s
+            launches.append(_passing(k.skipped, costs, cpu) + k.repeat * launch_s)
+        return launches, _passing(self.tail, costs, cpu)
+
+
+def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
+    """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
+    return sum((n.passing(costs, cpu) for n in nodes), 0.0)
+
+
+def lower(
+    graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_transfers: bool = False, pinned: bool = True
+) -> Kernels:
+    """The kernels of a placed graph.
+
+    tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device, but
+    for those that stay on the host, and of outputs back, from and to pinned or pageable memory.
+    """
+    rows = _Rows()
+    staying = fed_on_host(graph)
+    for t in (t for t in graph.inputs if include_transfers and t.name not in staying):
+        rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
+    for o in graph.operators:
+        after = rows.makers(o.present)
+        if o.place in ("free", "host"):
+            rows.skip(o, after)
+        elif o.type in ("MemcpyFromHost", "MemcpyToHost"):
+            way = TO_DEVICE if o.type == "MemcpyFromHost" else TO_HOST
+            copy = _transfer(o.name, o.out, way, True)
+            copy = replace(copy, op=o.type, nodes=o.nodes, repeat=o.repeat, after=after, blocks=way == TO_HOST)
+            rows.add(copy, o.present, o.outputs)
+        else:
+            w, assumed = _work(o, runtime, tf32)
+            row = Kernel(
+                o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat,
+                blocks=runtime.synchronous or WAITED_FOR in o.attrs, visited=WITHIN not in o.attrs,
+                at_most=any(map(depends_on_data, (*o.present, *o.outputs))), phase=phase_of(o), operator=o,
+            )  # fmt: skip
+            rows.add(row, o.present, o.outputs)
+    if include_transfers:
+        on_host = {t.name for o in graph.operators if o.place == "host" for t in o.outputs}
+        for t in graph.outputs:
+            if t.name not in on_host:
+                rows.add(replace(_transfer(f"{t.name}.d2h", t, TO_HOST, pinned), after=rows.makers((t,))))
+    return rows.kernels()
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The kernels found so far, which of them make each tensor, and the nodes passed since the last launch."""
+
+    found: list[Kernel] = field(default_factory=list)
+    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)  # weight -> the most bytes of it that one kernel reads
+    skipped: list[HostNode] = field(default_factory=list)
+
+    def makers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        """The kernels that make any of these tensors."""
+        return tuple(sorted({k for t in tensors for k in self.made.get(t.name, ())}))
+
+    def skip(self, o: Operator, after: tuple[int, ...]) -> None:
+        """Pass a node without a launch: kernels that read its outputs wait for those that made its inputs."""
+        self.skipped.append(host_node(o))
+        self.made.update((t.name, after) for t in o.outputs)
+
+    def add(self, kernel: Kernel, read: Sequence[Tensor] = (), made: Sequence[Tensor] = ()) -> None:
+        """Launch a kernel that makes these tensors."""
+        self.made.update((t.name, (len(self.found),)) for t in made)
+        for t in read:
+            if t.stored:
+                self.stored[t.name] = max(self.stored.get(t.name, 0), min(t.bytes, kernel.work.weight_bytes))
+        self.found.append(replace(kernel, skipped=tuple(self.skipped)) if self.skipped else kernel)
+        self.skipped.clear()
+
+    def kernels(self) -> Kernels:
+        """All rows, under unique names: an operator that a pass inserted may be called like a node of the file."""
+        taken: set[str] = set()
+        names = [fresh(k.name, taken) for k in self.found]
+        rows = (k if k.name == name else replace(k, name=name) for k, name in zip(self.found, names, strict=True))
+        return Kernels(tuple(rows), tuple(self.skipped), sum(self.stored.values()))
+
+
+def host_node(o: Operator) -> HostNode:
+    """What the host does for an operator that is a view (place "free") or that it computes itself ("host")."""
+    if o.place != "host" or all(t.size <= SMALL for t in (*o.present, *o.outputs)):
+        return HostNode(o.repeat, o.place == "host", 0, 0, o.name, o.type, o.nodes)
+    w = work_or_bytes(o)[0]
+    return HostNode(o.repeat, True, w.bytes, w.flops, o.name, o.type, o.nodes)
+
+
+def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
+    """A copy over the bus; the host takes part in one from or to pageable memory, and waits."""
+    read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
+    w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
+    return Kernel(name, TRANSFER, (), w, blocks=not pinned)
+
+
+def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
+    """The work of a kernel on the pipe that the runtime's policy picks for products, and why it is assumed, or ""."""
+    if o.type == "Contiguous":
+        return work(o, Move(o.out.size, o.attrs.get(RUN, o.out.shape[-1] if o.out.shape else 1))), ""
+    w, assumed = work_or_bytes(o)
+    allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
+    if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
+        w = replace(w, pipe="tensor_tf32")
+    multiple = runtime.policy.tensor_multiple
+    if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16" and (w.size.n % multiple or w.size.k % multiple):
+        w = replace(w, pipe="fp32")
+    if isinstance(w.size, Conv):
+        last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
+        w = replace(w, size=w.size._replace(last=last, planned=planned))
+    return w, assumed

@@ -1,0 +1,250 @@
+"""What a runtime is: its fusion rules, its placement, its policy, what it costs the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from typing import Any, get_args
+
+from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
+from onnxperf.graph import Graph, Note, is_trained
+from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.passes import Autograd, Training, training_step, with_phases
+from op_models import Operator, Size, Tensor
+
+#: How an allocator takes memory from the driver: see onnxperf.running.memory, which has what each of them takes.
+ARENAS = ("powers of two", "segments", "exact")
+#: The orders in which images can lie in memory: channels before rows and columns, or behind them (channels_last).
+LAYOUTS = ("nchw", "nhwc")
+NAMED = 100  # characters of a list of nodes in an error
+PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
+
+
+def _need(holds: bool, field: str, what: str, given: Any) -> None:
+    """Raise TypeError where a field does not hold what it must: a module that somebody added may say anything."""
+    if not holds:
+        raise TypeError(f"{field} must be {what}, not {given!r:.100}")
+
+
+def _are_rules(given: Any) -> bool:
+    """Whether something maps levels to sequences of rules; the engine looks at each of these."""
+    ways = given.items() if isinstance(given, Mapping) else [(None, None)]
+    return all(level in LEVELS.values() and isinstance(rules, tuple | list) for level, rules in ways)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices a runtime makes: `tf32` names the families of products that may use TF32, `arena` is how its allocator
+    takes memory (see onnxperf.running.memory), `channels_last`: all convolutions read and write NHWC, as tensor
+    cores want it, `planned`: what their kernels need beside the operands, such as tables of indices, is made when an
+    engine is built, `tensor_multiple`: of what the columns and the contracted axis of products in FP16 have to be
+    multiples, to run on tensor cores.
+    """
+
+    tf32: frozenset[str] = frozenset()
+    arena: str = "powers of two"
+    channels_last: bool = False
+    planned: bool = False
+    tensor_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
+        _need(known and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
+        _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
+        for name in ("channels_last", "planned"):
+            _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
+        whole = isinstance(self.tensor_multiple, int) and self.tensor_multiple > 0
+        _need(whole, "tensor_multiple", "a whole number above 0", self.tensor_multiple)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds the host spends: per run; `walk_s` per node for which it launches nothing, such as a view, and
+    `host_op_s` more where it computes the node itself; `node_s` to prepare the kernels of any other node; per kernel
+    launch, per copy it starts, and per wait for the device. `gap_s` passes on the device between two kernels.
+
+    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
+    """
+
+    run_s: float
+    walk_s: float
+    node_s: float
+    launch_s: float
+    host_op_s: float
+    copy_s: float
+    sync_s: float
+    gap_s: float
+    replay_s: float
+    replay_gap_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self) if f.name != "source"):
+            seconds = getattr(self, name)
+            number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            _need(number and 0 <= seconds < inf, name, "seconds, 0 or more", seconds)
+        _need(isinstance(self.source, str), "source", "text", self.source)
+
+    def scaled(self, factor: float) -> HostCosts:
+        """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
+        names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
+
+def _nothing(what: Operator | Graph) -> str:
+    """Nothing to say of an operator or a graph."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
+    `host` is what that costs the processor. `title` is its name as people write it.
+
+    `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
+    `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
+    made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
+    `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
+    what of a run no measurement confirms, "" where all of it was measured.
+    `training` is the release of it that trains, where that is another one; `autograd` is how that differentiates, None
+    where it does not train; `before_training` are the rules that rewrite a graph before its
+    backward pass is added, where `rules` apply to the whole, and empty where `rules` do.
+    `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
+    `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
+    """
+
+    name: str
+    rules: Rules
+    place: Callable[[Graph], Graph]
+    policy: Policy
+    host: HostCosts
+    describe: str
+    host_constants: str = ""
+    offline: Rules = field(default_factory=dict)
+    kind: str = "gpu"
+    versions: Mapping[str, Runtime] = field(default_factory=dict)
+    layouts: Mapping[str, Runtime] = field(default_factory=dict)
+    autocast: Callable[[Graph], Graph] | None = None
+    refused: Callable[[Operator], str] = _nothing
+    unmeasured: Callable[[Graph], str] = _nothing
+    title: str = ""
+    training: Runtime | None = None
+    autograd: Autograd | None = None
+    before_training: Rules = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("name", "describe", "host_constants", "title"):
+            _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        for name in ("rules", "offline", "before_training"):
+            rules = getattr(self, name)
+            _need(_are_rules(rules), name, "tuples of rules by their level, such as {BASIC: (rule,)}", rules)
+        _need(callable(self.place), "place", "a function", self.place)
+        _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
+        _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
+        _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
+        for name, by, others in (("versions", "number", self.versions), ("layouts", "layout", self.layouts)):
+            known = isinstance(others, Mapping) and all(isinstance(r, Runtime) for r in others.values())
+            _need(known, name, f"Runtimes by their {by}", others)
+        for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
+            _need(callable(function), name, "a function", function)
+        _need(self.training is None or isinstance(self.training, Runtime), "training", "a Runtime", self.training)
+        trains = self.autograd is None or isinstance(self.autograd, Autograd)
+        _need(trains, "autograd", "an Autograd or None", self.autograd)
+        _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
+
+    @property
+    def has_levels(self) -> bool:
+        """False where all its rules apply at every optimisation level."""
+        return any(level > DISABLED for level in self.rules)
+
+    @property
+    def synchronous(self) -> bool:
+        """True where the host computes each operator itself before it goes on to the next."""
+        return self.kind == "cpu"
+
+
+def of_version(runtime: Runtime, version: str) -> Runtime:
+    """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
+    if not isinstance(version, str):
+        raise UsageError(f'ort_version must be text such as "1.12", not {version!r}')
+    if not runtime.versions:
+        raise UsageError(f"{runtime.name} is known only as it is today: leave --ort-version out")
+    if version not in runtime.versions:
+        known = ", ".join(runtime.versions)
+        says = f"known are, each for all releases up to it: {known}; for later ones leave --ort-version out"
+        raise UsageError(f"unknown version {version!r} of {runtime.name}: {says}")
+    return runtime.versions[version]
+
+
+def of_layout(runtime: Runtime, layout: str) -> Runtime:
+    """The runtime that keeps images in an order of LAYOUTS; UsageError where it can't be told to."""
+    if layout not in runtime.layouts:
+        what = runtime.describe.split(",")[0]
+        raise UsageError(f"{what} takes no layout, it chooses itself how images lie in memory: leave --layout out")
+    return runtime.layouts[layout]
+
+
+def run_graph(
+    graph: Graph, runtime: Runtime, level: int = ALL, transformers: bool = False, amp: bool = False,
+    step: Training | None = None,
+) -> Graph:  # fmt: skip
+    """What `runtime` makes of `graph` at an optimisation level of LEVELS.
+
+    `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before, `amp`
+    whether it runs under autocast, which the runtime must have, `step` what a training step has beside the graph.
+    Raises UsageError where the runtime refuses operators, or one of them can't be trained.
+    """
+    _check_operators(graph, runtime)
+    if transformers:
+        before = Counter(o.type for o in graph.operators)
+        graph = optimise(graph, runtime.offline, DISABLED)
+        if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
+            note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
+            graph = replace(graph, notes=(*graph.notes, note))
+    first = runtime.before_training if step is not None else {}
+    fused = optimise(graph, first or runtime.rules, level)
+    typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
+    if step is not None and runtime.autograd is not None:
+        typed = training_step(typed, step, runtime.autograd)
+        if first:
+            typed = optimised_step(typed, runtime, level)
+    placed = runtime.place(typed)
+    if not isinstance(placed, Graph):
+        raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")
+    return placed
+
+
+def optimised_step(step: Graph, runtime: Runtime, level: int) -> Graph:
+    """What the rules of a runtime make of a graph with its backward pass: weights are no constants to them."""
+    whole = optimise(_with_kind(step, "weight", "input"), runtime.rules, level)
+    return _with_kind(replace(whole, operators=tuple(with_phases(whole.operators))), "input", "weight")
+
+
+def _with_kind(graph: Graph, old: str, new: str) -> Graph:
+    """The graph with the stored tensors that training changes taken for another kind, or back."""
+    inputs = {t.name for t in graph.inputs}
+
+    def changed(t: Tensor | None) -> Tensor | None:
+        trained = t is not None and t.kind == old and t.name not in inputs and is_trained(replace(t, kind="weight"))
+        return replace(t, kind=new) if t is not None and trained else t
+
+    operators = (replace(o, inputs=tuple(map(changed, o.inputs))) for o in graph.operators)
+    return replace(graph, operators=tuple(operators))
+
+
+def _check_operators(graph: Graph, runtime: Runtime) -> None:
+    """Raise UsageError where the runtime can't run some operators: what to do about each kind, and which nodes."""
+    refused: dict[str, list[Operator]] = {}
+    for o in graph.operators:
+        if why := runtime.refused(o):
+            refused.setdefault(why, []).append(o)
+    if not refused:
+        return
+    parts = []
+    for why, found in refused.items():
+        types = ", ".join(dict.fromkeys(o.type for o in found))
+        nodes = ", ".join(dict.fromkeys(n for o in found for n in o.nodes))
+        parts.append(f"{printable(types)} ({counted(len(found), 'node')}: {printable(nodes)[:NAMED]}): {why}")
+    raise UsageError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")

@@ -1,0 +1,351 @@
+"""`Run`: one model on some devices, every stage kept on the way from its graph to a timeline.
+
+    graph -> typed graph -> run graph -> kernels -> estimates -> timeline, memory
+
+A stage is a plain function of earlier stages and of those terms of the scenario that it is given. Its result is
+kept under these arguments, so that a run under another term, such as a method, redoes only what depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_specs import Device, Host, load_host, usual_cluster
+from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
+from onnxperf.ground.errors import UsageError, counted, printable
+from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped, workspaces
+from onnxperf.lowering.lower import Kernels, lower
+from onnxperf.methods import METHODS
+from onnxperf.passes import (
+    AMP,
+    Plan,
+    Training,
+    cuts,
+    lacks_unit,
+    precision,
+    shard,
+    shard_experts,
+    stage_of_nodes,
+    staged,
+)
+from onnxperf.running.memory import Footprint, Memory, footprint, memory
+from onnxperf.running.microbatches import Stage, composed, footprints, fullest, largest_share, stages
+from onnxperf.running.scenario import PLATFORMS, Scenario, check, plan_of, runtime_of, training_of, usual_host
+from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
+from onnxperf.schedule import Timeline, added_up, schedule
+from op_models import Gemm
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+#: Terms of a scenario that leave the graph and the devices as they are.
+TERMS = (
+    "runtime", "ort_version", "opt_level", "ort_transformers", "fix_dims", "precision", "layout", "method", "streams",
+    "cuda_graph", "include_transfers", "pageable", "host",
+)  # fmt: skip
+
+
+class Kept:
+    """Results of stages by the function and its arguments: plain values count by value, everything else by identity."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def __call__(self, stage: Callable[P, T], *args: P.args, **terms: P.kwargs) -> T:
+        key = (stage, *map(_identity, args), *((name, _identity(value)) for name, value in terms.items()))
+        if key not in self._results:
+            self._results[key] = stage(*args, **terms), (args, terms)  # what is kept keeps its identity
+        result: T = self._results[key][0]
+        return result
+
+
+def _identity(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, type(None), Plan, Training)) else id(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One model on the `devices` [g], all under the same scenario (its `gpu` is the first device).
+
+    Every stage is made when it is first asked for. Raises UsageError where terms don't go together or with a device.
+    Devices are columns of every stage from the estimates on, so they must be run in the same way: `columns` groups
+    them. `device_notes`: of each device, what its name or the search for a batch left to say. `given`: a graph that
+    is run as it is, fused and placed, instead of the one that the runtime makes of `graph`. `baseline`: a
+    published method to compare with, in place of the scenario's.
+    """
+
+    graph: Graph = field(repr=False)
+    devices: tuple[Device, ...]
+    scenario: Scenario
+    constants: Constants = field(default_factory=shipped, repr=False)
+    kept: Kept = field(default_factory=Kept, repr=False)
+    device_notes: tuple[tuple[Note, ...], ...] = ()
+    given: Graph | None = field(default=None, repr=False)
+    baseline: Method | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for device in self.devices:
+            check(self.scenario, device)
+        if len(columns(self.devices, self.scenario.precision)) > 1:
+            ids = ", ".join(d.id for d in self.devices)
+            raise UsageError(f"{ids} can't share one run in precision {self.scenario.precision}: predict each alone")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: no stages, which are made again."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"kept": Kept()}
+
+    def under(self, **terms: Any) -> Run:
+        """The same run under other terms of the scenario, of TERMS; stages that don't depend on them are shared.
+
+        Raises UsageError for what would take another graph or device, or where devices can't share the new run.
+        """
+        if others := terms.keys() - TERMS:
+            names = ", ".join(sorted(others))
+            raise UsageError(f"a run can't be asked for another {names}: predict again; it takes {', '.join(TERMS)}")
+        return replace(self, scenario=replace(self.scenario, **terms))
+
+    def alone(self, j: int) -> Run:
+        """The run of device j without the others."""
+        if len(self.devices) == 1:
+            return self
+        notes = self.device_notes[j : j + 1]
+        return replace(self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=notes)
+
+    def scenario_on(self, j: int) -> Scenario:
+        """The scenario of device j, with the host that is usual for it where none was asked for."""
+        device = self.devices[j]
+        return replace(self.scenario, gpu=device.id, host=self.scenario.host or usual_host(device))
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, of the version and layout that were asked for, with the host costs that are usual for it."""
+        return runtime_of(self.scenario)
+
+    @property
+    def has_open_dims(self) -> bool:
+        """Whether the file leaves sizes of inputs open, which ONNX Runtime's sessions know only if they are fixed."""
+        return self.runtime.has_levels and not all(map(is_static, self.graph.inputs))
+
+    @property
+    def method(self) -> Method:
+        """The method of prediction."""
+        return self.baseline or METHODS[self.scenario.method]
+
+    @property
+    def cpus(self) -> tuple[Host, ...]:
+        """The processor that launches the kernels of each device."""
+        return self.kept(_cpus, self.scenario.host, self.devices)
+
+    @property
+    def unmeasured(self) -> str:
+        """What of the run no measurement of its runtime confirms, "" where measurements tell of all of it."""
+        return self.runtime.unmeasured(self.run_graph)
+
+    def kind(self, j: int) -> str:
+        """Runs that err alike beside their kernels: of one runtime, those most of whose products run on tensor cores
+        apart. These are other kernels, that other rows tell of, and the runtime chooses among them by layer.
+        """
+        flops = self.kept(_flops_by_pipe, self.kernels)
+        on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
+        return f"{self.scenario.runtime} tensor" if 2 * on_tensor > sum(flops.values()) else self.scenario.runtime
+
+    @cached_property
+    def host_costs(self) -> tuple[HostCosts, ...]:
+        """What the host of each device spends."""
+        return self.kept(_host_costs, self.runtime, self.devices, self.cpus, self.constants)
+
+    @cached_property
+    def session_graph(self) -> Graph:
+        """The graph as a session is given it: with dimensions open as the file leaves them, or fixed."""
+        return self.kept(fixed, self.graph) if self.scenario.fix_dims else self.graph
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How several GPUs divide the work."""
+        return plan_of(self.scenario)
+
+    @cached_property
+    def own_graph(self) -> Graph:
+        """The part of the graph that one GPU computes, with exchanges between GPUs."""
+        graph, plan = self.session_graph, self.plan
+        if plan.tp > 1:
+            graph = self.kept(shard, graph, plan.tp, self.scenario.mode == "training")
+        if plan.ep > 1:
+            graph = self.kept(shard_experts, graph, plan.ep, plan.tp)
+        if plan.pp > 1:
+            graph = self.kept(staged, self.unstaged.own_graph, self.cuts, plan.gpus // plan.pp)
+        return graph
+
+    @cached_property
+    def unstaged(self) -> Run:
+        """The same run of one microbatch on the GPUs of all stages as if they were one."""
+        plan = str(replace(self.plan, dp=1, pp=1, microbatches=1))
+        return replace(self, scenario=replace(self.scenario, gpus=None, parallel=plan))
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Before which operators the graph is cut into the stages of a pipeline, by times on the first device."""
+        alone, device = self.unstaged, self.devices[0]
+        seconds: dict[str, float] = {}
+        for k, s in zip(alone.kernels.rows, alone.estimates.seconds[:, 0].tolist(), strict=True):
+            for node in k.nodes[:1]:
+                seconds[node] = seconds.get(node, 0.0) + s
+        each = [sum(seconds.pop(node, 0.0) for node in o.nodes[:1]) for o in alone.own_graph.operators]
+        link = (device.cluster or usual_cluster(device)).link_Bps
+        return self.kept(cuts, alone.own_graph, tuple(each), self.plan.pp, link)
+
+    @cached_property
+    def stage_of(self) -> Mapping[str, int]:
+        """The stage of a pipeline that each node is in."""
+        return self.kept(stage_of_nodes, self.unstaged.own_graph, self.cuts)
+
+    def stages(self, j: int) -> list[Stage]:
+        """The stages of a pipeline on device j."""
+        return stages(self.kernels, self.one_timeline, self.seconds, self.stage_of, self.plan.pp, j)
+
+    @cached_property
+    def typed_graph(self) -> Graph:
+        """The graph with every tensor in the type that it is stored in."""
+        first, name = self.devices[0], self.scenario.precision
+        return self.kept(precision, self.own_graph, name, first if lacks_unit(first, name) else None)
+
+    @cached_property
+    def run_graph(self) -> Graph:
+        """The graph as it is really run: fused and placed, with copies inserted."""
+        s = self.scenario
+        if self.given is not None:
+            return self.given
+        level, amp = LEVELS[s.opt_level], s.precision == AMP
+        step = training_of(s)
+        run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp, step)
+        if s.cuda_graph:
+            _require_capturable(run)
+        return run
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """One row for each device activity."""
+        s, tf32 = self.scenario, {"fp32": False, "tf32": True}.get(self.scenario.precision)
+        transfers, pinned = s.include_transfers, not s.pageable
+        return self.kept(lower, self.run_graph, self.runtime, tf32=tf32, include_transfers=transfers, pinned=pinned)
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """How long each kernel takes on each device."""
+        return self.kept(estimate, self.kernels, self.devices, self.method, self.constants)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When each kernel runs on each device; of a pipeline those of the first microbatch."""
+        if self.plan.pp == 1:
+            return self.one_timeline
+        each = [self.stages(j) for j in range(len(self.devices))]
+        share = largest_share(self.run_graph, self.stage_of, self.plan.pp)
+        return composed(self.one_timeline, each, self.plan.microbatches, share)
+
+    @cached_property
+    def one_timeline(self) -> Timeline:
+        """When each kernel of one microbatch runs, as if there were no others."""
+        kernels, estimates, s = self.kernels, self.estimates, self.scenario
+        if not self.method.scheduled:
+            return self.kept(added_up, kernels, estimates, self.host_costs)
+        costs = self.host_costs
+        return self.kept(schedule, kernels, estimates, costs, self.cpus, streams=s.streams, cuda_graph=s.cuda_graph)
+
+    @cached_property
+    def seconds(self) -> NDArray[Any]:
+        """How long each kernel takes on each device in this run: alone, but for exchanges that share a link."""
+        return self.estimates.seconds + self.one_timeline.shared_s
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """The memory of tensors, whatever the device; of a pipeline that of the stage that holds most."""
+        if self.plan.pp > 1:
+            return self.stage_footprints[fullest(self.stage_footprints)]
+        return self.kept(footprint, self.run_graph)
+
+    @cached_property
+    def stage_footprints(self) -> list[Footprint]:
+        """The memory of tensors of each stage of a pipeline."""
+        return self.kept(footprints, self.run_graph, self.stage_of, self.plan.pp, self.plan.microbatches)
+
+    @cached_property
+    def workspace(self) -> NDArray[Any]:
+        """Bytes of workspace that each kernel counts on each device."""
+        return self.kept(workspaces, self.kernels, self.estimates, self.devices, self.method, self.constants)
+
+    def memory(self, j: int) -> Memory:
+        """The memory on device j."""
+        device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
+        most = _workspace(self.kernels, self.workspace[:, j], device, self.constants)
+        return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
+
+
+def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
+    """The FLOPs of all products by the pipe that computes them."""
+    flops: dict[str, int] = {}
+    for k in kernels.rows:
+        flops[k.work.pipe] = flops.get(k.work.pipe, 0) + k.repeat * k.work.matrix_flops
+    return flops
+
+
+def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:
+    """Bytes of workspace on a device: the most that a kernel takes, and cuBLAS's own, where there are products.
+
+    That has a fixed size by generation, whatever the products: their partial sums lie in it, and so they don't make the
+    memory fall where a larger batch needs no parts any more. each: bytes of every kernel.
+    """
+    products = np.array([isinstance(k.work.size, Gemm) for k in kernels.rows], dtype=bool)
+    own = c.cublas_workspace.get(f"cc{device.capability[0]}", c.cublas_workspace["other"])
+    taken = own if device.kind == "gpu" and products.any() else 0
+    return int(taken + each[~products].max(initial=0))
+
+
+def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
+    """The indices of devices that can be columns of one run: of one kind, with units for the precision (a device that
+    lacks one stands alone, for its graph has casts of its own).
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for j, device in enumerate(devices):
+        alone = device.id if lacks_unit(device, precision) else ""
+        groups.setdefault((device.kind, alone), []).append(j)
+    return list(groups.values())
+
+
+def _cpus(host: str, devices: Sequence[Device]) -> tuple[Host, ...]:
+    """The host of that name for every device, or the one that is usual for each."""
+    return tuple(load_host(host or usual_host(device)) for device in devices)
+
+
+def _host_costs(
+    runtime: Runtime, devices: Sequence[Device], cpus: Sequence[Host], c: Constants
+) -> tuple[HostCosts, ...]:
+    """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to its
+    processor, and by what calibration found of the host that the device has.
+    """
+    own = c.host.get(runtime.host_constants)
+    usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
+    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d, cpu in zip(devices, cpus, strict=True))
+
+
+def _require_capturable(run: Graph) -> None:
+    """Raise UsageError where no CUDA graph can be captured of a run."""
+    flow = [n for o in run.operators if o.type in CONTROL for n in o.nodes]
+    if flow:
+        nodes = printable(", ".join(flow)[:200])
+        raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")
+    copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
+    if copies:
+        nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
+        many = ("is " if len(copies) == 1 else "are ") + counted(len(copies), "copy", "copies")
+        raise UsageError(
+            f"a CUDA graph can't be captured: there {many} between host and device (at {nodes});"
+            " export with fixed dimensions"
+        )
