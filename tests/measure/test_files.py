@@ -33,7 +33,7 @@ from onnxperf.measure.record import (
 from onnxperf.measure.series import Series
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SCHEMA = json.loads((resources("onnxperf") / "measurement.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((resources("onnxperf.measure") / "measurement.schema.json").read_text(encoding="utf-8"))
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 2**63 - 1)
 ONE = st.integers(1, 2**40)

@@ -177,5 +177,5 @@ def test_the_command_line_offers_what_a_job_takes() -> None:
 
 
 def test_the_schema_ships() -> None:
-    schema = Path(onnxperf.__file__).with_name("measurement.schema.json")
+    schema = Path(onnxperf.__file__).parent / "measure" / "measurement.schema.json"
     assert json.loads(schema.read_text(encoding="utf-8"))["additionalProperties"] is False

@@ -25,7 +25,7 @@ from op_models import Collective
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
 CLUSTERS = ROOT / "gpu_specs" / "clusters"
-SCHEMA = json.loads((ROOT / "onnxperf" / "prediction.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "onnxperf" / "answer" / "prediction.schema.json").read_text(encoding="utf-8"))
 STEP = {"runtime": "torch-eager", "mode": "training", "optimizer": "adam"}
 
 
