@@ -58,14 +58,13 @@ GIVEN = {
 # (datasheets of workstation cards name no base clock)
 NO_BASE = "quadro-rtx-4000 quadro-rtx-5000 quadro-rtx-6000 quadro-rtx-8000 t1000 t1000-8gb rtx-a2000 rtx-a2000-12gb"
 NO_BASE += " rtx-a4500 rtx-a5500 rtx-4500-ada rtx-5000-ada rtx-pro-6000-max-q"
+SHARED_MEMORY = {"xavier-nx", "orin-nano-8gb", "orin-nano-super-8gb", "orin-nx-16gb", "agx-orin-64gb", "thor"}
 MISSING = {
     **{id: {"base_hz"} for id in NO_BASE.split()},
     **{id: {"base_hz"} for id in ("h20", "h800-sxm", "gh200", "gb200", "gb300", "thor")},
-    **{id: {"nvml_names"} for id in ("xavier-nx", "orin-nano-8gb", "orin-nano-super-8gb", "orin-nx-16gb", "agx-orin-64gb")},
+    **{id: {"nvml_names"} for id in SHARED_MEMORY - {"thor"}},
     "rtx-3080-12gb": {"nvml_names"},  # its name is also that of the card of 10 GB
 }
-
-SHARED_MEMORY = {"xavier-nx", "orin-nano-8gb", "orin-nano-super-8gb", "orin-nx-16gb", "agx-orin-64gb", "thor"}
 C2C_GBps = {"gh200": 450, "gb200": 225, "gb300": 225}
 
 each_card = pytest.mark.parametrize("card", [load(id) for id in ids()], ids=lambda card: card.id)
