@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from onnxperf.ground.door import DOOR
 from onnxperf.ground.version import VERSION as __version__
 
 TYPE_CHECKING = False  # nothing else is imported here, so that Ctrl-C finds the handlers of the command in place
@@ -68,7 +69,7 @@ _OFFERED = {
         "Attention", "Conv", "Gemm", "Move", "Operator", "Pointwise", "Recurrent", "Rows", "Tensor", "Work"
     ),
 }  # fmt: skip
-ROOMS = {name: room for room, names in _OFFERED.items() for name in names}
+DOOR.open(_OFFERED)
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
     "Explanation", "Gemm", "Generation", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
@@ -81,11 +82,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the heavy rooms on first use, so that `--help` and `import onnxperf` stay quick."""
-    if name not in ROOMS:
+    if name not in DOOR:
         raise AttributeError(f"module 'onnxperf' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(ROOMS[name]), name)
+    return DOOR[name]
 
 
 def __dir__() -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from onnxperf.ground.codec import Document
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 
 
 @dataclass(frozen=True, slots=True)
-class CpuOperator:
+class CpuOperator(Document):
     """An operator that the CPU computes while a model runs on a card: for want of a kernel, or as shapes are.
 
     seconds: CPU time of all its repeats, its copies left out.
@@ -20,10 +20,6 @@ class CpuOperator:
     nodes: tuple[str, ...]
     op: str
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The operator as it stands in the JSON."""
-        return {"name": self.name, "nodes": list(self.nodes), "op": self.op, "seconds": self.seconds}
 
 
 def on_cpu(run: Run, j: int) -> tuple[CpuOperator, ...]:

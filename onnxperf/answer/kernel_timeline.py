@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxperf.ground.codec import Document, plain
 from onnxperf.latency import BOUNDS
 from onnxperf.running.run import Run
 from onnxperf.schedule import STALLS
@@ -21,7 +22,7 @@ OF_A_KERNEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPrediction:
+class KernelPrediction(Document):
     """One kernel of the answer. Times in seconds. `module` is the innermost one that its first node was
     exported from.
 
@@ -57,7 +58,7 @@ class KernelPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The kernel as it stands in the JSON."""
-        return {name: getattr(self, name) for name in OF_A_KERNEL} | {"nodes": list(self.nodes)}
+        return plain(self, *OF_A_KERNEL)
 
 
 def limit_of(bound_by: str, work: Work) -> str:

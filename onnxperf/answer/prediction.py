@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from onnxperf.answer.notes import notes, scope
 from onnxperf.answer.outline import outline
 from onnxperf.answer.several_gpus import parallel
 from onnxperf.graph import Note
+from onnxperf.ground.codec import Document, plain
+from onnxperf.ground.door import DOOR
 from onnxperf.ground.errors import EnvironmentFailure, UsageError
 from onnxperf.ground.tables import duration
 from onnxperf.ground.version import VERSION
@@ -42,13 +43,8 @@ SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
 
 
-def _of(holder: object, *names: str) -> dict[str, Any]:
-    """Some attributes by name."""
-    return {name: getattr(holder, name) for name in names}
-
-
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Document):
     """How long one run of a model takes on a card, how sure that is, and what it is spent on.
 
     seconds: steady-state median of one run in `scope`; low_seconds, high_seconds: a range that holds `interval` of
@@ -146,83 +142,70 @@ class Prediction:
         s = self.scenario
         paths = ("critical_path_seconds", "lower_bound_seconds")
         of_memory = ("weights_bytes", "activations_bytes", "workspace_bytes", "total_bytes", "capacity_bytes", "fits")
-        held = {"process_bytes": self.memory.reserved_bytes, **_of(self.memory, "context_bytes", "host_bytes")}
+        held = {"process_bytes": self.memory.reserved_bytes, **plain(self.memory, "context_bytes", "host_bytes")}
         return {
             "schema_version": SCHEMA_VERSION,
             "onnxperf_version": VERSION,
-            **_of(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision"),
-            **_of(s, *(["layout"] if s.layout else []), "method"),
-            **_of(s, "batch", "streams", "cuda_graph"),
+            **plain(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision"),
+            **plain(s, *(["layout"] if s.layout else []), "method"),
+            **plain(s, "batch", "streams", "cuda_graph"),
             "inputs": [{"name": name, "shape": list(shape)} for name, shape in s.inputs],
             "device_name": self.device.name,
             **({"device_file": self.device.file} if self.device.file else {}),
             "host": s.host or usual_host(self.device),
-            "latency": _of(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
-            **_of(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
-            "memory": _of(self.memory, *of_memory) | held,
-            "energy": None if self.watts is None else _of(self, "watts", "joules", "joules_per_sample"),
+            "latency": plain(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
+            **plain(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
+            "memory": plain(self.memory, *of_memory) | held,
+            "energy": None if self.watts is None else plain(self, "watts", "joules", "joules_per_sample"),
             **({} if self.training is None else {"training": self.training}),
             **({} if self.parallel is None else {"parallel": self.parallel}),
-            "gaps": [_of(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
-            "kernels": [k.to_dict() for k in self.kernels],
-            "cpu_operators": [o.to_dict() for o in self.cpu_operators],
-            "warnings": [{**_of(w, "code", "message"), "nodes": list(w.nodes)} for w in self.warnings],
+            "gaps": [plain(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
+            **plain(self, "kernels", "cpu_operators"),
+            "warnings": [plain(w, "code", "message", "nodes") for w in self.warnings],
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def report(self, *, detail: bool = False) -> str:
         """What `onnxperf predict` prints, with `detail` what `--detail` adds; without colours."""
-        import onnxperf  # views are drawn from predictions: only the package itself knows both
-
-        return onnxperf.report(self, detail=detail)
+        drawn: str = DOOR["report"](self, detail=detail)
+        return drawn
 
     def to_trace(self) -> str:
         """What `--trace` writes: a timeline for ui.perfetto.dev, JSON with the fields of ONNX Runtime's profiles."""
-        import onnxperf
-
-        return onnxperf.trace(self)
+        drawn: str = DOOR["trace"](self)
+        return drawn
 
     def to_netron(self) -> str:
         """What `--netron FILE.json` writes: what each node costs, JSON that Netron opens beside the model."""
-        import onnxperf
-
-        return onnxperf.netron(self)
+        drawn: str = DOOR["netron"](self)
+        return drawn
 
     def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
         """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
 
         Raises UsageError or ModelError where the model can't be read.
         """
-        import onnxperf
-
-        return onnxperf.annotated(self, model)
+        drawn: bytes = DOOR["annotated"](self, model)
+        return drawn
 
     def to_layer_profile(self) -> str:
         """What `--profile` writes: JSON as by trtexec's --exportProfile."""
-        import onnxperf
-
-        return onnxperf.layer_profile(self)
+        drawn: str = DOOR["layer_profile"](self)
+        return drawn
 
     def plot(self, format: str = "svg") -> bytes:
         """What `--plot` writes: the roofline as an image, svg or png. Raises EnvironmentFailure without matplotlib."""
-        import onnxperf
-
-        return onnxperf.plot(self, format)
+        drawn: bytes = DOOR["plot"](self, format)
+        return drawn
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a small table."""
-        import onnxperf
-
-        return onnxperf.notebook(self)
+        drawn: str = DOOR["notebook"](self)
+        return drawn
 
     def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
         """The page that `onnxperf predict --html` writes; `onnxperf.html` says what `at_batch` is."""
-        import onnxperf
-
-        return onnxperf.html(self, at_batch)
+        drawn: str = DOOR["html"](self, at_batch)
+        return drawn
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.running.pipeline import Gpu, Request, limits_of, request_for
@@ -17,7 +17,7 @@ BY = ("latency", "throughput", "cost", "energy")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Document):
     """A card in a comparison.
 
     asked: the run at the batch that was asked for; best: at the batch with the most samples a second that fits and
@@ -43,20 +43,16 @@ class Candidate:
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain data."""
-        best = None
+        shown = plain(self, "asked", "best", "price", "why")
         if self.best is not None:
-            joules, usd = self.best.joules_per_sample, self.usd_per_million
-            own = {"throughput_per_second": self.best.throughput_per_second, "joules_per_sample": joules}
-            best = {**asdict(self.best), **own, "usd_per_million": usd}
-        return {
-            "gpu": self.device.id, "device_name": self.device.name, "rank": self.rank or None,
-            "ties_with": list(self.ties), "asked": None if self.asked is None else asdict(self.asked), "best": best,
-            "price": None if self.price is None else asdict(self.price), "why": self.why,
-        }  # fmt: skip
+            shown["best"] |= plain(self.best, "throughput_per_second", "joules_per_sample")
+            shown["best"] |= plain(self, "usd_per_million")
+        name = {"gpu": self.device.id, "device_name": self.device.name}
+        return {**name, "rank": self.rank or None, "ties_with": list(self.ties), **shown}
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Document):
     """Cards, the best first and those that can't be ranked last.
 
     fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can.
@@ -73,12 +69,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data: times in seconds, sizes in bytes, prices in US dollars."""
-        own = {what: getattr(self, what) for what in ("model", "runtime", "precision", "batch", "by", "max_seconds")}
-        return {**own, "fixed_batch": self.fixed, "cards": [c.to_dict() for c in self.cards]}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        terms = plain(self, "model", "runtime", "precision", "batch", "by", "max_seconds")
+        return {**terms, "fixed_batch": self.fixed, **plain(self, "cards")}
 
 
 def compare(

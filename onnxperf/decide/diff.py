@@ -5,7 +5,6 @@ Names say nothing, every exporter has its own: kernels are matched by what they 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.codec import Document, plain
 from onnxperf.latency import family_of
 from op_models import Move, Pointwise, Transfer
 
@@ -41,7 +41,7 @@ Pairs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Document):
     """A kernel of A and its counterpart in B; None where there is none.
 
     operator: the class that both belong to; cause: one of CAUSES; what: in what they differ.
@@ -65,7 +65,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Document):
     """Two predictions under the same terms, and `changes`: every kernel of both, exactly once."""
 
     a: Prediction
@@ -116,10 +116,8 @@ class Difference:
         return {
             "a": _summed(self.a),
             "b": _summed(self.b),
-            **{term: getattr(s, term) for term in ("gpu", "runtime", "precision", "method")},
-            "seconds": self.seconds,
-            "ratio": self.ratio,
-            "launch_and_gaps_seconds": self.launch_and_gaps_seconds,
+            **plain(s, "gpu", "runtime", "precision", "method"),
+            **plain(self, "seconds", "ratio", "launch_and_gaps_seconds"),
             "matched": {"kernels": len(matched), "seconds": total(matched)},
             **{cause: [c.to_dict() for c in self.of(cause)] for cause in CAUSES if cause != "same"},
             "groups": [
@@ -127,10 +125,6 @@ class Difference:
                 for (operator, cause), changes in self.groups.items()
             ],
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
 def total(changes: Iterable[Change]) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from onnxperf.answer.outline import outline
+from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.passes import Plan
@@ -32,7 +33,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Divisions:
+class Divisions(Document):
     """The plans for a model on so many GPUs, the fastest first; others: those that can't be used, and why."""
 
     model: str
@@ -42,10 +43,9 @@ class Divisions:
     plans: tuple[Division, ...]
     others: tuple[tuple[str, str], ...]
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """The plans as JSON text."""
-        others = [{"plan": plan, "why": why} for plan, why in self.others]
-        return json.dumps({**asdict(self), "others": others}, indent=indent, allow_nan=False)
+    def to_dict(self) -> dict[str, Any]:
+        """The plans as plain data."""
+        return {**Document.to_dict(self), "others": [{"plan": plan, "why": why} for plan, why in self.others]}
 
 
 def every_plan(gpus: int) -> Iterator[Plan]:

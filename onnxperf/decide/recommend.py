@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Card, Choice, choices, priced
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, number
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(Document):
     """Plans that keep the latency, one for each card, the cheapest first; those without a price last, fewest first.
 
     others: the cards without any, and why.
@@ -65,16 +65,12 @@ class Recommendation:
     def to_dict(self) -> dict[str, Any]:
         """The recommendation as plain data: times in seconds, prices in US dollars."""
         return {
-            "model": self.model, "runtime": self.runtime, "precision": self.precision,
+            **plain(self, "model", "runtime", "precision"),
             "latency_seconds": self.limit_s, "qps": self.qps, "assumed": ASSUMED, "fixed_batch": self.fixed,
-            "plans": [asdict(p) for p in self.plans],
+            **plain(self, "plans"),
             "others": [{"gpu": gpu, "why": why} for gpu, why in self.others],
             "prices": {id: asdict(price) for id, price in self.prices},
         }  # fmt: skip
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
 def recommend(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.changes import AtBatch, each_sample, lacking, options, precisions, runtimes, without_fallback
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.fusions.engine import NEAR
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu, read_once, request_for, run_of, with_batch
 from onnxperf.running.run import Run
@@ -50,7 +50,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIfs:
+class WhatIfs(Document):
     """A prediction, and what each change would bring, the fastest first; those that can't be made last."""
 
     now: Prediction
@@ -59,13 +59,8 @@ class WhatIfs:
     def to_dict(self) -> dict[str, Any]:
         """The changes as plain data: `gain` is the time now by the time then."""
         s, now = self.now.scenario, self.now.seconds
-        asked = {what: getattr(s, what) for what in ("model", "gpu", "runtime", "precision", "batch")}
         changes = [{**asdict(c), "gain": now / c.seconds if c.seconds else None} for c in self.changes]
-        return {**asked, "seconds": now, "changes": changes}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        return {**plain(s, "model", "gpu", "runtime", "precision", "batch"), "seconds": now, "changes": changes}
 
 
 def whatif(

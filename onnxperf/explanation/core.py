@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from onnxperf.ground.codec import Document
 from onnxperf.ground.tables import duration, size
 
 SCHEMA_VERSION = 1
@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Document):
     """One kernel on one card. Times in seconds, of one run of the kernel, slowed to the power limit.
 
     bound_by, limit: what bounds it, as in the JSON of a prediction, and in the words of the field.
@@ -96,11 +96,7 @@ class Explanation:
         Keys: schema_version, the fields of `Explanation` by name, `sections` as {title, lines: [{name, formula, value,
         unit, source}]} and `steps` as [{name, factor, rate, seconds, why}]; values in SI units. Keys may be added.
         """
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        return {"schema_version": SCHEMA_VERSION, **Document.to_dict(self)}
 
 
 def amount(value: float | str, unit: str = "") -> str:

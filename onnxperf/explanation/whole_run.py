@@ -6,9 +6,8 @@ what is left of the run are times without a kernel. So the losses add to the run
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from onnxperf.answer.prediction import summarise
@@ -16,6 +15,7 @@ from onnxperf.explanation.core import Explanation
 from onnxperf.explanation.facts import KernelFacts
 from onnxperf.explanation.find import PRODUCT, SIZES, explain_kernel, facts_of, product_graph, terms_of
 from onnxperf.explanation.waterfall import waterfall
+from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu, request_for, run_of
 from onnxperf.running.run import Run
@@ -61,7 +61,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class RunExplanation:
+class RunExplanation(Document):
     """A run on one card: what it achieves of the datasheet's FLOP/s, and the causes that its seconds go to.
 
     peak: FLOP/s of GEMM and convolution at the datasheet's rates of the units that compute them, 0 where there are
@@ -84,11 +84,7 @@ class RunExplanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as plain data: schema_version and the fields by name, in SI units. Keys may be added."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        return {"schema_version": SCHEMA_VERSION, **Document.to_dict(self)}
 
 
 def explain(

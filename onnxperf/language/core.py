@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of, read_config
 from onnxperf.graph import opened
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.ground.version import VERSION
@@ -47,7 +47,7 @@ LATENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Document):
     """How a language model generates on a card.
 
     plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
@@ -76,18 +76,12 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data; times in seconds, sizes in bytes."""
         return {
-            "onnxperf_version": VERSION, "model": self.model, "gpu": self.gpu, "runtime": self.runtime,
-            "precision": self.precision, "weights": self.weights, "cache": self.cache, "parallel": self.plan,
-            "prompt": self.lengths.prompt, "output": self.lengths.output, "chunk": self.lengths.chunk,
-            "interval": COVERAGE, "weights_bytes": self.weights_bytes,
-            "cache_bytes_per_token": self.cache_bytes_per_token, "capacity_bytes": self.capacity_bytes,
-            "largest_batch": self.largest_batch, "batches": [b.to_dict() for b in self.batches],
-            "service": None if self.service is None else self.service.to_dict(), "notes": list(self.notes),
+            "onnxperf_version": VERSION,
+            **plain(self, "model", "gpu", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
+            **plain(self.lengths, "prompt", "output", "chunk"), "interval": COVERAGE,
+            **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
+            **plain(self, "service", "notes"),
         }  # fmt: skip
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
 def llm(

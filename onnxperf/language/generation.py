@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.steps import Seconds, Steps
@@ -17,7 +18,7 @@ TRIES = 12  # batches that are tried in search of the largest
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Document):
     """What a batch of samples comes to, all with the same lengths and begun together.
 
     first: until the first token of each sample; token: each further one, on average; begin, end: with the shortest and
@@ -63,9 +64,8 @@ class Batch:
             "batch": self.batch, "time_to_first_token": self.first.to_dict(),
             "time_per_output_token": self.token.to_dict(), "first_decode_step": self.begin.to_dict(),
             "last_decode_step": self.end.to_dict(), "total": self.whole.to_dict(),
-            "tokens_per_second": self.tokens_per_second, "decode_tokens_per_second": self.decode_tokens_per_second,
-            "memory_bytes": self.needed_bytes, "cache_bytes": self.cache_bytes, "fits": self.fits,
-            "longest_context": self.longest_context,
+            **plain(self, "tokens_per_second", "decode_tokens_per_second"), "memory_bytes": self.needed_bytes,
+            **plain(self, "cache_bytes", "fits", "longest_context"),
         }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import Traffic
@@ -25,7 +26,7 @@ TIMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class Service(Document):
     """How requests were served in a simulation.
 
     times: by name of TIMES and by percentile, each with the range that simulations at the ends of the iterations'
@@ -50,10 +51,9 @@ class Service:
         return {
             "qps": t.qps, "prompt_lengths": t.prompts, "output_lengths": t.outputs, "requests": t.requests,
             "seed": t.seed, "running": s.running, "cache_tokens": s.cache_tokens, "budget_tokens": s.budget,
-            **{name: {f"p{p}": at.to_dict() for p, at in found.items()} for name, found in self.times.items()},
-            "requests_per_second": self.requests_per_second, "tokens_per_second": self.tokens_per_second,
-            "utilisation": self.utilisation, "mean_decoding": self.batch, "iterations": self.iterations,
-            "groups": self.groups,
+            **{name: {f"p{p}": at.to_dict() for p, at in rank.items()} for name, rank in self.times.items()},
+            **plain(self, "requests_per_second", "tokens_per_second", "utilisation"), "mean_decoding": self.batch,
+            **plain(self, "iterations", "groups"),
         }  # fmt: skip
 
 

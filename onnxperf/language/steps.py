@@ -12,6 +12,7 @@ from onnxperf.answer.notes import notes
 from onnxperf.answer.outline import Outline, outline
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
+from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
@@ -32,7 +33,7 @@ APART = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(Document):
     """Seconds and their 80% range.
 
     Predictions of one model on one card are taken to err together, as they rest on the same kernels: the range of a sum
@@ -53,10 +54,6 @@ class Seconds:
     def ends(self) -> tuple[float, float, float]:
         """The time, its lower and its upper end."""
         return self.seconds, self.low_seconds, self.high_seconds
-
-    def to_dict(self) -> dict[str, float]:
-        """As plain data."""
-        return {"seconds": self.seconds, "low_seconds": self.low_seconds, "high_seconds": self.high_seconds}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import os
 import stat
 from typing import NoReturn
 
+from onnxperf.ground.codec import MAX_BYTES, from_plain, shown, to_plain
 from onnxperf.ground.errors import UsageError, printable
-from onnxperf.measure.codec import MAX_BYTES, from_plain, shown, to_plain
 from onnxperf.measure.record import Measurement
 
 SCHEMA_VERSION = 1

@@ -1,7 +1,7 @@
 """What a measurement is: one model that ran on one device under ONNX Runtime, with all a reader has to know of it.
 
 Times are seconds. The fields and their types are what a file holds: `onnxperf.measure.files` writes them to JSON and
-reads them back by these types, see `onnxperf.measure.codec`.
+reads them back by these types, see `onnxperf.ground.codec`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
 from onnxperf.graph import Note
-from onnxperf.measure.codec import Derived, Range
+from onnxperf.ground.codec import Derived, Range
 from onnxperf.measure.series import Seconds, Series
 
 Positive = Annotated[int, Range(1)]

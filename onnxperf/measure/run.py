@@ -10,10 +10,10 @@ from functools import partial
 from itertools import chain
 from math import inf
 
-import onnxperf
 from onnxperf.graph import Note
 from onnxperf.ground.errors import EnvironmentFailure, ModelError, counted
 from onnxperf.ground.output import Progress
+from onnxperf.ground.version import VERSION
 from onnxperf.measure import profile
 from onnxperf.measure.devices import CPU
 from onnxperf.measure.environment import overlapping
@@ -109,7 +109,7 @@ def _measurement(
 ) -> Measurement:
     """The measurement of what a process has told. why_not: why there is no profile, "" where there is one."""
     job, graph = plan.job, plan.graph
-    own = (("onnxperf", onnxperf.__version__), ("python", platform.python_version()), ("platform", platform.platform()))
+    own = (("onnxperf", VERSION), ("python", platform.python_version()), ("platform", platform.platform()))
     operators = profile.merged([operators for operators, _ in passes])
     hosted = tuple(name or type for name, type in process.hosted)
     if not hosted and not process.place.shared:  # where the session does not say

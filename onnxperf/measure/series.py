@@ -8,7 +8,7 @@ from operator import attrgetter, methodcaller
 from statistics import fmean, median, stdev
 from typing import Annotated, ClassVar
 
-from onnxperf.measure.codec import MAX_NUMBER, Derived, Range
+from onnxperf.ground.codec import MAX_NUMBER, Derived, Range
 
 Seconds = Annotated[float, Range(0.0, digits=9)]  # written to the nanosecond
 Ratio = Annotated[float, Range(-MAX_NUMBER, digits=6)]

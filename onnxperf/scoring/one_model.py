@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.calibrate.kinds import CATALOGUE, KINDS, NOMINAL
 from onnxperf.calibrate.matching import Joined, by_type, joined, predicted, worst
 from onnxperf.graph import Note
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.measure.devices import DEVICES
@@ -35,7 +35,7 @@ INCOMPLETE = Note("interrupted", "the measurement was interrupted: it holds what
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Document):
     """A measurement and the prediction of the same run.
 
     source: where the device's figures come from: the catalogue, nominal figures, or a device file by name; rows:
@@ -86,17 +86,13 @@ class Comparison:
             "schema_version": SCHEMA_VERSION,
             "model": m.subject.name,
             "device": {"name": m.place.name, "id": self.device.id, "figures": self.source},
-            "runtime": m.setting.runtime,
-            "opt_level": m.setting.opt_level,
-            "precision": m.setting.precision,
-            "batch": m.setting.batch,
+            **plain(m.setting, "runtime", "opt_level", "precision", "batch"),
             "measured": {
                 "seconds": m.seconds, "statistic": self.statistic, "runs": len(m.device.samples),
                 "median_seconds": m.device.median, "median_interval_seconds": interval and list(interval),
             },
-            "predicted": {k: getattr(p, k) for k in ("seconds", "low_seconds", "high_seconds", "interval")},
-            "error": self.error,
-            "in_range": self.in_range,
+            "predicted": plain(p, "seconds", "low_seconds", "high_seconds", "interval"),
+            **plain(self, "error", "in_range"),
             "operators": self._operators() if self.rows else None,
             "warnings": [asdict(n) for n in self.notes],
         }  # fmt: skip
@@ -113,10 +109,6 @@ class Comparison:
                 "measured_seconds": sum(r.measured_s or 0.0 for r in self.only_measured),
             },
         }
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
 def recorded(path: str | os.PathLike[str], gpu: str | None = None, method: str = USUAL_METHOD) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 import gpu_specs
 from gpu_specs import Device
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.measure.files import read
@@ -45,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnMeasurements:
+class OwnMeasurements(Document):
     """All measurement files of a folder, and those that can't be used, with the reason."""
 
     rows: tuple[Row, ...] = ()
@@ -65,8 +66,8 @@ class OwnMeasurements:
     def to_dict(self) -> dict[str, Any]:
         """The files as plain data: the fields of `Row`, and of `Score` by device."""
         return {
-            "files": [asdict(r) for r in self.rows],
-            "devices": [asdict(s) for s in self.scores],
+            "files": plain(self, "rows")["rows"],
+            "devices": plain(self, "scores")["scores"],
             "rejected": [{"file": name, "reason": why} for name, why in self.rejected],
             "mape": self.error,
         }

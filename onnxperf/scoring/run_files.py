@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any, NoReturn
 
 from onnxperf.answer.prediction import Prediction
+from onnxperf.ground.codec import shown
 from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments
-from onnxperf.measure.codec import shown
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
 from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from onnxperf.answer.host_timeline import host_steps
 from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import owners
 from onnxperf.decide.two_models import signed
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import LimitExceeded, printable
 from onnxperf.ground.tables import short_type, shortened
 from onnxperf.running.scenario import PLATFORMS
@@ -82,7 +82,7 @@ def title(model: str, device: str, runtime: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Document):
     """Operators of A and those of B that do the same work; none on one side where nothing there does it."""
 
     a: tuple[Timed, ...]
@@ -107,7 +107,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class RunDifference:
+class RunDifference(Document):
     """Two runs, and `pairs`: every operator of both, exactly once."""
 
     a: TimedRun
@@ -153,7 +153,7 @@ class RunDifference:
         """
         return {
             "a": _summed(self.a), "b": _summed(self.b),
-            **{name: getattr(self, name) for name in ("seconds", "ratio", "rest_seconds")},
+            **plain(self, "seconds", "ratio", "rest_seconds"),
             "by_type": [
                 {"type": type, "operators": len(pairs), **sides(pairs), "seconds": fsum(p.seconds for p in pairs)}
                 for type, pairs in self.by_type.items()
@@ -161,10 +161,6 @@ class RunDifference:
             "operators": [p.to_dict() for p in self.largest],
             "notes": [*self.a.notes, *self.b.notes],
         }  # fmt: skip
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
 def sides(pairs: Sequence[Pair]) -> dict[str, float | None]:

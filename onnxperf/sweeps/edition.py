@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import gpu_specs
-import onnxperf
 import op_models
+from onnxperf.ground.version import VERSION
 
 SUFFIXES = (".py", ".toml", ".json")  # of code, constants and tables
 
@@ -17,11 +17,11 @@ SUFFIXES = (".py", ".toml", ".json")  # of code, constants and tables
 def edition() -> str:
     """The version, and a hash of all code and constants: a rule or a constant of your own makes another edition."""
     found = hashlib.blake2b(digest_size=8)
-    for package in (gpu_specs, op_models, onnxperf):
-        root = Path(package.__file__ or "").parent
+    ours = Path(__file__).parents[1]
+    for root in (*(Path(package.__file__ or "").parent for package in (gpu_specs, op_models)), ours):
         files = ((p.relative_to(root).as_posix(), p) for p in root.rglob("*") if p.suffix in SUFFIXES)
         for name, path in sorted(files):
             if not name.startswith("cards/"):  # a card is asked for by its contents
                 content = path.read_bytes()
-                found.update(f"{package.__name__}/{name} {len(content)}\n".encode() + content)
-    return f"{onnxperf.__version__}-{found.hexdigest()}"
+                found.update(f"{root.name}/{name} {len(content)}\n".encode() + content)
+    return f"{VERSION}-{found.hexdigest()}"

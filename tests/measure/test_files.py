@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxperf.graph import Note
+from onnxperf.ground import codec
 from onnxperf.ground.errors import UsageError
-from onnxperf.measure import codec, files
+from onnxperf.measure import files
 from onnxperf.measure.files import parse, read, write
 from onnxperf.measure.record import (
     Copies,

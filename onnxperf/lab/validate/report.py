@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, UsageError, printable
 from onnxperf.ground.output import Progress
 from onnxperf.lab.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs, unused
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Document):
     """What came out: scores, rows that were not scored with the reason, and what a reader has to know.
 
     data: the folder, or "sample"; dropped: (table, reason, rows); overhead_s: the least and most that each rig's clock
@@ -60,20 +60,11 @@ class Report:
         """
         return {
             "schema_version": SCHEMA_VERSION,
-            "data": self.data,
-            "constants": self.constants,
-            "interval": self.interval,
-            "scores": [asdict(s) for s in self.scores],
-            "order": [asdict(o) for o in self.order],
+            **plain(self, "data", "constants", "interval", "scores", "order"),
             "dropped": [{"table": t, "reason": why, "rows": n} for t, why, n in self.dropped],
             "overhead_seconds": {rig: {"least": least, "most": most} for rig, least, most in self.overhead_s},
-            "same_without": list(self.same_without),
-            "measurements": self.measurements.to_dict(),
+            **plain(self, "same_without", "measurements"),
         }
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
 def validate(data: Path | None = None, progress: Progress | None = None, method: str = ALL) -> Report:

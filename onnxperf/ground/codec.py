@@ -1,4 +1,7 @@
-"""Frozen dataclasses as plain data for JSON and back, by the types of their fields.
+"""Frozen dataclasses as plain data for JSON, and back by the types of their fields.
+
+An answer is a `Document`: its `to_dict` names what the JSON holds, by `plain`, and is not read back. Files that are
+read back, such as measurements, are written by `to_plain`, as follows.
 
 A field of type `bool`, `int`, `float`, `str`, `bytes`, `Literal[...]`, `X | None`, `tuple[X, ...]` or of another such
 dataclass becomes a value of JSON; `tuple[tuple[str, X], ...]` becomes an object that keeps its order, and bytes become
@@ -57,6 +60,41 @@ def derived(kind: Any) -> Derived:
     """What a dataclass names in `DERIVED`."""
     found: Derived = getattr(kind, "DERIVED", {})
     return found
+
+
+class Document:
+    """What a command answers as JSON; `to_dict` is by default all its fields by name."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data: times in seconds, sizes in bytes, prices in US dollars."""
+        return _fields(self)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def plain(value: Any, *names: str) -> dict[str, Any]:
+    """Attributes of a value by name, as plain data."""
+    return {name: _plain(getattr(value, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Document):
+        return value.to_dict()
+    if is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(map(_plain, value)) if isinstance(value, tuple | list) else value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return plain(value, *(f.name for f in fields(value)))
 
 
 def _key(name: str) -> str:
