@@ -48,6 +48,7 @@ import op_models.core
 import op_models.rules
 from onnxperf import passes, runtimes
 from onnxperf.graph.proto import dtype_of
+from onnxperf.ground import names as chosen
 from onnxperf.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -630,7 +631,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "opt_level": tuple(runtimes.LEVELS), "host": tuple(gpu_specs.HOSTS), "batch": (1, 1, 2, 3, 8, 64, 65536, 0),
     "streams": (1, 2, 4, 64, 0), "cuda_graph": (True,), "include_transfers": (True,), "pageable": (True,),
     "ort_transformers": (True,), "power_limit_W": (50, 100.0, -1, float("nan")), "clock_Hz": (1e9, 300e6, 0),
-    "fit": (True,), "ort_version": tuple(runtimes.RUNTIMES["ort-cuda"].versions), "layout": runtimes.LAYOUTS,
+    "fit": (True,), "ort_version": tuple(runtimes.RUNTIMES["ort-cuda"].versions), "layout": chosen.LAYOUTS,
 }  # fmt: skip
 RARE = {
     "batch": 0.1, "streams": 0.3, "cuda_graph": 0.1, "host": 0.1, "pageable": 0.05, "power_limit_W": 0.05,

@@ -333,6 +333,50 @@ def test_everything_a_rule_is_made_of_is_at_hand() -> None:
     assert all(unwrap(getattr(onnxperf, name)) is getattr(op_models, name) for name in shared)
 
 
+# a term
+
+TERM = '    warm: bool = term(False, "Weights are in L2.", noun="warm L2", runtime="launches", method="scheduled")\n'
+#: Asks for it in every way.
+WARM = """
+    import json, sys
+    from click.testing import CliRunner
+    import onnxperf
+    from onnxperf.cli import cli
+    def wrong(**terms):
+        try:
+            onnxperf.predict(sys.argv[1], gpu="l4", **terms)
+        except onnxperf.UsageError as e:
+            return str(e)
+    p = onnxperf.predict(sys.argv[1], gpu="l4", warm=True)
+    more = [sys.argv[1], "--gpu", "l4", "--warm"]
+    asked = [CliRunner().invoke(cli, [command, *more]) for command in ("predict", "explain", "sweep")]
+    print(json.dumps({
+        "run": [p.scenario.warm, p.run.under(warm=False).scenario.warm],
+        "codes": [run.exit_code for run in asked],
+        "options": [CliRunner().invoke(cli, [c, "--help"]).stdout for c in ("predict", "diff", "compare", "sweep")],
+        "help": onnxperf.predict.__doc__,
+        "wrong": [wrong(warm=1), wrong(warm=True, method="sum"), wrong(warm=True, runtime="ort-cpu")],
+    }))
+"""
+
+
+@pytest.mark.slow
+def test_a_term_is_a_field(tree: Tree) -> None:
+    """Beside its use, which this one has not."""
+    before = "    power_limit_W: float | None = term("
+    tree.change("onnxperf/running/terms.py", (before, TERM + before))
+    told = tree.says(WARM, str(RESNET))
+    assert (told["run"], told["codes"]) == ([True, False], [0, 0, 0])
+    assert all(re.search(r"  --warm +Weights are in L2\.", shown) for shown in told["options"])
+    assert "\n    warm: Weights are in L2.\n" in told["help"]
+    lacks = "no streams, no CUDA graph and no warm L2: leave streams, cuda_graph and warm out"
+    assert told["wrong"] == [
+        "warm must be True or False, not 1", "warm would change nothing under the method sum: leave that out",
+        f"ort-cpu computes on a processor and has {lacks}",
+    ]  # fmt: skip
+    assert tree.files() == ["onnxperf/running/terms.py"]
+
+
 # a runtime
 
 RUNTIME = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import subprocess
 import sys
 import tomllib
@@ -13,10 +14,15 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from onnxperf import methods, passes, runtimes
-from onnxperf.cli import arguments
+from onnxperf import methods, runtimes
+from onnxperf.export.decoder import BITS
+from onnxperf.export.decoder_writer import CACHES
+from onnxperf.ground import names
 from onnxperf.lowering.runtime import ARENAS
-from onnxperf.running import memory, scenario
+from onnxperf.measure.devices import DEVICES
+from onnxperf.passes.training import STATES
+from onnxperf.running import memory, terms
+from onnxperf.views import choices
 from tests.conftest import SLOW, TESTS
 
 ROOT = Path(__file__).parents[1]
@@ -142,9 +148,9 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 @pytest.mark.parametrize("file", FILES)
 def test_functions_stay_small(file: str) -> None:
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    names = {f.name: len(set(local_names(f))) for f in functions}
+    counts = {f.name: len(set(local_names(f))) for f in functions}
     assert not {f.name: statements(f) for f in functions if statements(f) > MOST_STATEMENTS}
-    assert not {name: count for name, count in names.items() if count > 30}
+    assert not {name: count for name, count in counts.items() if count > 30}
 
 
 FUNCTION = """
@@ -172,7 +178,9 @@ def test_locals_are_arguments_and_what_is_assigned() -> None:
     assert statements(function) == 10
 
 
-@pytest.mark.parametrize("module", ["onnxperf", "onnxperf.cli", "onnxperf.ground.errors", "gpu_specs", "op_models"])
+@pytest.mark.parametrize(
+    "module", ["onnxperf", "onnxperf.cli", "onnxperf.ground.errors", "onnxperf.running.terms", "gpu_specs", "op_models"]
+)
 def test_importing_loads_nothing_heavy(module: str) -> None:
     heavy = {"onnx", "numpy", "networkx", "rich", "torch", "onnxruntime", "google.protobuf"}
     code = f"import sys, {module}; print(*{heavy!r} & set(sys.modules))"
@@ -181,13 +189,22 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 
 def test_the_command_line_offers_what_the_rooms_have() -> None:
-    assert tuple(sorted(runtimes.RUNTIMES)) == arguments.RUNTIMES
-    assert tuple(runtimes.LEVELS) == arguments.LEVELS
-    assert arguments.PRECISIONS == passes.PRECISIONS
-    assert arguments.LAYOUTS == runtimes.LAYOUTS
-    assert (arguments.LOSSES, arguments.OPTIMIZERS) == (passes.LOSSES, passes.OPTIMIZERS)
-    assert arguments.MODES == scenario.MODES
-    assert tuple(sorted(methods.METHODS)) == arguments.METHODS
+    assert tuple(sorted(runtimes.RUNTIMES)) == names.RUNTIMES
+    assert tuple(sorted(methods.METHODS)) == names.METHODS
+    assert tuple(STATES) == names.OPTIMIZERS
+    assert (tuple(BITS), tuple(CACHES)) == (names.WEIGHTS, names.CACHES)
+    assert tuple(choices.BY) == names.RANKED_BY and tuple(DEVICES) == names.PROVIDERS
+    shipped = [runtimes.RUNTIMES[name].layouts for name in names.RUNTIMES]
+    assert {layout for layouts in shipped for layout in layouts} == set(names.LAYOUTS)
+
+
+def test_type_checkers_know_every_term() -> None:
+    """They can't read keywords off a dataclass: of the keywords, a host and a cluster may also be paths."""
+    keywords = {name: known.__forward_arg__ for name, known in terms.Keywords.__annotations__.items()}
+    fields = {f.name: f.type for f in dataclasses.fields(terms.Terms)}
+    assert list(keywords) == list(fields)
+    path, own = "str | os.PathLike[str] | None", {"runtime": "str | None"}
+    assert keywords == fields | own | dict.fromkeys(("cluster", "host"), path)
 
 
 def test_a_runtime_can_name_each_allocator_whose_memory_is_known() -> None:

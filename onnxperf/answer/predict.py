@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
@@ -12,55 +11,27 @@ from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.export import source
 from onnxperf.graph import Opened, opened
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
-from onnxperf.running.pipeline import Gpu, Limits, Request, find, largest, limits_of, request_for, runs
-from onnxperf.running.scenario import FurtherTerms, known
+from onnxperf.running.largest import Limits, largest, limits_of
+from onnxperf.running.pipeline import Gpu, Request, find, request_for, runs
+from onnxperf.running.terms import Asked, Bindings, Examples, Keywords, spelt_out
+
+
+@overload
+def predict(model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[Asked]) -> Prediction: ...
 
 
 @overload
 def predict(
-    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
-) -> Prediction: ...
-
-
-@overload
-def predict(
-    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Sequence[Gpu], **terms: Any
+    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[Asked]
 ) -> list[Prediction]: ...
 
 
-def predict(  # type: ignore[misc]  # the overloads leave the terms to this signature
-    model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-    *,
-    gpu: Any = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
-    batch: int | None = None,
-    trip_counts: Mapping[str, int] | None = None,
-    precision: str = "keep",
-    layout: str | None = None,
-    runtime: str | None = None,
-    method: str = "tile-wave",
-    streams: int = 1,
-    cuda_graph: bool = False,
-    include_transfers: bool = False,
-    pageable: bool = False,
-    opt_level: str = "all",
-    ort_version: str | None = None,
-    ort_transformers: bool = False,
-    fix_dims: bool = False,
-    mode: str = "inference",
-    loss: str | None = None,
-    optimizer: str | None = None,
-    recompute: bool = False,
-    host: str | os.PathLike[str] | None = None,
-    power_limit_W: float | None = None,
-    clock_Hz: float | None = None,
-    fit: bool = False,
-    max_ms: float | None = None,
-    max_gb: float | None = None,
-    **further: Unpack[FurtherTerms],
-) -> Prediction | list[Prediction]:
+@spelt_out
+def predict(
+    model: Any, example_inputs: Examples = None, *, gpu: Any = None, shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None, batch: int | None = None, trip_counts: Mapping[str, int] | None = None,
+    fit: bool = False, max_ms: float | None = None, max_gb: float | None = None, **terms: Unpack[Keywords],
+) -> Prediction | list[Prediction]:  # fmt: skip
     """Predict one run of `model` on a GPU that need not be there.
 
     model: a path, the bytes of a file or an onnx.ModelProto; a torch.nn.Module, ExportedProgram or ONNXProgram; a Keras
@@ -72,26 +43,12 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension, even where
     the file fixes another.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
-    precision: keep, fp32, tf32, fp16, bf16, int8, fp8 or amp, PyTorch's autocast to float16. layout: nchw or nhwc, how
-    images lie in memory, where the runtime can be told. runtime: ort-cuda (None means that, and ort-cpu on a
-    processor), ort-cpu, tensorrt or torch-eager. ort_version: an older release of ort-cuda, such as 1.12.
-    method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
-    graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
-    opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer
-    does. fix_dims: the session is given the sizes of open dimensions when it starts, as ONNX Runtime's
-    `add_free_dimension_override_by_name` does; else it is open as the model is exported. host: the processor that
-    launches kernels, such as server-2023, or a path to its file, as `onnxperf calibrate --host-only` writes it.
-    mode: inference, or training, a step of it: forward, backward and update of the parameters, under torch-eager or
-    ort-cuda; a graph that holds its backward pass is taken as it is.
-    loss: cross-entropy or mse, of the first output; None for what the model ends with. optimizer: adam (None means
-    that), sgd or none. recompute: compute activations again in the backward pass instead of keeping them. accumulate:
-    of how many batches gradients are added up before the update.
-    gpus, parallel: how many GPUs, and how they divide the work: "dp=4" the batch, which is that of all, "tp=4" matrices
-    as Megatron-LM, "pp=4:microbatches=8" layers, "ep=4" batch and experts, "dp=2,tp=4" both; by default a plan decides
-    how many there are. cluster: what joins them, such as dgx-h100, or a path to a cluster's TOML file.
-    power_limit_W, clock_Hz: what the card is set to. fit: take the largest batch that the card's memory holds and that
-    keeps to max_ms milliseconds and max_gb GB (10^9), which are for fit alone (`check` raises where they are not kept);
-    batch 1 where there is none.
+    fit: take the largest batch that the card's memory holds and that keeps to max_ms milliseconds and max_gb GB (10^9),
+    which are for fit alone (`check` raises where they are not kept); batch 1 where there is none.
+
+    How it is run, as `onnxperf.running.terms.Terms` has it:
+
+    {terms}
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
@@ -102,14 +59,9 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
             raise UsageError(f"fit must be True or False, not {fit!r}")
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
-        return _on(gpu, request_for(
-            model, example_inputs, open_batch=fit, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts,
-            precision=precision, layout=layout, runtime=runtime, method=method, streams=streams, cuda_graph=cuda_graph,
-            include_transfers=include_transfers, pageable=pageable, opt_level=opt_level, ort_version=ort_version,
-            ort_transformers=ort_transformers, fix_dims=fix_dims, mode=mode, loss=loss, optimizer=optimizer,
-            recompute=recompute, host=host, power_limit_W=power_limit_W, clock_Hz=clock_Hz,
-            **known(further),
-        ), limits_of(max_ms, max_gb) if fit else None)  # fmt: skip
+        bindings: Bindings = {"shapes": shapes, "dims": dims, "batch": batch, "trip_counts": trip_counts}
+        request = request_for(model, example_inputs, open_batch=fit, **bindings, **terms)
+        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None)
 
 
 def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[Prediction]:

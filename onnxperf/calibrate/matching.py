@@ -14,7 +14,7 @@ from onnxperf.ground.tables import short_type
 from onnxperf.measure.record import Measurement, OperatorTime
 from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
-from onnxperf.running.scenario import USUAL_METHOD
+from onnxperf.running.terms import USUAL_METHOD
 
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")

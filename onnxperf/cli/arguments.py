@@ -1,4 +1,4 @@
-"""What the command line accepts: the choices, and quantities, shapes and counts written as text."""
+"""What the command line accepts: options, and quantities, shapes and counts written as text."""
 
 from __future__ import annotations
 
@@ -6,33 +6,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
-from gpu_specs import HOSTS, clusters
 from onnxperf.cli.lists import parse_batches
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.modules import modules_of
+from onnxperf.ground.names import EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS
+from onnxperf.running.terms import TERMS, Term, having
 
-
-def _named_in(room: str) -> tuple[str, ...]:
-    """The names of a package's modules, without importing them."""
-    return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).parents[1] / room)]))
-
-
-METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
-# Written out here so that --help imports nothing; a test holds them equal to the packages' own.
-PRECISIONS = ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
-LAYOUTS = ("nchw", "nhwc")
-MODES = ("inference", "training")
-LOSSES = ("cross-entropy", "mse")
-OPTIMIZERS = ("adam", "sgd", "none")
-PROVIDERS = ("cuda", "cpu")
-MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
-LEVELS = ("disabled", "basic", "extended", "all")
-EXAMPLES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
@@ -192,58 +174,47 @@ IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts)
 SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
                   read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
 
-PRECISION = _chosen(
-    "--precision", PRECISIONS, "amp is PyTorch's autocast to float16.", default="keep", show_default=True
-)
 FIT = click.option(
     "--fit", is_flag=True, help="Take the largest batch that fits into the card's memory and the limits."
 )
-#: What a training step is.
-TRAINING = (
-    _chosen("--mode", MODES, "training: forward, backward and update.", default="inference", show_default=True),
-    _chosen("--loss", LOSSES, "Of a training step.  [default: what MODEL ends with]"),
-    _chosen("--optimizer", OPTIMIZERS, "Of a training step.  [default: adam]"),
-    click.option("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
-    click.option("--accumulate", type=Count(1, 100_000), default=1, show_default=True,
-                 help="Batches whose gradients are added up before the update."),
-)  # fmt: skip
-#: How several GPUs divide the work.
-PLAN = (
-    click.option("--gpus", type=Count(1, 65_536), help="GPUs that divide the work.  [default: what --parallel takes]"),
-    click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
-                 help="How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep"
-                      " experts."),
-)  # fmt: skip
-IMAGES = _chosen("--layout", LAYOUTS, "Memory layout of images: nhwc is channels_last.  [default: the runtime's]")
-#: A scenario beside its card: the runtime, the precision, sizes of open dimensions, and how kernels are launched.
-SCENARIO = (
-    _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
-    _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
-    click.option("--ort-version", "--runtime-version", "ort_version", metavar="1.12",
-                 help="An older release: ort-cuda up to 1.6, 1.10, 1.11, 1.12, 1.16; tensorrt up to 7."),
-    click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
-    click.option("--fix-dims", is_flag=True, help="Fix open dimensions when the session starts, not in its runs."),
-    PRECISION,
-    IMAGES,
-    _chosen("--method", METHODS, default="tile-wave", show_default=True),
-    *TRAINING,
-    *PLAN,
-    click.option("--cluster", metavar="NAME|FILE", help="What joins them: " + ", ".join(clusters())
-                 + ", or a cluster's TOML file.  [default: the card's NVLink, else PCIe]"),
-    SHAPES, DIM, BATCH,
-    read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
-                help="Iterations of a Loop; repeatable."),
-    click.option("--streams", type=Count(1, 64), default=1, show_default=True,
-                 help="CUDA streams, on which kernels may overlap."),
-    click.option("--cuda-graph", is_flag=True, help="Replay a captured CUDA graph."),
-    click.option("--include-transfers", is_flag=True, help="Count the copies of inputs and outputs."),
-    click.option("--pageable", is_flag=True, help="With --include-transfers: memory is pageable, not pinned."),
-    click.option("--host", metavar="NAME|FILE", help="Processor that launches kernels: " + ", ".join(HOSTS)
-                 + ", or the file of one (calibrate --host-only).  [default: one of the card's years]"),
-    click.option("--power-limit", "power_limit_W", type=Number(), metavar="W", help="Power limit the card is set to."),
-    read_option("--clock", "clock_Hz", read=_hertz, type=Number(), metavar="MHZ",
-                help="Clock the card is locked to."),
-)  # fmt: skip
+
+
+def _of_term(term: Term) -> Callable[[Command], Command]:
+    """The option that asks for a term."""
+    usual = f"  [default: {term.usual}]" if term.usual else ""
+    more: dict[str, Any] = {"help": (term.help + usual).strip(), "metavar": term.metavar}
+    if isinstance(term.default, bool):
+        more["is_flag"] = True
+    elif term.default:
+        more |= {"default": term.default, "show_default": True}
+    if term.choices:
+        more["type"] = click.Choice(term.choices)
+    elif term.most:
+        more["type"] = Count(1, term.most)
+    elif term.number:
+        more["type"] = Number()
+    option = partial(read_option, read=READERS[term.name]) if term.name in READERS else click.option
+    return option(*term.flags, term.name, **more)
+
+
+READERS = {"clock_Hz": _hertz}  # of options that are not what they are called in Python
+OF_TERMS = {name: _of_term(term) for name, term in TERMS.items()}
+#: Sizes that a file leaves open, by the names of their arguments.
+SIZES: dict[str, Callable[[Command], Command]] = {
+    "shapes": SHAPES, "dims": DIM, "batch": BATCH,
+    "trip_counts": read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
+                               help="Iterations of a Loop; repeatable."),
+}  # fmt: skip
+LAUNCHING = list(TERMS).index("streams")  # from here on: how kernels are launched, and what the card and its host are
+
+
+def _scenario(*without: str) -> tuple[Callable[[Command], Command], ...]:
+    """A scenario beside its card: terms, with the sizes before how kernels are launched; but for some of them."""
+    names = [*OF_TERMS]
+    names[LAUNCHING:LAUNCHING] = SIZES
+    options = {**OF_TERMS, **SIZES}
+    return tuple(options[name] for name in names if name not in without)
+
 
 #: Limits on a prediction.
 LIMITS = (
@@ -329,18 +300,19 @@ def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
     return give
 
 
-of_a_run, of_runs = _options(GPU, *SCENARIO, FIT), _options(SEVERAL(required=True), *SCENARIO, FIT)
-of_one, of_two = _options(GPU, *SCENARIO), _options(IF_A_MODEL, *SCENARIO, FIT)
-of_a_decoder = _options(GPU, *(o for o in SCENARIO if o not in (BATCH, SHAPES, IMAGES, *TRAINING, *PLAN)))
-of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *SCENARIO)
-of_a_sweep = _options(SEVERAL(), *CARDS, *(o for o in SCENARIO if o not in (PRECISION, DIM, BATCH)))
+TRAINING = ("mode", *(term.name for term in having(mode="training")))
+of_a_run, of_runs = _options(GPU, *_scenario(), FIT), _options(SEVERAL(required=True), *_scenario(), FIT)
+of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
+of_a_decoder = _options(GPU, *_scenario("batch", "shapes", "layout", *TRAINING, "gpus", "parallel"))
+of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
+of_a_sweep = _options(SEVERAL(), *CARDS, *_scenario("precision", "dims", "batch"))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 
 
 def files_read(terms: Mapping[str, Any], *others: str | None) -> list[str]:
     """What options of a scenario and others name that is read, where it is a file: no answer may be written over it."""
-    named = (terms.get(name) for name in ("gpu", "host", "cluster"))
+    named = (terms.get(name) for name in ("gpu", *(term.name for term in having(file=True))))
     listed = (of if isinstance(of, tuple) else (of,) for of in (*named, *others))
     return [path for paths in listed for path in paths if isinstance(path, str) and path]
 

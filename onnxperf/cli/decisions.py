@@ -10,18 +10,19 @@ import click
 from onnxperf.cli.arguments import DURATION, Number, debug, files_read, of_cards, of_one, read_option
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import RANKED_BY
 from onnxperf.ground.output import deliver
 
 if TYPE_CHECKING:
     from onnxperf.running.pipeline import Gpu, Request
 
-BY = ("latency", "throughput", "cost", "energy")  # written out so that --help imports nothing
-
 
 @click.command()
 @click.argument("model", type=click.Path())
 @of_cards
-@click.option("--by", type=click.Choice(BY), default="latency", show_default=True, help="What cards are ranked by.")
+@click.option(
+    "--by", type=click.Choice(RANKED_BY), default="latency", show_default=True, help="What cards are ranked by."
+)
 @read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Take no batch that is slower.")
 @debug
 def compare(
@@ -75,7 +76,7 @@ def recommend(
     from onnxperf.decide.recommend import keep, recommended
     from onnxperf.ground.output import telling
     from onnxperf.ground.tables import console
-    from onnxperf.running.pipeline import limits_of
+    from onnxperf.running.largest import limits_of
     from onnxperf.views.choices import show_recommendation
 
     if terms["gpus"] is not None:

@@ -9,9 +9,8 @@ import click
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
 from onnxperf.graph.targets import check_targets
+from onnxperf.ground.names import CACHES, WEIGHTS
 from onnxperf.ground.output import deliver, telling
-
-WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # written out so that --help imports nothing
 
 
 @click.command()

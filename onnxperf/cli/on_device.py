@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import PROVIDERS, counted_here, debug, given, scored_here
+from onnxperf.cli.arguments import counted_here, debug, given, scored_here
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import PROVIDERS
 
 
 @click.command()

@@ -27,6 +27,7 @@ from onnxperf.cli.drawn import drawn, take
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.ground.output import deliver
+from onnxperf.running.terms import having
 
 if TYPE_CHECKING:
     from onnxperf.answer.prediction import Prediction
@@ -259,7 +260,8 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
 def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
     """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
-    from onnxperf.running.pipeline import Limits, largest, run_of
+    from onnxperf.running.largest import Limits, largest
+    from onnxperf.running.pipeline import run_of
 
     return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
 
@@ -335,12 +337,15 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     deliver(json_to, found.to_json, lambda: show(console(), found))
 
 
+def _names(**facets: str) -> tuple[str, ...]:
+    return tuple(term.name for term in having(**facets))
+
+
 #: Options that have no effect on: the sizes of --gemm (SIZES), the time of any kernel (OF_A_RUN), of a single product
 #: (OF_A_MODEL), of a kernel that copies no input or output (OF_COPIES).
 SIZES = ("shapes", "dims", "batch", "fit", "trip_counts")
-OF_A_RUN = ("streams", "cuda_graph", "host")
-OF_COPIES = ("include_transfers", "pageable")
-OF_A_MODEL = ("opt_level", "ort_version", "ort_transformers", *OF_COPIES)
+OF_A_RUN, OF_COPIES = _names(method="scheduled"), _names(acts="copies")
+OF_A_MODEL = (*_names(acts="graph"), *OF_COPIES)
 
 
 def _given(names: Iterable[str], terms: Mapping[str, Any]) -> str:

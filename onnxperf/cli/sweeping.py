@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import PRECISIONS, by_name, debug, files_read, of_a_sweep, read_option
+from onnxperf.cli.arguments import by_name, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import EnvironmentFailure, UsageError, counted
+from onnxperf.ground.names import PRECISIONS
 from onnxperf.ground.output import telling
 
 if TYPE_CHECKING:

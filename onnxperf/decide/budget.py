@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any, Unpack, overload
 
 from onnxperf.answer.cpu_operators import CpuOperator
 from onnxperf.answer.kernel_timeline import KernelPrediction
@@ -12,30 +12,25 @@ from onnxperf.answer.prediction import Prediction
 from onnxperf.graph import UNKNOWN_LENGTH
 from onnxperf.ground.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
 from onnxperf.ground.tables import duration, size
-from onnxperf.running.pipeline import Gpu, limits_of
+from onnxperf.running.largest import limits_of
+from onnxperf.running.pipeline import Gpu
+from onnxperf.running.terms import Asked, Bound, Examples
+
+
+@overload
+def check(model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[Asked]) -> Prediction: ...
 
 
 @overload
 def check(
-    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
-) -> Prediction: ...
-
-
-@overload
-def check(
-    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Sequence[Gpu], **terms: Any
+    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[Asked]
 ) -> list[Prediction]: ...
 
 
 def check(
-    model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-    *,
-    gpu: Any,
-    max_ms: float | None = None,
-    max_gb: float | None = None,
-    **terms: Any,
-) -> Prediction | list[Prediction]:
+    model: Any, example_inputs: Examples = None, *, gpu: Any, max_ms: float | None = None, max_gb: float | None = None,
+    fit: bool = False, **terms: Unpack[Bound],
+) -> Prediction | list[Prediction]:  # fmt: skip
     """Predict one run, and raise BudgetExceeded where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9) of
     the card's memory, or does not fit into it.
 
@@ -48,8 +43,8 @@ def check(
         if max_ms is None and max_gb is None:
             raise UsageError("a budget is max_ms, max_gb or both")
         limits = limits_of(max_ms, max_gb)
-        of_fit = {"max_ms": max_ms, "max_gb": max_gb} if terms.get("fit") else {}
-        found: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, **of_fit, **terms)
+        of_fit = {"max_ms": max_ms, "max_gb": max_gb} if fit else {}
+        found: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, fit=fit, **of_fit, **terms)
         if isinstance(found, Prediction):
             keep(found, limits.seconds, limits.bytes)
             return found

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.names import RANKED_BY
 from onnxperf.ground.output import Progress
-from onnxperf.running.pipeline import Gpu, Request, limits_of, request_for
-
-BY = ("latency", "throughput", "cost", "energy")
+from onnxperf.running.largest import limits_of
+from onnxperf.running.pipeline import Gpu, Request, request_for
+from onnxperf.running.terms import Bound, Examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class Comparison(Document):
 
 def compare(
     model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    example_inputs: Examples = None,
     *,
     gpu: Sequence[Gpu] | None = None,
     by: str = "latency",
     max_ms: float | None = None,
     prices: Mapping[str, float] | None = None,
-    **terms: Any,
+    **terms: Unpack[Bound],
 ) -> Comparison:
     """Predict a model on several cards and rank them by latency, throughput, cost or energy.
 
@@ -100,9 +101,9 @@ def compared(
     request: Request, gpus: Sequence[Gpu], by: str, limit_s: float | None, prices: Mapping[str, Price],
     tell: Progress | None = None,
 ) -> Comparison:  # fmt: skip
-    """`compare` of a request. Raises UsageError also where `by` is none of BY."""
-    if by not in BY:
-        raise UsageError(f"cards are ranked by one of {', '.join(BY)}, not {by!r}")
+    """`compare` of a request. Raises UsageError also where `by` is none of RANKED_BY."""
+    if by not in RANKED_BY:
+        raise UsageError(f"cards are ranked by one of {', '.join(RANKED_BY)}, not {by!r}")
     found = choices(request, gpus, limit_s, tell)
     candidates = _candidates(found, by, limit_s, prices)
     able = sorted((c for c in candidates if c.figure is not None), key=lambda c: c.figure[1] if c.figure else 0.0)

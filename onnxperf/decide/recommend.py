@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, number
-from onnxperf.running.pipeline import Gpu, Request, limits_of, request_for
+from onnxperf.running.largest import limits_of
+from onnxperf.running.pipeline import Gpu, Request, request_for
+from onnxperf.running.terms import Bound, Examples
 
 MOST_REPLICAS = 10_000
 MOST_QPS = 1e9
@@ -75,13 +77,13 @@ class Recommendation(Document):
 
 def recommend(
     model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    example_inputs: Examples = None,
     *,
     latency_ms: float,
     qps: float,
     gpu: Sequence[Gpu] | None = None,
     prices: Mapping[str, float] | None = None,
-    **terms: Any,
+    **terms: Unpack[Bound],
 ) -> Recommendation:
     """The cheapest card, batch and number of replicas that answer `qps` requests a second in latency_ms milliseconds.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.bindings import narrowed
@@ -11,11 +11,12 @@ from onnxperf.decide.diff import CAUSES, Difference, difference, total
 from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.tables import duration, shortened, size
 from onnxperf.running.pipeline import Gpu, Request, find, request_for, run_of
+from onnxperf.running.terms import Bound
 
 ROUNDED = 1e-12  # seconds: what sums leave behind when they are rounded
 
 
-def diff(a: Any, b: Any, *, gpu: Gpu, **terms: Any) -> Difference:
+def diff(a: Any, b: Any, *, gpu: Gpu, **terms: Unpack[Bound]) -> Difference:
     """Predict two models with the same terms on a card, and say what they differ in and what that costs.
 
     a, b, gpu and terms are what `onnxperf.predict` takes. A dimension, shape or trip count that one model alone has a

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_specs import HOSTS
 from onnxperf.answer.kernel_timeline import KernelPrediction, part_of
@@ -19,6 +19,7 @@ from onnxperf.ground.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu, read_once, request_for, run_of, with_batch
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
+from onnxperf.running.terms import Bound, Examples
 from op_models import Move, Pointwise
 
 BATCHES = (4, 16)  # times the batch
@@ -63,9 +64,7 @@ class WhatIfs(Document):
         return {**plain(s, "model", "gpu", "runtime", "precision", "batch"), "seconds": now, "changes": changes}
 
 
-def whatif(
-    model: Any, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, gpu: Gpu, **terms: Any
-) -> WhatIfs:
+def whatif(model: Any, example_inputs: Examples = None, *, gpu: Gpu, **terms: Unpack[Bound]) -> WhatIfs:
     """What each change would bring to a model on a card: precision, runtime, CUDA graph, batch, layout, a faster host,
     fusions that nearly matched, operators on the CPU, padded dimensions, parts that are left out.
 

@@ -6,9 +6,9 @@ what is left of the run are times without a kernel. So the losses add to the run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from onnxperf.answer.prediction import summarise
 from onnxperf.explanation.core import Explanation
@@ -19,6 +19,7 @@ from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu, request_for, run_of
 from onnxperf.running.run import Run
+from onnxperf.running.terms import Bound, Examples
 from op_models import Transfer
 
 SCHEMA_VERSION = 1
@@ -88,8 +89,8 @@ class RunExplanation(Document):
 
 
 def explain(
-    model: Any = None, node: str | None = None, example_inputs: Mapping[str, Any] | Sequence[Any] | None = None, *,
-    gpu: Gpu, gemm: str | Sequence[int] | None = None, **terms: Any,
+    model: Any = None, node: str | None = None, example_inputs: Examples = None, *,
+    gpu: Gpu, gemm: str | Sequence[int] | None = None, **terms: Unpack[Bound],
 ) -> Explanation | RunExplanation:  # fmt: skip
     """Explain a model's run, or one kernel of it: the one called `node`, or the one that does an ONNX node's work.
 

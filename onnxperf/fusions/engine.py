@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxperf.graph import CONTROL, NEVER_FOLDED, Graph, Note
+from onnxperf.ground import names
 from onnxperf.ground.errors import printable
 from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
 ROUNDS = 10  # in each level, at most: as many as ONNX Runtime makes
-LEVELS = {"disabled": DISABLED, "basic": BASIC, "extended": EXTENDED, "all": ALL}
+LEVELS = {name: level for level, name in enumerate(names.LEVELS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of, read_config
@@ -19,7 +19,9 @@ from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.running.pipeline import MAX_BATCH, Gpu, Request
+from onnxperf.running.largest import MAX_BATCH
+from onnxperf.running.pipeline import Gpu, Request
+from onnxperf.running.terms import Keywords, plain
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -90,7 +92,7 @@ def llm(
     chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
     requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
-    trip_counts: Mapping[str, int] | None = None, **terms: Any,
+    trip_counts: Mapping[str, int] | None = None, **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -109,7 +111,7 @@ def llm(
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     with speaking_of_arguments():
-        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=terms)
+        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=plain(terms))
         steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
         lengths = Lengths(prompt, output, chunk, positions)
         return generation(

@@ -11,8 +11,8 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.steps import Seconds, Steps
+from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.memory import Memory
-from onnxperf.running.pipeline import MAX_BATCH
 
 TRIES = 12  # batches that are tried in search of the largest
 

@@ -16,8 +16,6 @@ from op_models import Operator, Size, Tensor
 
 #: How an allocator takes memory from the driver: see onnxperf.running.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
-#: The orders in which images can lie in memory: channels before rows and columns, or behind them (channels_last).
-LAYOUTS = ("nchw", "nhwc")
 NAMED = 100  # characters of a list of nodes in an error
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
 
@@ -164,6 +162,11 @@ class Runtime:
         """True where the host computes each operator itself before it goes on to the next."""
         return self.kind == "cpu"
 
+    @property
+    def launches(self) -> bool:
+        """True where the host launches kernels, on streams or as a CUDA graph."""
+        return not self.synchronous
+
 
 def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
@@ -179,7 +182,7 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
 
 
 def of_layout(runtime: Runtime, layout: str) -> Runtime:
-    """The runtime that keeps images in an order of LAYOUTS; UsageError where it can't be told to."""
+    """The runtime that keeps images in an order of `ground.names.LAYOUTS`; UsageError where it can't be told to."""
     if layout not in runtime.layouts:
         what = runtime.describe.split(",")[0]
         raise UsageError(f"{what} takes no layout, it chooses itself how images lie in memory: leave --layout out")

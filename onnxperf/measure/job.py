@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from onnxperf.graph import Graph
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import MEASURED
 from onnxperf.measure import inputs
 from onnxperf.measure.devices import DEVICES, LocalDevice
 from onnxperf.runtimes import LEVELS
@@ -17,7 +18,6 @@ from onnxperf.runtimes import LEVELS
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PRECISIONS = ("keep", "fp32", "tf32", "fp16")
 MOST_RUNS = 1_000_000  # that are counted: the time of each is kept
 
 
@@ -54,7 +54,7 @@ class Job:
     def __post_init__(self) -> None:
         for what, value, allowed in (
             ("provider", self.provider, tuple(DEVICES)),
-            ("precision", self.precision, PRECISIONS),
+            ("precision", self.precision, MEASURED),
             ("optimisation level", self.opt_level, tuple(LEVELS)),
         ):
             if value not in allowed:

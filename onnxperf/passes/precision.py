@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.graph import Graph, Note, fresh
+from onnxperf.ground.names import AMP, PRECISIONS, QUANTISED, STORED
 from onnxperf.ground.rules import work_or_bytes
 from op_models import Operator, Tensor
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
 #: The dtypes that are changed; 8-bit floats are quantised already.
 CASTABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
 LOOPS = frozenset({"Loop", "Scan"})  # write what their bodies read once for every run, so `repeat` is not theirs
-STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}
-#: Leaves the graph as it is stored too; which type each operator runs in, the runtime decides (`passes.autocast`).
-AMP = "amp"
-PRECISIONS = ("keep", *STORED, *QUANTISED, AMP)
 UNITS = {"bfloat16": {"tensor_bf16"}, "int8": {"tensor_int8", "int8"}, "float8e4m3fn": {"tensor_fp8"}}
 #: The attribute of a QuantizeLinear that a precision has put in: the ranges of all tensors are known, not just its own.
 CALIBRATED = "calibrated"

@@ -17,8 +17,6 @@ from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
-LOSSES = ("cross-entropy", "mse")
-OPTIMIZERS = ("adam", "sgd", "none")
 #: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
 ACCUMULATOR = "com.microsoft::InPlaceAccumulatorV2"
 STATES = {"adam": 2, "sgd": 0, "none": 0}  # tensors that the optimiser keeps of each parameter

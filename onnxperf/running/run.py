@@ -34,9 +34,11 @@ from onnxperf.passes import (
     stage_of_nodes,
     staged,
 )
+from onnxperf.running.checks import check
 from onnxperf.running.memory import Footprint, Memory, footprint, memory
 from onnxperf.running.microbatches import Stage, composed, footprints, fullest, largest_share, stages
-from onnxperf.running.scenario import PLATFORMS, Scenario, check, plan_of, runtime_of, training_of, usual_host
+from onnxperf.running.scenario import PLATFORMS, Scenario, plan_of, runtime_of, training_of, usual_host
+from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
@@ -46,10 +48,7 @@ T = TypeVar("T")
 
 
 #: Terms of a scenario that leave the graph and the devices as they are.
-TERMS = (
-    "runtime", "ort_version", "opt_level", "ort_transformers", "fix_dims", "precision", "layout", "method", "streams",
-    "cuda_graph", "include_transfers", "pageable", "host",
-)  # fmt: skip
+TERMS = tuple(term.name for term in having(again=False))
 
 
 class Kept:
@@ -115,8 +114,8 @@ class Run:
         """The run of device j without the others."""
         if len(self.devices) == 1:
             return self
-        notes = self.device_notes[j : j + 1]
-        return replace(self, devices=(self.devices[j],), scenario=self.scenario_on(j), device_notes=notes)
+        device, notes = self.devices[j], self.device_notes[j : j + 1]
+        return replace(self, devices=(device,), scenario=replace(self.scenario, gpu=device.id), device_notes=notes)
 
     def scenario_on(self, j: int) -> Scenario:
         """The scenario of device j, with the host that is usual for it where none was asked for."""

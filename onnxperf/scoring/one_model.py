@@ -22,7 +22,7 @@ from onnxperf.measure.job import Job
 from onnxperf.measure.record import Measurement, Place
 from onnxperf.measure.run import measure
 from onnxperf.running.pipeline import find
-from onnxperf.running.scenario import USUAL_METHOD
+from onnxperf.running.terms import USUAL_METHOD
 from onnxperf.runtimes import RUNTIMES
 
 SCHEMA_VERSION = 1

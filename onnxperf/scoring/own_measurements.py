@@ -15,7 +15,7 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.measure.files import read
-from onnxperf.running.scenario import USUAL_METHOD
+from onnxperf.running.terms import USUAL_METHOD
 from onnxperf.scoring.one_model import Comparison, compare, device_of
 from onnxperf.scoring.score import Pairs, Score, score
 

@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxperf.decide.choices import selected
 from onnxperf.ground.errors import EnvironmentFailure, UsageError, as_arguments, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu
+from onnxperf.running.terms import Examples, Keywords
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import engine
 from onnxperf.sweeps.grid import grid_of
@@ -52,15 +53,17 @@ class Sweep:
 
 def sweep(
     model: Any,
-    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    example_inputs: Examples = None,
     *,
     gpu: Sequence[Gpu] | None = None,
     batches: Sequence[int] | None = None,
     precisions: Sequence[str] | str = "keep",
     dims: Mapping[str, Sequence[int] | int] | None = None,
     prices: Mapping[str, float] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    trip_counts: Mapping[str, int] | None = None,
     cache: str | os.PathLike[str] | None = None,
-    **terms: Any,
+    **terms: Unpack[Keywords],
 ) -> Sweep:
     """Predict a model for every combination of cards, batches, precisions and sizes of open dimensions.
 
@@ -75,7 +78,8 @@ def sweep(
             if name in terms:
                 raise UsageError(f"a sweep takes {instead}, not {name}")
         cards = selected(every=True) if gpu is None else gpu
-        grid = grid_of(cards, batches=batches, precisions=precisions, dims=dims, prices=prices, **terms)
+        grid = grid_of(cards, batches=batches, precisions=precisions, dims=dims, prices=prices, shapes=shapes,
+                       trip_counts=trip_counts, **terms)  # fmt: skip
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:
             found = list(blocks([Model(model, examples=example_inputs)], grid, here, kept))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_specs import Device, Price
 from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
 from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
-from onnxperf.passes import PRECISIONS
-from onnxperf.running.pipeline import MAX_BATCH, Gpu, find
+from onnxperf.ground.names import PRECISIONS
+from onnxperf.running.largest import MAX_BATCH
+from onnxperf.running.pipeline import Gpu, find
+from onnxperf.running.terms import Keywords, plain
 
 Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
 
@@ -77,7 +78,8 @@ class Grid:
 def grid_of(
     cards: Sequence[Gpu], /, *, batches: Sequence[int] | int | None = None, precisions: Sequence[str] | str = "keep",
     dims: Mapping[str, Sequence[int] | int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
-    trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None, **terms: Any,
+    trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None,
+    **terms: Unpack[Keywords],
 ) -> Grid:  # fmt: skip
     """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
     if isinstance(cards, str) or not cards:
@@ -94,11 +96,8 @@ def grid_of(
     if batches is not None:
         sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
     open_dims = tuple((name, _sizes(given, f"dimension {name!r}", 1 << 31)) for name, given in (dims or {}).items())
-    for name in ("host", "cluster"):
-        if isinstance(path := terms.get(name), os.PathLike):
-            terms[name] = os.fspath(path)
     unique = tuple(dict.fromkeys(names))
-    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, terms, priced(prices))
+    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, plain(terms), priced(prices))
 
 
 def _sizes(given: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, nothing, tries
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import duration, number, size
-from onnxperf.running.scenario import PLATFORMS, USUAL_METHOD, usual_host
+from onnxperf.running.scenario import PLATFORMS, usual_host
+from onnxperf.running.terms import USUAL_METHOD
 
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline

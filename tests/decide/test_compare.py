@@ -13,7 +13,8 @@ import gpu_specs
 import onnxperf
 from onnxperf import UsageError, compare, predict
 from onnxperf.decide.choices import GAIN, MOST_BATCH, Choice, priced, selected
-from onnxperf.decide.compare import BY, Comparison
+from onnxperf.decide.compare import Comparison
+from onnxperf.ground.names import RANKED_BY
 from tests.decide.models import net
 
 CARDS = ["t4", "l4", "a10g", "a100", "h100"]
@@ -22,7 +23,7 @@ CARDS = ["t4", "l4", "a10g", "a100", "h100"]
 @pytest.fixture(scope="module")
 def by_all() -> dict[str, Comparison]:
     model = onnxperf.load(net())
-    return {by: compare(model, gpu=CARDS, by=by, batch=4, prices={"a10g": 2.0}) for by in BY}
+    return {by: compare(model, gpu=CARDS, by=by, batch=4, prices={"a10g": 2.0}) for by in RANKED_BY}
 
 
 def test_each_figure_is_that_of_a_prediction(by_all: dict[str, Comparison]) -> None:
@@ -37,7 +38,7 @@ def test_each_figure_is_that_of_a_prediction(by_all: dict[str, Comparison]) -> N
     assert {c.device.id: c.price.usd_per_hour for c in by_all["cost"].cards if c.price}["a10g"] == 2.0
 
 
-@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("by", RANKED_BY)
 def test_ranks_are_in_order_and_ties_are_overlaps(by_all: dict[str, Comparison], by: str) -> None:
     found = by_all[by].cards
     figures = {c.device.id: c.figure for c in found}

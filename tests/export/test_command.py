@@ -12,8 +12,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxperf
 from onnxperf import cli
-from onnxperf.cli.arguments import EXAMPLES, parse_input
+from onnxperf.cli.arguments import parse_input
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 RESNET = ROOT / "samples" / "resnet50.onnx"

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 import onnxperf
-from onnxperf.cli import arguments
 from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.ground.tables import console
 from onnxperf.measure import job, show, throughput
-from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
@@ -169,11 +167,6 @@ def test_a_file_that_can_not_be_written_comes_after_the_table(
     code, out, err = cli("measure", model, *ON_CPU, "--json", "/dev/full")
     assert code == 4 and "can't write /dev/full: No space left on device" in err
     assert out.startswith("[red]model")
-
-
-def test_the_command_line_offers_what_a_job_takes() -> None:
-    assert tuple(DEVICES) == arguments.PROVIDERS
-    assert arguments.MEASURED == job.PRECISIONS
 
 
 def test_the_schema_ships() -> None:

@@ -75,7 +75,8 @@ class MeasuredRun:
         batch = next((n for name, n in self.dims.items() if name.startswith("batch")), 1)
         plan = parse_plan(self.parallel or None, None)
         return Scenario(
-            self.model, self.gpu, self.runtime, precision=self.precision, layout=self.layout, batch=batch * plan.parts,
+            model=self.model, gpu=self.gpu, runtime=self.runtime, precision=self.precision, layout=self.layout,
+            batch=batch * plan.parts,
             parallel=self.parallel or None,
             ort_version=self.ort_version, ort_transformers=self.transformers,
             include_transfers=bool(self.copies), pageable=self.copies == "pageable",

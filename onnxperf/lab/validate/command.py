@@ -12,7 +12,7 @@ from onnxperf.ground.tables import console
 from onnxperf.lab.validate import show
 from onnxperf.lab.validate.report import sources, validate
 from onnxperf.lab.validate.scored import ALL
-from onnxperf.running.scenario import USUAL_METHOD
+from onnxperf.running.terms import USUAL_METHOD
 from onnxperf.scoring import one_model
 from onnxperf.scoring import own_measurements as own
 from onnxperf.scoring import show as own_show

@@ -1,0 +1,259 @@
+"""The terms of a prediction as data: what can be asked for beside a model, its sizes and a card.
+
+From the fields of `Terms` are made the options of the command line, the keywords of `onnxperf.predict` and what `help`
+says of them, what `Run.under` takes, and every check of one term alone. A further term is one more field, and its use.
+Nothing heavy is imported, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from inspect import Parameter, signature
+from textwrap import fill
+from typing import Any, TypedDict, TypeVar
+
+from gpu_specs import HOSTS, clusters
+from onnxperf.ground.errors import UsageError, as_arguments
+from onnxperf.ground.names import LAYOUTS, LEVELS, LOSSES, METHODS, MODES, OPTIMIZERS, PRECISIONS, RUNTIMES
+
+T = TypeVar("T")
+Examples = Mapping[str, Any] | Sequence[Any] | None
+MOST = 1e15  # milliseconds, GB, watts or hertz
+USUAL_METHOD = "tile-wave"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """How a term is asked for, which values it takes, and what it goes with.
+
+    help: what the option says, and `help(onnxperf.predict)` where `about` does not say it better; usual: what the
+    default of None or "" means. flags: the option, where that is not the name with dashes; metavar: stands for a value.
+
+    Values are True and False where the default is one of them, else one of `choices`, a whole number from 1 to `most`,
+    a positive number (`number` is its name and unit), the name or path of a `file`, or text that is read where it is
+    used. noun: the term in messages.
+
+    mode: the only one that has the term; runtime, method: the attribute that is true of those that have it; device: the
+    kind of the devices that have it. acts: what alone it changes, "graph" which kernels there are, "copies" those of
+    inputs and outputs. again: another value takes another graph or device, so that a run can't be asked for it.
+    """
+
+    default: Any
+    help: str = ""
+    about: str = ""
+    usual: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    most: int = 0
+    number: str = ""
+    file: bool = False
+    noun: str = ""
+    mode: str = ""
+    runtime: str = ""
+    method: str = ""
+    device: str = ""
+    acts: str = ""
+    again: bool = False
+    name: str = ""
+
+    def named(self, name: str) -> Term:
+        """The term with its name, and the option and the noun that follow from it."""
+        flags, noun = self.flags or (f"--{name.replace('_', '-')}",), self.noun or name.replace("_", " ")
+        return replace(self, name=name, flags=flags, noun=noun)
+
+    def is_usual(self, value: Any) -> bool:
+        """Whether a value is the default; 0 and 1 are not False and True."""
+        return value is self.default or (value == self.default and type(value) is type(self.default))
+
+    def wrong(self, value: Any) -> str:
+        """Why the term can't have a value; "" where it can."""
+        if self.is_usual(value) or (value is None and self.default == ""):
+            return ""
+        if isinstance(self.default, bool):
+            return "" if isinstance(value, bool) else f"{self.name} must be True or False, not {value!r:.60}"
+        if self.most:
+            whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
+            return "" if whole else f"{self.name} must be a whole number from 1 to {self.most:,}, not {value!r:.60}"
+        if self.number:
+            positive = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
+            return "" if positive else f"the {self.number} must be a positive number below {MOST:g}, not {value!r:.60}"
+        if (self.choices or self.file) and not isinstance(value, str):
+            names = f"one of {', '.join(self.choices)}" if self.choices else f"or the path of a {self.noun}'s file"
+            return f"{self.noun} can't be a {type(value).__name__}: give a name, {names}"
+        if self.choices and value not in self.choices:
+            return f"unknown {self.noun} {value!r:.60}: it is one of {', '.join(self.choices)}"
+        return ""
+
+    def described(self) -> str:
+        """The term for people who write Python: its name, its choices, and what it is."""
+        named = " or ".join(filter(None, (", ".join(self.choices[:-1]), *self.choices[-1:])))
+        usual = f"None means {self.usual}" if self.usual else ""
+        said = ". ".join(part.rstrip(".") for part in (named, self.about or self.help, usual) if part)
+        return as_arguments(f"{self.name}: {said}.")
+
+
+def term(default: T, help: str = "", **more: Any) -> T:
+    """A field of `Terms`: its default, what its option says, and more of a `Term`."""
+    return field(default=default, metadata={"term": Term(default, help, **more)})
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a model is run on a card, as it was asked for."""
+
+    runtime: str = term("", usual="ort-cuda; ort-cpu on a processor", choices=RUNTIMES)
+    opt_level: str = term("all", "Optimisations of ort-cuda and ort-cpu.", choices=LEVELS, noun="optimisation level",
+                          runtime="has_levels", acts="graph")  # fmt: skip
+    ort_version: str | None = term(
+        None, "An older release: ort-cuda up to 1.6, 1.10, 1.11, 1.12, 1.16; tensorrt up to 7.",
+        flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
+    )  # fmt: skip
+    ort_transformers: bool = term(False, "First apply onnxruntime.transformers' optimizer.", runtime="offline",
+                                  noun="optimizer of onnxruntime.transformers", acts="graph")  # fmt: skip
+    fix_dims: bool = term(
+        False, "Fix open dimensions when the session starts, not in its runs.",
+        about="The session is told the sizes of open dimensions when it starts, as by ONNX Runtime's"
+              " `add_free_dimension_override_by_name`; else they are open as the model is exported.",
+    )  # fmt: skip
+    precision: str = term("keep", "amp is PyTorch's autocast to float16.", choices=PRECISIONS)
+    layout: str | None = term(None, "Memory layout of images: nhwc is channels_last.", usual="the runtime's",
+                              choices=LAYOUTS)  # fmt: skip
+    method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS)
+    mode: str = term(
+        "inference", "training: forward, backward and update.", choices=MODES, again=True,
+        about="Training is a step of it: forward, backward and update of the parameters, under torch-eager or ort-cuda;"
+              " a graph that holds its backward pass is taken as it is.",
+    )  # fmt: skip
+    loss: str | None = term(None, "Of a training step.", about="Of the first output.", usual="what MODEL ends with",
+                            choices=LOSSES, mode="training", again=True)  # fmt: skip
+    optimizer: str | None = term(None, "Of a training step.", usual="adam", choices=OPTIMIZERS, mode="training",
+                                 again=True)  # fmt: skip
+    recompute: bool = term(False, "Compute activations again in the backward pass, to save memory.",
+                           noun="recomputing", mode="training", again=True)  # fmt: skip
+    accumulate: int = term(1, "Batches whose gradients are added up before the update.", most=100_000,
+                           noun="accumulating gradients", mode="training", again=True)  # fmt: skip
+    gpus: int | None = term(None, "GPUs that divide the work.", usual="what --parallel takes", most=65_536, again=True)
+    parallel: str | None = term(
+        None, "How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep experts.",
+        metavar="tp=4|dp=2,tp=4|...", again=True,
+        about='How they divide it: "dp=4" the batch, which is that of all, "tp=4" matrices as Megatron-LM,'
+              ' "pp=4:microbatches=8" layers, "ep=4" batch and experts, "dp=2,tp=4" both.',
+    )  # fmt: skip
+    cluster: str | None = term(
+        None, f"What joins them: {', '.join(clusters())}, or a cluster's TOML file.", metavar="NAME|FILE",
+        about="What joins them, such as dgx-h100, or the path of a cluster's TOML file.",
+        usual="the card's NVLink, else PCIe", file=True, again=True,
+    )  # fmt: skip
+    streams: int = term(1, "CUDA streams, on which kernels may overlap.", most=64, runtime="launches",
+                        method="scheduled", device="gpu")  # fmt: skip
+    cuda_graph: bool = term(False, "Replay a captured CUDA graph.", noun="CUDA graph", runtime="launches",
+                            method="scheduled", device="gpu")  # fmt: skip
+    include_transfers: bool = term(False, "Count the copies of inputs and outputs.", noun="copies to it", device="gpu",
+                                   acts="copies")  # fmt: skip
+    pageable: bool = term(False, "With --include-transfers: memory is pageable, not pinned.", acts="copies")
+    host: str = term(
+        "", f"Processor that launches kernels: {', '.join(HOSTS)}, or the file of one (calibrate --host-only).",
+        about="The processor that launches kernels, such as server-2023, or the path of its file, as `onnxperf"
+              " calibrate --host-only` writes it.",
+        usual="one of the card's years", metavar="NAME|FILE", file=True, method="scheduled",
+    )  # fmt: skip
+    power_limit_W: float | None = term(None, "Power limit the card is set to.", flags=("--power-limit",), metavar="W",
+                                       number="power limit (W)", method="power_limit", again=True)  # fmt: skip
+    clock_Hz: float | None = term(None, "Clock the card is locked to.", flags=("--clock",), metavar="MHZ",
+                                  number="clock (Hz)", again=True)  # fmt: skip
+
+
+#: By name, in the order in which `--help` lists them.
+TERMS: Mapping[str, Term] = {f.name: f.metadata["term"].named(f.name) for f in fields(Terms)}
+
+
+class Keywords(TypedDict, total=False):
+    """The terms once more, as keywords of a function: type checkers can't read them off `Terms`, which a test does."""
+
+    runtime: str | None
+    opt_level: str
+    ort_version: str | None
+    ort_transformers: bool
+    fix_dims: bool
+    precision: str
+    layout: str | None
+    method: str
+    mode: str
+    loss: str | None
+    optimizer: str | None
+    recompute: bool
+    accumulate: int
+    gpus: int | None
+    parallel: str | None
+    cluster: str | os.PathLike[str] | None
+    streams: int
+    cuda_graph: bool
+    include_transfers: bool
+    pageable: bool
+    host: str | os.PathLike[str] | None
+    power_limit_W: float | None
+    clock_Hz: float | None
+
+
+class Bindings(TypedDict, total=False):
+    """Sizes that a file leaves open, or that take the place of its own."""
+
+    shapes: Mapping[str, Sequence[int]] | None
+    dims: Mapping[str, int] | None
+    batch: int | None
+    trip_counts: Mapping[str, int] | None
+
+
+class Bound(Bindings, Keywords, total=False):
+    """The keywords of functions that predict."""
+
+
+class Asked(Bound, total=False):
+    """The keywords of `onnxperf.predict`, which can look for a batch."""
+
+    fit: bool
+    max_ms: float | None
+    max_gb: float | None
+
+
+def having(**facets: object) -> Iterator[Term]:
+    """The terms with these facets, such as those of a mode."""
+    return (t for t in TERMS.values() if all(getattr(t, facet) == value for facet, value in facets.items()))
+
+
+def unusual(terms: Terms) -> list[Term]:
+    """The terms that are not left as they are by default."""
+    return [t for t in TERMS.values() if not t.is_usual(getattr(terms, t.name))]
+
+
+def plain(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as terms: paths are text. Raises TypeError for keywords that are no terms, as Python does."""
+    if unknown := terms.keys() - TERMS.keys():
+        raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")
+    return {name: os.fspath(x) if isinstance(x, os.PathLike) and TERMS[name].file else x for name, x in terms.items()}
+
+
+def check_values(terms: Mapping[str, Any]) -> None:
+    """Raise UsageError where a term has a value that it can't have."""
+    for name, value in terms.items():
+        if name in TERMS and (why := TERMS[name].wrong(value)):
+            raise UsageError(why)
+
+
+def spelt_out(function: T) -> T:
+    """The same function, of which `help` lists every term instead of `**terms`, and says what it is for {terms}."""
+    shown: Any = function
+    written = signature(shown)
+    parameters = [p for p in written.parameters.values() if p.kind != Parameter.VAR_KEYWORD]
+    types = {name: known.__forward_arg__ for name, known in Keywords.__annotations__.items()}
+    for f in fields(Terms):
+        usual = None if f.default == "" else f.default
+        kind = types.get(f.name, f.type)
+        parameters.append(Parameter(f.name, Parameter.KEYWORD_ONLY, default=usual, annotation=kind))
+    shown.__signature__ = written.replace(parameters=parameters)
+    lines = (fill(t.described(), 116, initial_indent="    ", subsequent_indent="    ") for t in TERMS.values())
+    shown.__doc__ = (shown.__doc__ or "").replace("    {terms}", "\n".join(lines))
+    return function
