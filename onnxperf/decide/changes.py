@@ -15,6 +15,7 @@ from onnxperf.passes import QUANTISED, lacks_unit
 from onnxperf.passes import precision as in_precision
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
+from onnxperf.running.terms import TERMS, having
 from onnxperf.runtimes import RUNTIMES
 
 WORTH = 0.98  # of the time: a change that saves less is not named
@@ -26,7 +27,7 @@ MAX_TENSORS = 10_000
 LIGHTER = {"fp32": ("fp16", "bf16", "tf32"), "keep": ("fp16", "bf16"), "tf32": ("fp16", "bf16")}
 QUANTISES = "tensorrt"  # the runtime under which 8-bit precisions are tried
 #: Terms of one runtime that are not asked of another.
-USUAL = {"layout": None, "ort_version": None, "ort_transformers": False, "opt_level": "all", "fix_dims": False}
+USUAL = {term.name: term.default for term in (*having(acts="graph"), TERMS["layout"], TERMS["fix_dims"])}
 #: Shares of a run below which a term that acts on it is not tried.
 LAUNCHES, FALLBACK = 0.05, 0.01
 

@@ -21,7 +21,7 @@ from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, Request
-from onnxperf.running.terms import Keywords, plain
+from onnxperf.running.terms import Keywords, as_terms
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -111,7 +111,7 @@ def llm(
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     with speaking_of_arguments():
-        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=plain(terms))
+        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=as_terms(terms))
         steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
         lengths = Lengths(prompt, output, chunk, positions)
         return generation(

@@ -15,8 +15,8 @@ from onnxperf.graph import load as load_graph
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes import parse_plan, per_gpu
 from onnxperf.running.run import Kept, Run, columns
-from onnxperf.running.scenario import PLATFORMS, Scenario, joined
-from onnxperf.running.terms import Examples, Keywords, check_values, plain
+from onnxperf.running.scenario import Scenario, joined, settled
+from onnxperf.running.terms import Examples, Keywords, as_terms, check_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -46,7 +46,7 @@ def request_for(
     trip_counts: Mapping[str, int] | None = None, **terms: Unpack[Keywords],
 ) -> Request:  # fmt: skip
     """The request for a model with these bindings and terms; a framework's model is exported for it."""
-    asked, sizes = plain(terms), shapes if isinstance(shapes, Mapping) else None
+    asked, sizes = as_terms(terms), shapes if isinstance(shapes, Mapping) else None
     read, examples = source(model, example_inputs, batch, open_batch, sizes, train=asked.get("mode") == "training")
     return Request(read, shapes=shapes, dims=dims, batch=batch, trip_counts=trip_counts, examples=examples, terms=asked)
 
@@ -93,9 +93,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     placed: dict[int, tuple[Run, int]] = {}
     kept = Kept()
     for at in columns(devices, usual.precision):
-        first = devices[at[0]]
-        runtime = usual.runtime or PLATFORMS[first.kind].runtime
-        scenario = replace(usual, gpu=first.id, host=usual.host or "", runtime=runtime)
+        scenario = settled(usual, devices[at[0]])
         notes = tuple(cards[j][1] for j in at)
         run = Run(graph, tuple(devices[j] for j in at), scenario, kept=kept, device_notes=notes)
         placed.update((j, (run, column)) for column, j in enumerate(at))

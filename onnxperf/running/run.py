@@ -37,7 +37,7 @@ from onnxperf.passes import (
 from onnxperf.running.checks import check
 from onnxperf.running.memory import Footprint, Memory, footprint, memory
 from onnxperf.running.microbatches import Stage, composed, footprints, fullest, largest_share, stages
-from onnxperf.running.scenario import PLATFORMS, Scenario, plan_of, runtime_of, training_of, usual_host
+from onnxperf.running.scenario import PLATFORMS, Scenario, plan_of, runtime_of, settled, training_of, usual_host
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
@@ -108,7 +108,7 @@ class Run:
         if others := terms.keys() - TERMS:
             names = ", ".join(sorted(others))
             raise UsageError(f"a run can't be asked for another {names}: predict again; it takes {', '.join(TERMS)}")
-        return replace(self, scenario=replace(self.scenario, **terms))
+        return replace(self, scenario=settled(replace(self.scenario, **terms), self.devices[0]))
 
     def alone(self, j: int) -> Run:
         """The run of device j without the others."""

@@ -53,6 +53,11 @@ PLATFORMS = {
 SERVERS, DESKTOPS = ("server-2018", "server-2020", "server-2023"), ("desktop-2018", "desktop-2020", "desktop")
 
 
+def settled(s: Scenario, device: Device) -> Scenario:
+    """The scenario on a device, with the runtime that is usual for it where none was asked for."""
+    return replace(s, gpu=device.id, runtime=s.runtime or PLATFORMS[device.kind].runtime, host=s.host or "")
+
+
 def usual_host(device: Device) -> str:
     """The host that is assumed for a device: a Jetson's own processor, else a desktop's or server's of its years."""
     if device.memory_kind.startswith("LPDDR"):

@@ -66,7 +66,7 @@ class Term:
 
     def is_usual(self, value: Any) -> bool:
         """Whether a value is the default; 0 and 1 are not False and True."""
-        return value is self.default or (value == self.default and type(value) is type(self.default))
+        return type(value) is type(self.default) and bool(value == self.default)
 
     def wrong(self, value: Any) -> str:
         """Why the term can't have a value; "" where it can."""
@@ -229,7 +229,7 @@ def unusual(terms: Terms) -> list[Term]:
     return [t for t in TERMS.values() if not t.is_usual(getattr(terms, t.name))]
 
 
-def plain(terms: Mapping[str, Any]) -> dict[str, Any]:
+def as_terms(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords as terms: paths are text. Raises TypeError for keywords that are no terms, as Python does."""
     if unknown := terms.keys() - TERMS.keys():
         raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")

@@ -13,10 +13,9 @@ from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
 from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.names import PRECISIONS
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, find
-from onnxperf.running.terms import Keywords, plain
+from onnxperf.running.terms import Keywords, as_terms, check_values
 
 Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
 
@@ -87,8 +86,7 @@ def grid_of(
     devices = tuple(dict.fromkeys(find(gpu)[0] for gpu in cards))
     names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
     for name in names or ("",):
-        if name not in PRECISIONS:
-            raise UsageError(f"unknown precision {name!r}: it is one of {', '.join(PRECISIONS)}")
+        check_values({"precision": name})
     for what, given in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping, not a {type(given).__name__}")
@@ -97,7 +95,7 @@ def grid_of(
         sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
     open_dims = tuple((name, _sizes(given, f"dimension {name!r}", 1 << 31)) for name, given in (dims or {}).items())
     unique = tuple(dict.fromkeys(names))
-    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, plain(terms), priced(prices))
+    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, as_terms(terms), priced(prices))
 
 
 def _sizes(given: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:

@@ -1,0 +1,68 @@
+"""The terms of a prediction: what is made of each, and that no value of one is a crash."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import onnxperf
+from onnxperf.cli import cli
+from onnxperf.running.terms import TERMS, Terms, check_values, unusual
+
+SMALL = '<ir_version: 9, opset_import: ["" : 20]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
+#: What nobody means.
+ODD: tuple[Any, ...] = (0, -1, 1.5, True, "", "nothing", b"l4", [], np.zeros(3), object, Path("nowhere"), float("nan"))
+TEXTS = ("ort_version", "parallel")  # read where they are used
+
+
+@pytest.mark.parametrize(("name", "value"), [*product(TERMS, ODD)], ids=str)
+def test_no_value_is_a_crash(name: str, value: Any) -> None:
+    model = parser.parse_model(SMALL)
+    try:
+        p = onnxperf.predict(model, gpu="l4", **{name: value})
+        assert p.run.under(**{name: value} if not TERMS[name].again else {}).timeline.total_s[0] == p.seconds
+    except onnxperf.UsageError as e:
+        assert TERMS[name].flags[0] not in str(e)  # it speaks of arguments
+
+
+@pytest.mark.parametrize("name", [name for name in TERMS if name not in TEXTS])
+def test_a_value_of_another_type_is_told_by_the_term(name: str) -> None:
+    term = TERMS[name]
+    with pytest.raises(onnxperf.UsageError) as error:
+        check_values({name: [object()]})
+    assert (term.number or (term.noun if term.choices or term.file else name)) in str(error.value)
+
+
+def test_help_spells_out_every_term_once() -> None:
+    asked = inspect.signature(onnxperf.predict).parameters
+    assert [*asked][-len(TERMS) :] == [*TERMS] and "terms" not in asked
+    assert {name: asked[name].default or None for name in TERMS} == {n: t.default or None for n, t in TERMS.items()}
+    lines = [line.split(":")[0].strip() for line in (onnxperf.predict.__doc__ or "").splitlines()]
+    assert [line for line in lines if line in TERMS] == [*TERMS]
+    assert max(map(len, (onnxperf.predict.__doc__ or "").splitlines())) <= 120
+
+
+def test_what_is_not_asked_for_is_usual() -> None:
+    assert unusual(Terms()) == []
+    assert [term.name for term in unusual(Terms(streams=2, host="cloud"))] == ["streams", "host"]
+    assert unusual(Terms(pageable=0)) == [TERMS["pageable"]]
+
+
+@pytest.mark.parametrize("command", ["predict", "check", "diff", "explain", "compare", "recommend", "whatif", "sweep"])
+def test_commands_take_every_term(command: str) -> None:
+    options = {p.name: p for p in cli.commands[command].params}
+    missing = {"precision"} if command == "sweep" else set()
+    assert TERMS.keys() - options.keys() == missing
+    assert all(options[name].opts == [*term.flags] for name, term in TERMS.items() if name not in missing)
+
+
+def test_a_keyword_that_is_no_term_is_refused_as_python_does() -> None:
+    for door in (onnxperf.predict, onnxperf.whatif, onnxperf.compare, onnxperf.sweep, onnxperf.llm, onnxperf.explain):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'precison'"):
+            door(SMALL.encode(), gpu=["l4"], precison="fp16")
