@@ -162,7 +162,7 @@ def _fusions(now: Prediction, run: Run) -> Iterator[WhatIf]:
                 rule, _, why = note.message.partition(" did not apply: ")
                 costs.append((seconds, rule, why, {n for k in own for n in k.nodes}))
     for _, rule, why, nodes in sorted(costs, key=lambda x: -x[0])[:FUSIONS]:
-        then = replace(run, given=without(run.run_graph, nodes))
+        then = replace(run, placed=without(run.run_graph, nodes))
         yield _predicted("fusion", rule, partial(summarise, then), f"nearly matched: {why}", True)
 
 

@@ -37,18 +37,18 @@ class Stage:
 
 
 def stages(
-    kernels: Kernels, timeline: Timeline, seconds: np.ndarray, of: Mapping[str, int], count: int, j: int
+    kernels: Kernels, timeline: Timeline, seconds: np.ndarray, stage_by_node: Mapping[str, int], count: int, j: int
 ) -> list[Stage]:
     """The stages on device j: from the start of a stage's first kernel to the end of its last one.
 
-    seconds: of each kernel on each device [n, g]; of: the stage of each node.
+    seconds: of each kernel on each device [n, g]; stage_by_node: the stage of each node.
     """
     ends = timeline.start_s[:, j] + seconds[:, j]
     spans = {(s, phase): [np.inf, 0.0] for s in range(count) for phase in (FORWARD, BACKWARD)}
     sent = {(s, phase): 0.0 for s in range(count + 1) for phase in (FORWARD, BACKWARD)}
     nbytes, nodes = [0] * (count + 1), [list[str]() for _ in range(count)]
     for i, k in enumerate(kernels.rows):
-        s = stage_of(k, of)
+        s = stage_of(k, stage_by_node)
         if s is None or k.phase not in (FORWARD, BACKWARD):
             continue
         if k.op == SEND:
@@ -69,14 +69,14 @@ def stages(
     ]  # fmt: skip
 
 
-def stage_of(k: Kernel | Operator, of: Mapping[str, int]) -> int | None:
+def stage_of(k: Kernel | Operator, stage_by_node: Mapping[str, int]) -> int | None:
     """The stage that a kernel or an operator belongs to, the receiving one of what is sent; None where all do."""
-    return next((of[node] for node in k.nodes if node in of), None)
+    return next((stage_by_node[node] for node in k.nodes if node in stage_by_node), None)
 
 
-def through(found: Sequence[Stage], microbatches: int) -> float:
+def through(pipeline: Sequence[Stage], microbatches: int) -> float:
     """Seconds until all microbatches are through, forward and back."""
-    count, training = len(found), any(s.backward_s for s in found)
+    count, training = len(pipeline), any(s.backward_s for s in pipeline)
     orders = [_order(s, count, microbatches, training) for s in range(count)]
     done: dict[tuple[str, int, int], float] = {}
     free, at = [0.0] * count, [0] * count
@@ -86,10 +86,10 @@ def through(found: Sequence[Stage], microbatches: int) -> float:
                 phase, i = orders[s][at[s]]
                 if phase == FORWARD:
                     ready = done.get((FORWARD, s - 1, i)) if s else 0.0
-                    delay, length = found[s - 1].ahead_s if s else 0.0, found[s].forward_s
+                    delay, length = pipeline[s - 1].ahead_s if s else 0.0, pipeline[s].forward_s
                 else:
                     ready = done.get((BACKWARD, s + 1, i) if s + 1 < count else (FORWARD, s, i))
-                    delay, length = found[s].back_s, found[s].backward_s
+                    delay, length = pipeline[s].back_s, pipeline[s].backward_s
                 if ready is None:
                     break
                 free[s] = max(free[s], ready + delay) + length
@@ -98,12 +98,12 @@ def through(found: Sequence[Stage], microbatches: int) -> float:
     return max(free)
 
 
-def in_turn(found: Sequence[Stage], microbatches: int) -> float:
+def in_turn(pipeline: Sequence[Stage], microbatches: int) -> float:
     """Seconds from one forward pass of all microbatches to the next, where a microbatch follows on itself alone: those
     of the longest stage with all of them, or of one microbatch through all stages.
     """
-    alone = sum(s.forward_s + s.ahead_s for s in found)
-    return max(alone, microbatches * max(s.forward_s for s in found))
+    alone = sum(s.forward_s + s.ahead_s for s in pipeline)
+    return max(alone, microbatches * max(s.forward_s for s in pipeline))
 
 
 def _order(s: int, count: int, microbatches: int, training: bool) -> list[tuple[str, int]]:
@@ -117,73 +117,76 @@ def _order(s: int, count: int, microbatches: int, training: bool) -> list[tuple[
     return order + [(BACKWARD, i) for i in range(microbatches - warm, microbatches)]
 
 
-def bubble(found: Sequence[Stage], microbatches: int) -> float:
+def bubble(pipeline: Sequence[Stage], microbatches: int) -> float:
     """The share of the time in which a GPU waits for others or sends, in the mean."""
-    busy = microbatches * sum(s.forward_s + s.backward_s for s in found) / len(found)
-    return 1 - busy / max(through(found, microbatches), 1e-30)
+    busy = microbatches * sum(s.forward_s + s.backward_s for s in pipeline) / len(pipeline)
+    return 1 - busy / max(through(pipeline, microbatches), 1e-30)
 
 
-def composed(one: Timeline, found: Sequence[Sequence[Stage]], microbatches: int, largest_share: float) -> Timeline:
+def composed(
+    single: Timeline, pipelines: Sequence[Sequence[Stage]], microbatches: int, largest_share: float
+) -> Timeline:
     """The timeline of one microbatch, with the end of them all.
 
-    found: the stages on each device [g]. What follows the last stage, such as the update of the parameters, takes as
-    long as that of the largest stage: largest_share of it.
+    pipelines: the stages on each device [g]. What follows the last stage, such as the update of the parameters, takes
+    as long as that of the largest stage: largest_share of it.
     """
+    starts = single.start_s.min(axis=0, initial=np.inf)
     total = np.array(
         [
             min(alone, first) + through(s, microbatches) + largest_share * max(0.0, alone - first - through(s, 1))
-            for alone, first, s in zip(one.total_s, one.start_s.min(axis=0, initial=np.inf), found, strict=True)
+            for alone, first, s in zip(single.total_s, starts, pipelines, strict=True)
         ]
     )
-    return replace(one, total_s=total)
+    return replace(single, total_s=total)
 
 
-def footprints(run: Graph, of: Mapping[str, int], count: int, microbatches: int) -> list[Footprint]:
+def footprints(run: Graph, stage_by_node: Mapping[str, int], count: int, microbatches: int) -> list[Footprint]:
     """What each stage holds. In training, a stage keeps what its backward pass reads of as many microbatches as there
     are stages from it on, but no more than there are, and its part of the buckets in which gradients are averaged;
     otherwise inputs and outputs of all microbatches, caches among them.
     """
-    found = []
+    held_by_stage = []
     buckets = sum(o.out.bytes for o in run.operators if o.type in KINDS and not o.nodes)
     for s in range(count):
-        own = [o for o in run.operators if stage_of(o, of) == s]
-        made, read = {t.name for o in own for t in o.outputs}, {t.name for o in own for t in o.present}
+        operators = [o for o in run.operators if stage_of(o, stage_by_node) == s]
+        written, read = {t.name for o in operators for t in o.outputs}, {t.name for o in operators for t in o.present}
         inputs = tuple(t for t in run.inputs if t.name in read)
-        outputs = tuple(t for t in run.outputs if t.name in made)
-        held = footprint(replace(run, operators=tuple(own), inputs=inputs, outputs=outputs))
-        forward = sum(phase_of(o) == FORWARD for o in own)
-        training = forward < len(own)
-        added = sum(o.out.bytes for o in own if IN_PLACE in o.attrs and phase_of(o) == BACKWARD)  # one for all
+        outputs = tuple(t for t in run.outputs if t.name in written)
+        held = footprint(replace(run, operators=tuple(operators), inputs=inputs, outputs=outputs))
+        forward = sum(phase_of(o) == FORWARD for o in operators)
+        training = forward < len(operators)
+        added = sum(o.out.bytes for o in operators if IN_PLACE in o.attrs and phase_of(o) == BACKWARD)  # one for all
         kept = (held.alive[forward] - added) * (min(microbatches, count - s) - 1) if training else 0
-        kept += 0 if training else (microbatches - 1) * _fed(own, inputs, outputs)
+        kept += 0 if training else (microbatches - 1) * _fed(operators, inputs, outputs)
         states = tuple(t.bytes for o in run.operators if o.type == "torch::foreach" for t in o.present if t.stored)
-        share = _share(run, own)
+        share = _share(run, operators)
         weights = (*held.weights, *(round(share * n) for n in dict.fromkeys(states)))
         kept += round(share * buckets)
         alive = tuple(n + kept for n in held.alive)
-        found.append(Footprint(weights, alive, held.activations_bytes + kept, held.host_bytes))
-    return found
+        held_by_stage.append(Footprint(weights, alive, held.activations_bytes + kept, held.host_bytes))
+    return held_by_stage
 
 
-def fullest(found: Sequence[Footprint]) -> int:
+def fullest(by_stage: Sequence[Footprint]) -> int:
     """The stage that holds most."""
-    held = [sum(f.weights) + f.activations_bytes for f in found]
+    held = [sum(f.weights) + f.activations_bytes for f in by_stage]
     return held.index(max(held))
 
 
-def _fed(own: Sequence[Operator], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+def _fed(operators: Sequence[Operator], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """Bytes of a stage's inputs and outputs; a cache that is written in place is both at once."""
-    shared = {o.outputs[i].name for o in own for i in shared_caches(o)}
+    shared = {o.outputs[i].name for o in operators for i in shared_caches(o)}
     return sum(t.bytes for t in inputs) + sum(t.bytes for t in outputs if t.name not in shared)
 
 
-def largest_share(run: Graph, of: Mapping[str, int], count: int) -> float:
+def largest_share(run: Graph, stage_by_node: Mapping[str, int], count: int) -> float:
     """The largest stage's share of all weights."""
-    return max(_share(run, [o for o in run.operators if stage_of(o, of) == s]) for s in range(count))
+    return max(_share(run, [o for o in run.operators if stage_of(o, stage_by_node) == s]) for s in range(count))
 
 
-def _share(run: Graph, own: Sequence[Operator]) -> float:
+def _share(run: Graph, stage: Sequence[Operator]) -> float:
     def weights(operators: Sequence[Operator]) -> int:
         return sum({t.name: t.bytes for o in operators if o.nodes for t in o.present if t.stored}.values())
 
-    return weights(own) / max(weights(run.operators), 1)
+    return weights(stage) / max(weights(run.operators), 1)

@@ -75,7 +75,7 @@ class Run:
 
     Every stage is made when it is first asked for. Raises UsageError where terms don't go together or with a device.
     Devices are columns of every stage from the estimates on, so they must be run in the same way: `columns` groups
-    them. `device_notes`: of each device, what its name or the search for a batch left to say. `given`: a graph that
+    them. `device_notes`: of each device, what its name or the search for a batch left to say. `placed`: a graph that
     is run as it is, fused and placed, instead of the one that the runtime makes of `graph`. `baseline`: a
     published method to compare with, in place of the scenario's.
     """
@@ -86,7 +86,7 @@ class Run:
     constants: Constants = field(default_factory=shipped, repr=False)
     kept: Kept = field(default_factory=Kept, repr=False)
     device_notes: tuple[tuple[Note, ...], ...] = ()
-    given: Graph | None = field(default=None, repr=False)
+    placed: Graph | None = field(default=None, repr=False)
     baseline: Method | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -219,8 +219,8 @@ class Run:
     def run_graph(self) -> Graph:
         """The graph as it is really run: fused and placed, with copies inserted."""
         s = self.scenario
-        if self.given is not None:
-            return self.given
+        if self.placed is not None:
+            return self.placed
         level, amp = LEVELS[s.opt_level], s.precision == AMP
         step = training_of(s)
         run = self.kept(run_graph, self.typed_graph, self.runtime, level, s.ort_transformers, amp, step)
@@ -302,8 +302,8 @@ def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constant
     memory fall where a larger batch needs no parts any more. each: bytes of every kernel.
     """
     products = np.array([isinstance(k.work.size, Gemm) for k in kernels.rows], dtype=bool)
-    own = c.cublas_workspace.get(f"cc{device.capability[0]}", c.cublas_workspace["other"])
-    taken = own if device.kind == "gpu" and products.any() else 0
+    cublas = c.cublas_workspace.get(f"cc{device.capability[0]}", c.cublas_workspace["other"])
+    taken = cublas if device.kind == "gpu" and products.any() else 0
     return int(taken + each[~products].max(initial=0))
 
 
@@ -329,8 +329,8 @@ def _host_costs(
     """The runtime's host costs for each device: derived from measured runs of it where there are any, scaled to its
     processor, and by what calibration found of the host that the device has.
     """
-    own = c.host.get(runtime.host_constants)
-    usual = replace(runtime.host, **own, source="calibrated") if own else runtime.host
+    measured = c.host.get(runtime.host_constants)
+    usual = replace(runtime.host, **measured, source="calibrated") if measured else runtime.host
     return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d, cpu in zip(devices, cpus, strict=True))
 
 

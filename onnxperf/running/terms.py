@@ -248,7 +248,7 @@ def spelt_out(function: T) -> T:
     shown: Any = function
     written = signature(shown)
     parameters = [p for p in written.parameters.values() if p.kind != Parameter.VAR_KEYWORD]
-    types = {name: known.__forward_arg__ for name, known in Keywords.__annotations__.items()}
+    types = {name: kind.__forward_arg__ for name, kind in Keywords.__annotations__.items()}
     for f in fields(Terms):
         usual = None if f.default == "" else f.default
         kind = types.get(f.name, f.type)
