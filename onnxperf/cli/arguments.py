@@ -123,19 +123,19 @@ def parse_price(text: str) -> tuple[str, float]:
 
 def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
     """The values of a repeatable option by name; UsageError where one name has two different values."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in map(parse, texts):
-        if found.setdefault(name, value) != value:
+        if values.setdefault(name, value) != value:
             raise UsageError(f"gives {name!r} twice, with different sizes")
-    return found
+    return values
 
 
 def read_option(flag: str, *name: str, read: Callable[[Any], Any], **more: Any) -> Callable[[Command], Command]:
     """An option whose text (a tuple of texts if it is repeatable) is parsed by `read`; a UsageError names the flag."""
 
-    def callback(_: click.Context, option: click.Parameter, given: Any) -> Any:
+    def callback(_: click.Context, option: click.Parameter, text: Any) -> Any:
         try:
-            return None if given is None else read(given)
+            return None if text is None else read(text)
         except UsageError as e:
             raise UsageError(f"{flag} {e}") from None
 
@@ -161,10 +161,10 @@ BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dim
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
 
 
-def _only(given: tuple[str, ...]) -> str:
-    if len(given) > 1:
-        raise UsageError(f"is given {len(given)} times; only `onnxperf check` takes several cards")
-    return given[0]
+def _only(cards: tuple[str, ...]) -> str:
+    if len(cards) > 1:
+        raise UsageError(f"is given {len(cards)} times; only `onnxperf check` takes several cards")
+    return cards[0]
 
 
 A_CARD = "Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)"
@@ -289,11 +289,11 @@ EXPORTED = (
 )  # fmt: skip
 
 
-def _options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """A decorator that adds these options to a command."""
 
     def give(command: Command) -> Command:
-        for option in reversed(given):
+        for option in reversed(options):
             command = option(command)
         return command
 
@@ -313,10 +313,10 @@ counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 def files_read(terms: Mapping[str, Any], *others: str | None) -> list[str]:
     """What options of a scenario and others name that is read, where it is a file: no answer may be written over it."""
     named = (terms.get(name) for name in ("gpu", *(term.name for term in having(file=True))))
-    listed = (of if isinstance(of, tuple) else (of,) for of in (*named, *others))
+    listed = (files if isinstance(files, tuple) else (files,) for files in (*named, *others))
     return [path for paths in listed for path in paths if isinstance(path, str) and path]
 
 
-def given(terms: Mapping[str, Any]) -> dict[str, Any]:
+def options_set(terms: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given; `Job` has the defaults of the others."""
     return {name: value for name, value in terms.items() if value}

@@ -45,10 +45,10 @@ def compare(
     from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_comparison
 
-    cards, known = selected(gpu, every, capacity_bytes, generation), priced(prices)
+    cards, price_by_card = selected(gpu, every, capacity_bytes, generation), priced(prices)
     with telling() as tell:
-        found = compared(_request(model, json_to, gpu, **terms), cards, by, limit_s, known, tell)
-    deliver(json_to, found.to_json, lambda: show_comparison(console(), found))
+        comparison = compared(_request(model, json_to, gpu, **terms), cards, by, limit_s, price_by_card, tell)
+    deliver(json_to, comparison.to_json, lambda: show_comparison(console(), comparison))
 
 
 @click.command()
@@ -86,13 +86,13 @@ def recommend(
         return
     if latency_ms is None or qps is None:
         raise UsageError("recommend takes --latency-ms and --qps, or --gpus with --gpu")
-    known = priced(prices)
-    named = gpu or (() if every else tuple(known))
+    price_by_card = priced(prices)
+    named = gpu or (() if every else tuple(price_by_card))
     cards = selected(named, every, capacity_bytes, generation)
     limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
     with telling() as tell:
-        found = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, known, tell)
-    deliver(json_to, found.to_json, lambda: show_recommendation(console(), found), lambda: keep(found))
+        advice = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, price_by_card, tell)
+    deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
 
 
 def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
@@ -104,8 +104,8 @@ def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> 
     if terms["parallel"] is not None:
         raise UsageError("--gpus without a plan ranks all of them: leave --parallel out")
     with telling() as tell:
-        found = divisions(_request(model, json_to, (gpu,), **terms), gpu, terms["gpus"], tell)
-    deliver(json_to, found.to_json, lambda: show(console(), found), lambda: keep(found))
+        plans = divisions(_request(model, json_to, (gpu,), **terms), gpu, terms["gpus"], tell)
+    deliver(json_to, plans.to_json, lambda: show(console(), plans), lambda: keep(plans))
 
 
 @click.command()
@@ -129,8 +129,8 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     from onnxperf.views.choices import show_what_ifs
 
     request = read_once(_request(model, json_to, (gpu,), **terms))
-    found = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
-    deliver(json_to, found.to_json, lambda: show_what_ifs(console(), found))
+    changes = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
+    deliver(json_to, changes.to_json, lambda: show_what_ifs(console(), changes))
 
 
 @click.command()

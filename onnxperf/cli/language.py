@@ -81,18 +81,18 @@ def llm(
     from onnxperf.running.pipeline import Request
     from onnxperf.views.llm import check_plot, plot, show
 
-    made = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}
-    sources = files_read({"gpu": gpu, **asked}, model, made["config"], made["prefill"])
+    construction = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}
+    sources = files_read({"gpu": gpu, **asked}, model, construction["config"], construction["prefill"])
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)
     arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
     request = Request(b"", dims=asked.pop("dims"), trip_counts=asked.pop("trip_counts"), terms=asked)
-    steps, positions = steps_of(model, gpu, request, **made)
+    steps, positions = steps_of(model, gpu, request, **construction)
     lengths = Lengths(prompt, output, chunk, positions)
     requests = traffic(lengths, *arrive)
     with telling() as tell:
-        found = generation(steps, lengths, batch, made["weights"], requests, tell, made["cache"])
+        answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
     if plot_to is not None:
-        plot(plot_to, found)
-    deliver(json_to, found.to_json, lambda: show(console(), found))
+        plot(plot_to, answer)
+    deliver(json_to, answer.to_json, lambda: show(console(), answer))

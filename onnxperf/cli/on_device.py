@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import counted_here, debug, given, scored_here
+from onnxperf.cli.arguments import counted_here, debug, options_set, scored_here
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import PROVIDERS
 
@@ -28,7 +28,7 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
     """
     from onnxperf.measure import show
 
-    show.run(model, json_to, **given(terms))
+    show.run(model, json_to, **options_set(terms))
 
 
 @click.command()
@@ -52,7 +52,7 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
     """
     from onnxperf.lab.validate import command
 
-    command.run(model, gpu, data, json_to, **given(terms))
+    command.run(model, gpu, data, json_to, **options_set(terms))
 
 
 @click.command()

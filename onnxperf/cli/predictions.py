@@ -138,9 +138,9 @@ def check(
     check_target(json_to, *files_read({"gpu": gpu, **terms}, *models))
     asked: list[Request | Error] = [_asked(model, gpu=gpu[0], **terms) for model in models]
     usable = narrowed([r for r in asked if not isinstance(r, Error)])
-    found, unusable, own = list[dict[str, Any]](), list[Error](), iter(usable)
-    for model, given in zip(models, asked, strict=True):
-        request = given if isinstance(given, Error) else next(own)
+    lines, unusable, requests = list[dict[str, Any]](), list[Error](), iter(usable)
+    for model, answer in zip(models, asked, strict=True):
+        request = answer if isinstance(answer, Error) else next(requests)
         for card in gpu:
             line: dict[str, Any] = {"model": model, "gpu": card, "seconds": None, "process_bytes": None, "batch": None}
             try:
@@ -149,19 +149,19 @@ def check(
             except Error as e:  # the line has the name of the file
                 line |= {"verdict": "error", "reason": str(e).removesuffix(f": {model}")}
                 unusable.append(e)
-            found.append(line)
+            lines.append(line)
             if json_to != "-":
                 with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
                     click.echo(_line(line, terms["fit"], len(gpu) > 1))
-    over, what = sum(line["verdict"] == "over" for line in found), "models" if len(gpu) == 1 else "predictions"
+    over, what = sum(line["verdict"] == "over" for line in lines), "models" if len(gpu) == 1 else "predictions"
 
     def gate() -> None:
         if unusable:
-            raise type(unusable[0])(f"{len(unusable)} of {len(found)} {what} can't be used, {over} over the limit")
+            raise type(unusable[0])(f"{len(unusable)} of {len(lines)} {what} can't be used, {over} over the limit")
         if over:
-            raise LimitExceeded(f"{over} of {len(found)} {what} over the limit")
+            raise LimitExceeded(f"{over} of {len(lines)} {what} over the limit")
 
-    deliver(json_to, lambda: json.dumps(found, indent=2, allow_nan=False), lambda: None, gate)
+    deliver(json_to, lambda: json.dumps(lines, indent=2, allow_nan=False), lambda: None, gate)
 
 
 def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
@@ -219,15 +219,15 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     from onnxperf.decide.two_models import compare, keep
 
-    found = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
+    difference = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
 
     def screen() -> None:
         from onnxperf.ground.tables import console
         from onnxperf.views.difference import show
 
-        show(console(), found, top=top)
+        show(console(), difference, top=top)
 
-    deliver(json_to, found.to_json, screen, lambda: keep(found, share))
+    deliver(json_to, difference.to_json, screen, lambda: keep(difference, share))
 
 
 def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
@@ -242,20 +242,20 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
     check_target(json_to, *files_read(terms, a, b))
     sides = [x if is_run(x) else predicted(x) for x in (a, b)]
-    found = diff_runs(*sides)
+    difference = diff_runs(*sides)
 
     def screen() -> None:
         from onnxperf.ground.tables import console
         from onnxperf.views.two_runs import show
 
-        show(console(), found, top=top)
+        show(console(), difference, top=top)
 
     def gate() -> None:
         if share < math.inf and isinstance(sides[1], Prediction):
             keep_room(sides[1])
-        keep(found, share)
+        keep(difference, share)
 
-    deliver(json_to, found.to_json, screen, gate)
+    deliver(json_to, difference.to_json, screen, gate)
 
 
 def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
@@ -319,8 +319,8 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
         raise UsageError("explain takes MODEL, with --node NAME or without, or --gemm alone")
     if gemm is not None and (given := _given(SIZES, terms)):
         raise UsageError(f"--gemm gives all sizes: {given} would not change them")
-    one = gemm is not None or node is not None
-    if one and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
+    of_kernel = gemm is not None or node is not None
+    if of_kernel and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
         raise UsageError(f"{given} would not change the time of one kernel: leave that out")
     from onnxperf import explanation as room
     from onnxperf.ground.tables import console
@@ -328,13 +328,13 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
     run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
-    if not one:
+    if not of_kernel:
         whole = room.explain_run(run)
         return deliver(json_to, whole.to_json, lambda: show_run(console(), whole))
-    found = room.explain_kernel(run, room.PRODUCT if node is None else node)
-    if found.op != "Transfer" and (given := _given(OF_COPIES, terms)):
-        raise UsageError(f"{given} would not change the time of {printable(found.kernel)}: leave that out")
-    deliver(json_to, found.to_json, lambda: show(console(), found))
+    explanation = room.explain_kernel(run, room.PRODUCT if node is None else node)
+    if explanation.op != "Transfer" and (given := _given(OF_COPIES, terms)):
+        raise UsageError(f"{given} would not change the time of {printable(explanation.kernel)}: leave that out")
+    deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 
 def _names(**facets: str) -> tuple[str, ...]:

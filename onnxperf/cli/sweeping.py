@@ -75,19 +75,19 @@ def sweep(
     if no_cache and folder is not None:
         raise UsageError("--no-cache keeps nothing: leave --cache out")
     grid = grid_of(selected(gpu, every, capacity_bytes, generation), **asked)
-    found = list(_models(models))
+    sources = list(_models(models))
     if out is not None:
         from onnxperf.sweeps.files import check_kind
 
         check_kind(out, PLOTS)
-        check_target(out, *files_read({"gpu": gpu, **asked}, *(m.name for m in found)), option="-o")
+        check_target(out, *files_read({"gpu": gpu, **asked}, *(m.name for m in sources)), option="-o")
         if Path(out).suffix.lower() in PLOTS:
-            check_lines(out, len(found) * grid.cells // len(grid.batches))
+            check_lines(out, len(sources) * grid.cells // len(grid.batches))
     cache = None if no_cache else _cache(folder)
-    if len(found) * grid.cells > LARGE:
-        _announce(found, grid)
-    with telling() as tell, engine(len(found), scheduler) as made:
-        _give(out, grid, blocks(found, grid, made, cache, tell))
+    if len(sources) * grid.cells > LARGE:
+        _announce(sources, grid)
+    with telling() as tell, engine(len(sources), scheduler) as workers:
+        _give(out, grid, blocks(sources, grid, workers, cache, tell))
 
 
 def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
@@ -158,12 +158,12 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
     first = next((p for p in read if isinstance(p, Prepared)), None)
     if first is None:
         return
-    own = grid.narrowed(first.names)
+    narrowed = grid.narrowed(first.names)
     asked = tuple((name, grid.devices) for name in grid.precisions)
     seconds = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        predicted(first.data, own.each()[0], own.shapes or {}, own.trip_counts, own.terms, asked)
+        predicted(first.data, narrowed.each()[0], narrowed.shapes or {}, narrowed.trip_counts, narrowed.terms, asked)
         seconds = time.perf_counter() - start
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
     about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")
