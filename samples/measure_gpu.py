@@ -46,7 +46,7 @@ from onnxperf.measure.plan import prepare
 from onnxperf.measure.run import measure
 from onnxperf.measure.session import open_session
 from onnxperf.measure.weights import bytes_of
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 
 SHARES = {"smoke": 0.15, "graphs": 0.35, "models": 0.75, "calibrate": 0.97}  # of the budget, up to the step's end

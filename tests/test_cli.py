@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import click
 import jsonschema
 import onnx
 import pytest
@@ -582,8 +583,11 @@ def test_a_bug_of_ours_exits_with_70(onnxperf_cli, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_command_takes_debug() -> None:
-    for command in (cli.cli, *cli.cli.commands.values()):
-        assert "debug" in [p.name for p in command.params]
+    context = click.Context(cli.cli)
+    for name in cli.cli.list_commands(context):
+        command = cli.cli.get_command(context, name)
+        assert command is not None and "debug" in [p.name for p in command.params]
+    assert "debug" in [p.name for p in cli.cli.params]
 
 
 def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from onnxperf.graph import Graph, load
 from onnxperf.lowering.lower import lower
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, run_graph
 from tests.runtimes.conftest import EVERY
 from tests.zoo import COUNTED, SAMPLES, sizes, zoo

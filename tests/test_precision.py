@@ -14,9 +14,9 @@ from onnx import defs, parser
 import gpu_specs
 import onnxperf
 from onnxperf.graph import Graph, load
+from onnxperf.ground.names import PRECISIONS
 from onnxperf.lowering.lower import lower
-from onnxperf.passes import PRECISIONS, precision
-from onnxperf.passes.precision import FLOAT32_ONLY, QUANTISED
+from onnxperf.passes.precision import FLOAT32_ONLY, QUANTISED, precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from op_models import Operator, Tensor, work_of
 

@@ -29,8 +29,8 @@ from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.answer.outline import _busy
 from onnxperf.answer.prediction import _shares
 from onnxperf.graph import read
+from onnxperf.ground.names import AMP, PRECISIONS
 from onnxperf.methods import METHODS
-from onnxperf.passes import AMP, PRECISIONS
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.runtimes import LEVELS, RUNTIMES
 from onnxperf.views.prediction import show

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import onnxperf
-from onnxperf.cli import cli
+from onnxperf.cli.predictions import predict
 from onnxperf.ground.errors import ARGUMENTS, UsageError, speaking_of_arguments
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -107,7 +107,7 @@ def test_every_option_of_a_prediction_has_an_argument() -> None:
     arguments = inspect.signature(onnxperf.predict).parameters
     others = {"json", "html", "top", "detail", "by-module", "max-latency", "max-memory", "debug", "runtime-version"}
     others |= {"trace", "netron", "profile", "plot"}
-    for option in (o for p in cli.commands["predict"].params for o in p.opts if o.startswith("--")):
+    for option in (o for p in predict.params for o in p.opts if o.startswith("--")):
         with pytest.raises(UsageError) as error, speaking_of_arguments():
             raise UsageError(f"leave {option} out")
         named = str(error.value).split()[1]

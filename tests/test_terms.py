@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from onnx import parser
@@ -56,7 +57,9 @@ def test_what_is_not_asked_for_is_usual() -> None:
 
 @pytest.mark.parametrize("command", ["predict", "check", "diff", "explain", "compare", "recommend", "whatif", "sweep"])
 def test_commands_take_every_term(command: str) -> None:
-    options = {p.name: p for p in cli.commands[command].params}
+    offered = cli.get_command(click.Context(cli), command)
+    assert offered is not None
+    options = {p.name: p for p in offered.params}
     missing = {"precision"} if command == "sweep" else set()
     assert TERMS.keys() - options.keys() == missing
     assert all(options[name].opts == [*term.flags] for name, term in TERMS.items() if name not in missing)

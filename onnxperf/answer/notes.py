@@ -8,12 +8,12 @@ from gpu_specs import Corrections, Device
 from onnxperf.answer.several_gpus import notes as _of_several
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import counted, printable
+from onnxperf.ground.names import AMP, QUANTISED
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
 from onnxperf.latency.method import BY_FAMILY
 from onnxperf.lowering.lower import Kernels, host_node
-from onnxperf.passes import AMP, QUANTISED
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 from op_models import IN_PLACE, Transfer, shared_caches

@@ -29,7 +29,7 @@ from onnxperf.ground.errors import EnvironmentFailure, UsageError
 from onnxperf.ground.tables import duration
 from onnxperf.ground.version import VERSION
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.passes import PHASES, kept_by_training
+from onnxperf.passes.tape import PHASES
 from onnxperf.running.memory import Memory
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import Scenario, training_of, usual_host
@@ -118,6 +118,8 @@ class Prediction(Document):
         step, run = training_of(self.scenario), self.run
         if step is None:
             return None
+        from onnxperf.passes.training import kept_by_training
+
         parts = dict.fromkeys(PHASES, 0.0)
         end = self.seconds
         for phase in reversed(PHASES[1:]):

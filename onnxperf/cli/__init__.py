@@ -7,11 +7,11 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
-from onnxperf.cli import decisions, language, models, on_device, predictions, sweeping
 from onnxperf.cli.arguments import debug
 from onnxperf.ground.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
 from onnxperf.ground.modules import unloadable
@@ -22,7 +22,34 @@ BUG = 70
 REPORT_TO = "the project's issue tracker"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+#: The commands of each module here, which is imported when one of them is asked for.
+_COMMANDS = {
+    "predictions": ("predict", "check", "diff", "explain"),
+    "decisions": ("gpus", "compare", "recommend", "whatif"),
+    "sweeping": ("sweep",),
+    "language": ("llm",),
+    "models": ("export", "strip"),
+    "on_device": ("measure", "validate", "calibrate"),
+}
+MODULES = {command: module for module, commands in _COMMANDS.items() for command in commands}
+
+
+class Commands(click.Group):
+    """The commands of `MODULES`: a prediction does not import what a sweep needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in order."""
+        return sorted(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name; None where there is none."""
+        if cmd_name not in MODULES:
+            return None
+        command: click.Command = getattr(import_module(f"onnxperf.cli.{MODULES[cmd_name]}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(VERSION, prog_name="onnxperf")
 @debug
 def cli() -> None:
@@ -32,14 +59,6 @@ def cli() -> None:
     Example:
       onnxperf predict model.onnx --gpu l4
     """
-
-
-for _command in (
-    predictions.predict, predictions.check, predictions.diff, predictions.explain, decisions.gpus,
-    decisions.compare, decisions.recommend, decisions.whatif, sweeping.sweep, language.llm,
-    models.export, models.strip, on_device.measure, on_device.validate, on_device.calibrate,
-):  # fmt: skip
-    cli.add_command(_command)
 
 
 def main() -> NoReturn:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -64,8 +64,7 @@ def predict(
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
     from onnxperf.answer.prediction import summarise
-    from onnxperf.decide.budget import keep
-    from onnxperf.decide.changes import changes
+    from onnxperf.decide.changes import changes, small_changes
     from onnxperf.ground.output import telling
     from onnxperf.ground.tables import console
     from onnxperf.running.pipeline import read_once
@@ -92,7 +91,8 @@ def predict(
         return json.dumps(prediction.to_dict() | suggestions, indent=2, allow_nan=False)
 
     def screen() -> None:
-        show(console(), prediction, top=top, detail=detail, changes=found(), depth=depth)
+        small = [] if detail else small_changes(prediction)
+        show(console(), prediction, top=top, detail=detail, changes=small or found(), depth=depth, untried=bool(small))
 
     def page() -> str:
         from onnxperf.views import html
@@ -100,7 +100,12 @@ def predict(
         with telling() as tell:
             return html.page(prediction, found(), at_batch, tell)
 
-    gate = partial(keep, prediction, max_latency, max_memory)
+    def gate() -> None:
+        if max_latency is not None or max_memory is not None:
+            from onnxperf.decide.budget import keep
+
+            keep(prediction, max_latency, max_memory)
+
     files = drawn(asked, prediction, model) | ({html_to: page} if html_to else {})
     deliver(json_to, answer, screen, gate, files)
 

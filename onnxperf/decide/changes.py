@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_specs import HOSTS, Device
-from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.answer.prediction import Prediction
 from onnxperf.ground.errors import Error
+from onnxperf.ground.names import QUANTISED
 from onnxperf.ground.tables import duration
-from onnxperf.passes import QUANTISED, lacks_unit
-from onnxperf.passes import precision as in_precision
+from onnxperf.passes.precision import lacks_unit
+from onnxperf.passes.precision import precision as in_precision
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 from onnxperf.running.terms import TERMS, having
@@ -63,17 +64,10 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
 
     at_batch: where given, a larger batch is tried too. Nothing is tried for a graph of more than MAX_TENSORS.
     """
-    run = now.run.alone(now.column)
     if not tries(now) or is_long(now):
         return []
-    best = dict[str, Any]()
-    found = list[Change]()
-    for terms in _single(run, now):
-        best |= _tried(now, run, terms, found)
-    if len(best) > 1:
-        _tried(now, run, best, found)
-    if best and "layout" not in best and _takes_layout(run):  # tensor cores of half precision gain more from it
-        _tried(now, run, {**best, "layout": "nhwc"}, found)
+    run, found = now.run.alone(now.column), list[Change]()
+    best = _alike(now, run, found)
     graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
     for terms in runtimes(run):
         _tried(now, run, {**terms, **graph}, found)
@@ -84,6 +78,32 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
     if fastest.pace < run.cpus[0].pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
         _tried(now, run, {"host": fastest.name}, found)
     found += [c for c in (without_fallback(now), batched(now, at_batch)) if c is not None]
+    return _worth(now, found)
+
+
+def small_changes(now: Prediction) -> list[Change]:
+    """Those of `changes` that are small, in a small part of the time: no other change takes the place of one."""
+    if not tries(now) or is_long(now):
+        return []
+    found = list[Change]()
+    _alike(now, now.run.alone(now.column), found)
+    return _worth(now, found)
+
+
+def _alike(now: Prediction, run: Run, found: list[Change]) -> dict[str, Any]:
+    """Try what leaves the runtime, the host and the batch; the terms that help together."""
+    best = dict[str, Any]()
+    for terms in _single(run, now):
+        best |= _tried(now, run, terms, found)
+    if len(best) > 1:
+        _tried(now, run, best, found)
+    if best and "layout" not in best and _takes_layout(run):  # tensor cores of half precision gain more from it
+        _tried(now, run, {**best, "layout": "nhwc"}, found)
+    return best
+
+
+def _worth(now: Prediction, found: Sequence[Change]) -> list[Change]:
+    """The changes that save enough, and of which no part saves as much."""
     return [c for c in found if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in found)]
 
 
@@ -188,7 +208,7 @@ def _quantised(run: Run) -> Iterator[str]:
 def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Change]) -> Mapping[str, Any]:
     """The terms if they help, else none; `found` gets what they give."""
     with suppress(Error):  # such as that a CUDA graph can't be captured
-        seconds = summarise(run.under(**terms)).seconds
+        seconds = float(run.under(**terms).timeline.total_s[0])
         changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
         small = changed.keys() <= SMALL and changed.get("precision") not in QUANTISED
         found.append(Change(options(changed), seconds, now.scenario.batch, small))

@@ -10,7 +10,7 @@ from onnxperf.answer.outline import outline
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError
 from onnxperf.ground.output import Progress
-from onnxperf.passes import Plan
+from onnxperf.passes.plan import Plan
 from onnxperf.running.pipeline import Gpu, Request, find, read_once, run_of
 
 MOST_GPUS = 64  # beyond, there are more plans than anybody waits for

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from onnxperf.fusions.engine import Fusion, Pass
 from onnxperf.graph import Graph
-from onnxperf.passes import holds_backward
+from onnxperf.passes.step import holds_backward
 
 #: Functions of ai.onnx for which neither provider of release 1.31 has a kernel.
 ON_CUDA = frozenset({

@@ -21,7 +21,7 @@ from onnxperf.fusions.common import narrow
 from onnxperf.fusions.engine import Pass
 from onnxperf.fusions.ort_quantised import MOVES
 from onnxperf.graph import Graph
-from onnxperf.passes import CALIBRATED, precision
+from onnxperf.passes.precision import CALIBRATED, precision
 from op_models import FLOATS, Operator, Tensor
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"

@@ -17,7 +17,7 @@ from onnxperf.calibrate.rows import MeasuredModel
 from onnxperf.ground.fitting import Array
 from onnxperf.lab.baselines.linear import CATEGORIES, layer_of
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.passes import FORWARD
+from onnxperf.passes.tape import FORWARD
 
 FEWEST = 3  # rows of a category
 ROUNDS = 10  # of weighing errors

@@ -14,7 +14,7 @@ from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
-from onnxperf.passes import Plan, parse_plan
+from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.running.pipeline import Gpu, Request, run_of
 from onnxperf.running.run import Run

@@ -14,7 +14,7 @@ from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Runtime
-from onnxperf.passes import FORWARD, phase_of
+from onnxperf.passes.tape import FORWARD, phase_of
 from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"

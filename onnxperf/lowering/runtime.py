@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import Error, UsageError, counted, printable
-from onnxperf.passes import Autograd, Training, training_step, with_phases
+from onnxperf.passes.step import Training
 from op_models import Operator, Size, Tensor
+
+if TYPE_CHECKING:
+    from onnxperf.passes.training import Autograd
 
 #: How an allocator takes memory from the driver: see onnxperf.running.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
@@ -106,8 +109,8 @@ class Runtime:
     made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
     `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
     what of a run no measurement confirms, "" where all of it was measured.
-    `training` is the release of it that trains, where that is another one; `autograd` is how that differentiates, None
-    where it does not train; `before_training` are the rules that rewrite a graph before its
+    `training` is the release of it that trains, where that is another one; `autograd` gives how that differentiates,
+    None where it does not train; `before_training` are the rules that rewrite a graph before its
     backward pass is added, where `rules` apply to the whole, and empty where `rules` do.
     `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
     `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
@@ -129,7 +132,7 @@ class Runtime:
     unmeasured: Callable[[Graph], str] = _nothing
     title: str = ""
     training: Runtime | None = None
-    autograd: Autograd | None = None
+    autograd: Callable[[], Autograd] | None = None
     before_training: Rules = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,8 +151,8 @@ class Runtime:
         for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
             _need(callable(function), name, "a function", function)
         _need(self.training is None or isinstance(self.training, Runtime), "training", "a Runtime", self.training)
-        trains = self.autograd is None or isinstance(self.autograd, Autograd)
-        _need(trains, "autograd", "an Autograd or None", self.autograd)
+        trains = self.autograd is None or callable(self.autograd)
+        _need(trains, "autograd", "a function or None", self.autograd)
         _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
 
     @property
@@ -210,7 +213,9 @@ def run_graph(
     fused = optimise(graph, first or runtime.rules, level)
     typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
     if step is not None and runtime.autograd is not None:
-        typed = training_step(typed, step, runtime.autograd)
+        from onnxperf.passes.training import training_step
+
+        typed = training_step(typed, step, runtime.autograd())
         if first:
             typed = optimised_step(typed, runtime, level)
     placed = runtime.place(typed)
@@ -221,6 +226,8 @@ def run_graph(
 
 def optimised_step(step: Graph, runtime: Runtime, level: int) -> Graph:
     """What the rules of a runtime make of a graph with its backward pass: weights are no constants to them."""
+    from onnxperf.passes.training import with_phases
+
     whole = optimise(_with_kind(step, "weight", "input"), runtime.rules, level)
     return _with_kind(replace(whole, operators=tuple(with_phases(whole.operators))), "input", "weight")
 

@@ -19,7 +19,7 @@ from onnxperf.measure.environment import free_bytes
 from onnxperf.measure.job import Job, Plan
 from onnxperf.measure.record import Subject
 from onnxperf.measure.session import OutOfMemory
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 
 NOT_SINGLE = frozenset({"float16", "bfloat16", "float64"})

@@ -14,6 +14,7 @@ from typing import Any
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes.data_parallel import averaged
+from onnxperf.passes.step import Training, holds_backward, is_gradient
 from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
@@ -29,23 +30,6 @@ NO_GRADIENT = frozenset({
     "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "OneHot", "Or", "Range", "Round", "Shape", "Sign",
     "Size", "Xor",
 })  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What a training step is: the loss ("" for the sum of the outputs), the optimiser, whether activations are
-    computed again in the backward pass instead of being kept, and after how many batches the parameters are updated;
-    over how many GPUs, `stride` apart, gradients are averaged; added: the step is one of several microbatches, whose
-    gradients are added to those before it while the backward pass goes on.
-    """
-
-    loss: str = ""
-    optimizer: str = "adam"
-    recompute: bool = False
-    accumulate: int = 1
-    copies: int = 1
-    stride: int = 1
-    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +88,6 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     return replace(graph, operators=(*own, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
 
 
-def holds_backward(graph: Graph) -> bool:
-    """Whether a graph of a file holds a backward pass: operators of ONNX Runtime Training, called ...Grad."""
-    return any(_is_gradient(o) for o in graph.operators)
-
-
-def _is_gradient(o: Operator) -> bool:
-    return o.type.rpartition("::")[2].removesuffix("_13").removesuffix("_dX").endswith("Grad")
-
-
 def _as_it_is(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     """A graph that holds its backward pass, with the update that its gradients take."""
     if step.loss or step.recompute:
@@ -129,7 +104,7 @@ def with_phases(operators: Sequence[Operator]) -> list[Operator]:
     """The operators, those marked that follow from a gradient: they belong to the backward pass."""
     marked, backward = list[Operator](), set[str]()
     for o in operators:
-        if phase_of(o) != BACKWARD and (_is_gradient(o) or any(t.name in backward for t in o.present)):
+        if phase_of(o) != BACKWARD and (is_gradient(o) or any(t.name in backward for t in o.present)):
             o = o if phase_of(o) == UPDATE else replace(o, attrs={**o.attrs, PHASE: BACKWARD})
         if phase_of(o) == BACKWARD:
             backward.update(t.name for t in o.outputs)

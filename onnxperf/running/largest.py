@@ -7,7 +7,7 @@ from numbers import Real
 
 from onnxperf.graph import Note
 from onnxperf.ground.errors import UsageError
-from onnxperf.passes import parse_plan
+from onnxperf.passes.plan import parse_plan
 from onnxperf.running.pipeline import Gpu, Request, find, read_once, run_of
 from onnxperf.running.run import Run
 from onnxperf.running.terms import MOST

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxperf.graph import Graph
 from onnxperf.lowering.lower import Kernel, Kernels
-from onnxperf.passes import BACKWARD, FORWARD, phase_of
+from onnxperf.passes.tape import BACKWARD, FORWARD, phase_of
 from onnxperf.running.memory import Footprint, footprint
 from onnxperf.schedule import Timeline
 from op_models import IN_PLACE, Operator, Tensor, shared_caches

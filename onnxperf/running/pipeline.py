@@ -13,7 +13,7 @@ from onnxperf.export import source
 from onnxperf.graph import Graph, Note, Opened, batch_dim, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.ground.errors import UsageError
-from onnxperf.passes import parse_plan, per_gpu
+from onnxperf.passes.plan import parse_plan, per_gpu
 from onnxperf.running.run import Kept, Run, columns
 from onnxperf.running.scenario import Scenario, joined, settled
 from onnxperf.running.terms import Examples, Keywords, as_terms, check_values

@@ -19,21 +19,13 @@ from numpy.typing import NDArray
 from gpu_specs import Device, Host, load_host, usual_cluster
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.ground.errors import UsageError, counted, printable
+from onnxperf.ground.names import AMP
 from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped, workspaces
 from onnxperf.lowering.lower import Kernels, lower
 from onnxperf.methods import METHODS
-from onnxperf.passes import (
-    AMP,
-    Plan,
-    Training,
-    cuts,
-    lacks_unit,
-    precision,
-    shard,
-    shard_experts,
-    stage_of_nodes,
-    staged,
-)
+from onnxperf.passes.plan import Plan
+from onnxperf.passes.precision import lacks_unit, precision
+from onnxperf.passes.step import Training
 from onnxperf.running.checks import check
 from onnxperf.running.memory import Footprint, Memory, footprint, memory
 from onnxperf.running.microbatches import Stage, composed, footprints, fullest, largest_share, stages
@@ -175,10 +167,16 @@ class Run:
         """The part of the graph that one GPU computes, with exchanges between GPUs."""
         graph, plan = self.session_graph, self.plan
         if plan.tp > 1:
+            from onnxperf.passes.shard import shard
+
             graph = self.kept(shard, graph, plan.tp, self.scenario.mode == "training")
         if plan.ep > 1:
+            from onnxperf.passes.experts import shard_experts
+
             graph = self.kept(shard_experts, graph, plan.ep, plan.tp)
         if plan.pp > 1:
+            from onnxperf.passes.stages import staged
+
             graph = self.kept(staged, self.unstaged.own_graph, self.cuts, plan.gpus // plan.pp)
         return graph
 
@@ -191,6 +189,8 @@ class Run:
     @cached_property
     def cuts(self) -> tuple[int, ...]:
         """Before which operators the graph is cut into the stages of a pipeline, by times on the first device."""
+        from onnxperf.passes.stages import cuts
+
         alone, device = self.unstaged, self.devices[0]
         seconds: dict[str, float] = {}
         for k, s in zip(alone.kernels.rows, alone.estimates.seconds[:, 0].tolist(), strict=True):
@@ -203,6 +203,8 @@ class Run:
     @cached_property
     def stage_of(self) -> Mapping[str, int]:
         """The stage of a pipeline that each node is in."""
+        from onnxperf.passes.stages import stage_of_nodes
+
         return self.kept(stage_of_nodes, self.unstaged.own_graph, self.cuts)
 
     def stages(self, j: int) -> list[Stage]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from gpu_specs import Device, Host, SpecError, load_cluster, load_host
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import OPTIMIZERS
-from onnxperf.passes import Plan, Training, parse_plan
+from onnxperf.passes.plan import Plan, parse_plan
+from onnxperf.passes.step import Training
 from onnxperf.running.terms import Terms
 from onnxperf.runtimes import RUNTIMES, Runtime, of_layout, of_version
 

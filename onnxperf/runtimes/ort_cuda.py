@@ -12,7 +12,7 @@ beyond the graph can't be seen without a GPU.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_training, ort_transformers
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
@@ -23,7 +23,9 @@ from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
-from onnxperf.passes import ORT
+
+if TYPE_CHECKING:
+    from onnxperf.passes.training import Autograd
 
 CUDA = Runtime(
     name="ort-cuda",
@@ -62,9 +64,18 @@ CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
 CUDA_110 = _until("1.10", CUDA_112, ort_extended.CUDA_110)
 #: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
 CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
+
+
+def _autograd() -> Autograd:
+    """How it differentiates, which no prediction of inference loads."""
+    from onnxperf.passes.ort_training import ORT
+
+    return ORT
+
+
 #: The last release that trains is 1.19; its graphs are those of the rules until 1.16.
 TRAINING = replace(
-    CUDA_116, autograd=ORT, before_training={BASIC: ort_training.BEFORE}, title="ONNX Runtime Training",
+    CUDA_116, autograd=_autograd, before_training={BASIC: ort_training.BEFORE}, title="ONNX Runtime Training",
     describe="ONNX Runtime Training 1.19, CUDA provider", unmeasured=lambda run: "training steps",
 )  # fmt: skip
 LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from typing import TYPE_CHECKING
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
@@ -31,8 +32,13 @@ from onnxperf.fusions.torch_strides import (
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
-from onnxperf.passes import PHASE, SHARED, TORCH, autocast, phase_of
+from onnxperf.passes.autocast import autocast
+from onnxperf.passes.exchanges import SHARED
+from onnxperf.passes.tape import PHASE, phase_of
 from op_models import Operator, Tensor
+
+if TYPE_CHECKING:
+    from onnxperf.passes.training import Autograd
 
 #: Operators that need contiguous input and write contiguous output; group_norm on CUDA too, whatever the memory format.
 ROWS = frozenset({
@@ -171,6 +177,13 @@ def _by_position(o: Operator, last: bool) -> bool:
     )
 
 
+def _autograd() -> Autograd:
+    """How it differentiates, which no prediction of inference loads."""
+    from onnxperf.passes.torch_training import TORCH
+
+    return TORCH
+
+
 EAGER = Runtime(
     name="torch-eager",
     rules=torch_calls.RULES,
@@ -184,6 +197,6 @@ EAGER = Runtime(
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
-    autograd=TORCH,
+    autograd=_autograd,
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})

@@ -54,15 +54,17 @@ def words(p: Prediction, changes: Changes) -> Headline:
     )
 
 
-def headline(p: Prediction, changes: Changes, dot: str) -> Text:
-    """The answer on a terminal; dot: what stands between the terms that were asked."""
+def headline(p: Prediction, changes: Changes, dot: str, untried: bool = False) -> Text:
+    """The answer on a terminal; dot: what stands between the terms that were asked; untried: there are other changes,
+    which were not looked for.
+    """
     text, h = Text(), words(p, changes)
     if h.misfit:
         text.append(f"DOES NOT FIT: {h.misfit}\n", style="bold red")
     text.append(dot.join(h.asked) + "\n", style="bold")
     text.append(h.time, style="bold green")
     text.append("".join(f"   {x}" for x in (h.interval, h.rate, h.memory)))
-    more = f"{h.others} more: --detail" if h.others else ""
+    more = "more: --detail" if untried else f"{h.others} more: --detail" if h.others else ""
     text.append("\n" + "; ".join(filter(None, (h.limit, h.best, more))))
     return text
 

@@ -16,12 +16,10 @@ from rich.text import Text
 
 from onnxperf.answer.kernel_timeline import Gap, KernelPrediction, Phase, part_of
 from onnxperf.answer.prediction import Prediction
-from onnxperf.decide.changes import Change, changes, nothing, tries
-from onnxperf.explanation import explain_run
+from onnxperf.decide.changes import Change, changes, nothing, small_changes, tries
 from onnxperf.graph import UNKNOWN_LENGTH, Note
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
-from onnxperf.views.explanation import causes
 from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches
 from onnxperf.views.on_cpu import advice, waits
 
@@ -53,15 +51,19 @@ T = TypeVar("T", KernelPrediction, Phase)
 
 def show(
     out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = (),
-    depth: int | None = None,
+    depth: int | None = None, untried: bool = False,
 ) -> None:  # fmt: skip
     """Print a prediction: twelve lines, or with `detail` everything that is known of it.
 
-    `top` is how many different kernels to list: by default none, with `detail` all. `changes` are
-    the same run under other terms; `depth` is that of the modules by which time is summed up, if it is.
+    `top` is how many different kernels to list: by default none, with `detail` all. `changes` are the same run under
+    other terms, and `untried` says that there are more of them; `depth` is that of the modules by which time is summed
+    up, if it is.
     """
-    parts: list[RenderableType] = [headline(p, changes, " - " if out.options.ascii_only else " · ")]
+    parts: list[RenderableType] = [headline(p, changes, " - " if out.options.ascii_only else " · ", untried)]
     if detail:
+        from onnxperf.explanation import explain_run
+        from onnxperf.views.explanation import causes
+
         parts += [_shares(out, p), two_columns(facts(p)), causes(out, explain_run(p.run)), _by_operator(out, p)]
         parts.append(_changes(out, p, changes))
         if p.run.method.scheduled:
@@ -80,7 +82,9 @@ def show(
 def report(p: Prediction, *, detail: bool = False) -> str:
     """What `show` prints, as text of WIDTH characters a line without colours."""
     text = StringIO()
-    show(Console(file=text, width=WIDTH, highlight=False, color_system=None), p, detail=detail, changes=changes(p))
+    small = [] if detail else small_changes(p)
+    out = Console(file=text, width=WIDTH, highlight=False, color_system=None)
+    show(out, p, detail=detail, changes=small or changes(p), untried=bool(small))
     return text.getvalue()
 
 

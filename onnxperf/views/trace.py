@@ -21,7 +21,7 @@ from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import shortened
 from onnxperf.ground.version import VERSION
 from onnxperf.lowering.lower import TRANSFER
-from onnxperf.passes import Plan
+from onnxperf.passes.plan import Plan
 from onnxperf.running.microbatches import stage_of
 from onnxperf.views.headline import launches
 from op_models import Operator, Tensor

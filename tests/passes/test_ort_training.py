@@ -11,7 +11,9 @@ import pytest
 from onnxperf import Prediction, UsageError, predict
 from onnxperf.fusions.engine import optimise
 from onnxperf.lowering.runtime import optimised_step
-from onnxperf.passes import ORT, PHASES, Training, phase_of, training_step
+from onnxperf.passes.ort_training import ORT
+from onnxperf.passes.tape import PHASES, phase_of
+from onnxperf.passes.training import Training, training_step
 from onnxperf.runtimes import RUNTIMES
 from tests.passes.ort_gradients import CASES, EXPECTED, FOLDER, counted, model_of
 

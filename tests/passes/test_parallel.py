@@ -17,7 +17,7 @@ from onnxperf.cli import cli
 from onnxperf.ground.errors import UsageError
 from onnxperf.latency.families import collective
 from onnxperf.lowering.lower import Kernel
-from onnxperf.passes import Plan, parse_plan, per_gpu
+from onnxperf.passes.plan import Plan, parse_plan, per_gpu
 from onnxperf.running.microbatches import Stage, bubble, through
 from onnxperf.schedule import HostThread, Task, run_tasks
 from op_models import Collective

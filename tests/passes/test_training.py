@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from onnxperf import Prediction, UsageError, cli, predict
-from onnxperf.passes import PHASES
+from onnxperf.passes.tape import PHASES
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))

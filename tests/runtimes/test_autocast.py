@@ -13,7 +13,7 @@ import pytest
 import onnxperf
 from onnxperf.graph import Graph, load
 from onnxperf.ground.errors import UsageError
-from onnxperf.passes import AMP
+from onnxperf.ground.names import AMP
 from onnxperf.passes.autocast import GIVE_SINGLE, JOIN, TO_HALF, TO_SINGLE, autocast
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from op_models import Operator, Tensor

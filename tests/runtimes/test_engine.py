@@ -12,7 +12,7 @@ import pytest
 
 from onnxperf.fusions.engine import BASIC, EXTENDED, Fused, Pass, Rewriter, fused, fusion, optimise
 from onnxperf.graph import Graph, Note, load
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, Runtime, run_graph
 from op_models import Operator, Tensor
 from tests.runtimes.conftest import EVERY

@@ -17,7 +17,7 @@ from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import Graph, load
 from onnxperf.lowering.lower import lower
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, WITHIN, of_version, run_graph
 from op_models import Attention, Operator, Tensor, work_of
 from tests.runtimes.test_engine import whole

@@ -16,7 +16,7 @@ from onnxperf import predict
 from onnxperf.graph import Graph, load
 from onnxperf.ground.errors import UsageError
 from onnxperf.lowering.lower import lower
-from onnxperf.passes import precision
+from onnxperf.passes.precision import precision
 from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from op_models import Operator, work_of
 from tests.zoo import PLAIN, SAMPLES, sizes

@@ -21,7 +21,7 @@ from onnxperf.latency.estimate import kernel_models
 from onnxperf.latency.method import BY_FAMILY
 from onnxperf.latency.terms import Array
 from onnxperf.lowering.lower import Kernel
-from onnxperf.passes import BACKWARD, FORWARD
+from onnxperf.passes.tape import BACKWARD, FORWARD
 from op_models import Conv, Gemm, Operator, Pointwise, Rows
 
 PRODUCT, NORM, POOL, STRIDED, ELEMENT, LOSS = "Conv/FC", "Norm", "Pool S=1", "Pool S>1", "ReLU/Drop", "Loss"

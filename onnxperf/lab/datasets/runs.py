@@ -16,7 +16,8 @@ from onnxperf.graph import Graph, load
 from onnxperf.ground.errors import UsageError, printable
 from onnxperf.lab.datasets.reading import SAMPLE
 from onnxperf.lab.datasets.table import DIES
-from onnxperf.passes import parse_plan, with_fast_norms
+from onnxperf.passes.autocast import with_fast_norms
+from onnxperf.passes.plan import parse_plan
 from onnxperf.running.scenario import Scenario
 
 STEP = "forward and backward"

@@ -18,7 +18,7 @@ from onnxperf.lab.datasets.reading import Record, card, number, read, refusal, s
 from onnxperf.lab.datasets.rigs import for_milliseconds
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun, graph_file
 from onnxperf.lab.datasets.table import OTHER_LIBRARY, Row, Table
-from onnxperf.passes import parse_plan, per_gpu
+from onnxperf.passes.plan import parse_plan, per_gpu
 from op_models import Tensor, Work
 
 #: The operator of each table of elementwise kernels, and whether it takes two tensors; of two, `u` takes a scalar.
