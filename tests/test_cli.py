@@ -24,10 +24,10 @@ from onnxperf.decide.changes import changes
 from onnxperf.ground.tables import duration, number
 from onnxperf.views.cards import facts, quantity
 from onnxperf.views.headline import words
+from tests.goldens import NUMBERS, exactly, golden, layout, numbers
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
-GOLDEN = Path(__file__).parent / "golden"
 RESNET = str(SAMPLES / "resnet50.onnx")
 PREDICT = ("predict", RESNET, "--gpu", "l4")
 SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
@@ -53,15 +53,6 @@ def onnxperf_cli(capsys, monkeypatch):
     return lambda *arguments: run(capsys, monkeypatch, *arguments)
 
 
-def golden(name: str, text: str) -> None:
-    """Printed tables are compared with a file; run with ACCEPT=1 in the environment to accept a new form."""
-    path = GOLDEN / name
-    lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-    if os.environ.get("ACCEPT"):
-        path.write_text(lines, encoding="utf-8")
-    assert lines == path.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     "name, arguments",
     [
@@ -72,7 +63,6 @@ def golden(name: str, text: str) -> None:
         ("predict-too-large.txt",
          "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.12"),
         ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
-        ("gpus-l4.txt", "gpus l4"),
         ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100,rtx-3060 --by cost --max-latency 20ms"
          " --price t4=0.5 --price l4=0.8 --price a100=3"),
         ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100,p4 --latency-ms 10 --qps 2000"
@@ -87,13 +77,33 @@ def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: str) ->
     golden(name, out)
 
 
+def test_predicted_figures_are_those_that_stand() -> None:
+    """Printed anew by `python -m tests.goldens`."""
+    stand = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    assert numbers() == {answer: pytest.approx(figures, rel=1e-9) for answer, figures in stand.items()}
+
+
+def test_a_layout_holds_words_and_shapes_but_no_figures() -> None:
+    a = "Conv  9 x 4.5 us  fp16 4096x64 node_1  -3.1%  ████  39%, 2.9x"
+    b = "Conv  12 x 1.2 ms  fp16 4096x64 node_1  +11%  ██  7%, 10x"
+    assert layout(a) == layout(b) == "Conv  0 x 0 s  fp16 4096x64 node_1  0%  █  0%, 0x\n"
+    assert layout("fp16 4096x64 node_1 80% of 24.2 GB") != layout("fp16 4096x32 node_1 80% of 24.2 GB")
+    assert layout("80% of 24.2 GB") == "0% of 0 B\n"
+
+
 def test_the_table_of_cards_looks_as_it_did(onnxperf_cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five cards: another one that ships changes no other file."""
     cards = ("a100-pcie-40gb", "h100-sxm", "l4", "v100-sxm2-16gb", "xavier-nx")
     monkeypatch.setattr(gpu_specs, "ids", lambda: cards)
     code, out, err = onnxperf_cli("gpus")
     assert (code, err) == (0, "")
-    golden("gpus.txt", out)
+    exactly("gpus.txt", out)
+
+
+def test_the_table_of_a_card_looks_as_it_did(onnxperf_cli) -> None:
+    code, out, err = onnxperf_cli("gpus", "l4")
+    assert (code, err) == (0, "")
+    exactly("gpus-l4.txt", out)
 
 
 def test_figures_of_cards_are_written_out() -> None:

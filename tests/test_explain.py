@@ -22,7 +22,8 @@ from onnxperf.latency.constants import Constants
 from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
 from op_models import Operator, Tensor
-from tests.test_cli import SAMPLES, golden, run
+from tests.goldens import golden
+from tests.test_cli import SAMPLES, run
 
 Cli = Callable[..., tuple[int, str, str]]
 HALF = {"precision": "fp16", "runtime": "tensorrt"}

@@ -24,8 +24,8 @@ from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.measure.files import read, write
 from onnxperf.measure.record import Copies, Measurement
 from tests.calibrate.conftest import measured, predicted
+from tests.goldens import exactly
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = Case(
     "tiny",
     separate_model("tiny", [SingleOperator(f"add {n}", "Add", ((n,), (n,))) for n in (10**4, 10**5, 10**6)]),
@@ -233,8 +233,4 @@ def test_the_table(nominal_cpu: Device) -> None:
     found = Calibration(replace(nominal_cpu, bandwidth_Bps=15e9, corrections=corrections), nominal_cpu, rows, dropped)
     text = io.StringIO()
     show.show(Console(file=text, width=110), found, None)
-    lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-    path = GOLDEN / "calibrate.txt"
-    if os.environ.get("ACCEPT"):
-        path.write_text(lines, encoding="utf-8")
-    assert lines == path.read_text(encoding="utf-8")
+    exactly("calibrate.txt", text.getvalue())

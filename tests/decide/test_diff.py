@@ -28,7 +28,8 @@ from onnxperf.running.pipeline import Request
 from onnxperf.views.difference import verdict
 from op_models import Conv, Gemm, Move, Pointwise, Rows, Size, Transfer, Work
 from tests.decide.models import model_of
-from tests.test_cli import SAMPLES, golden, run
+from tests.goldens import golden
+from tests.test_cli import SAMPLES, run
 
 RESNET, KERAS = str(SAMPLES / "resnet50.onnx"), str(SAMPLES / "keras-resnet50.onnx")
 

@@ -14,8 +14,9 @@ from onnxperf.measure import job, show, throughput
 from onnxperf.measure.files import parse, read
 from onnxperf.measure.record import Measurement
 from onnxperf.measure.run import Interrupted
+from tests.goldens import exactly
 from tests.measure.conftest import parsed
-from tests.test_cli import SAMPLES, golden, run
+from tests.test_cli import SAMPLES, run
 
 Cli = Callable[..., tuple[int, str, str]]
 ON_CPU = ("--provider", "cpu", "--iterations", "7")
@@ -44,7 +45,7 @@ def test_the_table_looks_as_it_did(
     show.show(console(), request.getfixturevalue(name))
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\x07" not in out
-    golden(f"measure-{name.removeprefix('on_a_')}.txt", out)
+    exactly(f"measure-{name.removeprefix('on_a_')}.txt", out)
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -24,9 +24,8 @@ from onnxperf.measure.record import OperatorTime, Place, Subject
 from onnxperf.measure.series import Series
 from onnxperf.scoring import one_model, show
 from onnxperf.scoring.own_measurements import OwnMeasurements, Row
+from tests.goldens import exactly
 from tests.scoring.conftest import HOSTILE, L4, PROCESSOR, Run, made_up, put
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.slow
@@ -253,14 +252,6 @@ def test_a_processor_has_no_tensor_types(small: Path, tmp_path: Path, precision:
         onnxperf.predict(small, gpu=tmp_path / "cpu.toml", batch=8, precision=precision)
 
 
-def golden(name: str, text: str) -> None:
-    """Printed tables are compared with a file; run with ACCEPT=1 in the environment to accept a new form."""
-    lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-    if os.environ.get("ACCEPT"):
-        (GOLDEN / name).write_text(lines, encoding="utf-8")
-    assert lines == (GOLDEN / name).read_text(encoding="utf-8")
-
-
 def drawn(show: Callable[[Console], None]) -> str:
     out = Console(file=io.StringIO(), width=110, highlight=False)
     show(out)
@@ -276,7 +267,7 @@ def test_the_tables_look_as_they_did(small: Path) -> None:
     odd = OperatorTime(HOSTILE, "Identity", "CUDA", 20, 2e-6, 2e-6)
     m = replace(c.measurement, device=Series((1.6e-4,) * 7), operators=(*times, odd))
     fixed = replace(c, measurement=m, prediction=p, rows=joined(m.operators, p), notes=(Note("unstable", HOSTILE),))
-    golden("validate-model.txt", drawn(lambda out: show.show(out, fixed)))
+    exactly("validate-model.txt", drawn(lambda out: show.show(out, fixed)))
 
 
 def test_the_tables_of_files_look_as_they_did() -> None:
@@ -285,7 +276,7 @@ def test_the_tables_of_files_look_as_they_did() -> None:
         for i, (device, figures, e) in enumerate((("NVIDIA L4", "catalogue", 1.1), ("my CPU", one_model.NOMINAL, 1.3)))
     )
     t = OwnMeasurements(rows, (("x.json", f"it is {HOSTILE}"),))
-    golden("validate-files.txt", drawn(lambda out: put_tables(out, show.files(t))))
+    exactly("validate-files.txt", drawn(lambda out: put_tables(out, show.files(t))))
     assert any(one_model.NOMINAL in remark for remark in show.file_notes(t))
     assert OwnMeasurements().error is None and show.file_notes(OwnMeasurements()) == []
 

@@ -17,7 +17,8 @@ from onnxperf.sweeps import files
 from onnxperf.sweeps.rows import Block
 from onnxperf.views.sweep import drawn
 from tests.decide.models import net
-from tests.test_cli import GOLDEN, golden, run
+from tests.goldens import golden
+from tests.test_cli import run
 
 Cli = Callable[..., tuple[int, str, str]]
 GRID = ("--batch", "1,2,4,...,8", "--precision", "fp32,fp16", "--gpu", "t4,l4")
@@ -37,7 +38,6 @@ def test_the_grid_looks_as_it_did(cli: Cli) -> None:
     code, out, err = cli("net.onnx", "--batch", "1,8,32768,60000", "--precision", "fp32,fp8", "--gpu", "t4,p4")
     assert (code, err) == (0, "")
     golden("sweep.txt", out)
-    assert (GOLDEN / "sweep.txt").is_file()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".parquet"])
