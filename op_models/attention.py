@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from op_models.core import Attention, Gemm, Maybe, Operator, Pointwise, Tensor, Work, given, work
+from op_models.axes import Axes, Names, aligned, by_pattern, letters
+from op_models.core import Attention, Gemm, Maybe, Operator, OpModelError, Pointwise, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
 from op_models.rules import Outputs, as_first, caches, op, shared_caches
@@ -81,9 +82,58 @@ def length(past: Tensor | None) -> int:
     return past.shape[-2] if past is not None else 0
 
 
+#: Queries, keys and values by rank: h heads of keys, of which each has r heads of queries.
+QUERIES = {3: "N q (h r d)", 4: "N (h r) q .", 5: "N q (h r) . ."}
+KEYS = {3: "N . (h d)", 4: "N h . .", 5: "N . h . ."}
+#: The attributes that count heads.
+HEADS = dict.fromkeys(("num_heads", "q_num_heads", "kv_num_heads"), "h")
+
+
+def head_axes(
+    op: Operator, heads: int, kv_heads: int, bias: int, pasts: tuple[int, int], queries: int | None = None
+) -> Axes:
+    """Samples and heads by themselves, and each query, which needs all keys.
+
+    bias: the position of what is spread over the scores; pasts: those of caches; queries: how many there are.
+    """
+    if heads % max(kv_heads, 1):
+        raise OpModelError(f"{heads} heads can't share {kv_heads} heads of keys")
+    q, *_ = op.present
+    scores: Names = (("N",), ("h", "r"), ("q",), ())
+    terms: list[Names | None] = [None] * max(bias + 1, *(i + 1 for i in pasts))
+    for i, t in enumerate(op.inputs[: len(terms)]):
+        if t is not None and i < 3:
+            terms[i] = letters((KEYS if i else QUERIES)[t.rank], t.rank)
+        elif t is not None and i in pasts:
+            terms[i] = letters(KEYS[4], 4)
+        elif t is not None and i == bias:
+            over = (q.shape[0], heads, layout(q, heads)[1], t.shape[-1])
+            terms[i] = aligned(t, over, scores) if t.rank <= 4 else None
+    outputs = (letters(KEYS[4] if i else QUERIES[t.rank], t.rank) if t.name else () for i, t in enumerate(op.outputs))
+    sizes = {"h": kv_heads, "r": heads // max(kv_heads, 1)}
+    return Axes(tuple(terms), tuple(outputs), "attends along {}", sizes=sizes, counts=HEADS, spread=(bias,))
+
+
+def attention_axes(op: Operator, q: Tensor, k: Tensor, *, q_num_heads: int = 0, kv_num_heads: int = 0) -> Axes:
+    """A mask is spread over the scores; heads are an attribute, or the second of four axes."""
+    stated = head_axes(op, layout(q, q_num_heads)[0], layout(k, kv_num_heads)[0], 3, (4, 5))
+    lengths = op.inputs[6] if len(op.inputs) > 6 else None
+    return replace(stated, inputs=(*stated.inputs, (("N",),))) if lengths is not None else stated
+
+
+def multi_head_axes(op: Operator, q: Tensor, *, num_heads: int) -> Axes:
+    """Keys may be packed with queries, and values with keys; a bias of the scores is spread over them."""
+    return head_axes(op, num_heads, num_heads, 5, (6, 7))
+
+
+def group_query_axes(op: Operator, q: Tensor, *, num_heads: int, kv_num_heads: int) -> Axes:
+    """Each head of keys has several of queries; keys and values may be packed with the queries."""
+    return head_axes(op, num_heads, kv_num_heads, 10, (3, 4))
+
+
 @op("ai.onnx.preview::FlexAttention", inputs=(0, 1, 2))
 @op("tensorrt::Attention", inputs=(0, 1, 2, 3, 4, 6))
-@op("Attention", inputs=(0, 1, 2, 3, 4, 6), continued={1: 4, 2: 5})
+@op("Attention", inputs=(0, 1, 2, 3, 4, 6), continued={1: 4, 2: 5}, axes=attention_axes)
 def attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, filled: Maybe = None, *,
     q_num_heads: int = 1, kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
@@ -126,8 +176,18 @@ def quantised_attention_outputs(
     return attention_outputs(real, w, past=past, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
 
 
+def own_product_axes(op: Operator, x: Tensor, *rest: Maybe, num_heads: int) -> Axes:
+    """The columns of its product are queries, keys and values by heads; so are caches [2, batch, heads, ...]."""
+    stated = by_pattern(
+        "N . ., . (. h d), (. h d), , . N h . . -> N . (h d), . N h . .", op.inputs, op.outputs, "attends along {}"
+    )
+    return replace(stated, sizes={"h": num_heads}, counts={**HEADS, "qkv_hidden_sizes": "h"})
+
+
 @op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8), outputs=quantised_attention_outputs)
-@op("com.microsoft::Attention", outputs=attention_outputs, continued={1: 4})
+@op(
+    "com.microsoft::Attention", outputs=attention_outputs, continued={1: 4}, axes=own_product_axes,
+)  # fmt: skip
 @op("com.microsoft::DecoderMaskedSelfAttention", continued={1: 4})
 def attention_ort(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
@@ -216,7 +276,7 @@ def multi_head_outputs(
 @op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5, 7), continued={1: 5, 2: 6})
 @op(
     "com.microsoft::MultiHeadAttention", inputs=(0, 1, 2, 3, 4, 5, 6, 8), outputs=multi_head_outputs,
-    continued={1: 6, 2: 7},
+    continued={1: 6, 2: 7}, axes=multi_head_axes,
 )  # fmt: skip
 def multi_head_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, b: Maybe = None, mask: Maybe = None,
@@ -249,7 +309,9 @@ def group_query_outputs(
     return [(q.dtype, (*q.shape[:2], num_heads * dim)), *kept]
 
 
-@op("com.microsoft::GroupQueryAttention", outputs=group_query_outputs, continued={1: 3, 2: 4})
+@op(
+    "com.microsoft::GroupQueryAttention", outputs=group_query_outputs, continued={1: 3, 2: 4}, axes=group_query_axes,
+)  # fmt: skip
 def group_query_attention(
     op: Operator, q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None,
     lengths: Maybe = None, total: Maybe = None, cos: Maybe = None, sin: Maybe = None, positions: Maybe = None,
@@ -317,7 +379,15 @@ def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tens
     return work(op, size, matrix=2 * size.m * dim * columns, vector=vector)
 
 
-@op("com.microsoft::RotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first)
+def rotary_axes(op: Operator, x: Tensor, positions: Maybe = None) -> Axes:
+    """Each position and head by itself; the tables are read by positions."""
+    ids = "N s" if positions is not None and positions.shape == (x.shape[0], x.shape[-2]) else ""
+    pattern = {3: "N s (h d)", 4: "N h s ."}[x.rank]
+    stated = f"{pattern}, {ids} -> {pattern}"
+    return by_pattern(stated, op.inputs, op.outputs, "rotates along {}", counts=HEADS)
+
+
+@op("com.microsoft::RotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first, axes=rotary_axes)
 @op("com.microsoft::MRotaryEmbedding", inputs=(0, 2, 3, 1))
 @op("RotaryEmbedding")
 def rotary_embedding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
+from op_models.axes import Axes, by_pattern
 from op_models.core import NHWC, Conv, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import REQUANTISE, SIGMOID, activated
 from op_models.rules import Like, op
@@ -13,13 +14,23 @@ LAST = "channels_last"
 INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
-@op("QLinearConv", inputs=(0, 3, 8))
+def conv_axes(op: Operator, *tensors: Maybe, group: int = 1) -> Axes:
+    """Images by themselves, and channels of the result; those of a group need their own channels of the image alone."""
+    of, to = ("c", "o") if group == 1 else (".", ".")
+    weight, bias = f"{to} {of} ...", "o" if group == 1 else ""
+    before = f", , , {weight}, , , , , {bias}" if op.type == "QLinearConv" else f", {weight}, {bias}"
+    if op.type == "ConvInteger":
+        before = f", {weight}"
+    return by_pattern(f"N {of} ...{before} -> N {to} ...", op.inputs, op.outputs, "convolves along {}")
+
+
+@op("QLinearConv", inputs=(0, 3, 8), axes=conv_axes)
 @op("com.microsoft::QLinearConv", inputs=(0, 3, 8), outputs=Like("Conv", (0, 3), dtype=7))
-@op("ConvInteger", inputs=(0, 1))
+@op("ConvInteger", inputs=(0, 1), axes=conv_axes)
 @op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op(NHWC + "Conv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op("com.microsoft::FusedConv", outputs=Like("Conv", (0, 1)))
-@op("Conv", "com.microsoft.nchwc::Conv")
+@op("Conv", "com.microsoft.nchwc::Conv", axes={"Conv": conv_axes})
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
@@ -36,8 +47,14 @@ def conv(
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
+def conv_transpose_axes(op: Operator, *tensors: Maybe, group: int = 1) -> Axes:
+    """As a convolution, with weights the other way round."""
+    pattern = "N c ..., c o ..., o -> N o ..." if group == 1 else "N ..., ..., -> N ..."
+    return by_pattern(pattern, op.inputs, op.outputs, "convolves along {}")
+
+
 @op(NHWC + "ConvTranspose", outputs=Like("ConvTranspose", (0, 1), channels_last=True))
-@op("ConvTranspose")
+@op("ConvTranspose", axes=conv_transpose_axes)
 @op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3))
 def conv_transpose(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,

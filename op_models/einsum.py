@@ -11,6 +11,7 @@ from functools import partial
 from itertools import accumulate, chain
 from math import prod
 
+from op_models.axes import Axes, Names
 from op_models.core import Gemm, Move, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.rules import op
 
@@ -46,7 +47,21 @@ def combinations(sides: Mapping[str, int], chosen: Set[str]) -> int:
     return prod(sides[x] for x in chosen)
 
 
-@op("Einsum")
+def einsum_axes(op: Operator, *operands: Tensor, equation: str) -> Axes:
+    """Its own letters; of a diagonal, and of axes of 1 that are broadcast, none."""
+    terms, result = parse(equation, [t.rank for t in operands])
+    pairs = (zip(term, t.shape, strict=True) for term, t in zip(terms, operands, strict=True))
+    sides = label_sizes(chain.from_iterable(pairs))
+    twice = {x for term in (*terms, result) for x in term if term.count(x) > 1}
+
+    def names(term: tuple[str, ...], shape: tuple[int, ...]) -> Names:
+        return tuple(() if x in twice or d != sides[x] else (x,) for x, d in zip(term, shape, strict=True))
+
+    inputs = tuple(names(term, t.shape) for term, t in zip(terms, operands, strict=True))
+    return Axes(inputs, (names(result, tuple(sides[x] for x in result)),), "adds up, or takes a diagonal of, {}")
+
+
+@op("Einsum", axes=einsum_axes)
 def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
     """2 per combination of a pair's labels, 1 where nothing is summed; a chain has the size of its largest pair."""
     terms, out = parse(equation, [t.rank for t in operands])

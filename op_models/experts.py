@@ -7,6 +7,7 @@ one batched GEMM with the same FLOPs.
 
 from __future__ import annotations
 
+from op_models.axes import Axes, by_pattern
 from op_models.core import Gemm, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import GELU_TANH, SIGMOID
 from op_models.reduce import SOFTMAX
@@ -21,8 +22,27 @@ def taken(experts: int, k: int, tokens: int) -> int:
     return min(experts, round(experts * (1 - missed)))
 
 
-@op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8), outputs=as_first)
-@op("com.microsoft::MoE", inputs=(0, 1, 2, 4, 6), outputs=as_first)
+def mixture_axes(op: Operator, x: Tensor, router: Tensor, *weights: Maybe) -> Axes:
+    """Weights of e experts: of the first product and of a gate by their outputs i, of the second summed over these.
+
+    Each is followed by its scales, where it is packed, and its bias. Plain ones may be stored the other way round.
+    """
+    packed, hidden, experts = op.type.endswith("QMoE"), x.shape[-1], router.shape[-1]
+    named = ["e ..." if t is not None and t.shape[:1] == (experts,) else "" for t in weights]
+    for k, t in enumerate(weights[: 3 * (2 + packed)]):
+        which, what = divmod(k, 2 + packed)
+        first, plain = which != 1, not packed and what == 0
+        if t is not None and t.rank == 2 and first:
+            named[k] = "e i"
+        elif t is not None and t.rank == 3:
+            turned = plain and t.shape[2 - first] == hidden != t.shape[1 + first]
+            named[k] = "e i ." if first ^ turned else "e . i"
+    rows = " ".join(str(axis) for axis in range(x.rank - 1))
+    return by_pattern(f"{rows} ., . e, {', '.join(named)} -> {rows} .", op.inputs, op.outputs, "mixes {}")
+
+
+@op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8), outputs=as_first, axes=mixture_axes)
+@op("com.microsoft::MoE", inputs=(0, 1, 2, 4, 6), outputs=as_first, axes=mixture_axes)
 def mixture(
     op: Operator, x: Tensor, router: Tensor, fc1: Tensor, fc2: Tensor, fc3: Maybe = None, *, k: int = 1,
     activation_type: str = "relu", expert_weight_bits: int = 4,

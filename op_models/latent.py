@@ -7,7 +7,10 @@ its first elements, by a Slice, as that of values; FlashMLA, FlashInfer and Tens
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from op_models.attention import attend, seen, touched
+from op_models.axes import Axes, by_pattern
 from op_models.core import Attention, Maybe, Operator, Tensor, Work
 from op_models.rules import Outputs, op
 
@@ -18,7 +21,13 @@ def latent_outputs(q: Tensor, new: Tensor, past: Maybe = None, *, v_head_size: i
     return [(q.dtype, (*q.shape[:2], v_head_size)), *caches]
 
 
-@op("onnxperf::LatentAttention", outputs=latent_outputs, continued={1: 2})
+def latent_axes(op: Operator, q: Tensor, *rest: Maybe) -> Axes:
+    """Heads of queries by themselves; all share the cache."""
+    stated = by_pattern(". h . -> . h ., ...", op.inputs, op.outputs, "attends along {}")
+    return replace(stated, sizes={"h": q.shape[1]})
+
+
+@op("onnxperf::LatentAttention", outputs=latent_outputs, continued={1: 2}, axes=latent_axes)
 def latent_attention(
     op: Operator, q: Tensor, new: Tensor, past: Tensor, lengths: Maybe = None, total: Maybe = None, *, v_head_size: int
 ) -> Work:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from op_models.axes import Axes, aligned, broadcast, by_pattern, numbered
 from op_models.core import Gemm, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
 from op_models.rules import Like, Outputs, as_first, op
@@ -37,13 +39,32 @@ def stacked(shape: tuple[int, ...], behind: bool) -> tuple[int, ...]:
     return (*shape[1:-1], shape[0], shape[-1]) if behind and len(shape) > 2 else shape
 
 
-@op("QLinearMatMul", inputs=(0, 3))
+ADDS_UP = "adds up along {}"
+ROWS, SUMMED, COLUMNS = ("m",), ("k",), ("n",)
+
+
+def product_axes(op: Operator, a: Tensor, b: Tensor) -> Axes:
+    """Rows m of the first, columns n of the second, summed over k; stacks of matrices are spread over each other."""
+    over = broadcast([a.shape[:-2], b.shape[:-2]])
+    left, right = (aligned(replace(t, shape=t.shape[:-2]), over) or () for t in (a, b))
+    rows, columns = (ROWS,) * (a.rank > 1), (COLUMNS,) * (b.rank > 1)
+    inputs = (*left, *rows, SUMMED), (*right, SUMMED, *columns)
+    return Axes(inputs, ((*numbered(len(over)), *rows, *columns),), ADDS_UP, spread=(0, 1))
+
+
+def quantised_axes(op: Operator, a: Tensor, a_scale: Maybe, a_zero: Maybe, b: Tensor) -> Axes:
+    """Scales and zero points stand between the operands."""
+    stated = product_axes(op, a, b)
+    return replace(stated, inputs=(stated.inputs[0], None, None, stated.inputs[1]))
+
+
+@op("QLinearMatMul", inputs=(0, 3), axes=quantised_axes)
 @op("com.microsoft::QOrderedMatMul", inputs=(0, 2, 5, 6))
 @op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6), outputs=Like("MatMul", (0, 1), dtype=2))
 @op("com.microsoft::TransposeMatMul", inputs=(0, 1), outputs=Like("MatMul", (0, 1)))
 @op("com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation", outputs=Like("MatMul", (0, 1)))
-@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1))
-@op("MatMul")
+@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1), axes={"MatMulInteger": product_axes})
+@op("MatMul", axes=product_axes)
 def matmul(
     op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
     transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0, activation: str = "",
@@ -55,10 +76,17 @@ def matmul(
     return work(op, size, matrix=2 * op.out.size * size.k, vector=op.out.size * after)
 
 
+def gemm_axes(op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, transA: int = 0, transB: int = 0) -> Axes:
+    """A product of two matrices, and a bias that is spread over it."""
+    left, right = (SUMMED, ROWS) if transA else (ROWS, SUMMED), (COLUMNS, SUMMED) if transB else (SUMMED, COLUMNS)
+    bias = aligned(c, (a.shape[bool(transA)], b.shape[not transB]), (ROWS, COLUMNS))
+    return Axes((left, right, bias), ((ROWS, COLUMNS),), ADDS_UP, spread=(2,))
+
+
 @op("com.microsoft::QGemm", inputs=(0, 3, 6), outputs=Like("Gemm", (0, 3), dtype=8))
 @op("com.microsoft::FusedGemm", outputs=Like("Gemm", (0, 1)))
 @op("com.microsoft::GemmFastGelu", outputs=Like("MatMul", (0, 1)))
-@op("Gemm", "com.microsoft::GemmFloat8")
+@op("Gemm", "com.microsoft::GemmFloat8", axes={"Gemm": gemm_axes})
 def gemm(
     op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
     transB: int = 0, activation: str = "",
@@ -83,7 +111,17 @@ def packed_product(a: Tensor, *, N: int) -> Outputs:
     return [(a.dtype, (*a.shape[:-1], N))]
 
 
-@op("com.microsoft::MatMulNBits", inputs=(0, 5), outputs=packed_product)
+def packed_axes(
+    op: Operator, a: Tensor, b: Tensor, scales: Maybe = None, zeros: Maybe = None, order: Maybe = None, *rest: Maybe
+) -> Axes:
+    """Weights [N, blocks of K, bytes]; scales and zero points of blocks, in one axis or in two."""
+    blocks = ("(n k)" if t is not None and t.rank == 1 else "n k" for t in (scales, zeros))
+    lead = " ".join(str(axis) for axis in range(a.rank - 1))
+    pattern = f"{lead} k, n k ., {', '.join(blocks)}, k, n -> {lead} n"
+    return by_pattern(pattern, op.inputs, op.outputs, ADDS_UP, counts={"N": "n", "K": "k"})
+
+
+@op("com.microsoft::MatMulNBits", inputs=(0, 5), outputs=packed_product, axes=packed_axes)
 @op("com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5))
 @op("com.microsoft::MatMulBnb4", inputs=(0,), outputs=packed_product)
 @op("com.microsoft::MatMulFpQ4", inputs=(0,))

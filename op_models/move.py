@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from op_models.axes import WHOLE, Axes, aligned, by_element, by_row, in_order, numbered, told
 from op_models.core import NHWC, Maybe, Move, Operator, Tensor, Work, work
-from op_models.rules import Like, Outputs, as_first, op, shared_caches
+from op_models.rules import AxesRule, Like, Outputs, as_first, op, shared_caches
 
 
 def moved(
@@ -32,7 +33,28 @@ def shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return run
 
 
-@op("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast", "SplitToSequence")
+def squeezed_axes(op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = ()) -> Axes:
+    """Axes of 1 go, those that are named or all."""
+    gone = axes or (told(chosen) if chosen is not None else [k for k, d in enumerate(x.shape) if d == 1])
+    names = numbered(x.rank, gone)
+    return Axes((names,), (tuple(axis for axis in names if axis),), "drops {}", in_order=True)
+
+
+def unsqueezed_axes(op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = ()) -> Axes:
+    """New axes of 1."""
+    new = axes or told(chosen)
+    rank = x.rank + len(new)
+    left, ones = iter(numbered(x.rank)), {axis % rank for axis in new}
+    return Axes((numbered(x.rank),), (tuple(WHOLE if k in ones else next(left) for k in range(rank)),), in_order=True)
+
+
+VIEWS: dict[str, AxesRule] = {
+    "Identity": by_element, "Reshape": in_order, "Flatten": in_order, "Squeeze": squeezed_axes,
+    "Unsqueeze": unsqueezed_axes,
+}  # fmt: skip
+
+
+@op("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast", "SplitToSequence", axes=VIEWS)
 @op("com.microsoft::ExpandDims", "com.microsoft::SampleOp")
 @op("com.microsoft::RemovePadding", "com.microsoft::RestorePadding")
 def copy(op: Operator, x: Tensor) -> Work:
@@ -40,7 +62,19 @@ def copy(op: Operator, x: Tensor) -> Work:
     return moved(op, x.size, elements=x.size)
 
 
-@op("Expand", "Tile", "ConstantOfShape", "ConcatFromSequence")
+def expanded_axes(op: Operator, x: Tensor) -> Axes:
+    """Axes of 1 are spread over the sizes of the output."""
+    return Axes((aligned(x, op.out.shape),), (numbered(op.out.rank),), spread=(0,))
+
+
+def tiled_axes(op: Operator, x: Tensor) -> Axes:
+    """The whole tensor again and again along each axis."""
+    times = {f"times {k}": d // max(x.shape[k], 1) for k, d in enumerate(op.out.shape)}
+    names = numbered(x.rank)
+    return Axes((names,), (tuple((f"times {k}", *axis) for k, axis in enumerate(names)),), sizes=times)
+
+
+@op("Expand", "Tile", "ConstantOfShape", "ConcatFromSequence", axes={"Expand": expanded_axes, "Tile": tiled_axes})
 def fill(op: Operator) -> Work:
     """The output is written in one run; elements that repeat are read from cache."""
     return moved(op, op.out.size)
@@ -64,7 +98,12 @@ def insert(op: Operator, sequence: Tensor, x: Tensor) -> Work:
     return moved(op, x.size, elements=x.size, read={0: 0}, written={0: x.size})
 
 
-@op("Shape", "Size", "EyeLike")
+def size_axes(op: Operator, x: Tensor) -> Axes:
+    """No element goes anywhere."""
+    return Axes(((WHOLE,) * x.rank,), ((WHOLE,) * op.out.rank,), "")
+
+
+@op("Shape", "Size", "EyeLike", axes={"Shape": size_axes, "Size": size_axes})
 def from_shape(op: Operator) -> Work:
     """Of the input only the shape is read."""
     return moved(op, op.out.size, read={0: 0})
@@ -76,20 +115,40 @@ def range_(op: Operator) -> Work:
     return moved(op, op.out.size, vector=2 * op.out.size)
 
 
+def one_hot_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
+    """One more axis."""
+    names, at = numbered(x.rank), axis % (x.rank + 1)
+    return Axes((names,), ((*names[:at], WHOLE, *names[at:]),))
+
+
+def triangle_axes(op: Operator, x: Tensor) -> Axes:
+    """The last two axes are a matrix."""
+    return by_row(op, x, (-2, -1), "masks along {}")
+
+
 @op("com.microsoft::Trilu", outputs=as_first)
-@op("OneHot", "Trilu")
+@op("OneHot", "Trilu", axes={"OneHot": one_hot_axes, "Trilu": triangle_axes})
 def select(op: Operator) -> Work:
     """1 comparison per output: OneHot with the index, Trilu with the diagonal."""
     return moved(op, op.out.size, vector=op.out.size)
 
 
-@op("NonZero", "Col2Im")
+EACH_IMAGE = "N ... -> N ..."
+
+
+@op("NonZero", "Col2Im", axes={"Col2Im": EACH_IMAGE})
 def every(op: Operator, x: Tensor) -> Work:
     """1 per input element: NonZero compares it, Col2Im adds it to its output."""
     return moved(op, x.size if op.type == "NonZero" else 1, elements=x.size, vector=x.size)
 
 
-@op("Transpose")
+def turned_axes(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> Axes:
+    """A permutation."""
+    names = numbered(x.rank)
+    return Axes((names,), (tuple(names[k] for k in perm or reversed(range(x.rank))),))
+
+
+@op("Transpose", axes=turned_axes)
 def transpose(op: Operator, x: Tensor, *, perm: Sequence[int] | None = None) -> Work:
     """A run is the trailing axes that stay in place; axes of size 1 do not count. Stacked matrices are turned by tiles
     (cublasGeam and Transpose3DKernel in ONNX Runtime)."""
@@ -140,7 +199,10 @@ LOOKUPS = (
 
 @op(NHWC + "DepthToSpace", outputs=Like("DepthToSpace", channels_last=True))
 @op(NHWC + "SpaceToDepth", outputs=Like("SpaceToDepth", channels_last=True))
-@op("DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS)
+@op(
+    "DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS,
+    axes=dict.fromkeys(("DepthToSpace", "SpaceToDepth"), EACH_IMAGE),
+)  # fmt: skip
 def shuffle(op: Operator) -> Work:
     """A run is one element: neighbours in a row come from, or go to, different places."""
     return moved(op, 1)
@@ -206,19 +268,38 @@ def carried(op: Operator) -> Work:
     return replace(work(op, Move(0, 1)), bytes_read=0, bytes_written=0, weight_bytes=0)
 
 
-@op("Concat", "ai.onnx.ml::FeatureVectorizer")
+def joined_axes(op: Operator, x: Tensor, *others: Maybe, axis: int = 0) -> Axes:
+    """One after another along an axis."""
+    names = numbered(x.rank, (axis,))
+    return Axes((names,) * len(op.inputs), (names,), "joins tensors along {}")
+
+
+@op("Concat", "ai.onnx.ml::FeatureVectorizer", axes={"Concat": joined_axes})
 def concat(op: Operator, *, axis: int = 1) -> Work:
     """A run is the axes from `axis` on of one input, as an average over the inputs."""
     return moved(op, prod(op.out.shape[axis:]) // max(len(op.present), 1))
 
 
-@op("Split")
+def split_axes(op: Operator, x: Tensor, *, axis: int = 0) -> Axes:
+    """Pieces along an axis."""
+    names = numbered(x.rank)
+    return Axes((names,), (names,) * len(op.outputs), "splits {}", pieces=frozenset(names[axis]))
+
+
+def cut_axes(op: Operator, x: Tensor) -> Axes:
+    """Pieces along those axes that have another size then."""
+    names = numbered(x.rank)
+    cut = frozenset(str(k) for k, (d, left) in enumerate(zip(x.shape, op.out.shape, strict=True)) if d != left)
+    return Axes((names,), (names,), "takes a part of {}", pieces=cut)
+
+
+@op("Split", axes=split_axes)
 def split(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
     """A run is the axes from `axis` on of one output, as an average over the outputs."""
     return moved(op, prod(x.shape[axis:]) // max(len(op.outputs), 1))
 
 
-@op("Slice")
+@op("Slice", axes=cut_axes)
 def slice_(
     op: Operator, x: Tensor, starts: Maybe = None, ends: Maybe = None, axes: Maybe = None, steps: Maybe = None
 ) -> Work:
@@ -231,7 +312,17 @@ def slice_(
     return moved(op, run, read={0: op.out.size})
 
 
-@op("Pad", "CenterCropPad", "com.microsoft::Pad")
+def padded_axes(
+    op: Operator, x: Tensor, width: Maybe = None, fill: Maybe = None, chosen: Maybe = None, *, pads: Sequence[int] = ()
+) -> Axes:  # fmt: skip
+    """Borders before and behind along axes."""
+    around = pads or told(width)
+    order = [axis % x.rank for axis in told(chosen)] if chosen is not None else list(range(x.rank))
+    names = numbered(x.rank, [axis for k, axis in enumerate(order) if around[k] or around[k + len(order)]])
+    return Axes((names,), (names,), "pads {}")
+
+
+@op("Pad", "CenterCropPad", "com.microsoft::Pad", axes={"Pad": padded_axes})
 def pad(op: Operator, x: Tensor) -> Work:
     """A run is a row of the input between padding; elements that negative padding removes are not read."""
     kept = prod(min(a, b) for a, b in zip(x.shape, op.out.shape, strict=False))
@@ -252,19 +343,45 @@ def gather_quantised(op: Operator, x: Tensor, *, bits: int = 4, block_size: int 
     return moved(op, prod(x.shape[gather_axis % max(x.rank, 1) + 1 :]) * packed, vector=2 * op.out.size, read=read)
 
 
-@op("Gather", "com.microsoft::TorchEmbedding")
+READS = "reads by index along {}"
+
+
+def gathered_axes(op: Operator, x: Tensor, indices: Tensor, *, axis: int = 0) -> Axes:
+    """The axes of the indices take the place of one of the data."""
+    at = axis % x.rank
+    names, by = numbered(x.rank, (at,)), tuple((f"index {k}",) for k in range(indices.rank))
+    return Axes((names, by), ((*names[:at], *by, *names[at + 1 :]),), READS)
+
+
+def element_axes(op: Operator, *tensors: Tensor, axis: int = 0) -> Axes:
+    """Data, indices and updates along all axes but one, where all are of a size."""
+    names = numbered(op.out.rank, (axis,))
+    sizes = zip(*(t.shape for t in tensors), strict=True)
+    same = tuple(axis if len(set(d)) == 1 else WHOLE for axis, d in zip(names, sizes, strict=True))
+    return Axes((same,) * len(tensors), (same,), READS)
+
+
+def tuple_axes(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Axes:
+    """Slices of the data by tuples of indices, which are the last axis of these."""
+    by = tuple((f"index {k}",) for k in range(indices.rank - 1))
+    read = range(batch_dims, batch_dims + indices.shape[-1])
+    names = (*by[:batch_dims], *numbered(x.rank, read)[batch_dims:])
+    return Axes((names, (*by, WHOLE)), ((*by, *names[read.stop :]),), READS)
+
+
+@op("Gather", "com.microsoft::TorchEmbedding", axes={"Gather": gathered_axes})
 def gather(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes after `axis`."""
     return moved(op, prod(x.shape[axis % max(x.rank, 1) + 1 :]), read={0: op.out.size})
 
 
-@op("GatherElements", "ai.onnx.ml::ArrayFeatureExtractor")
+@op("GatherElements", "ai.onnx.ml::ArrayFeatureExtractor", axes={"GatherElements": element_axes})
 def gather_elements(op: Operator) -> Work:
     """Reads only what it gathers and the indices; a run is one element."""
     return moved(op, 1, read={0: op.out.size})
 
 
-@op("GatherND", "com.microsoft::GatherND")
+@op("GatherND", "com.microsoft::GatherND", axes={"GatherND": tuple_axes})
 def gather_nd(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes without an index."""
     return moved(op, prod(x.shape[batch_dims + sum(indices.shape[-1:]) :]), read={0: op.out.size})
@@ -283,7 +400,7 @@ def scattered(op: Operator, x: Tensor, updates: Tensor, pieces: int, reduction: 
     return moved(op, elements // (1 + pieces), elements=elements, vector=vector)
 
 
-@op("Scatter", "ScatterElements", "ScatterND")
+@op("Scatter", "ScatterElements", "ScatterND", axes={"ScatterElements": element_axes})
 def scatter(op: Operator, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Work:
     """A copy of the data, and a piece for each update (for ScatterND: for each tuple of indices)."""
     pieces = prod(indices.shape[:-1]) if op.type == "ScatterND" else updates.size
@@ -300,7 +417,13 @@ def tensor_scatter(op: Operator, x: Tensor, updates: Tensor, *, axis: int = -2) 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
-@op("Resize", "Upsample", "com.microsoft.nchwc::Upsample")
+def resized_axes(op: Operator, x: Tensor) -> Axes:
+    """Axes that keep their size are left alone."""
+    names = numbered(x.rank, [k for k, (d, new) in enumerate(zip(x.shape, op.out.shape, strict=True)) if d != new])
+    return Axes((names,), (names,), "resizes {}")
+
+
+@op("Resize", "Upsample", "com.microsoft.nchwc::Upsample", axes=dict.fromkeys(("Resize", "Upsample"), resized_axes))
 def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0, threads: int = 0) -> Work:
     """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from op_models.axes import BATCH, Axes, aligned, broadcast, by_pattern, by_row, numbered
 from op_models.core import NHWC, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
 from op_models.reduce import along, beyond
@@ -35,9 +36,17 @@ def normalised_and_statistics(x: Tensor, scale: Tensor, *, axis: int = -1) -> Ou
     return [(x.dtype, x.shape), row, row]
 
 
-@op("LayerNormalization", outputs=normalised_and_statistics)
+NORMALISES = "normalises along {}"
+
+
+def normalised_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
+    """From an axis to the last."""
+    return by_row(op, x, range(axis % max(x.rank, 1), x.rank), NORMALISES)
+
+
+@op("LayerNormalization", outputs=normalised_and_statistics, axes=normalised_axes)
 @op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
-@op("InstanceNormalization")
+@op("InstanceNormalization", axes="N c ..., c, c -> N c ...")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
     """(5 + scale + bias) per element and 7 per row: all axes from `axis` on, or one channel of an image."""
     return standardise(op, *beyond(x.shape, 2 if op.type == "InstanceNormalization" else axis), given(scale, bias))
@@ -49,8 +58,13 @@ def normalised_and_factor(x: Tensor, scale: Tensor, *, axis: int = -1) -> Output
     return [(scale.dtype, x.shape), ("float32", (*x.shape[:kept], *(1 for _ in x.shape[kept:])))]
 
 
-@op("SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization", outputs=normalised_and_factor)
-@op("RMSNormalization")
+@op(
+    "SimplifiedLayerNormalization",
+    "com.microsoft::SimplifiedLayerNormalization",
+    outputs=normalised_and_factor,
+    axes={"SimplifiedLayerNormalization": normalised_axes},
+)
+@op("RMSNormalization", axes=normalised_axes)
 def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
     """(3 + scale) per element and 6 per row."""
     return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
@@ -61,7 +75,14 @@ def normalised_and_sum(x: Tensor) -> Outputs:
     return [(x.dtype, x.shape), None, None, (x.dtype, x.shape)]
 
 
-@op("com.microsoft::SkipLayerNormalization", outputs=normalised_and_sum)
+def skip_axes(op: Operator, x: Tensor, skip: Tensor) -> Axes:
+    """Both are spread over each other's axes, then normalised along the last."""
+    over = broadcast([x.shape, skip.shape])
+    names = numbered(len(over), (-1,))
+    return Axes((aligned(x, over, names), aligned(skip, over, names)), (names,) * len(op.outputs), NORMALISES, (0, 1))
+
+
+@op("com.microsoft::SkipLayerNormalization", outputs=normalised_and_sum, axes=skip_axes)
 def skip_layer_norm(
     op: Operator, x: Tensor, skip: Tensor, scale: Tensor, beta: Maybe = None, bias: Maybe = None
 ) -> Work:
@@ -69,7 +90,7 @@ def skip_layer_norm(
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, beta, bias))
 
 
-@op("com.microsoft::SkipSimplifiedLayerNormalization", outputs=normalised_and_sum)
+@op("com.microsoft::SkipSimplifiedLayerNormalization", outputs=normalised_and_sum, axes=skip_axes)
 def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Maybe = None) -> Work:
     """RMSNormalization of x + skip + bias."""
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
@@ -100,7 +121,7 @@ def embed_layer_norm(
     return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
 
 
-@op("GroupNormalization", outputs=as_first)
+@op("GroupNormalization", outputs=as_first, axes="N ..., , -> N ...")
 def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Work:
     """7 per element and 7 per row; a row is a group of channels of an image."""
     return standardise(op, *grouped(x, num_groups), given(scale, bias))
@@ -122,8 +143,15 @@ def grouped(x: Tensor, groups: int) -> tuple[int, int]:
     return rows, x.size // rows if rows else 0
 
 
+def batch_norm_axes(op: Operator, x: Tensor, *rest: Maybe, training_mode: int = 0) -> Axes:
+    """Channel by channel; in training mode statistics are those of all samples."""
+    samples = "." if training_mode else BATCH
+    pattern = f"{samples} c ..., c, c, c, c -> {samples} c ..., c, c, c, c"
+    return by_pattern(pattern, op.inputs, op.outputs, "takes the mean of {}")
+
+
 @op(NHWC + "BatchNormalization", outputs=as_first)
-@op("BatchNormalization")
+@op("BatchNormalization", axes=batch_norm_axes)
 def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0) -> Work:
     """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain; in
     `training_mode` they are those of the batch: 7 per element and 7 per channel."""
@@ -133,7 +161,12 @@ def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0) -> Work:
     return work(op, Pointwise(x.size), vector=2 * x.size)
 
 
-@op("MeanVarianceNormalization", outputs=as_first)
+def mean_variance_axes(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Axes:
+    """Over these axes."""
+    return by_row(op, x, axes, NORMALISES)
+
+
+@op("MeanVarianceNormalization", outputs=as_first, axes=mean_variance_axes)
 def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Work:
     """5 per element and 7 per row; `axes` form the row."""
     inside = {a % x.rank for a in axes} if x.rank else set()
@@ -141,7 +174,12 @@ def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 
     return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
 
 
-@op("LpNormalization", "ai.onnx.ml::Normalizer")
+def lp_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
+    """Along one axis."""
+    return by_row(op, x, (axis,), NORMALISES)
+
+
+@op("LpNormalization", "ai.onnx.ml::Normalizer", axes={"LpNormalization": lp_axes})
 def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
     """Per element |x| or x x, their sum and a division; per row a root for p = 2."""
     rows, width = along(x.shape, axis)
@@ -149,7 +187,7 @@ def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
 
 
 @op(NHWC + "LRN", outputs=as_first)
-@op("LRN")
+@op("LRN", axes="N ... -> N ...")
 def lrn(op: Operator, x: Tensor, *, size: int) -> Work:
     """x / (bias + alpha/size sum of `size` squares)^beta: a thread per element reads as many channels from cache."""
     channels = x.shape[-1 if op.type.startswith(NHWC) else 1] if x.rank > 1 else 1

@@ -13,8 +13,9 @@ Anything else is the sum over the formula ONNX defines it by.
 
 from __future__ import annotations
 
+from op_models.axes import Axes, by_element, like_first, numbered
 from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, work
-from op_models.rules import Like, OutputRule, Outputs, as_first, op
+from op_models.rules import AxesRule, Like, OutputRule, Outputs, as_first, op
 
 SPECIAL = 4
 
@@ -135,20 +136,30 @@ OUTPUTS: dict[str, OutputRule] = {
 }  # fmt: skip
 
 
-@op(*FLOPS, outputs=OUTPUTS)
+#: Operators of the table whose operands are spread over each other's axes, or whose output is like the first alone.
+AXES: dict[str, AxesRule] = {
+    **dict.fromkeys((
+        *SIMPLE, *SPECIALS, "Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mod", "PRelu", "Selu",
+        "Shrink", "Sigmoid", "Softplus", "Softsign", "com.microsoft::BiasGelu", "com.microsoft::Gelu",
+    ), by_element),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), like_first),
+}  # fmt: skip
+
+
+@op(*FLOPS, outputs=OUTPUTS, axes=AXES)
 def elementwise(op: Operator) -> Work:
     """The FLOPs of the table `FLOPS`, per output element."""
     return costing(op, FLOPS[op.type])
 
 
-@op("com.microsoft::BiasAdd", outputs=as_first)
-@op("Sum", "Max", "Min", "Mean")
+@op("com.microsoft::BiasAdd", outputs=as_first, axes=by_element)
+@op("Sum", "Max", "Min", "Mean", axes=by_element)
 def fold(op: Operator) -> Work:
     """n - 1 per element for n operands, and 1 for the factor 1/n of a mean."""
     return costing(op, max(len(op.present) - (op.type != "Mean"), 0))
 
 
-@op("Pow")
+@op("Pow", axes=by_element)
 def power(op: Operator, x: Tensor, y: Tensor) -> Work:
     """exp(y log x); a stored exponent of 2 or 3 is a multiplication instead, 1/2 a root."""
     short: dict[float, int] = {1: 0, 2: 1, 3: 2, 0.5: SPECIAL}
@@ -156,7 +167,7 @@ def power(op: Operator, x: Tensor, y: Tensor) -> Work:
     return costing(op, short.get(exponents.pop(), POW) if len(exponents) == 1 else POW)
 
 
-@op("Clip")
+@op("Clip", axes=by_element)
 def clip(
     op: Operator, x: Tensor, low: Maybe = None, high: Maybe = None, *, min: float | None = None,
     max: float | None = None,
@@ -165,25 +176,25 @@ def clip(
     return costing(op, sum(bound is not None for bound in (low, high, min, max)))
 
 
-@op("Gelu")
+@op("Gelu", axes=by_element)
 def gelu(op: Operator, x: Tensor, *, approximate: str = "none") -> Work:
     """x/2 (1 + erf(x/sqrt 2)), or its approximation by tanh."""
     return costing(op, GELU_TANH if approximate == "tanh" else GELU)
 
 
-@op("com.microsoft::FastGelu", outputs=as_first)
+@op("com.microsoft::FastGelu", outputs=as_first, axes=by_element)
 def fast_gelu(op: Operator, x: Tensor, bias: Maybe = None) -> Work:
     """The approximation of Gelu by tanh, after an optional bias."""
     return costing(op, GELU_TANH + (bias is not None))
 
 
-@op("Swish", "SwiGLU")
+@op("Swish", "SwiGLU", axes={"Swish": by_element})
 def swish(op: Operator, x: Tensor, gated: Maybe = None, *, alpha: float = 1.0) -> Work:
     """x sigmoid(alpha x), times the gated input if there is one."""
     return costing(op, SIGMOID + 1 + (alpha != 1.0) + (gated is not None))
 
 
-@op("com.microsoft::QuickGelu", outputs=as_first)
+@op("com.microsoft::QuickGelu", outputs=as_first, axes=by_element)
 def quick_gelu(op: Operator, x: Tensor, *, alpha: float = 1.702) -> Work:
     """x sigmoid(alpha x)."""
     return costing(op, SIGMOID + 1 + (alpha != 1.0))
@@ -196,7 +207,7 @@ def chain(op: Operator, *, flops_per_element: int = 1) -> Work:
 
 
 @op("com.microsoft::BitmaskDropout", outputs=as_first)
-@op("Dropout")
+@op("Dropout", axes=by_element)
 def dropout(op: Operator) -> Work:
     """A copy: nothing is dropped in inference."""
     return costing(op, 0)
@@ -208,13 +219,18 @@ def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Maybe = None) 
     return costing(op, 1 + (residual is not None))
 
 
-@op("DynamicQuantizeLinear")
+def dynamic_axes(op: Operator, x: Tensor) -> Axes:
+    """Scale and zero point are of all values: of a part of these they are others, the work is the same."""
+    return Axes((numbered(x.rank),), (numbered(x.rank), (), ()))
+
+
+@op("DynamicQuantizeLinear", axes=dynamic_axes)
 def dynamic_quantise(op: Operator, x: Tensor) -> Work:
     """Minimum and maximum of all elements, then a sweep that quantises."""
     return work(op, Rows(1, x.size, 1), vector=(2 + QUANTISE) * x.size)
 
 
-@op("CastLike")
+@op("CastLike", axes=like_first)
 def cast_like(op: Operator) -> Work:
     """1 per element; of the second operand only the dtype is read."""
     return work(op, Pointwise(op.out.size), vector=op.out.size, read={1: 0})

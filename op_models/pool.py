@@ -9,6 +9,8 @@ from op_models.core import NHWC, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.pointwise import POW, REQUANTISE, SPECIAL
 from op_models.rules import Like, op
 
+BY_CHANNEL = "N c ... -> N c ..., N c ..."  # of each image
+
 
 def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
     """`tap` FLOPs per tap and `result` FLOPs per output, with one thread per output."""
@@ -26,14 +28,14 @@ def lp(p: int) -> tuple[int, int]:
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
-@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool")
+@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool", axes={"MaxPool": BY_CHANNEL})
 @op("com.microsoft::NhwcMaxPool", NHWC + "MaxPool", outputs=Like("MaxPool", channels_last=True))
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison per tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
-@op("AveragePool", "com.microsoft.nchwc::AveragePool")
+@op("AveragePool", "com.microsoft.nchwc::AveragePool", axes={"AveragePool": BY_CHANNEL})
 @op("com.microsoft::QLinearAveragePool", outputs=Like("AveragePool"))
 @op(NHWC + "AveragePool", outputs=Like("AveragePool", channels_last=True))
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
@@ -41,21 +43,21 @@ def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Wor
     return pooled(op, prod(kernel_shape), 1, 1 + (1 + REQUANTISE) * ("QLinear" in op.type))
 
 
-@op("LpPool")
+@op("LpPool", axes=BY_CHANNEL)
 def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2) -> Work:
     """The p-norm of the taps."""
     return pooled(op, prod(kernel_shape), *lp(p))
 
 
 @op(NHWC + "GlobalMaxPool", outputs=Like("GlobalMaxPool", channels_last=True))
-@op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool")
+@op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool", axes={"GlobalMaxPool": BY_CHANNEL})
 def global_max_pool(op: Operator, x: Tensor) -> Work:
     """1 comparison per input element."""
     return overall(op, x, 1, 0)
 
 
 @op(NHWC + "GlobalAveragePool", outputs=Like("GlobalAveragePool", channels_last=True))
-@op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool")
+@op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool", axes={"GlobalAveragePool": BY_CHANNEL})
 def global_average_pool(op: Operator, x: Tensor) -> Work:
     """1 addition per input element, and a factor per channel."""
     return overall(op, x, 1, 1)
@@ -68,7 +70,7 @@ def quantised_average(op: Operator, x: Tensor) -> Work:
     return work(op, Rows(rows, x.size // rows if rows else 0), vector=x.size + rows * (2 + REQUANTISE))
 
 
-@op("GlobalLpPool")
+@op("GlobalLpPool", axes=BY_CHANNEL)
 def global_lp_pool(op: Operator, x: Tensor, *, p: int = 2) -> Work:
     """The p-norm of each channel."""
     return overall(op, x, *lp(p))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from op_models.axes import Axes, by_pattern
 from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given, work
 from op_models.pointwise import QUANTISE, SIGMOID, SPECIAL
 from op_models.rules import op
@@ -14,8 +15,15 @@ CELLS = {
 }
 
 
+def recurrent_axes(op: Operator, *tensors: Maybe, layout: int = 0) -> Axes:
+    """[sequence, batch, size], or with layout 1 the batch first; lengths and initial states have the batch, too."""
+    x, y, state = ("N . .", "N ...", "N . .") if layout else (". N .", ". . N .", ". N .")
+    before = f"{x}, , , , N, {state}, {state}"
+    return by_pattern(f"{before} -> {y}, {state}, {state}", op.inputs, op.outputs, "takes step by step {}")
+
+
 @op("com.microsoft::DynamicQuantizeLSTM")
-@op(*CELLS)
+@op(*CELLS, axes=recurrent_axes)
 def recurrent(
     op: Operator, x: Tensor, w: Tensor, r: Tensor, b: Maybe = None, lengths: Maybe = None, state: Maybe = None,
     cell: Maybe = None, peepholes: Maybe = None, *, layout: int = 0,

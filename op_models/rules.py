@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from op_models.axes import Axes, by_pattern
 from op_models.core import Operator, OpModelError, Pointwise, Tensor, Work, work
 
 #: An operator type: of ai.onnx its name alone, of another domain with that in front.
@@ -44,12 +45,14 @@ def as_first(x: Tensor) -> Outputs:
 OutputRule = Like | Callable[..., Outputs]
 _RULES: dict[str, Callable[[Operator], Work]] = {}
 _OUTPUTS: dict[str, OutputRule] = {}
+_AXES: dict[str, Callable[[Operator], Axes]] = {}
 _CACHES: dict[str, Mapping[int, int]] = {}
+AxesRule = str | Callable[..., Axes]
 
 
 def op(
     *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None,
-    continued: Mapping[int, int] | None = None,
+    axes: AxesRule | Mapping[str, AxesRule] | None = None, continued: Mapping[int, int] | None = None,
 ) -> Callable[[Callable[..., Work]], Callable[..., Work]]:  # fmt: skip
     """Register a rule for operator types ("Conv"; outside ai.onnx "domain::Type").
 
@@ -61,6 +64,10 @@ def op(
     whose outputs are like theirs, or a function that takes all inputs and attributes as the rule does, but not the
     operator, and returns `Outputs`; or a mapping from types to these, where `types` differ in it. Without it the
     shapes that the file declares hold, else the first input's.
+
+    `axes` says where axes of the inputs go: a pattern such as "N c ..., o c ... -> N o ..." (see `Axes`), or a function
+    that takes the operator, all its inputs and attributes and returns `Axes`; or a mapping from types to these. Without
+    it, no axis is followed through the operator.
 
     `continued` are caches: outputs, by position, with the inputs that they continue. Where both have the same shape,
     the operator writes into the input's own buffer (see `shared_caches`).
@@ -94,10 +101,30 @@ def op(
             own = outputs.get(name) if isinstance(outputs, Mapping) else outputs
             if own is not None:
                 _OUTPUTS[name] = own if isinstance(own, Like) else _caller(own, 0)
+            _AXES.pop(name, None)
+            stated = axes.get(name) if isinstance(axes, Mapping) else axes
+            if stated is not None:
+                _AXES[name] = _axes_by(stated)
             _CACHES[name] = continued or {}
         return rule
 
     return register
+
+
+def _axes_by(rule: AxesRule) -> Callable[[Operator], Axes]:
+    """What gives the axes of an operator by a pattern or a function."""
+    if isinstance(rule, str):
+        return lambda op: by_pattern(rule, op.inputs, op.outputs)
+    call = _caller(rule, 1)
+    return lambda op: call(op.inputs, op.attrs, op)
+
+
+def axes_of(op: Operator) -> Axes | None:
+    """Where the axes of an operator's inputs go; None where nobody says so.
+
+    Raises Unknown where that is only known in the run, and what its rule raises for forms that it can't have.
+    """
+    return _AXES[op.type](op) if op.type in _AXES else None
 
 
 def _place(rule: Callable[..., Any]) -> tuple[str, str]:

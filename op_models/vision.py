@@ -15,7 +15,7 @@ OVERLAP = 18 + 4  # two corners, sides and areas of two boxes, their union, a di
 PIXEL = 2 * 16 + 6  # a separable 8 x 8 cosine transform, and three colours mixed
 
 
-@op("GridSample", "com.microsoft::GridSample")
+@op("GridSample", "com.microsoft::GridSample", axes={"GridSample": "N c ..., N ... -> N c ..."})
 def grid_sample(op: Operator, x: Tensor, grid: Tensor, *, mode: str = "linear") -> Work:
     """2 per tap, none for nearest; the coordinates of a point are computed once for all channels."""
     taps = TAPS.get(mode.removeprefix("bi"), 2) ** min(max(x.rank - 2, 0), 3)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnxperf.graph.batch_place import Across, Batch, Place, Unproved, axes_of
+from onnxperf.graph.batch_place import Across, Batch, Place, Unproved
 from onnxperf.graph.proto import Shape, times
 from onnxperf.graph.values import Array
-from op_models import Tensor
+from op_models import Axes, Operator, Tensor, Unknown, axes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,45 +86,44 @@ class NodeAt:
 
     def value(self, index: int) -> Array:
         """What an input is known to hold, which must be the same at every batch."""
-        own, probed = self.values[index] if index < len(self.values) else (None, None)
-        if own is None or probed is None or own.shape != probed.shape or (own != probed).any():
-            raise Across("what it is told to do is only known in the run, or depends on the batch")
-        return own
+        before, probed = self.values[index] if index < len(self.values) else (None, None)
+        if before is None or probed is None or before.shape != probed.shape or (before != probed).any():
+            raise Unknown("what it is told to do is only known in the run, or depends on the batch")
+        return before
 
     def changed(self, index: int) -> bool:
         """Whether what an input holds is computed from the batch, or unknown."""
         try:
             self.value(index)
-        except Across:
+        except Unknown:
             return True
         return False
 
-    def axis(self, name: str = "axis", default: int = 0, rank: int | None = None) -> int:
-        """An axis among the attributes, counted from the front."""
-        return axes_of((self.attrs.get(name, default),), len(self.shape(0)) if rank is None else rank)[0]
+    def axis(self) -> int:
+        """The axis among the attributes, counted from the front."""
+        return int(self.attrs.get("axis", 0)) % max(len(self.shape(0)), 1)
 
-    def axes(self, index: int = 1, rank: int | None = None) -> tuple[int, ...] | None:
-        """The axes in an attribute, or since some opset in an input; None without any."""
-        count = len(self.shape(0)) if rank is None else rank
-        if "axes" in self.attrs:
-            return axes_of(self.attrs["axes"], count)
-        return axes_of(self.value(index).ravel().tolist(), count) if self.has(index) else None
-
-    def apart(self, place: Place, axes: Sequence[int], does: str) -> Place:
-        """The place, which must be in none of the axes along which the operator computes."""
-        if place.axis in axes:
-            raise Across(f"it {does} along the batch")
-        return place
+    def letters(self) -> Axes:
+        """Where the axes of the inputs go. Raises Across for operators of which nobody says so."""
+        inputs = [
+            t if t is None or self.changed(i) else replace(t, value=tuple(self.value(i).ravel().tolist()))
+            for i, t in enumerate(self.inputs)
+        ]
+        outputs = tuple(t or Tensor("", "opaque", ()) for t in self.outputs)
+        axes = axes_of(Operator(self.type, self.type, tuple(inputs), outputs, self.attrs, self.version))
+        if axes is None:
+            raise Across("whether it computes each sample by itself is not known")
+        return axes
 
     def require(self, index: int, place: Place) -> None:
         """Let an input hold the batch at a place: it does, or it is a constant that can be repeated.
 
         Raises Across where it has the batch at another place, Unproved where it is no constant.
         """
-        own, tensor = self.place(index), self.inputs[index] if index < len(self.inputs) else None
-        if tensor is None or own == place:
+        held, tensor = self.place(index), self.inputs[index] if index < len(self.inputs) else None
+        if tensor is None or held == place:
             return
-        if own is not None:
+        if held is not None:
             raise Across("its inputs hold the batch in different axes")
         size = times(tensor.shape)
         if not tensor.stored:
@@ -143,28 +142,3 @@ class NodeAt:
     def resize(self, index: int, base: Shape, place: Place) -> None:
         """Let an input be this list of sizes, of which that at the place holds the batch."""
         self.edits.append(Edit(index, place, base))
-
-    def spread(self, indices: Sequence[int], ranks: Sequence[int] | None = None) -> Place:
-        """The place in the result of inputs that are spread over each other's axes, counted from the back.
-
-        ranks: how many axes of each input are spread, where not all are; the place counts these alone. Inputs without
-        the batch must have a size of 1 at its axis, or none, or be constants that can be repeated.
-        """
-        ranks = ranks or [len(self.shape(i)) for i in indices]
-        most = max(ranks)
-        places = {
-            (Place(p.axis + most - rank, p.parts), self.shape(i)[p.axis])
-            for i, rank in zip(indices, ranks, strict=True)
-            if (p := self.place(i)) is not None
-        }
-        if len(places) != 1:
-            raise Across("its inputs hold the batch in different axes")
-        ((place, size),) = places
-        for i, rank in zip(indices, ranks, strict=True):
-            axis = place.axis - (most - rank)
-            if self.place(i) is not None or axis < 0 or self.shape(i)[axis] == 1:
-                continue
-            if self.shape(i)[axis] != size:
-                raise Across("it spreads the batch over another axis")
-            self.require(i, Place(axis, place.parts))
-        return place

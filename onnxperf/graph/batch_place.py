@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -91,8 +90,3 @@ def repeated(value: Array, place: Place, batch: Batch) -> Array | None:
     if not (split == first).all():
         return None
     return np.repeat(first, batch.new, axis + 1).reshape(place.scaled(shape, batch))
-
-
-def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front."""
-    return tuple([int(a) % rank if rank else 0 for a in axes])

@@ -1,277 +1,273 @@
-"""Where operators leave the batch, for those that compute each sample by itself; others have no rule here.
+"""Where operators leave the batch: where `op_models` says that its axis goes, if no slice along it depends on others.
 
-A rule is given a node with the batch in at least one input. It answers the place of the batch in each output, one place
-for all of them, or None where the outputs' own shapes tell. It asks for edits where constants hold the batch. It raises
-`Across` where samples are not computed apart, `Unproved` where constants hold what can't be told.
+The rules here are of the operators whose constants may hold the batch: target shapes, sizes, bounds and indices. A rule
+is given a node with the batch in at least one input. It answers the place of the batch in each output, or None where
+the outputs' own shapes tell, and asks for edits where constants hold the batch. It raises `Across` where samples are
+not computed apart, `Unproved` where constants hold what can't be told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
-from onnxperf.graph.batch_moves import MOVES
+import numpy as np
+
 from onnxperf.graph.batch_node import NodeAt
-from onnxperf.graph.batch_place import Across, Place, SameMemory, axes_of
-from op_models.pointwise import SIMPLE, SPECIALS
+from onnxperf.graph.batch_place import Across, Place, SameMemory, Unproved, candidates, same_memory
+from onnxperf.graph.proto import Shape, times
+from op_models import Axes, Unknown
+from op_models.axes import BATCH, axis_of
 
+WHOLE = 1 << 30  # an end of a Slice that stands for the last element, whatever the size
+MIXES = "it multiplies samples with each other"
+OF_SAMPLES = "its indices are those of samples"
 Places = Place | SameMemory | tuple[Place | None, ...] | None
 
 
-def elementwise(n: NodeAt) -> Place:
-    """Operands are spread over each other's axes."""
-    return n.spread([i for i, t in enumerate(n.inputs) if t is not None])
+def apart(n: NodeAt) -> tuple[Place | None, ...]:
+    """The batch has one letter, which outputs have as well; of other inputs that have it each sample has its part."""
+    axes = n.letters()
+    letters = {_letter(n, axes, i, place) for i, place in enumerate(n.places) if place is not None}
+    if len(letters) > 1:
+        product = any(axes.summed(letter) for names in axes.inputs for axis in names or () for letter in axis)
+        raise Across(MIXES if product else "its inputs hold the batch in different axes")
+    ((letter, parts),) = letters
+    if not letter:
+        return (None,) * len(n.outputs)
+    if letter in (axes.pieces or ()):
+        raise Unproved(f"it {axes.does.format('the batch')}")
+    if axes.summed(letter):
+        raise Across(f"it {axes.does.format('the batch')}")
+    for i, axis in axes.holding(letter):
+        if i not in axes.spread or n.shape(i)[axis] != 1 or n.place(i):
+            n.require(i, Place(axis, parts))
+    left = zip(axes.outputs, axes.left(letter), strict=True)
+    return tuple(None if axis is None else Place(axis, parts * axes.outside(names, letter)) for names, axis in left)
 
 
-def first(n: NodeAt) -> Place:
-    """The output is like the first input; the others are parameters."""
-    return n.only()
+def _letter(n: NodeAt, axes: Axes, index: int, place: Place) -> tuple[str, int]:
+    """The letter of the axis where an input holds the batch, and in how many parts; "" where only its size is read."""
+    names = axes.inputs[index] if index < len(axes.inputs) else None
+    if names is None:
+        only = sum(each is not None for each in axes.inputs) == 1
+        raise Across(f"{'another input than its data' if only else 'a parameter'} depends on the batch")
+    of_batch = next((axis for each in axes.inputs if each and (axis := axis_of(each, BATCH)) is not None), None)
+    letters = names[place.axis]
+    if of_batch is not None and letters != (BATCH,):
+        where = "not where it reads one" if of_batch else "not the leading dimension of its input"
+        raise Across(f"the batch is {where}")
+    if len(letters) == 1:
+        return letters[0], place.parts
+    if not axes.does:
+        return "", 1
+    if axes.in_order:
+        raise Unproved(f"it drops the batch of {n.batch.old}")
+    wide = index in axes.spread and n.shape(index)[place.axis] == 1
+    raise Across("it spreads the batch over another axis" if wide else f"it {axes.does.format('the batch')}")
 
 
-def image(n: NodeAt) -> Place:
-    """[N, C, ...]: each image by itself."""
-    place = n.only()
-    if place.axis:
-        raise Across("the batch is not the leading dimension of its input")
-    if n.attrs.get("training_mode"):
-        raise Across("it takes the mean of all samples")
-    return place
-
-
-def product(n: NodeAt, a: int = 0, b: int = 1) -> Place:
-    """MatMul of the inputs a and b."""
-    left, right, p, q = n.shape(a), n.shape(b), n.place(a), n.place(b)
-    rank = len(n.out())
-    if any(i not in (a, b) and place is not None for i, place in enumerate(n.places)):
-        raise Across("a parameter depends on the batch")
-    if (p and p.axis == len(left) - 1) or (q and q.axis == max(len(right) - 2, 0)):
-        raise Across("it adds up along the batch")
-    rows = p is not None and p.axis == len(left) - 2
-    columns = q is not None and q.axis == len(right) - 1
-    if rows or columns:
-        if p is not None and q is not None:
-            raise Across("it multiplies samples with each other")
-        if p is not None:
-            return Place(rank - 1 - (len(right) > 1), p.parts)
-        return Place(rank - 1, q.parts if q is not None else 1)
-    spread = n.spread([a, b], [max(len(left) - 2, 0), max(len(right) - 2, 0)])
-    return spread
-
-
-def quantised_product(n: NodeAt) -> Place:
-    """QLinearMatMul: scales and zero points between the operands."""
-    return product(n, 0, 3)
-
-
-def gemm(n: NodeAt) -> Place:
-    """Rows of the first or columns of the second operand, and a bias spread over both."""
-    rows, columns = int(bool(n.attrs.get("transA"))), int(not n.attrs.get("transB"))
-    p, q = n.place(0), n.place(1)
-    if p is not None and q is not None:
-        raise Across("it multiplies samples with each other")
-    if (p and p.axis != rows) or (q and q.axis != columns):
-        raise Across("it adds up along the batch")
-    if p is None and q is None:
-        raise Across("only its bias depends on the batch")
-    place = Place(0, p.parts) if p else Place(1, q.parts if q else 1)
-    if n.has(2):
-        axis = place.axis - 2 + len(n.shape(2))
-        if n.place(2) is not None or (axis >= 0 and n.shape(2)[axis] != 1):
-            n.require(2, Place(axis, place.parts))
-    return place
-
-
-def along(default: int, does: str, flattens_before: int = 0) -> Callable[[NodeAt], Place]:
-    """Operators that compute along one axis; before some opset along all from that axis on."""
-
-    def rule(n: NodeAt) -> Place:
-        rank = len(n.shape(0))
-        old = n.version < flattens_before
-        axis = n.axis(default=1 if old else default)
-        return n.apart(n.only(), range(axis, rank) if old else (axis,), does)
-
-    return rule
-
-
-def layer_norm(n: NodeAt) -> Place:
-    """From an axis to the last."""
+def flatten(n: NodeAt) -> Place:
+    """Two axes, in the same order in memory."""
     place, rank = n.only(), len(n.shape(0))
-    return n.apart(place, range(n.axis(default=-1), rank), "normalises")
+    first, at = n.attrs.get("axis", 1), place.outer(n.shape(0))
+    left = same_memory(n.out(), int(place.axis >= (first + rank if first < 0 else first)), at, n.batch.old)
+    if left is None:
+        raise Unproved("it takes the batch apart")
+    return left
 
 
-def skip_layer_norm(n: NodeAt) -> Place:
-    """A sum of two, then along the last axis."""
-    if any(n.place(i) for i in range(2, len(n.inputs))):
-        raise Across("a parameter depends on the batch")
-    return n.apart(n.spread([0, 1]), (len(n.shape(0)) - 1,), "normalises")
+def reshape(n: NodeAt) -> Place | SameMemory:
+    """The same elements in the same order, in a shape that may hold the batch as a constant."""
+    place, out = next((p for p in n.places if p), None), n.out()
+    if place is None or n.place(0) != place:
+        raise Across("its target depends on the batch, its data do not")
+    outer = place.outer(n.shape(0))
+    if n.changed(1):
+        return SameMemory(outer)
+    every = candidates(out, outer, n.batch.old)
+    if not every:
+        raise Unproved(f"it makes {times(out)} of {times(n.shape(0))}, in which the batch has no axis")
+    as_is = _resolved(n, place)
+    kept = next((p for p in every if p.scaled(out, n.batch) == as_is), None)
+    alone = [p for p in every if out[p.axis] == n.batch.old]
+    if alone or len(every) == 1 or kept is not None:
+        chosen = kept if kept is not None and (not alone or kept == every[0]) else _alike(n.shape(0), place, every)
+        n.twins.extend(every[1:])
+    else:
+        guess = (n.shape(0), place, out)
+        n.guesses.append(guess)
+        chosen = every[0 if n.before.get(guess) else -1]
+    if chosen != kept:
+        n.resize(1, out, chosen)
+    return chosen
 
 
-def mean_variance(n: NodeAt) -> Place:
-    """Over axes 0, 2 and 3 unless it is told others."""
-    return n.apart(n.only(), axes_of(n.attrs.get("axes", (0, 2, 3)), len(n.shape(0))), "normalises")
+def _resolved(n: NodeAt, place: Place) -> Shape | None:
+    """The shape that a Reshape's constant makes of its input at the new batch; None where it fits none."""
+    shape = place.scaled(n.shape(0), n.batch)
+    target = [int(d) for d in n.value(1).ravel()]
+    if not n.attrs.get("allowzero"):
+        target = [shape[i] if d == 0 and i < len(shape) else d for i, d in enumerate(target)]
+    if -1 in target:
+        rest = prod(d for d in target if d != -1)
+        target = [prod(shape) // rest if d == -1 and rest else d for d in target]
+    return tuple(target) if prod(target) == prod(shape) else None
 
 
-def cumulative(n: NodeAt) -> Place:
-    """CumSum: its axis is an input."""
-    return n.apart(n.only(), axes_of(n.value(1).ravel().tolist(), len(n.shape(0))), "adds up")
+def _alike(shape: Shape, place: Place, every: list[Place]) -> Place:
+    """Of places that are the same in memory, the one as far behind the first as the batch is in the input."""
+    ones = 0
+    while place.axis > ones and shape[place.axis - ones - 1] == 1 and shape[place.axis] == 1:
+        ones += 1
+    return every[min(ones, len(every) - 1)]
 
 
-def reduction(n: NodeAt) -> Place:
-    """Axes that go, or become 1."""
+def expand(n: NodeAt) -> Places:
+    """Sizes that the input is spread over; where the batch is more than 1, they hold it."""
+    n.only()
+    if n.changed(1):
+        return None
+    (place, *_), out = apart(n), n.out()
+    target = [int(d) for d in n.value(1).ravel()]
+    axis = place.axis - len(out) + len(target) if place else -1
+    if place and axis >= 0 and target[axis] != 1:
+        n.resize(1, out, place)
+    return place
+
+
+def tile(n: NodeAt) -> Places:
+    """Repeats of the whole tensor along each axis."""
+    n.only()
+    return None if n.changed(1) else apart(n)
+
+
+def cut(n: NodeAt) -> Places:
+    """A Slice: along the batch only all of it, whatever its size."""
     place, rank = n.only(), len(n.shape(0))
-    axes = n.axes()
-    if not axes:
-        axes = () if n.attrs.get("noop_with_empty_axes") else tuple(range(rank))
-    n.apart(place, axes, "reduces")
-    gone = 0 if n.attrs.get("keepdims", 1) else sum(a < place.axis for a in axes)
-    return Place(place.axis - gone, place.parts)
+    if "starts" in n.attrs:
+        starts, ends, steps = n.attrs["starts"], n.attrs["ends"], None
+        axes = n.attrs.get("axes")
+    else:
+        starts, ends = n.value(1).ravel().tolist(), n.value(2).ravel().tolist()
+        axes = n.value(3).ravel().tolist() if n.has(3) else None
+        steps = n.value(4).ravel().tolist() if n.has(4) else None
+    for k, axis in enumerate(range(len(starts)) if axes is None else axes):
+        if axis % rank == place.axis and (starts[k], ends[k] >= WHOLE, steps[k] if steps else 1) != (0, True, 1):
+            raise Unproved("it takes a part of the batch")
+    return apart(n)
 
 
-def arg_reduction(n: NodeAt) -> Place:
-    """ArgMax and ArgMin: one axis."""
-    place, axis = n.only(), n.axis()
-    n.apart(place, (axis,), "reduces")
-    return Place(place.axis - (not n.attrs.get("keepdims", 1) and axis < place.axis), place.parts)
+def gather(n: NodeAt) -> Places:
+    """Slices of the data, by indices: of samples from tables, or of the same table for each sample."""
+    data, indices = n.place(0), n.place(1)
+    if data is not None and indices is not None:
+        raise Across("it reads samples by the indices of samples")
+    if data is None or data.axis != n.axis():
+        return apart(n)
+    if not n.shape(1):
+        raise Across("it takes one sample out of the batch")
+    if (ids := n.inputs[1]) is None or not ids.stored:
+        raise Across("it reads samples by indices that are only known in the run")
+    return _gather_all(n, data)
 
 
-def top(n: NodeAt) -> Place:
-    """TopK along an axis."""
-    return n.apart(n.only(), (n.axis(default=-1),), "selects")
+def _gather_all(n: NodeAt, place: Place) -> Place:
+    """A Gather of all there is along an axis, in order, which is a Reshape: as exporters write PyTorch's as_strided."""
+    size, indices = n.shape(0)[place.axis], n.values[1][0]
+    if size == n.batch.old or indices is None or indices.ravel().tolist() != list(range(size)):
+        raise Unproved(OF_SAMPLES)
+    every = [p for p in candidates(n.out(), place.outer(n.shape(0)), n.batch.old) if p.axis >= place.axis]
+    if not every:
+        raise Unproved(OF_SAMPLES)
+    n.repeat(1, Place(every[0].axis - place.axis, every[0].parts))
+    return every[0]
 
 
-def triangle(n: NodeAt) -> Place:
-    """Trilu: the last two axes are a matrix."""
-    rank = len(n.shape(0))
-    return n.apart(n.only(), (rank - 2, rank - 1), "masks")
+def elements(n: NodeAt) -> Places:
+    """GatherElements and ScatterElements: data, indices and updates of each sample by itself."""
+    for place in n.places:
+        if place is not None and place.axis == n.axis():
+            raise Unproved(OF_SAMPLES)
+        if place is not None and len({n.shape(i)[place.axis] for i in range(len(n.inputs))}) > 1:
+            raise Unproved("its indices are of other samples than its data")
+    return apart(n)
 
 
-def one_hot(n: NodeAt) -> Place:
-    """One more axis."""
-    place, rank = n.only(), len(n.shape(0)) + 1
-    return Place(place.axis + (place.axis >= n.axis(default=-1, rank=rank)), place.parts)
+def gather_nd(n: NodeAt) -> Places:
+    """Slices of the data by tuples of indices, one of which may be the number of the sample."""
+    data, indices, common, count = n.place(0), n.place(1), n.attrs.get("batch_dims", 0), n.shape(1)[-1]
+    if data is None or not common <= data.axis < common + count:
+        return apart(n)
+    if indices is not None and n.batch.old > 1:
+        raise Across("it reads samples by the indices of samples")
+    if n.shape(0)[data.axis] != n.batch.old or count < 2:
+        raise Unproved(OF_SAMPLES)
+    if indices is not None:
+        return indices
+    at = _numbered(n, data.axis - common)
+    _require_numbered(n, at, data.axis - common)
+    return at
 
 
-def grid_sample(n: NodeAt) -> Place:
-    """Images, and where they are read: one of each for a sample."""
-    place = Place(0, (n.place(0) or n.place(1) or Place(0)).parts)
-    n.require(0, place)
-    n.require(1, place)
+def _numbered(n: NodeAt, column: int) -> Place:
+    """The axis of indices along which they count the samples: 0, 1, 2, ... in one column, whatever the other axes.
+
+    Of a batch of 1 that is the first axis of 1, as all indices are 0.
+    """
+    shape, values = n.shape(1)[:-1], n.values[1][0]
+    for axis in (a for a, d in enumerate(shape) if d == n.batch.old):
+        if n.batch.old == 1:
+            return Place(axis)
+        counted = np.arange(n.batch.old).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        if values is not None and (values[..., column] == counted).all():
+            return Place(axis)
+    raise Unproved(OF_SAMPLES)
+
+
+def _require_numbered(n: NodeAt, place: Place, column: int) -> None:
+    """Let indices count the samples of any batch. Their other columns must be the same for all samples."""
+    values, tensor = n.values[1][0], n.inputs[1]
+    if n.batch.old == 1:
+        n.require(1, place)
+        return
+    others = None if values is None else np.delete(values, column, -1)
+    if tensor is None or not tensor.stored or others is None or (others != others.take([0], place.axis)).any():
+        raise Unproved(OF_SAMPLES)
+    n.repeat(1, place)
+
+
+def resize(n: NodeAt) -> Places:
+    """Scales, or sizes that hold the batch, of all axes or of some."""
+    place, rank = n.only(), len(n.shape(0))
+    axes = [a % rank for a in n.attrs.get("axes", range(rank))]
+    if place.axis in axes and not (n.has(3) and n.changed(3)):
+        k = axes.index(place.axis)
+        if n.has(3) and n.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise Across("its sizes are bounds")
+        if n.has(3):
+            sizes = tuple(int(d) for d in n.value(3).ravel())
+            stays = sizes[k] == n.shape(0)[place.axis]
+            n.resize(3, sizes, Place(k))
+        else:
+            read = 2 if n.version > 10 and n.type == "Resize" else 1
+            stays = (n.attrs.get("scales") or n.value(read).ravel().tolist())[k] == 1.0
+        if not stays:
+            raise Across("it resizes the batch")
     return place
 
 
-def recurrent(n: NodeAt) -> tuple[Place | None, ...]:
-    """[sequence, batch, size], or with layout 1 the batch first; lengths and initial states have the batch, too."""
-    first = bool(n.attrs.get("layout"))
-    at = Place(0 if first else 1)
-    if n.place(0) != at:
-        raise Across("the batch is not where it reads one")
-    if any(n.place(i) for i in (1, 2, 3, 7)):
-        raise Across("a parameter depends on the batch")
-    if n.has(4):
-        n.require(4, Place(0))
-    for i in (5, 6):
-        if n.has(i):
-            n.require(i, at)
-    return (Place(0) if first else Place(2), at, at)
-
-
-def attention(n: NodeAt) -> Place:
-    """Queries, keys and values, now and before, of one sample; a mask that is spread over the scores."""
-    place = Place(0)
-    for i in (0, 1, 2, 4, 5, 6):
-        if n.has(i):
-            n.require(i, place)
-    if n.has(3):
-        rank = len(n.shape(3))
-        if n.place(3) not in (None, Place(0)) or (n.place(3) and rank != 4):
-            raise Across("its mask holds the batch elsewhere")
-        if rank == 4 and n.shape(3)[0] != 1:
-            n.require(3, place)
-    return place
-
-
-def einsum(n: NodeAt) -> Place:
-    """The batch has one letter, which stays."""
-    equation = str(n.attrs.get("equation", "")).replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    letters = terms.split(",")
-    if not arrow or "." in equation or len(letters) != len(n.inputs):
-        raise Across("its equation leaves axes open")
-    held = [(term[p.axis], p.parts, n.shape(i)[p.axis]) for i, term in enumerate(letters) if (p := n.place(i))]
-    if len(set(held)) != 1:
-        raise Across("its inputs hold the batch in different axes")
-    letter, parts, size = held[0]
-    if letter not in result:
-        raise Across("it adds up along the batch")
-    if any(term.count(letter) > 1 for term in (*letters, result)):
-        raise Across("it takes a diagonal of the batch")
-    for i, term in enumerate(letters):
-        if letter in term and n.place(i) is None:
-            if n.shape(i)[term.index(letter)] != size:
-                raise Across("it spreads the batch over another axis")
-            n.require(i, Place(term.index(letter), parts))
-    return Place(result.index(letter), parts)
-
-
-def dynamic_quantise(n: NodeAt) -> tuple[Place | None, ...]:
-    """The values have the batch; one scale and one zero point are of all samples."""
-    return n.only(), None, None
-
-
-def measured(n: NodeAt) -> tuple[Place | None, ...]:
-    """Shape and Size: what they say depends on the batch, its own shape does not."""
-    return (None,)
-
-
-Rule = Callable[[NodeAt], Places]
-RULES: Mapping[str, Rule] = {
-    **MOVES,
-    **dict.fromkeys((
-        *SIMPLE, *SPECIALS, "Max", "Min", "Mean", "Mod", "Pow", "PRelu", "Sum", "com.microsoft::BiasGelu",
-        "com.microsoft::FastGelu", "com.microsoft::BiasAdd",
-    ), elementwise),
-    **dict.fromkeys((
-        "Cast", "CastLike", "Celu", "Clip", "DequantizeLinear", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish",
-        "Identity", "LeakyRelu", "Mish", "QuantizeLinear", "Selu", "Shrink", "Sigmoid", "Softplus", "Softsign",
-        "Swish", "ThresholdedRelu", "com.microsoft::Gelu", "com.microsoft::QuickGelu",
-    ), first),
-    **dict.fromkeys((
-        "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
-        "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
-        "LpPool", "MaxPool", "QLinearConv", "SpaceToDepth",
-    ), image),
-    **dict.fromkeys(("MatMul", "MatMulInteger"), product),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),
-    **dict.fromkeys((
-        "com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization",
-    ), skip_layer_norm),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), along(-1, "takes shares", flattens_before=13)),
-    "LpNormalization": along(-1, "normalises"),
-    **dict.fromkeys((
-        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-        "ReduceProd", "ReduceSum", "ReduceSumSquare",
-    ), reduction),
-    **dict.fromkeys(("ArgMax", "ArgMin"), arg_reduction),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
-    **dict.fromkeys(("Shape", "Size"), measured),
-    "Attention": attention,
-    "CumSum": cumulative,
-    "DynamicQuantizeLinear": dynamic_quantise,
-    "Einsum": einsum,
-    "Gemm": gemm,
-    "GridSample": grid_sample,
-    "MeanVarianceNormalization": mean_variance,
-    "OneHot": one_hot,
-    "QLinearMatMul": quantised_product,
-    "TopK": top,
-    "Trilu": triangle,
+RULES: Mapping[str, Callable[[NodeAt], Places]] = {
+    "Expand": expand, "Flatten": flatten, "Gather": gather, "GatherElements": elements, "GatherND": gather_nd,
+    "Reshape": reshape, "Resize": resize, "ScatterElements": elements, "Slice": cut, "Tile": tile, "Upsample": resize,
 }  # fmt: skip
 
 
 def places_of(n: NodeAt) -> Places:
-    """Where a node leaves the batch. Raises Across for operators without a rule."""
-    if n.type not in RULES:
-        raise Across("whether it computes each sample by itself is not known")
+    """Where a node leaves the batch. Raises Across where nobody says where its axes go."""
     try:
-        return RULES[n.type](n)
+        return RULES.get(n.type, apart)(n)
+    except Unknown:
+        raise Across("what it is told to do is only known in the run, or depends on the batch") from None
     except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):  # forms that the operator can't have
         raise Across("it has a form that is not understood") from None

@@ -12,11 +12,13 @@ from typing import Any
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import UsageError, printable
 from onnxperf.passes.exchanges import Group, exchange
+from onnxperf.passes.shard_rules import weights_of
 from op_models import Operator, Tensor
 from op_models.collectives import ALL_TO_ALL
 
 MIXTURES = ("com.microsoft::MoE", "com.microsoft::QMoE")
 ROUTER, FIRST_WEIGHTS = 1, 2  # positions of inputs
+EXPERTS = "e"  # the letter of their axis
 
 
 def experts_of(o: Operator) -> int:
@@ -49,19 +51,14 @@ def _divided(o: Operator, ranks: int, stride: int) -> tuple[Operator, ...]:
     rows = (x.size // max(hidden, 1) * k, hidden)
     sent = Tensor(f"{o.name}#sent", x.dtype, rows)
     taken, made, back = (replace(sent, name=f"{o.name}#{what}") for what in ("taken", "made", "back"))
-    inputs: list[Tensor | None] = [taken]
-    for i, t in enumerate(o.inputs[1:], ROUTER):
-        if t is not None and i == ROUTER:
-            t = replace(t, name=f"{t.name}#routed", shape=(rows[0], max(experts // ranks, 1)))
-        elif t is not None and t.shape[:1] == (experts,):
-            t = replace(t, shape=(experts // ranks, *t.shape[1:]), value=None)
-        inputs.append(t)
-    own = replace(o, inputs=tuple(inputs), outputs=(made,), attrs={**o.attrs, "k": 1})
+    router = replace(o.present[ROUTER], name=f"{o.present[ROUTER].name}#routed", shape=(rows[0], experts // ranks))
+    inputs = taken, router, *weights_of(o, EXPERTS, ranks)[FIRST_WEIGHTS:]
+    mixture = replace(o, inputs=inputs, outputs=(made,), attrs={**o.attrs, "k": 1})
     parts: dict[str, Any] = {"version": 0, "attrs": {}}
     return (
         replace(o, name=sent.name, type="nccl::Permute", inputs=(x, o.present[ROUTER]), outputs=(sent,), **parts),
         exchange(ALL_TO_ALL, taken.name, (sent,), (taken,), Group("ep", ranks, stride), o.nodes),
-        own,
+        mixture,
         exchange(ALL_TO_ALL, back.name, (made,), (back,), Group("ep", ranks, stride), o.nodes),
         replace(o, name=f"{o.name}#sum", type="nccl::Permute", inputs=(back,), outputs=o.outputs[:1], **parts),
     )

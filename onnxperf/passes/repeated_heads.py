@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from onnxperf.graph import Graph, Note
-from onnxperf.passes.shard_weights import PACKED, PLAIN, matrix
+from onnxperf.passes.shard_rules import stated
+from onnxperf.passes.shard_weights import COLUMNS, PACKED, PLAIN, matrix
 from op_models import Operator, Tensor
 
 GROUPED = "com.microsoft::GroupQueryAttention"
@@ -99,13 +100,11 @@ def _wider(o: Operator, found: _Wider, ranks: int) -> Operator:
         attrs["kv_num_heads"] = ranks
     more = found.columns.get(o.name, 0)
     if more and (size := matrix(o)) is not None and o.type in (*PLAIN, PACKED):
-        now, packed = size[1] + more, o.type == PACKED
-        if packed:
-            attrs["N"] = now
-        for i, t in enumerate(inputs[1:], 1):
-            if t is not None:
-                axis = 0 if packed or (o.attrs.get("transB") and i == 1) else t.rank - 1
-                inputs[i] = _scaled(t, axis, now, size[1])
+        axes = stated(o)
+        attrs |= {name: size[1] + more for name, letter in axes.counts.items() if letter == COLUMNS}
+        for i, axis in axes.holding(COLUMNS):
+            if (t := inputs[i]) is not None:
+                inputs[i] = _scaled(t, axis, size[1] + more, size[1])
     elif more and o.type == "Reshape" and len(inputs) > 1 and (shape := inputs[1]) is not None:
         inputs[1] = replace(shape, name=f"{o.name}#shape", value=outputs[0].shape)
     elif more and o.type == "Add":

@@ -18,20 +18,20 @@ from onnxperf.ground.errors import UsageError, printable
 from onnxperf.passes.exchanges import SHARED, Group, exchange
 from onnxperf.passes.experts import MIXTURES
 from onnxperf.passes.repeated_heads import with_repeated_heads
-from onnxperf.passes.shard_rules import RULES, Divided, Whole, attention, divide_heads, follow
+from onnxperf.passes.shard_rules import HEADS, Divided, check_heads, counted, follow, part, stated, weights_of
 from onnxperf.passes.shard_weights import (
+    COLUMNS,
     PACKED,
     PLAIN,
+    ROWS,
+    WIDTH,
     WITH_PRODUCT,
-    by_columns,
-    by_rows,
     matrix,
-    part,
     rows_divide,
     width,
 )
 from onnxperf.passes.tape import renamed
-from op_models import Operator, Tensor
+from op_models import Operator, Tensor, caches
 from op_models.collectives import ALL_GATHER, ALL_REDUCE
 
 NAMED = 3  # nodes in a message
@@ -84,7 +84,8 @@ def _works(graph: Graph, ranks: int, training: bool) -> bool:
 class _Found:
     """Which products are divided, and the axis by which each tensor is.
 
-    columns, rows: operators by name; tables: embeddings; axes: of tensors; stored: of those of which an operator reads
+    columns, rows: operators by name; tables: embeddings; axes: of tensors; letters: of
+    these in operators that they are followed through; stored: of those of which an operator reads
     a part although not all do: weights, constants, inputs of the graph and, in inference, what every GPU has computed;
     pairs: how many products are divided by rows; indivisible: heads that could not be divided, by node; odd: columns
     that stay whole because of their number.
@@ -97,6 +98,7 @@ class _Found:
     rows: set[str] = field(default_factory=set)
     tables: set[str] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
+    letters: dict[str, str] = field(default_factory=dict)
     stored: dict[str, dict[str, int]] = field(default_factory=dict)
     pairs: int = 0
     indivisible: dict[str, str] = field(default_factory=dict)
@@ -152,17 +154,20 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
                 blocks = f"{o.present[1].shape[1]:,} blocks of weights"
                 raise Divided(blocks if k % ranks == 0 else f"{k:,} columns of the input")
             found.rows.add(o.name)
+            found.letters[o.name] = ROWS
             found.pairs += 1
         elif at is not None:
             axes[o.out.name] = at
         elif o.name not in found.whole and (n % ranks == 0 or n > 4 * k):
             found.columns.add(o.name)
+            found.letters[o.name] = COLUMNS
             axes[o.out.name] = o.out.rank - 1
         elif n % ranks:
             found.odd[o.name] = f"the {n:,} columns"
         return
     if o.type in MIXTURES and not any(t.name in axes for t in o.present) and width(o) and width(o) % ranks == 0:
         found.rows.add(o.name)
+        found.letters[o.name] = WIDTH
         found.pairs += 1
         return
     if o.type == WITH_PRODUCT and not any(t.name in axes for t in o.present) and o.name not in found.whole:
@@ -172,12 +177,13 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
         found.tables.add(o.name)
         return
     if not any(t.name in axes for t in o.present):
-        if RULES.get(o.type) is attention:  # products before it may stay whole because of the same number
-            divide_heads(o, ranks)
+        if caches(o.type) and "r" in (letters := stated(o)).sizes:
+            check_heads(letters, ranks)  # products before it may stay whole because of the same number
         return
     read = [axes.get(t.name) if t is not None else None for t in o.inputs]
-    own = [t is not None and (t.stored or t.name in given or not found.training) for t in o.inputs]
-    placed: Whole = follow(o, read, own, ranks)
+    partial = [t is not None and (t.stored or t.name in given or not found.training) for t in o.inputs]
+    placed = follow(o, read, partial, ranks)
+    found.letters[o.name] = placed.letter
     for i, axis in placed.inputs.items():
         t = o.inputs[i]
         if t is not None:
@@ -195,6 +201,7 @@ def _place_attention(o: Operator, found: _Found, given: set[str]) -> None:
     if any(t.rank != 5 or (t not in o.outputs and t.name not in given) for t in caches):
         raise Divided
     found.columns.add(o.name)
+    found.letters[o.name] = HEADS
     found.axes[o.out.name] = o.out.rank - 1
     found.axes.update((t.name, 2) for t in caches)
 
@@ -263,27 +270,19 @@ def _now(t: Tensor, found: _Found) -> Tensor:
 
 
 def _local(o: Operator, found: _Found) -> Operator:
-    """An operator on one GPU: its tensors as they are there, and attributes that count heads."""
+    """An operator on one GPU: its tensors as they are there, and attributes that count slices of what is divided."""
     stored, inputs = found.stored.get(o.name, {}), list(o.inputs)
+    letter, ranks = found.letters.get(o.name, ""), found.ranks
     for i, t in enumerate(inputs):
-        if t is not None:
-            axis = stored.get(t.name, found.axes.get(t.name))
-            inputs[i] = t if axis is None else part(t, axis, found.ranks)
-    if o.name in found.columns:
-        o = by_columns(o, inputs, found.ranks)
-    elif o.name in found.rows:
-        o = by_rows(o, inputs, found.ranks)
-    else:
-        o = replace(o, inputs=tuple(inputs))
-    inputs = list(o.inputs)
+        if t is not None and (axis := stored.get(t.name, found.axes.get(t.name))) is not None:
+            inputs[i] = part(t, axis, ranks)
+    if o.name in found.columns | found.rows:
+        shares = weights_of(o, letter, ranks)
+        inputs = [share if t is x else t for t, x, share in zip(inputs, o.inputs, shares, strict=True)]
     if o.name in found.tables:
-        inputs[0] = part(o.present[0], 0, found.ranks)
+        inputs[0] = part(o.present[0], 0, ranks)
     outputs = tuple(_now(t, found) for t in o.outputs)
     divided = any(t.name in found.axes for t in (*o.present, *o.outputs))
     if o.type == "Reshape" and divided and len(inputs) > 1 and (shape := inputs[1]) is not None and shape.stored:
         inputs[1] = replace(shape, name=f"{o.name}#shape", value=outputs[0].shape)
-    attrs = dict(o.attrs)
-    for name in ("num_heads", "kv_num_heads", "q_num_heads") if divided else ():
-        if attrs.get(name):
-            attrs[name] //= found.ranks
-    return replace(o, inputs=tuple(inputs), outputs=outputs, attrs=attrs)
+    return replace(o, inputs=tuple(inputs), outputs=outputs, attrs=counted(o, letter, ranks))
