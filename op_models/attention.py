@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from op_models.axes import Axes, Names, aligned, by_pattern, letters
+from op_models.axes import Axes, aligned, by_pattern
 from op_models.core import Attention, Gemm, Maybe, Operator, OpModelError, Pointwise, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SIGMOID, SPECIAL
 from op_models.reduce import SOFTMAX
@@ -83,50 +83,46 @@ def length(past: Tensor | None) -> int:
 
 
 #: Queries, keys and values by rank: h heads of keys, of which each has r heads of queries.
-QUERIES = {3: "N q (h r d)", 4: "N (h r) q .", 5: "N q (h r) . ."}
-KEYS = {3: "N . (h d)", 4: "N h . .", 5: "N . h . ."}
+QUERIES = {3: "N q (h r .)", 4: "N (h r) q .", 5: "N q (h r) . ."}
+KEYS = {3: "N . (h .)", 4: "N h . .", 5: "N . h . ."}
+ATTENDS = "attends along {}"
 #: The attributes that count heads.
 HEADS = dict.fromkeys(("num_heads", "q_num_heads", "kv_num_heads"), "h")
 
 
-def head_axes(
-    op: Operator, heads: int, kv_heads: int, bias: int, pasts: tuple[int, int], queries: int | None = None
-) -> Axes:
+def head_axes(op: Operator, heads: int, kv_heads: int, mask: int, pasts: tuple[int, int], more: str = "") -> Axes:
     """Samples and heads by themselves, and each query, which needs all keys.
 
-    bias: the position of what is spread over the scores; pasts: those of caches; queries: how many there are.
+    mask: the position of what is spread over the scores; pasts: those of caches; more: terms of the inputs behind.
     """
-    if heads % max(kv_heads, 1):
+    if heads % kv_heads:
         raise OpModelError(f"{heads} heads can't share {kv_heads} heads of keys")
-    q, *_ = op.present
-    scores: Names = (("N",), ("h", "r"), ("q",), ())
-    terms: list[Names | None] = [None] * max(bias + 1, *(i + 1 for i in pasts))
-    for i, t in enumerate(op.inputs[: len(terms)]):
-        if t is not None and i < 3:
-            terms[i] = letters((KEYS if i else QUERIES)[t.rank], t.rank)
-        elif t is not None and i in pasts:
-            terms[i] = letters(KEYS[4], 4)
-        elif t is not None and i == bias:
-            over = (q.shape[0], heads, layout(q, heads)[1], t.shape[-1])
-            terms[i] = aligned(t, over, scores) if t.rank <= 4 else None
-    outputs = (letters(KEYS[4] if i else QUERIES[t.rank], t.rank) if t.name else () for i, t in enumerate(op.outputs))
-    sizes = {"h": kv_heads, "r": heads // max(kv_heads, 1)}
-    return Axes(tuple(terms), tuple(outputs), "attends along {}", sizes=sizes, counts=HEADS, spread=(bias,))
+    ranks = [t.rank if t is not None else 0 for t in op.inputs[:3]]
+    terms = [QUERIES[ranks[0]], *(KEYS[rank] if rank else "" for rank in ranks[1:]), *[""] * 8]
+    for past in pasts:
+        terms[past] = KEYS[4]
+    pattern = (
+        f"{','.join(terms[: max(*pasts, mask) + 1])}{more} -> {QUERIES[op.out.rank]}, {KEYS[4]}, {KEYS[4]} | {ATTENDS}"
+    )
+    stated = by_pattern(op, pattern, spread=(mask,), sizes={"h": kv_heads, "r": heads // kv_heads}, counts=HEADS)
+    if len(op.inputs) <= mask or (t := op.inputs[mask]) is None or t.rank > 4:
+        return stated
+    q, scores = op.present[0], (("N",), ("h", "r"), ("q",), ())
+    named = aligned(t, (q.shape[0], heads, layout(q, heads)[1], t.shape[-1]), scores)
+    return replace(stated, inputs=(*stated.inputs[:mask], named, *stated.inputs[mask + 1 :]))
 
 
 def attention_axes(op: Operator, q: Tensor, k: Tensor, *, q_num_heads: int = 0, kv_num_heads: int = 0) -> Axes:
-    """A mask is spread over the scores; heads are an attribute, or the second of four axes."""
-    stated = head_axes(op, layout(q, q_num_heads)[0], layout(k, kv_num_heads)[0], 3, (4, 5))
-    lengths = op.inputs[6] if len(op.inputs) > 6 else None
-    return replace(stated, inputs=(*stated.inputs, (("N",),))) if lengths is not None else stated
+    """Heads are an attribute, or the second of four axes."""
+    return head_axes(op, layout(q, q_num_heads)[0], layout(k, kv_num_heads)[0], 3, (4, 5), ", N")
 
 
-def multi_head_axes(op: Operator, q: Tensor, *, num_heads: int) -> Axes:
-    """Keys may be packed with queries, and values with keys; a bias of the scores is spread over them."""
+def multi_head_axes(op: Operator, *, num_heads: int) -> Axes:
+    """Keys may be packed with queries, and values with keys."""
     return head_axes(op, num_heads, num_heads, 5, (6, 7))
 
 
-def group_query_axes(op: Operator, q: Tensor, *, num_heads: int, kv_num_heads: int) -> Axes:
+def group_query_axes(op: Operator, *, num_heads: int, kv_num_heads: int) -> Axes:
     """Each head of keys has several of queries; keys and values may be packed with the queries."""
     return head_axes(op, num_heads, kv_num_heads, 10, (3, 4))
 
@@ -176,12 +172,10 @@ def quantised_attention_outputs(
     return attention_outputs(real, w, past=past, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
 
 
-def own_product_axes(op: Operator, x: Tensor, *rest: Maybe, num_heads: int) -> Axes:
+def own_product_axes(op: Operator, *, num_heads: int) -> Axes:
     """The columns of its product are queries, keys and values by heads; so are caches [2, batch, heads, ...]."""
-    stated = by_pattern(
-        "N . ., . (. h d), (. h d), , . N h . . -> N . (h d), . N h . .", op.inputs, op.outputs, "attends along {}"
-    )
-    return replace(stated, sizes={"h": num_heads}, counts={**HEADS, "qkv_hidden_sizes": "h"})
+    pattern = f"N . ., . (. h .), (. h .), , . N h . . -> N . (h .), . N h . . | {ATTENDS}"
+    return by_pattern(op, pattern, sizes={".": 3, "h": num_heads}, counts={**HEADS, "qkv_hidden_sizes": "h"})
 
 
 @op("com.microsoft::QAttention", inputs=(0, 1, 2, 5, 8), outputs=quantised_attention_outputs)
@@ -379,12 +373,12 @@ def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tens
     return work(op, size, matrix=2 * size.m * dim * columns, vector=vector)
 
 
-def rotary_axes(op: Operator, x: Tensor, positions: Maybe = None) -> Axes:
+def rotary_axes(op: Operator, x: Tensor, positions: Maybe, cos: Tensor, *, num_heads: int = 0) -> Axes:
     """Each position and head by itself; the tables are read by positions."""
     ids = "N s" if positions is not None and positions.shape == (x.shape[0], x.shape[-2]) else ""
-    pattern = {3: "N s (h d)", 4: "N h s ."}[x.rank]
-    stated = f"{pattern}, {ids} -> {pattern}"
-    return by_pattern(stated, op.inputs, op.outputs, "rotates along {}", counts=HEADS)
+    pattern = {3: "N s (h .)", 4: "N h s ."}[x.rank]
+    sizes = {".": x.shape[-1] // num_heads if num_heads else 2 * cos.shape[-1]}
+    return by_pattern(op, f"{pattern}, {ids} -> {pattern} | rotates along {{}}", sizes=sizes, counts=HEADS)
 
 
 @op("com.microsoft::RotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first, axes=rotary_axes)

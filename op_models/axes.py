@@ -8,12 +8,13 @@ reads nothing else of an operator.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise, zip_longest
 from math import prod
 from operator import mul
+from typing import Any
 
 from op_models.core import Maybe, Operator, OpModelError, Tensor
 
@@ -21,6 +22,8 @@ Axis = tuple[str, ...]  # its letters; several where it is a product of sizes, t
 Names = tuple[Axis, ...]  # those of a tensor's axes
 BATCH = "N"  # the letter of the axis that an operator defines as its batch
 WHOLE: Axis = ()
+NEEDS = "needs all of {}"
+LIKE_FIRST = "* -> *, *"  # the other inputs are parameters
 
 
 class Unknown(OpModelError):
@@ -45,7 +48,7 @@ class Axes:
 
     inputs: tuple[Names | None, ...]
     outputs: tuple[Names, ...]
-    does: str = "needs all of {}"
+    does: str = NEEDS
     spread: Collection[int] = ()
     pieces: frozenset[str] | None = None
     in_order: bool = False
@@ -79,30 +82,34 @@ def axis_of(names: Names, letter: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def letters(text: str, rank: int) -> Names:
-    """The axes in a term such as "N ... (h d) .": a dot is one axis without a letter, dots are those between."""
+    """The axes in a term such as "N ... (h d) .": one in brackets is a product, a dot has no letter (as a factor it is
+    one that nothing follows), "..." are as many of these as it takes, and "*" as many numbered ones.
+    """
     axes = [WHOLE if axis == "." else tuple(axis.strip("()").split()) for axis in re.findall(r"\([^)]*\)|\S+", text)]
-    if ("...",) in axes:
-        at = axes.index(("...",))
-        axes[at : at + 1] = [WHOLE] * (rank - len(axes) + 1)
+    for many in (("...",), ("*",)):
+        if many in axes:
+            at, count = axes.index(many), rank - len(axes) + 1
+            axes[at : at + 1] = [WHOLE] * count if many == ("...",) else numbered(at + count)[at:]
     if len(axes) != rank:
         raise OpModelError(f"{text!r} does not fit {rank} axes")
     return tuple(axes)
 
 
-def terms(texts: str, tensors: Iterable[Maybe]) -> tuple[Names | None, ...]:
-    """The letters of tensors; None for one without a term, and for one that is absent (an output without a name)."""
-    pairs = ((text.strip(), t) for text, t in zip(texts.split(","), tensors, strict=False))
-    return tuple(letters(text, t.rank) if text and t is not None and t.name else None for text, t in pairs)
+def by_pattern(op: Operator, pattern: str, **facts: Any) -> Axes:
+    """The axes that "first input, second input -> first output | does" says, and further fields of `Axes`.
 
-
-def by_pattern(
-    pattern: str, inputs: Sequence[Maybe], outputs: Sequence[Tensor], does: str = "needs all of {}",
-    sizes: Mapping[str, int] | None = None, counts: Mapping[str, str] | None = None, spread: Collection[int] = (),
-) -> Axes:  # fmt: skip
-    """The axes that "first input, second input -> first output, second output" says."""
-    before, _, after = pattern.partition("->")
-    named = tuple(names or () for names in terms(after, outputs))
-    return Axes(terms(before, inputs), named, does, spread, sizes=sizes or {}, counts=counts or {})
+    Inputs without a term are parameters, outputs without one have no letters. A term such as "o?" is of a vector that
+    may be a single number instead.
+    """
+    terms, says, does = pattern.partition("|")
+    before, _, after = ([x.strip() for x in side.split(",")] for side in terms.partition("->"))
+    after += [""] * len(op.outputs)
+    inputs = tuple(
+        letters(x.rstrip("?"), t.rank) if x and t is not None and (t.size > 1 or x[-1] != "?") else None
+        for x, t in zip(before, op.inputs, strict=False)
+    )
+    outputs = tuple(letters(x, t.rank) if x and t.name else () for x, t in zip(after, op.outputs, strict=False))
+    return Axes(inputs, outputs, does.strip() if says else NEEDS, **facts)
 
 
 def numbered(rank: int, whole: Iterable[int] = ()) -> Names:
@@ -135,16 +142,21 @@ def by_element(op: Operator, *operands: Maybe) -> Axes:
     return Axes(inputs, (numbered(len(over)),) * len(op.outputs), spread=range(len(inputs)))
 
 
-def like_first(op: Operator, x: Tensor) -> Axes:
-    """The output is like the first input; the others are parameters."""
-    return Axes((numbered(x.rank),), (numbered(x.rank),) * len(op.outputs))
-
-
 def by_row(op: Operator, x: Tensor, row: Iterable[int], does: str) -> Axes:
     """Outputs like the first input, computed row by row of some axes; an output for each row may lack the last."""
     names = numbered(x.rank, row)
-    outputs = (names if t.rank == x.rank else names[: t.rank] for t in op.outputs)
-    return Axes((names,), tuple(outputs), does)
+    return Axes((names,), tuple(names[: t.rank] for t in op.outputs), does)
+
+
+def by_axis(does: str, default: int = -1, onward: bool = False, onward_before: int = 0) -> Callable[..., Axes]:
+    """A rule by row of the axis of an attribute, or from it onward: before some opset, then from axis 1 by default."""
+
+    def rule(op: Operator, x: Tensor, *, axis: int | None = None) -> Axes:
+        old = 0 < op.version < onward_before
+        at = (1 if old else default) if axis is None else axis
+        return by_row(op, x, range(at % max(x.rank, 1), x.rank) if onward or old else (at,), does)
+
+    return rule
 
 
 def told(t: Maybe) -> tuple[int, ...]:

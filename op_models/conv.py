@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 
 from op_models.axes import Axes, by_pattern
@@ -14,23 +14,22 @@ LAST = "channels_last"
 INTERPOLATE = 2 * 4  # four neighbours, weighted
 
 
-def conv_axes(op: Operator, *tensors: Maybe, group: int = 1) -> Axes:
-    """Images by themselves, and channels of the result; those of a group need their own channels of the image alone."""
-    of, to = ("c", "o") if group == 1 else (".", ".")
-    weight, bias = f"{to} {of} ...", "o" if group == 1 else ""
-    before = f", , , {weight}, , , , , {bias}" if op.type == "QLinearConv" else f", {weight}, {bias}"
-    if op.type == "ConvInteger":
-        before = f", {weight}"
-    return by_pattern(f"N {of} ...{before} -> N {to} ...", op.inputs, op.outputs, "convolves along {}")
+def of_one_group(pattern: str) -> Callable[..., Axes]:
+    """Images by themselves, and channels of the result; in several groups these need channels of their own alone."""
+
+    def rule(op: Operator, *, group: int = 1) -> Axes:
+        return by_pattern(op, f"{pattern if group == 1 else 'N ... -> N ...'} | convolves along {{}}")
+
+    return rule
 
 
-@op("QLinearConv", inputs=(0, 3, 8), axes=conv_axes)
+@op("QLinearConv", inputs=(0, 3, 8), axes=of_one_group("N ..., , , o ..., o?, o?, , , o -> N o ..."))
 @op("com.microsoft::QLinearConv", inputs=(0, 3, 8), outputs=Like("Conv", (0, 3), dtype=7))
-@op("ConvInteger", inputs=(0, 1), axes=conv_axes)
+@op("ConvInteger", inputs=(0, 1), axes=of_one_group("N c ..., o c ..., , o? -> N o ..."))
 @op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op(NHWC + "Conv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op("com.microsoft::FusedConv", outputs=Like("Conv", (0, 1)))
-@op("Conv", "com.microsoft.nchwc::Conv", axes={"Conv": conv_axes})
+@op("Conv", "com.microsoft.nchwc::Conv", axes={"Conv": of_one_group("N c ..., o c ..., o -> N o ...")})
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
@@ -47,14 +46,8 @@ def conv(
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
-def conv_transpose_axes(op: Operator, *tensors: Maybe, group: int = 1) -> Axes:
-    """As a convolution, with weights the other way round."""
-    pattern = "N c ..., c o ..., o -> N o ..." if group == 1 else "N ..., ..., -> N ..."
-    return by_pattern(pattern, op.inputs, op.outputs, "convolves along {}")
-
-
 @op(NHWC + "ConvTranspose", outputs=Like("ConvTranspose", (0, 1), channels_last=True))
-@op("ConvTranspose", axes=conv_transpose_axes)
+@op("ConvTranspose", axes=of_one_group("N c ..., c o ..., o -> N o ..."))
 @op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3))
 def conv_transpose(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,

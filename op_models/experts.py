@@ -37,8 +37,8 @@ def mixture_axes(op: Operator, x: Tensor, router: Tensor, *weights: Maybe) -> Ax
         elif t is not None and t.rank == 3:
             turned = plain and t.shape[2 - first] == hidden != t.shape[1 + first]
             named[k] = "e i ." if first ^ turned else "e . i"
-    rows = " ".join(str(axis) for axis in range(x.rank - 1))
-    return by_pattern(f"{rows} ., . e, {', '.join(named)} -> {rows} .", op.inputs, op.outputs, "mixes {}")
+    rows = {str(k): d for k, d in enumerate(x.shape[:-1])}
+    return by_pattern(op, f"* ., ({' '.join(rows)}) ., {', '.join(named)} -> * . | mixes {{}}", sizes=rows)
 
 
 @op("com.microsoft::QMoE", inputs=(0, 1, 2, 5, 8), outputs=as_first, axes=mixture_axes)

@@ -7,8 +7,6 @@ its first elements, by a Slice, as that of values; FlashMLA, FlashInfer and Tens
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from op_models.attention import attend, seen, touched
 from op_models.axes import Axes, by_pattern
 from op_models.core import Attention, Maybe, Operator, Tensor, Work
@@ -21,10 +19,9 @@ def latent_outputs(q: Tensor, new: Tensor, past: Maybe = None, *, v_head_size: i
     return [(q.dtype, (*q.shape[:2], v_head_size)), *caches]
 
 
-def latent_axes(op: Operator, q: Tensor, *rest: Maybe) -> Axes:
+def latent_axes(op: Operator, q: Tensor) -> Axes:
     """Heads of queries by themselves; all share the cache."""
-    stated = by_pattern(". h . -> . h ., ...", op.inputs, op.outputs, "attends along {}")
-    return replace(stated, sizes={"h": q.shape[1]})
+    return by_pattern(op, ". h . -> . h . | attends along {}", sizes={"h": q.shape[1]})
 
 
 @op("onnxperf::LatentAttention", outputs=latent_outputs, continued={1: 2}, axes=latent_axes)

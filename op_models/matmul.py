@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from op_models.axes import Axes, aligned, broadcast, by_pattern, numbered
+from op_models.axes import WHOLE, Axes, Names, aligned, broadcast, by_pattern, numbered
 from op_models.core import Gemm, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, GELU_TANH, QUANTISE, REQUANTISE, SPECIAL, activated
 from op_models.rules import Like, Outputs, as_first, op
@@ -52,10 +52,20 @@ def product_axes(op: Operator, a: Tensor, b: Tensor) -> Axes:
     return Axes(inputs, ((*numbered(len(over)), *rows, *columns),), ADDS_UP, spread=(0, 1))
 
 
-def quantised_axes(op: Operator, a: Tensor, a_scale: Maybe, a_zero: Maybe, b: Tensor) -> Axes:
-    """Scales and zero points stand between the operands."""
-    stated = product_axes(op, a, b)
-    return replace(stated, inputs=(stated.inputs[0], None, None, stated.inputs[1]))
+def quantised_axes(op: Operator, a: Tensor, *others: Maybe) -> Axes:
+    """A product whose operands are quantised, each by all of it, by row or by column.
+
+    Of QLinearMatMul the result is quantised, so that summands of it can't be added up.
+    """
+    right, scaled = (3, {1: ROWS, 2: ROWS, 4: COLUMNS, 5: COLUMNS}) if len(others) > 3 else (1, {2: ROWS, 3: COLUMNS})
+    stated = product_axes(op, a, op.inputs[right] or a)
+    named: list[Names | None] = [None] * len(op.inputs)
+    for i, names in zip((0, right), stated.inputs, strict=True):
+        named[i] = names and tuple(WHOLE if axis == SUMMED and right > 1 else axis for axis in names)
+    for i, axis in scaled.items():
+        if i < len(op.inputs) and (t := op.inputs[i]) is not None and t.rank == 1 and t.size > 1:
+            named[i] = (axis,)
+    return replace(stated, inputs=tuple(named))
 
 
 @op("QLinearMatMul", inputs=(0, 3), axes=quantised_axes)
@@ -63,7 +73,7 @@ def quantised_axes(op: Operator, a: Tensor, a_scale: Maybe, a_zero: Maybe, b: Te
 @op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6), outputs=Like("MatMul", (0, 1), dtype=2))
 @op("com.microsoft::TransposeMatMul", inputs=(0, 1), outputs=Like("MatMul", (0, 1)))
 @op("com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation", outputs=Like("MatMul", (0, 1)))
-@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1), axes={"MatMulInteger": product_axes})
+@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1), axes={"MatMulInteger": quantised_axes})
 @op("MatMul", axes=product_axes)
 def matmul(
     op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
@@ -111,14 +121,11 @@ def packed_product(a: Tensor, *, N: int) -> Outputs:
     return [(a.dtype, (*a.shape[:-1], N))]
 
 
-def packed_axes(
-    op: Operator, a: Tensor, b: Tensor, scales: Maybe = None, zeros: Maybe = None, order: Maybe = None, *rest: Maybe
-) -> Axes:
+def packed_axes(op: Operator, *, N: int = 0) -> Axes:
     """Weights [N, blocks of K, bytes]; scales and zero points of blocks, in one axis or in two."""
-    blocks = ("(n k)" if t is not None and t.rank == 1 else "n k" for t in (scales, zeros))
-    lead = " ".join(str(axis) for axis in range(a.rank - 1))
-    pattern = f"{lead} k, n k ., {', '.join(blocks)}, k, n -> {lead} n"
-    return by_pattern(pattern, op.inputs, op.outputs, ADDS_UP, counts={"N": "n", "K": "k"})
+    scales, zeros = ("(n k)" if t is not None and t.rank == 1 else "n k" for t in (*op.inputs[2:4], None, None)[:2])
+    pattern = f"* k, n k ., {scales}, {zeros}, k, n -> * n | {ADDS_UP}"
+    return by_pattern(op, pattern, sizes={"n": N}, counts={"N": "n", "K": "k"})
 
 
 @op("com.microsoft::MatMulNBits", inputs=(0, 5), outputs=packed_product, axes=packed_axes)

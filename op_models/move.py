@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from op_models.axes import WHOLE, Axes, aligned, by_element, by_row, in_order, numbered, told
+from op_models.axes import LIKE_FIRST, WHOLE, Axes, aligned, by_row, in_order, numbered, told
 from op_models.core import NHWC, Maybe, Move, Operator, Tensor, Work, work
 from op_models.rules import AxesRule, Like, Outputs, as_first, op, shared_caches
 
@@ -37,19 +37,20 @@ def squeezed_axes(op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequen
     """Axes of 1 go, those that are named or all."""
     gone = axes or (told(chosen) if chosen is not None else [k for k, d in enumerate(x.shape) if d == 1])
     names = numbered(x.rank, gone)
-    return Axes((names,), (tuple(axis for axis in names if axis),), "drops {}", in_order=True)
+    return Axes((names,), (tuple(axis for axis in names if axis),), in_order=True)
 
 
 def unsqueezed_axes(op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = ()) -> Axes:
     """New axes of 1."""
     new = axes or told(chosen)
-    rank = x.rank + len(new)
-    left, ones = iter(numbered(x.rank)), {axis % rank for axis in new}
-    return Axes((numbered(x.rank),), (tuple(WHOLE if k in ones else next(left) for k in range(rank)),), in_order=True)
+    names = list(numbered(x.rank))
+    for at in sorted(axis % (x.rank + len(new)) for axis in new):
+        names.insert(at, WHOLE)
+    return Axes((numbered(x.rank),), (tuple(names),), in_order=True)
 
 
 VIEWS: dict[str, AxesRule] = {
-    "Identity": by_element, "Reshape": in_order, "Flatten": in_order, "Squeeze": squeezed_axes,
+    "Identity": LIKE_FIRST, "Reshape": in_order, "Flatten": in_order, "Squeeze": squeezed_axes,
     "Unsqueeze": unsqueezed_axes,
 }  # fmt: skip
 
@@ -98,12 +99,7 @@ def insert(op: Operator, sequence: Tensor, x: Tensor) -> Work:
     return moved(op, x.size, elements=x.size, read={0: 0}, written={0: x.size})
 
 
-def size_axes(op: Operator, x: Tensor) -> Axes:
-    """No element goes anywhere."""
-    return Axes(((WHOLE,) * x.rank,), ((WHOLE,) * op.out.rank,), "")
-
-
-@op("Shape", "Size", "EyeLike", axes={"Shape": size_axes, "Size": size_axes})
+@op("Shape", "Size", "EyeLike", axes=dict.fromkeys(("Shape", "Size"), "... -> |"))
 def from_shape(op: Operator) -> Work:
     """Of the input only the shape is read."""
     return moved(op, op.out.size, read={0: 0})
@@ -121,13 +117,8 @@ def one_hot_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
     return Axes((names,), ((*names[:at], WHOLE, *names[at:]),))
 
 
-def triangle_axes(op: Operator, x: Tensor) -> Axes:
-    """The last two axes are a matrix."""
-    return by_row(op, x, (-2, -1), "masks along {}")
-
-
 @op("com.microsoft::Trilu", outputs=as_first)
-@op("OneHot", "Trilu", axes={"OneHot": one_hot_axes, "Trilu": triangle_axes})
+@op("OneHot", "Trilu", axes={"OneHot": one_hot_axes, "Trilu": "* . . -> * . . | masks along {}"})
 def select(op: Operator) -> Work:
     """1 comparison per output: OneHot with the index, Trilu with the diagonal."""
     return moved(op, op.out.size, vector=op.out.size)
@@ -288,9 +279,8 @@ def split_axes(op: Operator, x: Tensor, *, axis: int = 0) -> Axes:
 
 def cut_axes(op: Operator, x: Tensor) -> Axes:
     """Pieces along those axes that have another size then."""
-    names = numbered(x.rank)
-    cut = frozenset(str(k) for k, (d, left) in enumerate(zip(x.shape, op.out.shape, strict=True)) if d != left)
-    return Axes((names,), (names,), "takes a part of {}", pieces=cut)
+    cut = frozenset(str(k) for k, d in enumerate(x.shape) if d != op.out.shape[k])
+    return Axes((numbered(x.rank),), (numbered(x.rank),), "takes a part of {}", pieces=cut)
 
 
 @op("Split", axes=split_axes)
@@ -316,10 +306,8 @@ def padded_axes(
     op: Operator, x: Tensor, width: Maybe = None, fill: Maybe = None, chosen: Maybe = None, *, pads: Sequence[int] = ()
 ) -> Axes:  # fmt: skip
     """Borders before and behind along axes."""
-    around = pads or told(width)
-    order = [axis % x.rank for axis in told(chosen)] if chosen is not None else list(range(x.rank))
-    names = numbered(x.rank, [axis for k, axis in enumerate(order) if around[k] or around[k + len(order)]])
-    return Axes((names,), (names,), "pads {}")
+    around, order = pads or told(width), told(chosen) if chosen is not None else range(x.rank)
+    return by_row(op, x, [axis for k, axis in enumerate(order) if around[k] or around[k + len(order)]], "pads {}")
 
 
 @op("Pad", "CenterCropPad", "com.microsoft::Pad", axes={"Pad": padded_axes})
@@ -419,8 +407,7 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 def resized_axes(op: Operator, x: Tensor) -> Axes:
     """Axes that keep their size are left alone."""
-    names = numbered(x.rank, [k for k, (d, new) in enumerate(zip(x.shape, op.out.shape, strict=True)) if d != new])
-    return Axes((names,), (names,), "resizes {}")
+    return by_row(op, x, [k for k, d in enumerate(x.shape) if d != op.out.shape[k]], "resizes {}")
 
 
 @op("Resize", "Upsample", "com.microsoft.nchwc::Upsample", axes=dict.fromkeys(("Resize", "Upsample"), resized_axes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from op_models.axes import BATCH, Axes, aligned, broadcast, by_pattern, by_row, numbered
+from op_models.axes import Axes, aligned, broadcast, by_axis, by_pattern, by_row, numbered
 from op_models.core import NHWC, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
 from op_models.reduce import along, beyond
@@ -37,14 +37,10 @@ def normalised_and_statistics(x: Tensor, scale: Tensor, *, axis: int = -1) -> Ou
 
 
 NORMALISES = "normalises along {}"
+ONWARD = by_axis(NORMALISES, onward=True)
 
 
-def normalised_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
-    """From an axis to the last."""
-    return by_row(op, x, range(axis % max(x.rank, 1), x.rank), NORMALISES)
-
-
-@op("LayerNormalization", outputs=normalised_and_statistics, axes=normalised_axes)
+@op("LayerNormalization", outputs=normalised_and_statistics, axes=ONWARD)
 @op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
 @op("InstanceNormalization", axes="N c ..., c, c -> N c ...")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
@@ -62,9 +58,9 @@ def normalised_and_factor(x: Tensor, scale: Tensor, *, axis: int = -1) -> Output
     "SimplifiedLayerNormalization",
     "com.microsoft::SimplifiedLayerNormalization",
     outputs=normalised_and_factor,
-    axes={"SimplifiedLayerNormalization": normalised_axes},
+    axes={"SimplifiedLayerNormalization": ONWARD},
 )
-@op("RMSNormalization", axes=normalised_axes)
+@op("RMSNormalization", axes=ONWARD)
 def rms_norm(op: Operator, x: Tensor, scale: Tensor, *, axis: int = -1) -> Work:
     """(3 + scale) per element and 6 per row."""
     return standardise(op, *beyond(x.shape, axis), given(scale), rms=True)
@@ -121,7 +117,7 @@ def embed_layer_norm(
     return standardise(op, rows, width, given(position, segment, scale, beta), read=read)
 
 
-@op("GroupNormalization", outputs=as_first, axes="N ..., , -> N ...")
+@op("GroupNormalization", outputs=as_first, axes="N ... -> N ... | normalises along {}")
 def group_norm(op: Operator, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Work:
     """7 per element and 7 per row; a row is a group of channels of an image."""
     return standardise(op, *grouped(x, num_groups), given(scale, bias))
@@ -143,11 +139,10 @@ def grouped(x: Tensor, groups: int) -> tuple[int, int]:
     return rows, x.size // rows if rows else 0
 
 
-def batch_norm_axes(op: Operator, x: Tensor, *rest: Maybe, training_mode: int = 0) -> Axes:
+def batch_norm_axes(op: Operator, *, training_mode: int = 0) -> Axes:
     """Channel by channel; in training mode statistics are those of all samples."""
-    samples = "." if training_mode else BATCH
-    pattern = f"{samples} c ..., c, c, c, c -> {samples} c ..., c, c, c, c"
-    return by_pattern(pattern, op.inputs, op.outputs, "takes the mean of {}")
+    images = "N c ..." if not training_mode else ". c ..."
+    return by_pattern(op, f"{images}, c, c, c, c -> {images}, c, c, c, c | takes the mean of {{}}")
 
 
 @op(NHWC + "BatchNormalization", outputs=as_first)
@@ -174,12 +169,7 @@ def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 
     return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
 
 
-def lp_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
-    """Along one axis."""
-    return by_row(op, x, (axis,), NORMALISES)
-
-
-@op("LpNormalization", "ai.onnx.ml::Normalizer", axes={"LpNormalization": lp_axes})
+@op("LpNormalization", "ai.onnx.ml::Normalizer", axes={"LpNormalization": by_axis(NORMALISES)})
 def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
     """Per element |x| or x x, their sum and a division; per row a root for p = 2."""
     rows, width = along(x.shape, axis)

@@ -13,7 +13,7 @@ Anything else is the sum over the formula ONNX defines it by.
 
 from __future__ import annotations
 
-from op_models.axes import Axes, by_element, like_first, numbered
+from op_models.axes import LIKE_FIRST, Axes, by_element, numbered
 from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.rules import AxesRule, Like, OutputRule, Outputs, as_first, op
 
@@ -136,13 +136,20 @@ OUTPUTS: dict[str, OutputRule] = {
 }  # fmt: skip
 
 
-#: Operators of the table whose operands are spread over each other's axes, or whose output is like the first alone.
+def scaled_axes(op: Operator, x: Tensor, scale: Tensor, zero: Maybe = None, *, axis: int = 1) -> Axes:
+    """One scale and zero point for all, for each slice along an axis, or for each block of these."""
+    names = numbered(x.rank, (axis,) if scale.rank > 1 else ())
+    by = names if scale.rank > 1 else (names[axis],) if scale.size > 1 else None
+    return Axes((names, by, by if zero is not None else None), (names,))
+
+
+#: Operators of the table whose operands are spread over each other's axes, or scaled along one.
 AXES: dict[str, AxesRule] = {
     **dict.fromkeys((
         *SIMPLE, *SPECIALS, "Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mod", "PRelu", "Selu",
         "Shrink", "Sigmoid", "Softplus", "Softsign", "com.microsoft::BiasGelu", "com.microsoft::Gelu",
     ), by_element),
-    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), like_first),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), scaled_axes),
 }  # fmt: skip
 
 
@@ -219,18 +226,13 @@ def bias_dropout(op: Operator, x: Tensor, bias: Tensor, residual: Maybe = None) 
     return costing(op, 1 + (residual is not None))
 
 
-def dynamic_axes(op: Operator, x: Tensor) -> Axes:
-    """Scale and zero point are of all values: of a part of these they are others, the work is the same."""
-    return Axes((numbered(x.rank),), (numbered(x.rank), (), ()))
-
-
-@op("DynamicQuantizeLinear", axes=dynamic_axes)
+@op("DynamicQuantizeLinear", axes="* -> *")  # scale and zero point are of all values, the work is the same
 def dynamic_quantise(op: Operator, x: Tensor) -> Work:
     """Minimum and maximum of all elements, then a sweep that quantises."""
     return work(op, Rows(1, x.size, 1), vector=(2 + QUANTISE) * x.size)
 
 
-@op("CastLike", axes=like_first)
+@op("CastLike", axes=LIKE_FIRST)
 def cast_like(op: Operator) -> Work:
     """1 per element; of the second operand only the dtype is read."""
     return work(op, Pointwise(op.out.size), vector=op.out.size, read={1: 0})

@@ -15,11 +15,10 @@ CELLS = {
 }
 
 
-def recurrent_axes(op: Operator, *tensors: Maybe, layout: int = 0) -> Axes:
+def recurrent_axes(op: Operator, *, layout: int = 0) -> Axes:
     """[sequence, batch, size], or with layout 1 the batch first; lengths and initial states have the batch, too."""
     x, y, state = ("N . .", "N ...", "N . .") if layout else (". N .", ". . N .", ". N .")
-    before = f"{x}, , , , N, {state}, {state}"
-    return by_pattern(f"{before} -> {y}, {state}, {state}", op.inputs, op.outputs, "takes step by step {}")
+    return by_pattern(op, f"{x}, , , , N, {state}, {state} -> {y}, {state}, {state}")
 
 
 @op("com.microsoft::DynamicQuantizeLSTM")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
-from op_models.axes import Axes, by_row, numbered, told
+from op_models.axes import Axes, by_axis, by_row, numbered, told
 from op_models.core import BITS, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
-from op_models.rules import AxesRule, Like, as_first, op
+from op_models.rules import Like, as_first, op
 
 #: FLOPs of a softmax per element: maximum, difference, exp, sum, and the factor 1/sum (one division per row).
 SOFTMAX = 4 + SPECIAL
@@ -34,14 +34,11 @@ def softmax_rows(op: Operator, x: Tensor, axis: int | None) -> tuple[int, int]:
     return along(x.shape, -1 if axis is None else axis)
 
 
-def softmax_axes(op: Operator, x: Tensor, *, axis: int | None = None) -> Axes:
-    """As `softmax_rows`."""
-    if 0 < op.version < 13:
-        return by_row(op, x, range(1 if axis is None else axis % max(x.rank, 1), x.rank), "takes shares along {}")
-    return by_row(op, x, (-1 if axis is None else axis,), "takes shares along {}")
+#: As `softmax_rows`.
+SHARES = by_axis("takes shares along {}", onward_before=13)
 
 
-@op("Softmax", "LogSoftmax", axes=softmax_axes)
+@op("Softmax", "LogSoftmax", axes=SHARES)
 def softmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     """Three sweeps: maximum, sum of exp(x - maximum), scale. LogSoftmax has a logarithm for the division."""
     rows, width = softmax_rows(op, x, axis)
@@ -76,7 +73,7 @@ def likelihood(op: Operator, x: Tensor, labels: Tensor, weights: Maybe = None) -
     return work(op, Rows(1, labels.size), vector=labels.size * (2 + given(weights)), read={0: labels.size})
 
 
-@op("Hardmax", axes=softmax_axes)
+@op("Hardmax", axes=SHARES)
 def hardmax(op: Operator, x: Tensor, *, axis: int | None = None) -> Work:
     """1 comparison per element, then a sweep that writes."""
     return work(op, Rows(*softmax_rows(op, x, axis), 1), vector=x.size)
@@ -102,37 +99,24 @@ REDUCE: dict[str, tuple[int, int, int]] = {
 }
 
 
-def kept(x: Tensor, gone: Iterable[int], keepdims: int, summed: bool = False) -> Axes:
-    """Axes that go, or become 1."""
-    inside = {axis % x.rank for axis in gone} if x.rank else set()
-    left = numbered(x.rank, inside)
-    outputs = tuple(axis for k, axis in enumerate(left) if keepdims or k not in inside)
-    return Axes((numbered(x.rank) if summed else left,), (outputs,), "reduces along {}")
-
-
 def reduced_axes(
-    op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = (), keepdims: int = 1,
+    op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = (), axis: int = 0, keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Axes:  # fmt: skip
-    """Axes are an attribute, or since some opset an input; without any it is all of them."""
-    inside = axes or (told(chosen) if chosen is not None else ())
-    if not inside and not noop_with_empty_axes:
-        inside = tuple(range(x.rank))
-    return kept(x, inside, keepdims, op.type == "ReduceSum")
+    """Axes that go, or become 1: an attribute, or since some opset an input; without any it is all of them."""
+    named = (axis,) if op.type.startswith("Arg") else axes or (told(chosen) if chosen is not None else ())
+    inside = {k % max(x.rank, 1) for k in named or (() if noop_with_empty_axes else range(x.rank))}
+    left = numbered(x.rank, inside)
+    outputs = tuple(name for k, name in enumerate(left) if keepdims or k not in inside)
+    return Axes((numbered(x.rank) if op.type == "ReduceSum" else left,), (outputs,), "reduces along {}")
 
 
-def arg_axes(op: Operator, x: Tensor, *, axis: int = 0, keepdims: int = 1) -> Axes:
-    """One axis."""
-    return kept(x, (axis,), keepdims)
+REDUCED = [t for t in REDUCE if "::" not in t]
 
 
-REDUCE_AXES: dict[str, AxesRule] = {
-    **dict.fromkeys((t for t in REDUCE if t.startswith("Reduce")), reduced_axes),
-    **dict.fromkeys(("ArgMax", "ArgMin"), arg_axes),
-}  # fmt: skip
-
-
-@op(*REDUCE, outputs={"com.microsoft::QLinearReduceMean": Like("ReduceMean")}, axes=REDUCE_AXES)
+@op(
+    *REDUCE, outputs={"com.microsoft::QLinearReduceMean": Like("ReduceMean")}, axes=dict.fromkeys(REDUCED, reduced_axes)
+)
 def reduce(op: Operator, x: Tensor) -> Work:
     """A row per output element, so neither axes nor keepdims need to be read."""
     element, result, passes = REDUCE[op.type]
@@ -156,12 +140,7 @@ def cumulate(op: Operator, x: Tensor, axis: Maybe = None, *, serial: int = 0) ->
     return work(op, Rows(rows, width), vector=x.size)
 
 
-def top_axes(op: Operator, x: Tensor, *, axis: int = -1) -> Axes:
-    """Values and indices of the largest along an axis."""
-    return by_row(op, x, (axis,), "selects along {}")
-
-
-@op("TopK", axes=top_axes)
+@op("TopK", axes=by_axis("selects along {}"))
 def top_k(op: Operator, x: Tensor, *, axis: int = -1) -> Work:
     """log2(k) + 1 comparisons per element; a radix selection sweeps once for each byte of an element."""
     _, k = along(op.out.shape, axis)

@@ -114,7 +114,7 @@ def op(
 def _axes_by(rule: AxesRule) -> Callable[[Operator], Axes]:
     """What gives the axes of an operator by a pattern or a function."""
     if isinstance(rule, str):
-        return lambda op: by_pattern(rule, op.inputs, op.outputs)
+        return lambda op: by_pattern(op, rule)
     call = _caller(rule, 1)
     return lambda op: call(op.inputs, op.attrs, op)
 

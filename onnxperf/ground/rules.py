@@ -9,7 +9,7 @@ from functools import wraps
 import op_models
 from onnxperf.ground.errors import UsageError, printable
 from op_models import OpModelError, Work
-from op_models.rules import OutputRule
+from op_models.rules import AxesRule, OutputRule
 
 
 class RuleError(UsageError, OpModelError):
@@ -27,10 +27,10 @@ def _own_errors() -> Iterator[None]:
 @wraps(op_models.op)
 def op(
     *types: str, inputs: Sequence[int] = (), outputs: OutputRule | Mapping[str, OutputRule] | None = None,
-    continued: Mapping[int, int] | None = None,
+    axes: AxesRule | Mapping[str, AxesRule] | None = None, continued: Mapping[int, int] | None = None,
 ) -> Callable[[Callable[..., Work]], Callable[..., Work]]:  # fmt: skip
     with _own_errors():
-        return _own_errors()(op_models.op(*types, inputs=inputs, outputs=outputs, continued=continued))
+        return _own_errors()(op_models.op(*types, inputs=inputs, outputs=outputs, axes=axes, continued=continued))
 
 
 work, work_or_bytes = _own_errors()(op_models.work), _own_errors()(op_models.work_or_bytes)
