@@ -95,7 +95,7 @@ class Operator:
     @property
     def present(self) -> tuple[Tensor, ...]:
         """The inputs that are given, in order."""
-        return tuple([t for t in self.inputs if t is not None])
+        return tuple(filter(None, self.inputs))
 
 
 # Sizes: the class of a size decides which latency model times the kernel; its fields are that model's columns.

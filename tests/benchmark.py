@@ -1,10 +1,12 @@
-"""How fast onnxperf itself is: `python -m tests.benchmark` prints medians over repeats, and the machine.
+"""How fast onnxperf itself is: `python -m tests.benchmark` prints CPU time, user and system, and the machine.
 
-Cold figures are whole processes, warm ones calls in this process; memory is a process's peak.
+Cold figures are medians of whole processes, whose modules are compiled already, as pip leaves them; beside the seconds
+stands how many times `import onnx` in the same run they are. Warm ones are calls in this process.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -12,35 +14,41 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 REPEATS = 7
+#: Samples with the most that their cold prediction may be of `import onnx`, and what they are asked with.
+COLD = (("resnet50", 2.2), ("bert-base", 2.5), ("bert-large", 4, "--dim", "sequence=384"))
+CHAINS = (5_000, 10_000, 20_000, 40_000)  # nodes
 
 
-def process(*arguments: str) -> tuple[float, float]:
-    """Median seconds and peak memory in MB of `python -m onnxperf ...` as a whole process."""
-    command = [sys.executable, "-c", _MEASURED, *arguments]
-    seconds, peaks = [], []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
-        peaks.append(float(done.stderr.splitlines()[-1]))
-    return statistics.median(seconds), max(peaks)
+class Processes:
+    """Whole processes of Python, which write their bytecode into a folder."""
 
+    def __init__(self, folder: str) -> None:
+        usual = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        self.environment = usual | {"PYTHONPYCACHEPREFIX": folder}
+        self.onnx = self.measured(["-c", "import onnx"])[0]
 
-_MEASURED = """
-import resource, sys
-sys.argv[0] = "onnxperf"
-from onnxperf.cli import main
-try:
-    main()
-finally:
-    scale = 1e6 if sys.platform == "darwin" else 1e3
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale, file=sys.stderr)
-"""
+    def measured(self, arguments: Sequence[str], repeats: int = REPEATS) -> tuple[float, float]:
+        """Median seconds of CPU and the peak memory in MB, after a process that does not count."""
+        seconds, peaks = [], []
+        for _ in range(repeats + 1):
+            child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=self.environment)
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode:
+                raise subprocess.CalledProcessError(child.returncode, arguments)
+            seconds.append(used.ru_utime + used.ru_stime)
+            peaks.append(used.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3))
+        return statistics.median(seconds[1:]), max(peaks)
+
+    def command(self, *arguments: str, repeats: int = REPEATS) -> tuple[float, float]:
+        """The same of `python -m onnxperf ...`."""
+        return self.measured(["-m", "onnxperf", *arguments], repeats)
 
 
 def exported() -> tuple[float, float, float]:
@@ -72,21 +80,16 @@ print(time.perf_counter() - start, held, resource.getrusage(resource.RUSAGE_SELF
 
 
 def call(run: Callable[[], object]) -> float:
-    """Median seconds of a call in this process, after one that does not count."""
+    """Median seconds of CPU of a call in this process, after one that does not count."""
     run()
-    seconds = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return statistics.median(once(run) for _ in range(REPEATS))
 
 
 def once(run: Callable[[], object]) -> float:
-    """Seconds of a call that takes long enough to be timed once."""
-    start = time.perf_counter()
+    """Seconds of CPU of a call that takes long enough to be timed once."""
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def chain(blocks: int) -> bytes:
@@ -162,15 +165,6 @@ def any_batch(data: bytes) -> bytes:
     return model.SerializeToString()
 
 
-def grid(model: bytes, cards: int, batches: Iterable[int]) -> None:
-    """Predict a model on so many cards at each batch."""
-    import gpu_specs
-    import onnxperf
-
-    for batch in batches:
-        onnxperf.predict(model, gpu=list(gpu_specs.ids()[:cards]), batch=batch)
-
-
 def forty() -> str:
     """The names of forty cards."""
     import gpu_specs
@@ -222,6 +216,16 @@ def sweep(kind: str, count: int = 100_000) -> Callable[[], object]:
     return lambda: alone(works, cards, shipped())
 
 
+def growth() -> tuple[float, float]:
+    """By which power of its nodes the time of a long model grows, and the seconds of CPU of 100,000 by that."""
+    import onnxperf
+
+    models = [chain(nodes // 10) for nodes in CHAINS]  # ten nodes a block
+    seconds = [once(partial(onnxperf.predict, model, gpu="l4")) for model in models]
+    power, least = statistics.linear_regression(list(map(math.log, CHAINS)), list(map(math.log, seconds)))
+    return power, math.exp(least) * 100_000**power
+
+
 def main() -> None:
     """Print one line for each figure, with its limit."""
     import onnxperf
@@ -230,40 +234,40 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         seven = Path(folder) / "decoder-7b.onnx"
         seven.write_bytes(decoder())
-        ten = chain(1000)
         resnet = (SAMPLES / "resnet50.onnx").read_bytes()
-
-        line(
-            "cold predict, BERT-base",
-            f"{process('predict', str(SAMPLES / 'bert-base.onnx'), '--gpu', 'l4')[0]:.3f} s",
-            "1 s",
-        )
-        line("--help", f"{process('--help')[0]:.3f} s", "0.25 s")
-        line("warm call, ResNet-50", f"{call(lambda: onnxperf.predict(resnet, gpu='l4')) * 1e3:.1f} ms", "30 ms")
-        line("warm call, 10,000 nodes", f"{call(lambda: onnxperf.predict(ten, gpu='l4')):.2f} s", "3 s")
-        opened, batches = any_batch(resnet), (1, 2, 4, 8, 16, 32, 64, 96, 128, 256)
-        line("ResNet-50, 40 cards x 10 batches", f"{once(lambda: grid(opened, 40, batches)):.1f} s", "3 s")
+        processes = Processes(folder)
+        line("import onnx", f"{processes.onnx:.3f} s", "none")
+        for name, most, *more in COLD:
+            seconds, _ = processes.command("predict", str(SAMPLES / f"{name}.onnx"), "--gpu", "l4", *more)
+            line(f"cold predict, {name}", f"{seconds:.3f} s", f"{most}x", f"{seconds / processes.onnx:.2f}x")
+        seconds, _ = processes.command("--help")
+        line("--help", f"{seconds:.3f} s", "1x", f"{seconds / processes.onnx:.2f}x")
+        line("warm call, ResNet-50", f"{call(lambda: onnxperf.predict(resnet, gpu='l4')) * 1e3:.1f} ms", "10 ms")
+        power, seconds = growth()
+        line(f"{CHAINS[0]:,} to {CHAINS[-1]:,} nodes, growth", f"{power:.2f}", "1.05")
+        line("100,000 nodes, by that", f"{seconds:.1f} s", "15 s")
         open_file = Path(folder) / "resnet50-any-batch.onnx"
-        open_file.write_bytes(opened)
-        asked = ("--batch", ",".join(map(str, batches)), "--precision", "fp32,fp16", "--gpu", forty(), "--no-cache")
-        seconds, peak = process("sweep", str(open_file), *asked)
-        line("sweep, the same in 2 precisions", f"{seconds:.1f} s", f"5 s; peak memory {peak:.0f} MB")
+        open_file.write_bytes(any_batch(resnet))
+        asked = ("--batch", "1,2,4,8,16,32,64,96,128,256", "--precision", "fp32,fp16", "--gpu", forty(), "--no-cache")
+        seconds, peak = processes.command("sweep", str(open_file), *asked, repeats=3)
+        limit = f"2 s; peak memory {peak:.0f} MB"
+        line("sweep, 40 cards x 10 batches x 2", f"{seconds:.2f} s", limit, f"{seconds / processes.onnx:.2f}x")
         try:
             seconds, held, peak = exported()
             more = f"none; {peak - held:.0f} MB more than the {held:.0f} MB it held"
             line("export, predict BERT-base of torch", f"{seconds:.1f} s", more)
         except subprocess.CalledProcessError:
             line("export, predict BERT-base of torch", "-", "it takes '.[test]'")
-        seconds, peak = process("predict", str(seven), "--gpu", "h100")
+        seconds, peak = processes.command("predict", str(seven), "--gpu", "h100")
         line("weightless 7B, peak memory", f"{peak:.0f} MB", f"300 MB; took {seconds:.2f} s")
     kinds = ("products", "products in FP16", "attentions", "convolutions", "rows", "elementwise")
     for kind in kinds:  # last: a child counts what its parent holds
         line(f"100,000 {kind} x 40 GPUs", f"{once(sweep(kind)):.1f} s", "10 s")
 
 
-def line(what: str, figure: str, limit: str) -> None:
-    """Print one figure beside its limit."""
-    print(f"{what:36s} {figure:>10s}   limit {limit}")
+def line(what: str, figure: str, limit: str, ratio: str = "") -> None:
+    """Print one figure, how many times `import onnx` it is, and its limit."""
+    print(f"{what:36s} {figure:>10s} {ratio:>8s}   limit {limit}")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def test_nothing_runs_what_a_file_says(file: str) -> None:
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), called
 
 
-MOST_STATEMENTS = 55  # of a function
+MOST_STATEMENTS = 45  # of a function
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -186,6 +186,36 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*{heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == []
+
+
+#: What no prediction of inference on one GPU under ONNX Runtime needs: it is imported where it is used.
+UNUSED = (
+    "matplotlib", "networkx", "numpy.ma", "onnx.reference", "onnxruntime", "pandas", "scipy", "tensorflow", "torch",
+    "onnxperf.answer.predict", "onnxperf.cli.decisions", "onnxperf.cli.language", "onnxperf.cli.models",
+    "onnxperf.cli.on_device", "onnxperf.cli.sweeping", "onnxperf.decide.budget", "onnxperf.explanation",
+    "onnxperf.export.command", "onnxperf.export.decoder", "onnxperf.export.from_tf", "onnxperf.export.from_torch",
+    "onnxperf.fusions.tensorrt_quantised", "onnxperf.fusions.torch_calls",
+    "onnxperf.graph.batch_node", "onnxperf.graph.batch_probe", "onnxperf.graph.definitions", "onnxperf.graph.rebatch",
+    "onnxperf.lab", "onnxperf.language", "onnxperf.measure", "onnxperf.passes.autocast",
+    "onnxperf.passes.data_parallel", "onnxperf.passes.exchanges", "onnxperf.passes.experts",
+    "onnxperf.passes.gradients", "onnxperf.passes.ort_gradients", "onnxperf.passes.ort_training",
+    "onnxperf.passes.shard", "onnxperf.passes.stages",
+    "onnxperf.passes.torch_training", "onnxperf.passes.training", "onnxperf.running.largest",
+    "onnxperf.running.microbatches", "onnxperf.runtimes.ort_cpu", "onnxperf.runtimes.tensorrt",
+    "onnxperf.runtimes.torch_eager", "onnxperf.scoring", "onnxperf.sweeps", "onnxperf.views.explanation",
+    "onnxperf.views.html", "onnxperf.views.roofline",
+)  # fmt: skip
+MOST_MODULES = 165  # of the three buildings
+
+
+def test_a_prediction_imports_what_it_needs() -> None:
+    command = ["predict", str(ROOT / "samples" / "resnet50.onnx"), "--gpu", "l4"]
+    run = f"cli.main({command!r}, standalone_mode=False)"
+    code = f"import sys; from onnxperf.cli import cli; {run}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not [name for name in loaded if f"{name}.".startswith(tuple(f"{u}." for u in UNUSED))]
+    assert sum(module.partition(".")[0] in BUILDINGS for module in loaded) <= MOST_MODULES
 
 
 def test_the_command_line_offers_what_the_rooms_have() -> None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from onnxperf.latency.power import drawn
 from onnxperf.running.memory import Memory
-from onnxperf.running.microbatches import bubble
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import Scenario
 
@@ -42,6 +41,8 @@ def outline(run: Run, j: int = 0) -> Outline:
     if exchanges.any():
         exposed = max(0.0, busy - _busy(start[~exchanges], seconds[~exchanges]))
     if run.plan.pp > 1:  # of one GPU: it waits for others, and is else as busy as all are with one microbatch
+        from onnxperf.running.microbatches import bubble
+
         alone, found = float(run.one_timeline.total_s[j]), run.stages(j)
         computing = (busy - exposed) / max(alone - exposed, 1e-30)
         exposed = bubble(found, run.plan.microbatches) * total

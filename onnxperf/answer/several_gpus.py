@@ -8,7 +8,6 @@ from typing import Any
 from gpu_specs import Cluster, usual_cluster
 from onnxperf.answer.outline import outline
 from onnxperf.graph import Note
-from onnxperf.running.microbatches import bubble
 from onnxperf.running.run import Run
 
 CROWD = 2  # GPUs that share a host's PCIe bus without taking from each other
@@ -42,6 +41,8 @@ def _stages(run: Run, j: int) -> dict[str, Any]:
         }
         for s, f in zip(found, run.stage_footprints, strict=True)
     ]  # fmt: skip
+    from onnxperf.running.microbatches import bubble
+
     return {"bubble_share": bubble(found, run.plan.microbatches), "stages": of_each}
 
 

@@ -265,10 +265,13 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 
 def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
     """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
-    from onnxperf.running.largest import Limits, largest
     from onnxperf.running.pipeline import run_of
 
-    return largest(request, gpu, Limits(*limits)) if fit else run_of(request, gpu)
+    if not fit:
+        return run_of(request, gpu)
+    from onnxperf.running.largest import Limits, largest
+
+    return largest(request, gpu, Limits(*limits))
 
 
 def _asked(model: str, **terms: Any) -> Request | Error:

@@ -79,7 +79,7 @@ def load(
     Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
     from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
-    from onnxperf.graph.rebatch import inferred
+    from onnxperf.graph.infer import infer
 
     proto, name, folder, kept = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}
@@ -88,7 +88,12 @@ def load(
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
     binding = replace(bind(proto, given, sizes, batch), trains=trains)
-    return inferred(proto, binding, given, trips, name, folder, kept)
+    old = binding.old_batch
+    if not binding.batch_axes or not old:  # an empty batch can't be followed: 0 of it is 0 of anything
+        return infer(proto, binding, given, trips, name, folder).graph
+    from onnxperf.graph.rebatch import inferred
+
+    return inferred(proto, binding, old, given, trips, name, folder, kept)
 
 
 def batch_dim(

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
@@ -94,35 +94,9 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
         elif isinstance(lead, int) and lead != batch:
             old = lead
             refusal = f"--batch {batch} can't be used, the model is made for batch {old}"
-    notes: list[Note] = []
-    bound: dict[str, Shape] = {}
-    missing: list[tuple[str, int, Dim]] = []  # of a dimension with a name, only its first place
     held = at_batch(batched, axes, shapes, old)
-    for name in sorted(known, key=lambda name: _told_by_others(name, known[name])):
-        own = known[name]
-        sizes = [batch if axis == held.get(name) else d for axis, d in enumerate(own)]
-        for axis, d in enumerate(sizes):
-            size = symbols.get(d, size_of_sum(d, symbols)) if isinstance(d, str) else d
-            if size is None and axis == 0 and d not in inner:
-                size = batch or 1
-                if isinstance(d, str):
-                    symbols[d] = size
-                if batch is None or (lead is not None and d != lead):
-                    notes.append(_assumed(name, d, size))
-            if size is None:
-                missing.append((name, axis, d))
-                size = example_size(name, str(d or ""), symbols, bound) if axis else batch or 1  # for the message
-                symbols |= {d: size} if isinstance(d, str) else {}
-            sizes[axis] = size
-        bound[name] = tuple(d for d in sizes if isinstance(d, int))
-        if missing:
-            continue
-        try:
-            check_size(name, bound[name])
-        except ModelError as e:
-            if not refusal:
-                raise
-            raise UsageError(f"{refusal}: {e}") from None
+    asked = _Asked(batch, lead, inner, held, refusal)
+    bound, missing, notes = _sized(known, symbols, asked)
     if missing:
         raise UsageError(left_open(missing, bound, None if batch else batch_dim(model, shapes)))
     bound = {name: bound[name] for name in known}
@@ -133,6 +107,57 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
         old = replaced
         held = {n: 0 for n in shapes if n in batched and (declared[n] or (0,))[0] == old != bound[n][0] == samples}
     return Binding(bound, symbols, samples, old, held, refusal, dynamic, stale, notes)
+
+
+class _Asked(NamedTuple):
+    """What decides the sizes of inputs beside their dimensions: the batch that is asked for, the leading dimension that
+    stands for it, the dimensions that stand elsewhere too, the axis of each input that holds the batch of a file made
+    for another one, and why that batch could not be used, "" where it can.
+    """
+
+    batch: int | None
+    lead: Dim
+    inner: Container[str]
+    held: Mapping[str, int]
+    refusal: str
+
+
+def _sized(
+    known: Mapping[str, Sequence[Dim]], symbols: dict[str, int], asked: _Asked
+) -> tuple[dict[str, Shape], list[tuple[str, int, Dim]], list[Note]]:
+    """The shape of each input; of what stays open the input, the axis and the dimension, once for one with a name,
+    with a size for the message; and notes on sizes that are assumed. `symbols` gets the sizes of names.
+    """
+    bound, missing, notes = dict[str, Shape](), list[tuple[str, int, Dim]](), list[Note]()
+    for name in sorted(known, key=lambda name: _told_by_others(name, known[name])):
+        sizes = [asked.batch if axis == asked.held.get(name) else d for axis, d in enumerate(known[name])]
+        for axis, d in enumerate(sizes):
+            size = symbols.get(d, size_of_sum(d, symbols)) if isinstance(d, str) else d
+            if size is None and axis == 0 and d not in asked.inner:
+                size = asked.batch or 1
+                if isinstance(d, str):
+                    symbols[d] = size
+                if asked.batch is None or (asked.lead is not None and d != asked.lead):
+                    notes.append(_assumed(name, d, size))
+            if size is None:
+                missing.append((name, axis, d))
+                size = example_size(name, str(d or ""), symbols, bound) if axis else asked.batch or 1
+                symbols |= {d: size} if isinstance(d, str) else {}
+            sizes[axis] = size
+        bound[name] = tuple(d for d in sizes if isinstance(d, int))
+        if not missing:
+            _check(name, bound[name], asked.refusal)
+    return bound, missing, notes
+
+
+def _check(name: str, shape: Shape, refusal: str) -> None:
+    """Raise ModelError for an input that is too large; UsageError where it is so at sizes that can't be used."""
+    try:
+        check_size(name, shape)
+    except ModelError as e:
+        if not refusal:
+            raise
+        raise UsageError(f"{refusal}: {e}") from None
 
 
 def _told_by_others(name: str, own: Sequence[Dim]) -> bool:

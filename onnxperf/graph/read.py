@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, inliner
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs
 
 from onnxperf.graph.inlined_size import Key, Size, calls_size, function_size, key_of
 from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
@@ -184,6 +184,8 @@ def _inline(proto: ModelProto, name: str) -> ModelProto:
         getattr(light.graph, field).extend(getattr(proto.graph, field))
     # their names alone, so that no new name equals one of theirs
     light.graph.initializer.extend(TensorProto(name=t.name) for t in proto.graph.initializer)
+    from onnx import inliner
+
     try:
         flat = inliner.inline_local_functions(light)
     except Exception as e:  # the C++ inliner raises plain RuntimeError, ValidationError and others

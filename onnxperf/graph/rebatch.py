@@ -49,17 +49,16 @@ Kept = dict[Any, Followed | None]
 
 
 def inferred(
-    model: ModelProto, binding: Binding, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int], name: str,
-    folder: Path | None, kept: Kept,
+    model: ModelProto, binding: Binding, old: int, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int],
+    name: str, folder: Path | None, kept: Kept,
 ) -> Graph:  # fmt: skip
-    """The static graph of a model whose inputs are bound, changed to their batch where it is made for another one.
+    """The static graph of a model whose inputs are bound, changed to their batch: it is made for the
+    batch `old`.
 
     What was found out on the way goes to `kept`, which belongs to this model. Raises UsageError, which names a node,
     where the batch can't be changed; else what `infer` raises.
     """
-    if not binding.batch_axes or not binding.old_batch:  # an empty batch can't be followed: 0 of it is 0 of anything
-        return infer(model, binding, shapes, trip_counts, name, folder).graph
-    old, new = binding.old_batch, binding.batch
+    new = binding.batch
     given = {tensor: shape for tensor, shape in shapes.items() if tensor in binding.inputs}
 
     def at(n: int, infer_one: InferNode = infer_node) -> Inferred:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from onnxperf.graph.proto import Shape, check_size, dtype_of, static, times
 from onnxperf.ground.errors import ModelError, printable
@@ -136,6 +135,8 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
         # a dimension of 0 makes the result empty, not what NumPy holds on the way to it
         if prod(max(d, 1) for d in shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
             return {}
+    from onnx.reference import ReferenceEvaluator
+
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -115,9 +115,9 @@ def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, re
     """
     longest = np.zeros(devices)
     for name, seconds in busy.items():
-        units = np.array(["" if name == "DRAM" else f"{w.pipe} {w.dtype}" for w in work_list])[rows]
-        taken = repeats * seconds[rows]
-        for unit in np.unique(units):
+        named = ["" if name == "DRAM" else f"{w.pipe} {w.dtype}" for w in work_list]
+        units, taken = np.array(named)[rows], repeats * seconds[rows]
+        for unit in sorted(set(named)):
             longest = np.maximum(longest, taken[units == unit].sum(axis=0))
     return longest
 

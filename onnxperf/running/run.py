@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,14 @@ from onnxperf.passes.precision import lacks_unit, precision
 from onnxperf.passes.step import Training
 from onnxperf.running.checks import check
 from onnxperf.running.memory import Footprint, Memory, footprint, memory
-from onnxperf.running.microbatches import Stage, composed, footprints, fullest, largest_share, stages
 from onnxperf.running.scenario import PLATFORMS, Scenario, plan_of, runtime_of, settled, training_of, usual_host
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
+
+if TYPE_CHECKING:
+    from onnxperf.running.microbatches import Stage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -209,6 +211,8 @@ class Run:
 
     def stages(self, j: int) -> list[Stage]:
         """The stages of a pipeline on device j."""
+        from onnxperf.running.microbatches import stages
+
         return stages(self.kernels, self.one_timeline, self.seconds, self.stage_of, self.plan.pp, j)
 
     @cached_property
@@ -247,6 +251,8 @@ class Run:
         """When each kernel runs on each device; of a pipeline those of the first microbatch."""
         if self.plan.pp == 1:
             return self.one_timeline
+        from onnxperf.running.microbatches import composed, largest_share
+
         each = [self.stages(j) for j in range(len(self.devices))]
         share = largest_share(self.run_graph, self.stage_of, self.plan.pp)
         return composed(self.one_timeline, each, self.plan.microbatches, share)
@@ -269,12 +275,16 @@ class Run:
     def footprint(self) -> Footprint:
         """The memory of tensors, whatever the device; of a pipeline that of the stage that holds most."""
         if self.plan.pp > 1:
+            from onnxperf.running.microbatches import fullest
+
             return self.stage_footprints[fullest(self.stage_footprints)]
         return self.kept(footprint, self.run_graph)
 
     @cached_property
     def stage_footprints(self) -> list[Footprint]:
         """The memory of tensors of each stage of a pipeline."""
+        from onnxperf.running.microbatches import footprints
+
         return self.kept(footprints, self.run_graph, self.stage_of, self.plan.pp, self.plan.microbatches)
 
     @cached_property

@@ -49,7 +49,7 @@ def gemm(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
 def _measured(works: Works, p: Product, cards: Cards) -> Array:
     """Factors on the model's time from the measured residuals of each type on each card, [n, g]."""
     types, factors = types_of(works, p, cards)[1], np.ones(works.rate.shape)
-    for name in np.unique(types).tolist():
+    for name in sorted(set(types.ravel().tolist())):
         table = cards.constants.tensor_gemm["types"][name].get("residual", {})
         factors = np.where(types == name, of_sizes(name).factors(works.each, cards, table), factors)
     return factors
