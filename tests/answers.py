@@ -3,8 +3,8 @@
 `python -m tests.answers write FILE` predicts every sample on every card under every runtime and method, and every
 option on some of them; `python -m tests.answers compare FILE` does so again and names what differs: numbers, numbers
 rounded to eight digits, ranges (low and high seconds), and sentences (scope and messages). `--every N` takes each Nth
-case only. `python -m tests.answers show CASE` prints one prediction, to be held
-against the other checkout's.
+group of cases only. `python -m tests.answers show CASE` prints one prediction, to be held against the other
+checkout's.
 """
 
 from __future__ import annotations
@@ -51,8 +51,22 @@ def cases() -> Iterator[dict[str, Any]]:
                 yield from ({"model": model, "gpu": card, "runtime": runtime, **o} for o in OPTIONS)
 
 
-def answer(case: dict[str, Any]) -> dict[str, Any] | str:
-    """The JSON of one case as data, or the class of the error."""
+def together(chosen: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The cases in groups that differ in their card alone."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for case in chosen:
+        groups.setdefault(key(case | {"gpu": ""}), []).append(case)
+    return list(groups.values())
+
+
+def answers(group: list[dict[str, Any]]) -> list[dict[str, Any] | str]:
+    """The JSON of cases that differ in their card alone, which are predicted at once where all of them can be."""
+    answered = answer(group[0] | {"gpu": [case["gpu"] for case in group]})
+    return list(map(answer, group)) if isinstance(answered, str) else answered
+
+
+def answer(case: dict[str, Any]) -> Any:
+    """The JSON of one case as data, or of each card of a list, or the class of the error."""
     terms = dict(case)
     model = terms.pop("model")
     dims = dict(DIMS.get(model) or {})
@@ -61,17 +75,23 @@ def answer(case: dict[str, Any]) -> dict[str, Any] | str:
     if (older := terms["runtime"]) == "ort-cuda-1.12" and "ort_version" in signature(onnxperf.predict).parameters:
         terms |= {"runtime": "ort-cuda", "ort_version": "1.12"}
     try:
-        found = onnxperf.predict(SAMPLES / f"{model}.onnx", dims=dims or None, **terms).to_dict()
+        predicted = onnxperf.predict(SAMPLES / f"{model}.onnx", dims=dims or None, **terms)
     except onnxperf.Error as e:
         return type(e).__name__
-    if found.pop("ort_version", ""):  # a runtime of its own before
-        found["runtime"] = older
-    return found
+    answered = [p.to_dict() for p in (predicted if isinstance(predicted, list) else [predicted])]
+    for data in answered:
+        if data.pop("ort_version", ""):  # a runtime of its own before
+            data["runtime"] = older
+    return answered if isinstance(predicted, list) else answered[0]
 
 
-def digests(case: dict[str, Any]) -> list[str]:
+def digests(group: list[dict[str, Any]]) -> list[list[str]]:
+    """The digests of cases that differ in their card alone."""
+    return list(map(digest, answers(group)))
+
+
+def digest(found: dict[str, Any] | str) -> list[str]:
     """Digests of an answer's numbers, of the same rounded to eight digits, of its ranges, and of its sentences."""
-    found = answer(case)
     if isinstance(found, str):
         return [found, found, "", ""]
     words = [found["latency"].pop("scope"), [w.pop("message") for w in found["warnings"]]]
@@ -102,18 +122,18 @@ def main() -> int:
     if asked.what == "show":
         print(json.dumps(answer(json.loads(asked.file)), indent=1))
         return 0
-    chosen = list(cases())[:: asked.every]
+    before = json.loads(gzip.decompress(Path(asked.file).read_bytes())) if asked.what == "compare" else {}
+    groups = together([case for case in cases() if not before or key(case) in before])[:: asked.every]
     with ProcessPoolExecutor(asked.processes) as pool:
-        done = dict(zip(map(key, chosen), pool.map(digests, chosen, chunksize=64), strict=True))
+        answered = zip(groups, pool.map(digests, groups), strict=True)
+        done = {key(case): digest for group, each in answered for case, digest in zip(group, each, strict=True)}
     if asked.what == "write":
         Path(asked.file).write_bytes(gzip.compress(json.dumps(done).encode()))
         print(f"{len(done):,} answers written")
         return 0
-    before = json.loads(gzip.decompress(Path(asked.file).read_bytes()))
-    known = {k: v for k, v in done.items() if k in before}
-    differ = {what: [k for k, v in known.items() if v[i] != before[k][i]] for i, what in enumerate(KINDS)}
+    differ = {what: [k for k, v in done.items() if v[i] != before[k][i]] for i, what in enumerate(KINDS)}
     for what, found in differ.items():
-        print(f"{what}: {len(known) - len(found):,} of {len(known):,} answers are the same")
+        print(f"{what}: {len(done) - len(found):,} of {len(done):,} answers are the same")
         for k in found[:: max(1, len(found) // 8)][:8]:
             print("  ", k)
         of = Counter((case["runtime"], case.get("method", "options")) for case in map(json.loads, found))
