@@ -74,7 +74,8 @@ def predict(  # type: ignore[misc]  # the overloads leave the terms to this sign
     trip_counts: how often a Loop runs, by node name, where the model does not say.
     precision: keep, fp32, tf32, fp16, bf16, int8, fp8 or amp, PyTorch's autocast to float16. layout: nchw or nhwc, how
     images lie in memory, where the runtime can be told. runtime: ort-cuda (None means that, and ort-cpu on a
-    processor), ort-cpu, tensorrt or torch-eager. ort_version: an older release of ort-cuda, such as 1.12.
+    processor), ort-cpu, tensorrt or torch-eager. ort_version: the release of ort-cuda, ort-cpu or
+    tensorrt, such as 1.12; None for today's.
     method: tile-wave, sum or roofline. streams: how many kernels may run side by side. cuda_graph: replay a captured
     graph. include_transfers: count the copies of inputs and outputs, which lie in pinned memory, or `pageable`.
     opt_level: disabled, basic, extended or all. ort_transformers: first fuse what onnxruntime.transformers' optimizer

@@ -220,7 +220,7 @@ SCENARIO = (
     _chosen("--runtime", RUNTIMES, "[default: ort-cuda; ort-cpu on a processor]"),
     _chosen("--opt-level", LEVELS, "Optimisations of ort-cuda and ort-cpu.", default="all", show_default=True),
     click.option("--ort-version", "--runtime-version", "ort_version", metavar="1.12",
-                 help="An older release: ort-cuda up to 1.6, 1.10, 1.11, 1.12, 1.16; tensorrt up to 7."),
+                 help="A release: ort-cuda and ort-cpu from 1.4 on, tensorrt from 6 on.  [default: today's]"),
     click.option("--ort-transformers", is_flag=True, help="First apply onnxruntime.transformers' optimizer."),
     click.option("--fix-dims", is_flag=True, help="Fix open dimensions when the session starts, not in its runs."),
     PRECISION,

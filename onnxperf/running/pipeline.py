@@ -14,6 +14,7 @@ from onnxperf.export import source
 from onnxperf.graph import Graph, Note, Opened, batch_dim, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.ground.errors import UsageError
+from onnxperf.lowering.runtime import check_opset
 from onnxperf.passes import parse_plan, per_gpu
 from onnxperf.running.run import Kept, Run, columns
 from onnxperf.running.scenario import PLATFORMS, Scenario, joined
@@ -132,6 +133,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
             usual, gpu=first.id, host=usual.host or "", runtime=usual.runtime or PLATFORMS[first.kind].runtime
         )
         run = Run(graph, tuple(own), scenario, kept=kept, device_notes=tuple(found[j][1] for j in at))
+        check_opset(graph, run.runtime)
         if terms.get("host") and not run.method.scheduled:
             raise UsageError(f"--host would change nothing under the method {usual.method}: leave that out")
         placed.update((j, (run, column)) for column, j in enumerate(at))
