@@ -64,7 +64,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any] | str:
         terms |= {"runtime": "ort-cuda", "ort_version": "1.12"}
     try:
         with patch.object(pipeline, "check_opset", create=True):  # no sample is of an opset that 1.12 loads
-            found = onnxperf.predict(SAMPLES / f"{model}.onnx", dims=dims or None, **terms).to_dict()
+            found: dict[str, Any] = onnxperf.predict(SAMPLES / f"{model}.onnx", dims=dims or None, **terms).to_dict()
     except onnxperf.Error as e:
         return type(e).__name__
     if found.pop("ort_version", ""):  # a runtime of its own before, without a note on what is known of it

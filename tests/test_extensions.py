@@ -393,7 +393,8 @@ def test_a_runtime_is_one_module(tree: Tree) -> None:
         ({"kind": "gpuu"}, "kind must be gpu or cpu, not 'gpuu'"),
         ({"releases": {"1.12": "old"}}, "releases must be Releases, not {'1.12'"),
         ({"rules": {1: (common.gelu,)}}, "the rule 'Gelu' does not say since which release tensorrt has it: give it"),
-        ({"rules": {1: (common.gelu.of("new"),)}}, "'new' is no release such as 1.16"),
+        ({"rules": {1: (common.gelu.of("new"),)}}, "the rule 'Gelu': 'new' is no release such as 1.16"),
+        ({"rules": {1: (common.gelu.of("1.17", "1.16"),)}}, "the rule 'Gelu' is there since 1.17, but only until 1.16"),
     ],
 )
 def test_what_is_no_runtime_is_refused(changes: dict[str, Any], says: str) -> None:

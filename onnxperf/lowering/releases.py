@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any
 
-from onnxperf.graph import Graph
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.releases import MOST, Release, release
-from op_models import Operator
-
-if TYPE_CHECKING:
-    from onnxperf.lowering.runtime import Policy
-
-
-class Changes(TypedDict, total=False):
-    """Fields of `Runtime` that are others in some release."""
-
-    place: Callable[[Graph], Graph]
-    policy: Policy
-    refused: Callable[[Operator], str]
-    unmeasured: Callable[[Graph], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +15,14 @@ class Releases:
     """The releases of a runtime.
 
     opsets: the highest opset of ONNX that each loads, by the first release that loads it; the first of all is the
-    oldest known. newest: today's. changed: what is another than today's in a release. says: what is known of a release
-    and what is inferred, for a note. layouts: since which release the order of images can be chosen, "" for all.
+    oldest known. newest: today's. changed: the fields of `Runtime` that are others in a release than today. says: what
+    is known of a release and what is inferred, for a note. layouts: since which release the order of images can be
+    chosen, "" for all.
     """
 
     opsets: Mapping[str, int]
     newest: str
-    changed: Callable[[Release], Changes]
+    changed: Callable[[Release], Mapping[str, Any]]
     says: Callable[[Release], str]
     layouts: str = ""
 

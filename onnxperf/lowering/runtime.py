@@ -11,7 +11,7 @@ from typing import Any, get_args
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rule, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import Error, UsageError, counted, printable
-from onnxperf.ground.releases import Release, opset_in, release
+from onnxperf.ground.releases import MOST, Release, opset_in, release
 from onnxperf.lowering.releases import Releases
 from onnxperf.passes import Autograd, Training, training_step, with_phases
 from op_models import Operator, Size, Tensor
@@ -42,8 +42,12 @@ def _check_since(runtime: str, rules: Rules) -> None:
         if not rule.since:
             says = f"the rule {rule.name!r} does not say since which release {runtime} has it"
             raise TypeError(f'{says}: give it since="1.17", or list rule.of("1.17")')
-        for number in filter(None, (rule.since, rule.until)):
-            release(number)
+        try:
+            first, last = release(rule.since), release(rule.until or rule.since, MOST)
+        except ValueError as e:
+            raise TypeError(f"the rule {rule.name!r}: {e}") from e
+        if last < first:
+            raise TypeError(f"the rule {rule.name!r} is there since {first}, but only until {last}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Scenario:
 
     host: the processor that launches kernels, a name of `gpu_specs.HOSTS` or the path of a host's file, "" for the one
     that is usual for the device; power_limit_W, clock_Hz: None leaves the card's own; pageable: inputs and outputs lie
-    in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: an older release
+    in memory that is not pinned; ort_transformers: onnxruntime.transformers fuses first; ort_version: a release
     of the runtime, None for today's; fix_dims: the session is given the sizes of open dimensions before it runs;
     layout: how images lie in memory, of LAYOUTS, None for what is usual for the runtime; mode: of MODES; loss,
     optimizer, recompute, accumulate: those of a training step, see `onnxperf.passes.training`; None, False and 1 in

@@ -11,8 +11,10 @@ beyond the graph can't be seen without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_training, ort_transformers
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
@@ -25,7 +27,7 @@ from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
 from onnxperf.graph import Graph
 from onnxperf.ground.releases import Release, release
-from onnxperf.lowering.releases import Changes, Releases
+from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, of_version
 from onnxperf.passes import ORT
 
@@ -44,7 +46,7 @@ def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) 
     return separate(fused, packed_rows=PACKED_ROWS if at >= release("1.23") else {})
 
 
-def in_release(at: Release) -> Changes:
+def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's. Until 1.6 it was built with CUDA 10, whose cuBLAS has no kernels for odd sizes on
     tensor cores (its manual, until 11.0).
     """

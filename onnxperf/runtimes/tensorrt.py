@@ -19,9 +19,10 @@ all groups, and strongly typed networks, whose inputs and outputs have the types
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.common import has_narrow_products, narrow
@@ -33,7 +34,7 @@ from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outsid
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.ground.rules import work_or_bytes
-from onnxperf.lowering.releases import Changes, Releases
+from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
@@ -314,10 +315,10 @@ def _until_7(graph: Graph) -> Graph:
     return _single_outside(_group_by_group(place(graph)))
 
 
-def in_release(at: Release) -> Changes:
+def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's."""
-    changes: Changes = {"refused": partial(refused, at=at)}
-    return changes | Changes(place=_until_7, unmeasured=_narrow_products) if at <= LAST_GROUP_BY_GROUP else changes
+    older = {"place": _until_7, "unmeasured": _narrow_products} if at <= LAST_GROUP_BY_GROUP else {}
+    return {"refused": partial(refused, at=at), **older}
 
 
 def says(at: Release) -> str:

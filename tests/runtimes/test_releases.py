@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onnxperf import predict
-from onnxperf.fusions import ort_basic, ort_extended, placement
+from onnxperf.fusions import common, ort_basic, ort_extended, ort_quantised, placement
 from onnxperf.fusions.engine import BASIC, EXTENDED, Rule, Rules
 from onnxperf.fusions.ort_releases import OPSETS
 from onnxperf.fusions.placement import has_kernel, place, since
@@ -57,7 +57,7 @@ def test_releases_come_in_order() -> None:
     ],
 )  # fmt: skip
 def test_since_and_until_include_the_releases_they_name(first: str, last: str, at: str | None, is_there: bool) -> None:
-    assert there(first, last, at and release(at)) == is_there
+    assert there(first, last, release(at) if at is not None else None) == is_there
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ EXTENDED_BEFORE = {
 @pytest.mark.parametrize("older", EXTENDED_BEFORE)
 def test_the_releases_known_before_have_the_rules_they_had(older: str) -> None:
     names = EXTENDED_BEFORE[older].split()
-    modules = (ort_extended, ort_extended.common)
+    modules = (ort_extended, common)
     expected = [next(vars(m)[n].rule for m in modules if n in vars(m)) for n in names]
     present = [f for f in CUDA.rules[EXTENDED] if there(f.since, f.until, release(older))]
     assert [f.rule for f in present[2:]] == expected, "behind functions and pools"  # type: ignore[union-attr]
@@ -145,7 +145,7 @@ def test_rules_of_level_basic_before_1_17() -> None:
         assert [elimination, b.matmul_add_flat, b.RESHAPES_116] == [
             f for f in present if f.name in {elimination.name, b.matmul_add.name, b.RESHAPES.name}
         ]
-        assert (b.ort_quantised.requantised in present) == (older != "1.12")
+        assert (ort_quantised.requantised in present) == (older != "1.12")
 
 
 # what differs beside rules
