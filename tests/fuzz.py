@@ -627,7 +627,7 @@ def changed(r: Random, data: bytes, family: str, other: bytes) -> bytes:
 
 CHOICES: dict[str, Sequence[Any]] = {
     "runtime": tuple(runtimes.RUNTIMES), "precision": passes.PRECISIONS,
-    "method": tuple(name for name in METHODS if name != "linear"),  # which knows few cards, and refuses the others
+    "method": tuple(METHODS),
     "opt_level": tuple(runtimes.LEVELS), "host": tuple(gpu_specs.HOSTS), "batch": (1, 1, 2, 3, 8, 64, 65536, 0),
     "streams": (1, 2, 4, 64, 0), "cuda_graph": (True,), "include_transfers": (True,), "pageable": (True,),
     "ort_transformers": (True,), "power_limit_W": (50, 100.0, -1, float("nan")), "clock_Hz": (1e9, 300e6, 0),

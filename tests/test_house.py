@@ -18,6 +18,7 @@ from onnxperf import methods, runtimes
 from onnxperf.export.decoder import BITS
 from onnxperf.export.decoder_writer import CACHES
 from onnxperf.ground import names
+from onnxperf.lab.baselines import BASELINES
 from onnxperf.lowering.runtime import ARENAS
 from onnxperf.measure.devices import DEVICES
 from onnxperf.passes.training import STATES
@@ -191,6 +192,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(sorted(runtimes.RUNTIMES)) == names.RUNTIMES
     assert tuple(sorted(methods.METHODS)) == names.METHODS
+    assert tuple(sorted(BASELINES)) == names.BASELINES
     assert tuple(STATES) == names.OPTIMIZERS
     assert (tuple(BITS), tuple(CACHES)) == (names.WEIGHTS, names.CACHES)
     assert tuple(choices.BY) == names.RANKED_BY and tuple(DEVICES) == names.PROVIDERS

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpu_specs import Device
 from onnxperf.answer.prediction import Prediction
 from onnxperf.ground.tables import short_type
+from onnxperf.latency import Method
 from onnxperf.measure.record import Measurement, OperatorTime
 from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
@@ -63,17 +64,16 @@ class Joined:
         return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
 
 
-def predicted(m: Measurement, device: Device, method: str = USUAL_METHOD) -> Run:
-    """The run that was measured, predicted for a device from the model's skeleton."""
+def predicted(m: Measurement, device: Device, method: str | Method = USUAL_METHOD) -> Run:
+    """The run that was measured, predicted for a device from the model's skeleton.
+
+    method: by name, or one to compare with.
+    """
     s = m.setting
-    terms = {
-        "method": method,
-        "runtime": s.runtime,
-        "precision": s.precision,
-        "opt_level": s.opt_level,
-        "fix_dims": True,
-    }  # as measured
-    return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level, "fix_dims": True}  # as measured
+    terms |= {"method": method} if isinstance(method, str) else {}
+    run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
+    return run if isinstance(method, str) else replace(run, baseline=method)
 
 
 def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:

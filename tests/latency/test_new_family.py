@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,7 @@ from onnxperf.latency import constant_files, families, shipped
 from onnxperf.latency.intervals import DISTANCES, ranges_of
 from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
+from onnxperf.running.terms import TERMS
 from op_models import Operator, Tensor, rules
 
 FAMILY = '''
@@ -86,6 +88,9 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
         try:
             for key, declared in package.declared().items():
                 monkeypatch.setitem(known, key, declared)
+            if package is methods:  # whose names are read off the folder
+                method = replace(TERMS["method"], choices=tuple(known))
+                monkeypatch.setitem(TERMS, "method", method)
         finally:
             sys.modules.pop(f"{package.__name__}.{name}", None)  # one that does not load is not there
             vars(package).pop(name, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 import gpu_specs
 from onnxperf import UsageError, predict
+from onnxperf.answer.prediction import summarise
+from onnxperf.lab.baselines import BASELINES
 from onnxperf.lab.baselines.mlp import CLASSES, FEATURES, LAYERS, class_of, numbers, tiled, utilisation
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.sources.fp32_torch import product, vector
@@ -25,6 +28,11 @@ from tests.latency.conftest import kernels
 ROOT = Path(__file__).parents[3]
 T4, A100 = gpu_specs.load("t4"), gpu_specs.load("a100-pcie-40gb")
 SIZE = sum(int(np.prod(shape)) + shape[-1] for shape in LAYERS)
+
+
+def compared(gpu: str) -> Any:
+    run = predict(str(ROOT / "samples/resnet50.onnx"), gpu=gpu).run
+    return summarise(replace(run, baseline=BASELINES["mlp"]))
 
 
 def cut(w: Work, device: gpu_specs.Device) -> Any:
@@ -94,13 +102,13 @@ def test_no_kernel_beats_physics_and_more_of_it_takes_longer() -> None:
 
 
 def test_kernels_without_a_network_are_tile_waves_and_said_to_be() -> None:
-    p = predict(str(ROOT / "samples/resnet50.onnx"), gpu="t4", method="mlp")
+    p = compared("t4")
     same = predict(str(ROOT / "samples/resnet50.onnx"), gpu="t4", method="sum")
     conv, usual = (next(k for k in x.kernels if k.op.endswith("Conv")) for x in (p, same))
     assert conv.seconds == pytest.approx(usual.seconds) and p.to_dict()["method"] == "mlp"
     note = next(n for n in p.warnings if n.code == "other-model")
     assert "Conv" in note.message and "Gemm" not in note.message
-    on_tensor = predict(str(ROOT / "samples/resnet50.onnx"), gpu="a100", method="mlp")
+    on_tensor = compared("a100")
     assert "Gemm" in next(n for n in on_tensor.warnings if n.code == "other-model").message
 
 
@@ -111,10 +119,12 @@ def test_a_processor_is_refused(tmp_path: Path) -> None:
         estimate(kernels(bmm(1, 64, 64, 64)), [gpu_specs.read(path)], "mlp")
 
 
-def test_a_prediction_loads_no_torch() -> None:
+def test_an_estimate_loads_no_torch() -> None:
     code = (
-        "import sys, onnxperf\n"
-        "onnxperf.predict('samples/gpt2.onnx', gpu='t4', method='mlp')\n"
+        "import sys, dataclasses, onnxperf\n"
+        "from onnxperf.lab.baselines import BASELINES\n"
+        "run = onnxperf.predict('samples/gpt2.onnx', gpu='t4').run\n"
+        "assert dataclasses.replace(run, baseline=BASELINES['mlp']).estimates.seconds.all()\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
