@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -72,12 +73,12 @@ def validate(
 
 
 def _predicting(method: str) -> Any:
-    """The method that predicts a model: its name, or one of the laboratory's, which are there to compare with."""
+    """The method that predicts a model: its name, or what has a run follow one that is there to compare with."""
     if method not in BASELINES:
         return method
-    from onnxperf.lab import baselines
+    from onnxperf.lab.baselines import compared
 
-    return baselines.BASELINES[method]
+    return partial(compared, method=method)
 
 
 @click.command()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxperf.calibrate.matching import Other
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import LimitExceeded, UsageError
 from onnxperf.ground.output import deliver, telling
 from onnxperf.ground.tables import console
-from onnxperf.latency import Method
 from onnxperf.scoring import one_model
 from onnxperf.scoring.show import show
 
 
 def run(
-    model: str, gpu: str | None, json_to: str | None, method: str | Method, limit: float | None = None, **terms: Any
+    model: str, gpu: str | None, json_to: str | None, method: str | Other, limit: float | None = None, **terms: Any
 ) -> None:
     """Compare one model, measured on this machine or recorded (*.json), with its prediction. Print tables or, where
     `json_to` is "-", JSON.

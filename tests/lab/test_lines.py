@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import gpu_specs
 from gpu_specs import Corrections, Device, Rates
 from onnxperf.answer.prediction import summarise
-from onnxperf.lab.baselines import BASELINES
+from onnxperf.lab.baselines import compared
 from onnxperf.lab.lines import main
 from onnxperf.measure.files import write
 from onnxperf.running.pipeline import Request, run_of
@@ -40,7 +40,7 @@ def test_lines_of_measured_layers_stand_in_a_device_file(true_cpu: Device, tmp_p
     assert not lines.backward and lines.half_width and "onnxperf.lab.lines" in lines.source
     assert device.corrections.host == pytest.approx(CPU.host, rel=0.15)
     run = run_of(Request(str(ALEXNET), terms={"runtime": "ort-cpu"}), device)
-    assert 0 < summarise(replace(run, baseline=BASELINES["linear"])).seconds < 100
+    assert 0 < summarise(compared(run, "linear")).seconds < 100
 
 
 def test_a_folder_that_cannot_be_used_ends_in_one_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpu_specs import Lines
 from onnxperf import UsageError, cli, predict
 from onnxperf.answer.prediction import summarise
 from onnxperf.calibrate import device_file
-from onnxperf.lab.baselines import BASELINES
+from onnxperf.lab.baselines import compared
 from onnxperf.lab.baselines.linear import Layer, layer_of
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.sources.fp32_torch import product
@@ -51,7 +51,7 @@ FORWARD = {
 
 
 def own(model: Any = NET, gpu: Any = "m6000", **terms: Any) -> Any:
-    return summarise(replace(predict(model, gpu=gpu, **terms).run, baseline=BASELINES["linear"]))
+    return summarise(compared(predict(model, gpu=gpu, **terms).run, "linear"))
 
 
 def test_operations_of_layers_are_those_of_the_authors() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ import pytest
 import gpu_specs
 from onnxperf import UsageError, predict
 from onnxperf.answer.prediction import summarise
-from onnxperf.lab.baselines import BASELINES
+from onnxperf.lab import baselines
 from onnxperf.lab.baselines.mlp import CLASSES, FEATURES, LAYERS, class_of, numbers, tiled, utilisation
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.sources.fp32_torch import product, vector
-from onnxperf.latency import floors, shipped
+from onnxperf.latency import floors
 from onnxperf.latency.cards import Cards, Works
 from op_models import Gemm, Pointwise, Rows, Work
 from tests.device_files import PROCESSOR
@@ -32,11 +32,11 @@ SIZE = sum(int(np.prod(shape)) + shape[-1] for shape in LAYERS)
 
 def compared(gpu: str) -> Any:
     run = predict(str(ROOT / "samples/resnet50.onnx"), gpu=gpu).run
-    return summarise(replace(run, baseline=BASELINES["mlp"]))
+    return summarise(baselines.compared(run, "mlp"))
 
 
 def cut(w: Work, device: gpu_specs.Device) -> Any:
-    cards = Cards([device], shipped())
+    cards = Cards([device], left_out())
     return tiled(Works([w], cards), cards)
 
 
@@ -87,7 +87,7 @@ def test_utilisation_is_alpha_less_beta_by_waves() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_utilisation_stays_within_bounds_on_any_features(name: str) -> None:
-    weights, rng = numbers(shipped().mlp[name]), np.random.default_rng(0)
+    weights, rng = numbers(left_out().mlp[name]), np.random.default_rng(0)
     assert len(weights) % SIZE == 0
     found = utilisation(50 * rng.normal(size=(200, 1, FEATURES)), rng.integers(1, 1000, (200, 1)), weights)
     assert (found > 0).all() and (found < 1).all()
@@ -121,10 +121,10 @@ def test_a_processor_is_refused(tmp_path: Path) -> None:
 
 def test_an_estimate_loads_no_torch() -> None:
     code = (
-        "import sys, dataclasses, onnxperf\n"
-        "from onnxperf.lab.baselines import BASELINES\n"
+        "import sys, onnxperf\n"
+        "from onnxperf.lab.baselines import compared\n"
         "run = onnxperf.predict('samples/gpt2.onnx', gpu='t4').run\n"
-        "assert dataclasses.replace(run, baseline=BASELINES['mlp']).estimates.seconds.all()\n"
+        "assert compared(run, 'mlp').estimates.seconds.all()\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -11,6 +11,7 @@ import pytest
 
 import onnxperf
 from onnxperf import cli
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import SAMPLE, Table
 from onnxperf.lab.datasets.draw import draw
 from onnxperf.lab.datasets.reading import located
@@ -18,7 +19,6 @@ from onnxperf.lab.datasets.reading import read as records
 from onnxperf.lab.datasets.runs import MeasuredRun
 from onnxperf.lab.datasets.sources import fp32_torch, ort_cuda, tensorrt, timm
 from onnxperf.lab.validate import Report, Score, kernels, models, scored, show, sources, validate
-from onnxperf.latency import shipped
 from onnxperf.scoring import score as scores
 from op_models import Gemm, Work
 from tests.test_cli import ROOT, golden
@@ -106,11 +106,11 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 
     def spy(without: str = "") -> onnxperf.latency.Constants:  # type: ignore[name-defined]
         asked.append(without)
-        c = shipped(without)
+        c = left_out(without)
         own = {"p4": 1e-3, "t4": 2e-3, "other": 3e-3}
         return c.having({"rig": {"gemm": {"torch": own}}})
 
-    monkeypatch.setattr(kernels, "shipped", spy)
+    monkeypatch.setattr(kernels, "left_out", spy)
     w = Work(Gemm(1, 512, 512, 512), "float32", "fp32", 1 << 21, 1 << 20, 0, 2 * 512**3)
     none = np.full((1, 2), "", dtype=object)
     t = Table("linear", "torch", (w,), ("p4", "t4"), np.full((1, 2), 0.01), np.array([True]), none, {})
