@@ -40,11 +40,12 @@ def resolve(name: str) -> tuple[str, str | None]:
     stems = _stems()
     if key in stems:  # no card needs to be read for this
         return stems[key], None
-    exact, short, broken = _names()
-    if key in exact:
-        return exact[key], None
-    if key in short:
-        return short[key], f"gpu {name!r} taken as {short[key]}"
+    for cards in (_mentioning(key), ids()):  # most names are those of few cards: all are read for one that none has
+        exact, short, broken = _names(cards)
+        if key in exact:
+            return exact[key], None
+        if key in short:
+            return short[key], f"gpu {name!r} taken as {short[key]}"
     raise UnknownDevice(
         _unknown(name, key, stems | exact | short) + "".join(f"; not known by name: {b}" for b in broken)
     )
@@ -71,10 +72,25 @@ def _shipped(id: str) -> Device:
 
 
 @cache
-def _names() -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """Ids by the keys of names that only one card has, and by those of short names; and what cards can't be used."""
+def _plain_texts() -> dict[str, str]:
+    """What the names in the files of cards are read from, without the differences in spelling that do not count."""
+    texts = {id: (_CARDS / f"{id}.toml").read_text(encoding="utf-8", errors="replace") for id in ids()}
+    heads = {id: text.partition("\n[")[0] for id, text in texts.items()}  # names come before the first table
+    return {id: re.sub(r"[\s_-]+", "", head.casefold()) for id, head in heads.items()}
+
+
+def _mentioning(key: str) -> tuple[str, ...]:
+    """The cards whose file has the key of a name in it; a card that answers to a name is among them."""
+    return tuple(id for id, text in _plain_texts().items() if key in text)
+
+
+@cache
+def _names(ids: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """Ids of some cards by the keys of names that only one card has, and by those of short names; and what cards can't
+    be used.
+    """
     cards, broken = [], []
-    for id in ids():
+    for id in ids:
         try:
             cards.append(_shipped(id))
         except SpecError as e:  # one broken file hides no other card

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from gpu_specs import Device
 from onnxperf import latency
+from onnxperf.lab.baselines import BASELINES
+from onnxperf.lab.constants import left_out
 from onnxperf.latency import Constants, Estimates
 from onnxperf.lowering.lower import Kernels
 from onnxperf.methods import METHODS
@@ -14,5 +16,6 @@ from onnxperf.methods import METHODS
 def estimate(
     kernels: Kernels, devices: Sequence[Device], method: str = "tile-wave", constants: Constants | None = None
 ) -> Estimates:
-    """All kernels on all devices."""
-    return latency.estimate(kernels, devices, METHODS[method], constants)
+    """All kernels on all devices, also by a method to compare with."""
+    constants = constants or (left_out() if method in BASELINES else None)
+    return latency.estimate(kernels, devices, (METHODS | BASELINES)[method], constants)

@@ -647,27 +647,34 @@ BUTTERFLIES = """
 BUTTERFLIES_SCORED = """
     import json, sys
     from pathlib import Path
-    from onnxperf.latency import shipped
+    from onnxperf.lab.constants import left_out
     from onnxperf.lab.validate import validate
     scores = {s.name: s.mape for s in validate(Path(sys.argv[1])).scores if s.method == "tile-wave" and not s.gpu}
-    print(json.dumps([scores, shipped().butterfly["dram"], shipped("TU104").butterfly["dram"]]))
+    print(json.dumps([scores, left_out().butterfly["dram"], left_out("TU104").butterfly["dram"]]))
 """
 
 
 def derived(tree: Tree, data: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The files of constants before and after they are derived from measurements that have rows for one set only."""
-    folder = tree.folder / "onnxperf/latency/constants"
-    before = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
-    for name, text in before.items():  # no longer a link: it may be written to
-        (folder / name).unlink()
-        (folder / name).write_text(text, encoding="utf-8")
+    folders = [tree.folder / f"onnxperf/{name}" for name in ("latency", "latency/constants", "lab/left_out")]
+    files = [file for folder in folders for file in folder.iterdir() if file.suffix in (".toml", ".json")]
+
+    def texts() -> dict[str, str]:
+        here = (file for folder in folders for file in folder.iterdir() if file.suffix in (".toml", ".json"))
+        return {str(file.relative_to(tree.folder / "onnxperf")): file.read_text(encoding="utf-8") for file in here}
+
+    before = texts()
+    for file in files:  # no longer a link: it may be written to
+        text = file.read_text(encoding="utf-8")
+        file.unlink()
+        file.write_text(text, encoding="utf-8")
     done = tree.started("-m", "onnxperf.lab.derive", str(data))
     assert not done.returncode, done.stderr
     told, *fitted = done.stderr.splitlines()
     assert told.startswith(f"{data} has no rows for ") and told.endswith(": their constants are left as they ship")
     assert {"vector", "gemm", "power"} <= {*told.split(" for ")[1].split(":")[0].split(", ")}
     assert fitted == [f"fitted {i + 1} of 6" for i in range(6)]  # all rows, without each of 3 dies and 2 generations
-    return before, {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    return before, texts()
 
 
 @pytest.mark.slow
@@ -685,8 +692,12 @@ def test_a_kernel_family_with_its_fit_is_one_module_and_a_dataset_has_it_derived
     added(tree.folder, "onnxperf/lab/datasets/sources/mine.py", BUTTERFLIES)
     assert sorted(tree.files()) == ["onnxperf/lab/datasets/sources/mine.py", "onnxperf/latency/families/butterfly.py"]
     before, after = derived(tree, data)
-    assert {name for name in after if after[name] != before.get(name)} == {"butterfly.toml", "intervals.toml"}
-    made = tomllib.loads(after["butterfly.toml"])
+    sets = {
+        f"{folder}/{n}.toml" for folder in ("latency/constants", "lab/left_out") for n in ("butterfly", "intervals")
+    }
+    assert {name for name in after if after[name] != before.get(name)} == sets | {"latency/constants.json"}
+    made = tomllib.loads(after["latency/constants/butterfly.toml"])
+    made |= tomllib.loads(after["lab/left_out/butterfly.toml"])
     whole, without_t4 = made["constants"], made["without"]["TU104"]
     assert whole["butterfly"]["dram"] == pytest.approx(share, rel=0.03)
     assert without_t4["butterfly"]["dram"] == pytest.approx(share, rel=0.03)

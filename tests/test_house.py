@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ from onnxperf import methods, runtimes
 from onnxperf.export.decoder import BITS
 from onnxperf.export.decoder_writer import CACHES
 from onnxperf.ground import names
+from onnxperf.lab.baselines import BASELINES
 from onnxperf.lowering.runtime import ARENAS
 from onnxperf.measure.devices import DEVICES
 from onnxperf.passes.training import STATES
@@ -221,6 +223,7 @@ def test_a_prediction_imports_what_it_needs() -> None:
 def test_the_command_line_offers_what_the_rooms_have() -> None:
     assert tuple(sorted(runtimes.RUNTIMES)) == names.RUNTIMES
     assert tuple(sorted(methods.METHODS)) == names.METHODS
+    assert tuple(sorted(BASELINES)) == names.BASELINES
     assert tuple(STATES) == names.OPTIMIZERS
     assert (tuple(BITS), tuple(CACHES)) == (names.WEIGHTS, names.CACHES)
     assert tuple(choices.BY) == names.RANKED_BY and tuple(DEVICES) == names.PROVIDERS
@@ -251,3 +254,45 @@ def test_every_room_is_in_what_pip_installs() -> None:
     rooms = {str(Path(f).parent).replace("/", ".") for f in FILES}
     samples = {f"onnxperf.{name}" for name in ("samples", "samples.zoo")}
     assert set(listed) == rooms | samples and len(listed) == len(set(listed))
+
+
+DOOR = "onnxperf/cli/on_device.py"  # `validate` without MODEL, or by a method to compare with
+COMMANDS = (
+    ("predict", "{model}", "--gpu", "a100"), ("compare", "{model}", "--gpu", "t4,l4"),
+    ("whatif", "{model}", "--gpu", "t4"), ("sweep", "{model}", "--gpu", "t4", "--batch", "1,2"),
+    ("llm", "--config", "{config}", "--gpu", "a100", "--prompt", "16", "--output", "2", "--batch", "1"),
+    ("explain", "{model}", "--gpu", "t4"), ("diff", "{model}", "{model}", "--gpu", "t4"),
+    ("check", "{model}", "--gpu", "t4", "--max-latency", "1s"),
+)  # fmt: skip
+WATCHED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from onnxperf.cli import cli
+cli(sys.argv[1:], standalone_mode=False)
+print(*(name for name in sys.modules if name.startswith("onnxperf.lab")), file=sys.stderr)
+print(*(name for name in opened if "/onnxperf/lab/" in name), file=sys.stderr)
+"""
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+    "vocab_size": 256, "max_position_embeddings": 128, "torch_dtype": "float16", "hidden_act": "silu",
+}  # fmt: skip
+
+
+def test_nothing_imports_the_laboratory_but_the_command_that_scores() -> None:
+    inside = {file for file in FILES if file.startswith("onnxperf/lab/")}
+    users = {file for file in FILES.keys() - inside if any(n.startswith("onnxperf.lab") for n in imports(tree(file)))}
+    assert inside and users == {DOOR}
+    assert not [n for n in tree(DOOR).body if isinstance(n, ast.ImportFrom) and "onnxperf.lab" in str(n.module)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])
+def test_no_answer_opens_anything_of_the_laboratory(command: tuple[str, ...], tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG), encoding="utf-8")
+    arguments = [word.format(model=ROOT / "samples/alexnet.onnx", config=config) for word in command]
+    asked = [sys.executable, "-c", WATCHED, *arguments]
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    assert done.stdout

@@ -70,8 +70,6 @@ def cases() -> Iterator[Any]:
         for run in RUNS:
             for method in ("roofline", "sum", "tile-wave"):
                 yield path, {**run, "method": method, "dims": dims}
-        yield path, {"method": "mlp", "dims": dims}
-        yield path, {"method": "linear", "gpu": "m6000", "dims": dims}
     dynamic, image = SAMPLES / "distilbert-dynamic.onnx", SAMPLES / "mobilenetv2.onnx"
     for i, name in enumerate(PRECISIONS):
         for run in RUNS if name != AMP else [r for r in RUNS if RUNTIMES[r["runtime"]].autocast]:
@@ -565,7 +563,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"method": "sum", "streams": 2}, "streams would change nothing under the method sum"),
         ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "cuda_graph, power_limit_W would change"),
         ({"method": "roofline", "host": "desktop"}, "host would change nothing under the method roofline"),
-        ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of linear, mlp, roofline, sum"),
+        ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of roofline, sum"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(terms: Any, message: str) -> None:

@@ -221,7 +221,7 @@ def scope(run: Run, j: int) -> str:
     if not run.method.scheduled:
         power = "" if run.method.power_limit else "no power budget, "
         left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
-        return f"the sum of all kernels by the {s.method} method; {left_out}; {copies}"
+        return f"the sum of all kernels by the {run.method.name} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
         what = "one run" if s.mode == "inference" else "one training step: forward, backward and update"
         launch = "one replay of a CUDA graph" if s.cuda_graph else f"kernels, launch gaps and host dispatch of {what}"

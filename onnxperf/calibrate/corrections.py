@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Row:
 class Calibration:
     """The device with its corrections, what it was before, and the rows behind them.
 
-    left_out: corrections that stay at 1, and why.
+    left_out: corrections that stay at 1, and why; models: what was measured, with the rows that can be used.
     """
 
     device: Device
@@ -63,6 +63,7 @@ class Calibration:
     rows: tuple[Row, ...]
     dropped: tuple[Dropped, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    models: tuple[MeasuredModel, ...] = field(default=(), repr=False)
 
     def error(self, after: bool, type: str | None = None) -> float:
         """Mean of |predicted / measured - 1| over all rows or those of a type."""
@@ -94,7 +95,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
     of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
-    return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()))
+    return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()), tuple(models))
 
 
 def usable(measurements: Sequence[Measurement], base: Device, dropped: list[Dropped]) -> list[MeasuredModel]:

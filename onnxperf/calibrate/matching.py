@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
 from onnxperf.running.terms import USUAL_METHOD
 
+Other = Callable[[Run], Run]  # has a run follow a method that predictions don't take
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
 EXPORTED = "node_"  # PyTorch's exporter names a node by this and the name of its output
@@ -63,17 +64,16 @@ class Joined:
         return (self.predicted_s or 0.0) - (self.measured_s or 0.0)
 
 
-def predicted(m: Measurement, device: Device, method: str = USUAL_METHOD) -> Run:
-    """The run that was measured, predicted for a device from the model's skeleton."""
+def predicted(m: Measurement, device: Device, method: str | Other = USUAL_METHOD) -> Run:
+    """The run that was measured, predicted for a device from the model's skeleton.
+
+    method: by name, or what has the run follow another.
+    """
     s = m.setting
-    terms = {
-        "method": method,
-        "runtime": s.runtime,
-        "precision": s.precision,
-        "opt_level": s.opt_level,
-        "fix_dims": True,
-    }  # as measured
-    return run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
+    terms = {"runtime": s.runtime, "precision": s.precision, "opt_level": s.opt_level, "fix_dims": True}  # as measured
+    terms |= {"method": method} if isinstance(method, str) else {}
+    run = run_of(Request(m.subject.skeleton, shapes=dict(s.inputs), terms=terms), device)
+    return run if isinstance(method, str) else method(run)
 
 
 def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[Joined, ...]:

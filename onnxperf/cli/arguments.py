@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxperf.cli.lists import parse_batches
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.names import EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS
+from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS
 from onnxperf.running.terms import TERMS, Term, having
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -21,6 +21,12 @@ SIZE_UNITS = {
 }  # fmt: skip
 
 MOST_MHZ = 1e9
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]  # generic since click 8.2
+else:
+    _Choice = click.Choice
 
 
 class Count(click.IntRange):
@@ -44,6 +50,20 @@ class Number(click.types.FloatParamType):
         """The number as a float."""
         if isinstance(value, str) and (not value.isascii() or "_" in value):
             self.fail(f"{value!r:.60} is not a valid number.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Choice(_Choice):
+    """One of a term's choices; what serves something else is refused with what it serves."""
+
+    def __init__(self, term: Term) -> None:
+        super().__init__(term.choices)
+        self.term = term
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The choice."""
+        if value in self.term.elsewhere:
+            self.fail(f"{self.term.wrong(value)}.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -188,7 +208,7 @@ def _of_term(term: Term) -> Callable[[Command], Command]:
     elif term.default:
         more |= {"default": term.default, "show_default": True}
     if term.choices:
-        more["type"] = click.Choice(term.choices)
+        more["type"] = Choice(term)
     elif term.most:
         more["type"] = Count(1, term.most)
     elif term.number:
@@ -270,7 +290,8 @@ SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
     click.option("--gpu",
                  help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"),
-    _chosen("--method", (*METHODS, "all"), "What to score; with MODEL, what predicts it.  [default: all; tile-wave]"),
+    _chosen("--method", (*sorted((*METHODS, *BASELINES)), "all"),
+            "What to score; with MODEL, what predicts it.  [default: all; tile-wave]"),
     read_option("--fail-above", read=parse_share, metavar="15%",
                 help="Exit 1 where MODEL or your own files are missed by more."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
 from onnxperf.cli.arguments import counted_here, debug, options_set, scored_here
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.names import PROVIDERS
+from onnxperf.ground.names import BASELINES, PROVIDERS
+from onnxperf.running.terms import USUAL_METHOD
 
 
 @click.command()
@@ -35,7 +37,10 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
 @click.argument("model", type=click.Path(), required=False)
 @scored_here
 @debug
-def validate(model: str | None, gpu: str | None, data: str | None, json_to: str | None, **terms: Any) -> None:
+def validate(
+    model: str | None, gpu: str | None, data: str | None, json_to: str | None, markdown: bool, method: str | None,
+    fail_above: float | None, **terms: Any,
+) -> None:  # fmt: skip
     """Say how far predictions are from measurements.
 
     With MODEL: run it here under ONNX Runtime, predict it for this device, and compare the two operator by operator.
@@ -50,9 +55,30 @@ def validate(model: str | None, gpu: str | None, data: str | None, json_to: str 
       onnxperf validate measured-on-t4.json
       onnxperf validate --data measurements --json scores.json
     """
-    from onnxperf.lab.validate import command
+    asked = options_set(terms)
+    if model is not None:
+        from onnxperf.scoring import command
 
-    command.run(model, gpu, data, json_to, **options_set(terms))
+        if data is not None or markdown:
+            raise UsageError("validate takes MODEL, or --data and --markdown, not both")
+        if method == "all":
+            raise UsageError(f"{model} is predicted by one method: --method all goes without MODEL")
+        command.run(model, gpu, json_to, _predicting(method or USUAL_METHOD), fail_above, **asked)
+        return
+    if useless := ", ".join((*(["gpu"] if gpu is not None else []), *asked)):
+        raise UsageError(f"without MODEL nothing is run, and {useless} would change nothing")
+    from onnxperf.lab.validate import command as laboratory
+
+    laboratory.run(data, json_to, markdown, fail_above, method or "all")
+
+
+def _predicting(method: str) -> Any:
+    """The method that predicts a model: its name, or what has a run follow one that is there to compare with."""
+    if method not in BASELINES:
+        return method
+    from onnxperf.lab.baselines import compared
+
+    return partial(compared, method=method)
 
 
 @click.command()

@@ -15,6 +15,7 @@ def _named_in(room: str) -> tuple[str, ...]:
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
+BASELINES = ("linear", "mlp")  # published methods that only `validate` compares with; predictions never look for them
 #: The dtypes that floating tensors are stored in, or products quantised to, by precision.
 STORED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 QUANTISED = {"int8": "int8", "fp8": "float8e4m3fn"}

@@ -1,5 +1,8 @@
 """Regression lines of layers on one device, which the method `linear` reads, and of whole networks in their batch.
 
+`python -m onnxperf.lab.lines DIR -o mine.toml` fits them to the files of `onnxperf measure` in DIR, all of one device,
+and writes its device file as `onnxperf calibrate --from DIR` does, with the lines beside.
+
 Source: Gianniti, Zhang and Ardagna, "Performance prediction of GPU-based deep learning applications". A category's line
 is t = n b0 + b1 c for n layers of c operations together, neither b below 0, by least squares of relative errors: layers
 of a network differ by orders of magnitude, and a plain fit would follow the longest alone.
@@ -8,13 +11,21 @@ of a network differ by orders of magnitude, and a plain fit would follow the lon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import click
 import numpy as np
 
 from gpu_specs import Lines
+from onnxperf.calibrate.command import base_of, refuse, sourced
+from onnxperf.calibrate.corrections import fit
+from onnxperf.calibrate.device_file import file_of
+from onnxperf.calibrate.measurements import host_link, recorded
 from onnxperf.calibrate.rows import MeasuredModel
+from onnxperf.ground.errors import Error, UsageError, printable
 from onnxperf.ground.fitting import Array
+from onnxperf.ground.output import write_file
 from onnxperf.lab.baselines.linear import CATEGORIES, layer_of
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.passes.tape import FORWARD
@@ -107,3 +118,38 @@ def fitted(models: Sequence[MeasuredModel], source: str) -> Lines | None:
     every = np.abs(np.concatenate(off))
     half_width = float(np.quantile(every, COVERAGE)) if len(every) >= FEWEST else None
     return Lines(tuple((name, *found) for name, found in lines.items()), (), half_width, source)
+
+
+def written(folder: str, out: str) -> Lines:
+    """Calibrate the device of the measurements in a folder, fit its lines, and write both to the device file `out`.
+
+    Raises onnxperf errors: UsageError where no category of layers has enough rows, too.
+    """
+    refuse(out, None)
+    measurements = recorded(folder, [])
+    base = base_of(measurements[0].place)
+    calibration = fit(measurements, base)
+    lines = fitted(calibration.models, f"onnxperf.lab.lines: layers of {len(calibration.models)} models")
+    if lines is None:
+        raise UsageError(f"{folder} has fewer than {FEWEST} layers of every category: lines take more models")
+    device = replace(sourced(calibration, measurements, False), lines=lines)
+    link = host_link(measurements) if base.pcie_Bps else None
+    write_file(out, file_of(device, link, calibration.left_out))
+    return lines
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("-o", "out", required=True, type=click.Path(), help="The device file, for --gpu.")
+def main(folder: str, out: str) -> None:
+    """Fit lines of layers to the files of `onnxperf measure` in DIR, and write the device file that holds them."""
+    try:
+        lines = written(folder, out)
+    except Error as e:
+        click.echo(f"Error: {printable(str(e))}", err=True)
+        raise SystemExit(e.exit_code) from None
+    click.echo(f"lines of {', '.join(name for name, *_ in lines.forward)} written to {out}")
+
+
+if __name__ == "__main__":
+    main()

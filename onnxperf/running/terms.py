@@ -16,12 +16,23 @@ from typing import Any, TypedDict, TypeVar
 
 from gpu_specs import HOSTS, clusters
 from onnxperf.ground.errors import UsageError, as_arguments
-from onnxperf.ground.names import LAYOUTS, LEVELS, LOSSES, METHODS, MODES, OPTIMIZERS, PRECISIONS, RUNTIMES
+from onnxperf.ground.names import (
+    BASELINES,
+    LAYOUTS,
+    LEVELS,
+    LOSSES,
+    METHODS,
+    MODES,
+    OPTIMIZERS,
+    PRECISIONS,
+    RUNTIMES,
+)
 
 T = TypeVar("T")
 Examples = Mapping[str, Any] | Sequence[Any] | None
 MOST = 1e15  # milliseconds, GB, watts or hertz
 USUAL_METHOD = "tile-wave"
+SERVES_VALIDATE = "is there for `onnxperf validate` to compare with: predictions don't take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class Term:
 
     Values are True and False where the default is one of them, else one of `choices`, a whole number from 1 to `most`,
     a positive number (`number` is its name and unit), the name or path of a `file`, or text that is read where it is
-    used. noun: the term in messages.
+    used. noun: the term in messages. elsewhere: values that serve something else, and what.
 
     mode: the only one that has the term; runtime, method: the attribute that is true of those that have it; device: the
     kind of the devices that have it. acts: what alone it changes, "graph" which kernels there are, "copies" those of
@@ -47,6 +58,7 @@ class Term:
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     choices: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     most: int = 0
     number: str = ""
     file: bool = False
@@ -84,6 +96,8 @@ class Term:
             names = f"one of {', '.join(self.choices)}" if self.choices else f"or the path of a {self.noun}'s file"
             return f"{self.noun} can't be a {type(value).__name__}: give a name, {names}"
         if self.choices and value not in self.choices:
+            if value in self.elsewhere:
+                return f"the {self.noun} {value} {self.elsewhere[value]}"
             return f"unknown {self.noun} {value!r:.60}: it is one of {', '.join(self.choices)}"
         return ""
 
@@ -121,7 +135,8 @@ class Terms:
     precision: str = term("keep", "amp is PyTorch's autocast to float16.", choices=PRECISIONS)
     layout: str | None = term(None, "Memory layout of images: nhwc is channels_last.", usual="the runtime's",
                               choices=LAYOUTS)  # fmt: skip
-    method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS)
+    method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS,
+                       elsewhere=dict.fromkeys(BASELINES, SERVES_VALIDATE))  # fmt: skip
     mode: str = term(
         "inference", "training: forward, backward and update.", choices=MODES, again=True,
         about="Training is a step of it: forward, backward and update of the parameters, under torch-eager or ort-cuda;"

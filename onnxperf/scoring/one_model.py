@@ -10,7 +10,7 @@ from typing import Any
 from gpu_specs import Device
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.calibrate.kinds import CATALOGUE, KINDS, NOMINAL
-from onnxperf.calibrate.matching import Joined, by_type, joined, predicted, worst
+from onnxperf.calibrate.matching import Joined, Other, by_type, joined, predicted, worst
 from onnxperf.graph import Note
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
@@ -111,7 +111,7 @@ class Comparison(Document):
         }
 
 
-def recorded(path: str | os.PathLike[str], gpu: str | None = None, method: str = USUAL_METHOD) -> Comparison:
+def recorded(path: str | os.PathLike[str], gpu: str | None = None, method: str | Other = USUAL_METHOD) -> Comparison:
     """A recorded measurement, predicted for the device that it names, or for `gpu`.
 
     Raises UsageError where the file is no measurement, or of a device that is not known.
@@ -121,8 +121,8 @@ def recorded(path: str | os.PathLike[str], gpu: str | None = None, method: str =
 
 
 def here(
-    model: str, gpu: str | None, progress: Progress | None, provider: str | None = None, method: str = USUAL_METHOD,
-    **terms: Any,
+    model: str, gpu: str | None, progress: Progress | None, provider: str | None = None,
+    method: str | Other = USUAL_METHOD, **terms: Any,
 ) -> Comparison:  # fmt: skip
     """Measure a model on this machine, and predict it for the device that it ran on, or for `gpu`.
 
@@ -138,7 +138,7 @@ def here(
 
 
 def compare(
-    m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = (), method: str = USUAL_METHOD
+    m: Measurement, device: Device, source: str, notes: tuple[Note, ...] = (), method: str | Other = USUAL_METHOD
 ) -> Comparison:
     """Predict what was measured, from the model's skeleton, for a device. Raises Error where that can't be done."""
     if m.seconds <= 0:

@@ -8,11 +8,9 @@ import pytest
 
 import gpu_specs
 from gpu_specs import Corrections, Device, Rates
-from onnxperf.answer.prediction import summarise
 from onnxperf.calibrate.corrections import Calibration, fit
 from onnxperf.ground.errors import UsageError
 from onnxperf.measure.record import Measurement
-from onnxperf.running.pipeline import Request, run_of
 from tests.calibrate.conftest import measured, predicted
 
 pytestmark = pytest.mark.slow  # fits to whole suites
@@ -85,16 +83,6 @@ def test_a_processor_is_found(nominal_cpu: Device, true_cpu: Device, processor: 
     assert factors["Conv depthwise"] / factors["Conv"] == pytest.approx(0.6, rel=0.15)
     for sample in ("resnet50", "bert-base", "mobilenetv2"):
         assert error(found, true_cpu, sample) < min(0.03, error(nominal_cpu, true_cpu, sample))
-
-
-def test_a_calibrated_processor_has_lines_for_the_method_linear(processor: Calibration) -> None:
-    lines = processor.device.lines
-    assert {"Conv/FC", "Norm", "Pool S>1", "ReLU/Drop", "Loss"} <= {name for name, _, _ in lines.forward}
-    assert all(b0 >= 0 and b1 >= 0 and b0 + b1 > 0 for _, b0, b1 in lines.forward)
-    assert not lines.backward and lines.half_width and "onnxperf calibrate" in lines.source
-    net = Path(__file__).parents[2] / "samples" / "alexnet.onnx"
-    p = run_of(Request(str(net), terms={"runtime": "ort-cpu", "method": "linear"}), processor.device)
-    assert 0 < summarise(p).seconds < 100
 
 
 def test_a_processor_survives_wild_rows(nominal_cpu: Device, true_cpu: Device) -> None:

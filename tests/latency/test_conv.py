@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.rigs import on_uniform_numbers
 from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, floors, shipped, single
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.conv import TENSOR_CONVOLUTION
 from onnxperf.latency.terms import KernelTerms
 from onnxperf.methods import METHODS

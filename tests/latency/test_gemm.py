@@ -6,11 +6,11 @@ from math import prod
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Row, tables
 from onnxperf.lab.datasets.rigs import by_itself, for_milliseconds
 from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.latency import alone, shipped, single
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.gemm import CUDA_CORES
 from onnxperf.methods import METHODS
 from op_models import Gemm, Work

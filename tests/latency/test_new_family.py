@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +19,12 @@ from onnxperf import explanation, methods
 from onnxperf.answer.prediction import summarise
 from onnxperf.graph import Graph
 from onnxperf.ground.errors import UsageError
+from onnxperf.lab import constants as constants_of_all
 from onnxperf.latency import constant_files, families, shipped
 from onnxperf.latency.intervals import DISTANCES, ranges_of
 from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
+from onnxperf.running.terms import TERMS
 from op_models import Operator, Tensor, rules
 
 FAMILY = '''
@@ -86,6 +90,9 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
         try:
             for key, declared in package.declared().items():
                 monkeypatch.setitem(known, key, declared)
+            if package is methods:  # whose names are read off the folder
+                method = replace(TERMS["method"], choices=tuple(known))
+                monkeypatch.setitem(TERMS, "method", method)
         finally:
             sys.modules.pop(f"{package.__name__}.{name}", None)  # one that does not load is not there
             vars(package).pop(name, None)
@@ -236,11 +243,11 @@ def _constants_read_again() -> Iterator[None]:
 
 
 @pytest.fixture
-def constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _constants_read_again: None) -> Path:
+def constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of constants that ship, in place of the package's own."""
     copy = tmp_path / "package" / "constants"
-    shutil.copytree(str(constant_files.files("onnxperf.latency").joinpath("constants")), copy)
-    monkeypatch.setattr(constant_files, "files", lambda package: copy.parent)
+    shutil.copytree(str(constants_of_all.folder()), copy)
+    monkeypatch.setattr(constants_of_all, "folder", lambda: copy)
     return copy
 
 
@@ -255,13 +262,13 @@ def constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _constants_read_a
 def test_a_broken_file_of_constants_is_told_by_its_name(constants: Path, text: str, says: str) -> None:
     (constants / "own.toml").write_text(text, encoding="utf-8")
     with pytest.raises(onnxperf.Error, match=says):
-        shipped()
+        constants_of_all.loaded()
 
 
 def test_ranges_of_an_error_class_are_complete(constants: Path) -> None:
     (constants / "own.toml").write_text("[constants.interval.own]\nmeasured = 0.3\nwithin = 0.5", encoding="utf-8")
     with pytest.raises(UsageError, match=r"no ranges for the error class 'own': add .* with measured, known, new, wi"):
-        ranges_of("own", shipped())
+        ranges_of("own", constant_files.over_medians(json.loads(constants_of_all.loaded())))
 
 
 @pytest.mark.usefixtures("_constants_read_again")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.rigs import by_itself
 from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import shipped
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.recurrent import RECURRENT
 from op_models import Recurrent, Work
 from tests.latency.conftest import seconds

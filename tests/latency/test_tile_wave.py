@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import unmeasured
 from onnxperf.latency import BOUNDS, pipe_on, shipped
-from onnxperf.latency.constant_files import unmeasured
 from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Attention, Conv, Gemm, Pointwise, Rows, Transfer, Work
 from tests.estimating import estimate

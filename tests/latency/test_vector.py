@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Table, kernels
 from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.families.rows import rows as row_model
 from op_models import Move, Pointwise, Rows, Work

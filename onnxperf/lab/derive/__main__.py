@@ -16,19 +16,20 @@ import click
 from onnxperf.ground.errors import EnvironmentFailure, Error, UsageError, printable
 from onnxperf.ground.fitting import require_scipy
 from onnxperf.ground.output import write_file
+from onnxperf.lab import constants
 from onnxperf.lab.datasets import files, kernels, read, unused
-from onnxperf.lab.derive.files import texts
+from onnxperf.lab.derive.files import LEFT_OUT, texts
 from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.lab.derive.passes import SETS, Derived, derive, generation, rows_of
 
-SHIPPED = Path(__file__).parents[2] / "latency" / "constants"
+SHIPPED, APART = Path(__file__).parents[2] / "latency" / "constants", Path(__file__).parents[1]
 
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", default=SHIPPED, show_default="the package's own", type=click.Path(path_type=Path))
+@click.option("-o", "--output", show_default="the package's own", type=click.Path(path_type=Path))
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, 64), help="Processes that fit.")
-def main(data: Path, output: Path, jobs: int) -> None:
+def main(data: Path, output: Path | None, jobs: int) -> None:
     """Derive the constants from the measurements in DATA and write them as TOML."""
     try:
         derive_all(data, output, jobs)
@@ -37,8 +38,9 @@ def main(data: Path, output: Path, jobs: int) -> None:
         raise SystemExit(e.exit_code) from None
 
 
-def derive_all(data: Path, output: Path, jobs: int) -> None:
-    """Read, fit without each die and generation, and write all files once all is known.
+def derive_all(data: Path, output: Path | None, jobs: int) -> None:
+    """Read, fit without each die and generation, and write all files once all is known: to the folder `output`, or to
+    where the package has them, together with the one that predictions load.
 
     Raises UsageError where the data hold too little, EnvironmentFailure without scipy or where nothing can be written.
     """
@@ -76,12 +78,20 @@ def derive_all(data: Path, output: Path, jobs: int) -> None:
         keep(pool.submit(derive, tables).result())
         for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
             keep(found)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise EnvironmentFailure(f"can't write to {output}: {e.strerror}") from e
     for name, text in texts(data, tables, passes).items():
-        write_file(str(output / name), text)
+        folder = output or (APART if name.startswith(LEFT_OUT) else SHIPPED)
+        write_file(str(made(folder / name)), text)
+    if output is None:
+        constants.main()
+
+
+def made(path: Path) -> Path:
+    """The path, in a folder that is there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise EnvironmentFailure(f"can't write to {path.parent}: {e.strerror}") from e
+    return path
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import click
 import numpy as np
 
 import gpu_specs
+from onnxperf.lab.constants import ASSUMED, derived_paths, file_of, flat, left_out
 from onnxperf.lab.datasets import model_runs
 from onnxperf.lab.datasets.reading import SAMPLE
-from onnxperf.latency import Constants, estimate, shipped
-from onnxperf.latency.constant_files import ASSUMED, derived_paths, file_of, flat
+from onnxperf.latency import Constants, estimate
 from onnxperf.running.run import Run
 
 CHANGE = 1.05
@@ -24,7 +24,7 @@ ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks'
 
 def assumed_numbers() -> dict[str, float]:
     """The assumed constants of kernels on cards that no derived file overrules, by dotted path."""
-    found, known = flat(file_of(ASSUMED.removesuffix(".toml"))["constants"]), derived_paths()
+    found, known = flat(file_of(ASSUMED)["constants"]), derived_paths()
     numbers = {path: float(v) for path, v in found.items() if isinstance(v, int | float)}
     return {p: v for p, v in numbers.items() if p not in known and p.partition(".")[0] not in ELSEWHERE}
 
@@ -53,7 +53,7 @@ def main() -> None:
     from rich.progress import track
 
     err, every, numbers = Console(stderr=True), runs(), assumed_numbers()
-    changed = {path: shipped().having({path: value * CHANGE}) for path, value in numbers.items()}
+    changed = {path: left_out().having({path: value * CHANGE}) for path, value in numbers.items()}
     shares: dict[str, list[float]] = {path: [] for path in numbers}
     for run in track(every, "runs", console=err, disable=not err.is_terminal):
         for path, constants in changed.items():

@@ -1,4 +1,6 @@
-"""Write the TOML files of constants: derived values, their data, widths of ranges, and the same without each die."""
+"""Write the TOML files of constants: derived values, their data, widths of ranges; and, apart, the same without each
+die.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,22 @@ from typing import Any
 import numpy as np
 
 import gpu_specs
+from onnxperf.lab.constants import assumed, file_of, left_out_of
 from onnxperf.lab.datasets import Table, datasets, files
 from onnxperf.lab.derive import host, models, whole_runs
 from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.lab.derive.intervals import Misses, intervals
 from onnxperf.lab.derive.passes import SETS, Derived, generation, rounded
-from onnxperf.latency.constant_files import assumed, file_of
 from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.intervals import class_on
 
+LEFT_OUT = "left_out"  # the folder of files without some rows
 HEAD = "# Made by `python -m onnxperf.lab.derive`: run it again, don't edit.\n"
 
 
 def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) -> dict[str, str]:
     """The text of each file by name: one for each set with rows, one of intervals, and those of constants and widths
-    from whole runs where `data` has such runs.
+    from whole runs where `data` has such runs; each once more in LEFT_OUT, without each die or group of runs.
 
     Where a set has no rows, the shipped intervals of error classes without rows stay.
     """
@@ -32,33 +35,45 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     names = (data / d.folder / d.names for d in datasets() if d.names)
     hashes = {p.relative_to(data).as_posix(): _hash(p) for p in (*files(data), *names) if p.is_file()}
     fitted = passes[""].rows
-    made = {f"{name}.toml": _of_set(SETS[name], tables, passes, dies, hashes) for name in fitted}
+    made: dict[str, str] = {}
+    for name in fitted:
+        made |= _both(name, *_of_set(SETS[name], tables, passes, dies, hashes))
     kept = {name: file_of(name) for name in SETS if name not in fitted}
-    shipped = file_of("intervals") if kept else {}
+    shipped = file_of("intervals").get("constants", {}) if kept else {}
+    shipped_without = left_out_of("intervals") if kept else {}
     total = sum(fitted.values()) + sum(f.get("made", {}).get("rows", 0) for f in kept.values())
     lines = ["", "[constants]", f'source = "derived from {total:,} measured kernels, the rest assumed"']
     misses = [m for d in passes.values() for m in d.misses]
     everything = [t for wanted in SETS.values() for t in fitted_rows(tables, wanted)]
+    apart_lines: list[str] = []
     ranges: dict[str, dict[str, Any]] = {}
-    for die in ("", *sorted({*dies, *shipped.get("without", {})})):
-        before = shipped.get("without", {}).get(die) or shipped.get("constants", {})
-        ranges[die] = before.get("interval", {})
+    for die in ("", *sorted({*dies, *shipped_without})):
+        ranges[die] = (shipped_without.get(die) or shipped).get("interval", {})
         if not die or die in dies:
             ranges[die] = _ranges(misses, domain(everything, die), die, ranges[die])
-        lines += _plain(f"without.{die}.interval" if die else "constants.interval", ranges[die])
-    made["intervals.toml"] = HEAD + "\n".join(lines) + "\n"
+        if die:
+            apart_lines += _plain(f"without.{die}.interval", ranges[die])
+        else:
+            lines += _plain("constants.interval", ranges[die])
+    made |= _both("intervals", lines, apart_lines)
     known = {path: v for values in passes[""].values.values() for path, v in values.items()}
     known |= {f"interval.{name}": table for name, table in ranges[""].items()}
     apart: dict[str, dict[str, float]] = {}
     for name, groups in models.derive(data, assumed().having(known)).items():
-        made[f"{name}.toml"] = _by_group(groups, _meaning(models.SETS[name].parameters))
+        made |= _both(name, *_by_group(groups, _meaning(models.SETS[name].parameters)))
         known |= groups[""]
         apart |= {group: apart.get(group, {}) | dict(values) for group, values in groups.items()}
     if costs := host.derive(data, assumed().having(known)):
-        made["host.toml"] = _by_group(costs, _meaning(host.PARAMETERS))
+        made |= _both("host", *_by_group(costs, _meaning(host.PARAMETERS)))
     if widths := whole_runs.derive(data, assumed().having(known | costs.get("", {})), apart):
-        made["whole_runs.toml"] = _by_group(widths, {})
+        made |= _both("whole_runs", *_by_group(widths, {}))
     return made
+
+
+def _both(name: str, lines: Sequence[str], apart: Sequence[str]) -> dict[str, str]:
+    """The file of constants, and that of the same without some rows."""
+    paths = {f"{name}.toml": lines, f"{LEFT_OUT}/{name}.toml": apart}
+    return {path: HEAD + "\n".join(text) + "\n" for path, text in paths.items()}
 
 
 def _ranges(misses: Sequence[Misses], reach: Mapping[str, Any], die: str, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +88,8 @@ def _ranges(misses: Sequence[Misses], reach: Mapping[str, Any], die: str, before
 def _of_set(
     wanted: ConstantSet, tables: Sequence[Table], passes: Mapping[str, Derived], dies: Sequence[str],
     hashes: Mapping[str, str],
-) -> str:  # fmt: skip
-    """The file of one set: its constants, and those without each die."""
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """The lines of one set: its constants, and those without each die."""
     used = fitted_rows(tables, wanted)
     names = {(t.rig, t.name) for t in used}
     values = passes[""].values[wanted.name]
@@ -86,20 +101,24 @@ def _of_set(
         "data": hashes,
     }
     lines = _plain("made", note) + _table("constants", values, _meaning(wanted.parameters))
+    apart: list[str] = []
     for die in dies:
-        own = passes[die].values[wanted.name]
-        unknown = {path: type(v)() for path, v in values.items() if isinstance(v, (list, str)) and path not in own}
-        lines += _table(f"without.{die}", {**own, **unknown}, {})
-    return HEAD + "\n".join(lines) + "\n"
+        without = passes[die].values[wanted.name]
+        unknown = {path: type(v)() for path, v in values.items() if isinstance(v, (list, str)) and path not in without}
+        apart += _table(f"without.{die}", {**without, **unknown}, {})
+    return lines, apart
 
 
-def _by_group(found: Mapping[str, Mapping[str, float]], meaning: Mapping[str, str]) -> str:
-    """A file of constants derived from whole runs, and the same without each group of runs."""
-    lines: list[str] = []
-    for group, values in found.items():
+def _by_group(groups: Mapping[str, Mapping[str, float]], meaning: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The lines of constants derived from whole runs, and of the same without each group of runs."""
+    lines, apart = list[str](), list[str]()
+    for group, values in groups.items():
         exact = {path: rounded(v) for path, v in values.items()}
-        lines += _table(f"without.{group}", exact, {}) if group else _table("constants", exact, meaning)
-    return HEAD + "\n".join(lines) + "\n"
+        if group:
+            apart += _table(f"without.{group}", exact, {})
+        else:
+            lines += _table("constants", exact, meaning)
+    return lines, apart
 
 
 def domain(tables: Sequence[Table], without: str = "") -> dict[str, Any]:

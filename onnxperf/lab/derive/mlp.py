@@ -20,13 +20,13 @@ from onnxperf.ground.errors import EnvironmentFailure, Error, UsageError, printa
 from onnxperf.ground.fitting import SOFT, Array
 from onnxperf.ground.output import write_file
 from onnxperf.lab.baselines.mlp import CLASSES, FEATURES, HIDDEN, LAYERS, class_of, tiled, utilisation
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Table, kernels
 from onnxperf.lab.datasets.sources.fp32_torch import DATASET
-from onnxperf.lab.derive.__main__ import SHIPPED
 from onnxperf.lab.derive.intervals import quantile_of
-from onnxperf.latency import shipped
 from onnxperf.latency.cards import Cards, Works
 
+BASELINES = Path(__file__).parents[1] / "baselines"
 FILES = 2  # of the dataset: products, vectors
 MEMBERS, STEPS, BATCH, RATE, DECAY = 3, 2000, 512, 1e-2, 1e-2
 WITHIN = (
@@ -62,12 +62,12 @@ def examples(tables: Sequence[Table]) -> dict[str, Examples]:
         for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
             if not len(at := np.flatnonzero((t.seconds[:, j] > t.least_s) & (known.fitted is not None))):
                 continue
-            cards = Cards([gpu_specs.load(gpu)], shipped())
+            cards = Cards([gpu_specs.load(gpu)], left_out())
             made = tiled(Works([t.works[i] for i in at], cards), cards)
             roof = made.waves * np.maximum(made.compute, made.memory)
-            beside = known.beside_s(shipped())
-            inside = beside + known.overhead(t.rig, gpu, shipped())
-            elsewhere = beside + known.overhead(t.rig, "other", shipped(die))
+            beside = known.beside_s(left_out())
+            inside = beside + known.overhead(t.rig, gpu, left_out())
+            elsewhere = beside + known.overhead(t.rig, "other", left_out(die))
             each = (np.full(len(at), value) for value in (inside, elsewhere))
             rows = (made.features[:, 0], made.waves[:, 0], roof[:, 0], *each, t.seconds[at, j])
             of = (np.full(len(at), gpu), np.full(len(at), die), t.test[at])
@@ -142,7 +142,7 @@ def text_of(weights: Array) -> str:
 
 @click.command(help=__doc__)
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", default=SHIPPED, show_default="the package's own", type=click.Path(path_type=Path))
+@click.option("-o", "--output", default=BASELINES, show_default="the package's own", type=click.Path(path_type=Path))
 def main(data: Path, output: Path) -> None:
     """Train, say how far the networks are from rows they were not trained on, write `mlp.toml`."""
     try:

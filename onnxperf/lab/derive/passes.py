@@ -11,12 +11,12 @@ import numpy as np
 import gpu_specs
 from onnxperf.ground.errors import Error
 from onnxperf.ground.fitting import Array
+from onnxperf.lab.constants import assumed, values_of
 from onnxperf.lab.datasets import DIES, Table, kernels
 from onnxperf.lab.derive.fit import Fit, fit, fitted_rows, learned, overheads, seconds, thinned, unfitted
 from onnxperf.lab.derive.intervals import Misses
 from onnxperf.lab.derive.residuals import residuals
 from onnxperf.latency import Constants
-from onnxperf.latency.constant_files import assumed, values_of
 from onnxperf.latency.constants import ConstantSet
 from onnxperf.latency.families import constant_sets
 from onnxperf.latency.family import UNMEASURED

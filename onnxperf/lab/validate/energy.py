@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 import gpu_specs
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import DIES, Watts
 from onnxperf.lab.validate.scored import LEFT_OUT, SHIPPED
-from onnxperf.latency import alone, shipped, watts_alone
+from onnxperf.latency import alone, watts_alone
 from onnxperf.scoring.score import Pairs
 
 LONG_S = 2e-4  # kernels that are shorter, by their prediction, are scored apart: their watts are those of pauses, too
@@ -19,7 +20,7 @@ def pairs(rows: Watts) -> Iterator[Pairs]:
     """The rows of one class on one card, long and short kernels apart, with its die left out and with all rows."""
     device = gpu_specs.load(rows.gpu)
     for method, die in ((LEFT_OUT, DIES.get(rows.gpu, rows.gpu)), (SHIPPED, "")):
-        constants = shipped(die)
+        constants = left_out(die)
         said = watts_alone(rows.works, [device], constants, rows.copies)[:, 0]
         long = alone(rows.works, [device], constants, copies=rows.copies).seconds[:, 0] >= LONG_S
         nowhere = np.full(len(said), np.nan)

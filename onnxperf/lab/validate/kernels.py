@@ -10,10 +10,11 @@ import numpy as np
 import gpu_specs
 from onnxperf.ground.fitting import Array
 from onnxperf.lab.baselines.linear import layer_of
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Table, kernels
 from onnxperf.lab.lines import FEWEST, line
 from onnxperf.lab.validate.scored import ALL, LINEAR, OF_KERNELS, SCORED, Scored, chosen
-from onnxperf.latency import Constants, estimate, shipped
+from onnxperf.latency import Constants, estimate
 from onnxperf.latency.cards import Cards
 from onnxperf.latency.intervals import half_widths
 from onnxperf.latency.method import BY_FAMILY
@@ -47,7 +48,7 @@ def pairs(table: Table, method: str = ALL) -> Iterator[Pairs]:
             at = np.flatnonzero(long[:, j])
             if not len(at):
                 continue
-            constants = shipped(die if scored.left_out else "")
+            constants = left_out(die if scored.left_out else "")
             if name == LINEAR:
                 yield from _on_lines(table, at, j)
                 continue

@@ -11,11 +11,11 @@ import numpy as np
 import gpu_specs
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.ground.errors import UsageError
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Models
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun
 from onnxperf.lab.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.lab.validate.scored import ALL, OF_MODELS, SCORED, chosen
-from onnxperf.latency import shipped
 from onnxperf.running.run import Run
 from onnxperf.scoring.score import Pairs
 
@@ -41,7 +41,7 @@ def pairs(run: MeasuredRun, of: Models, method: str = ALL) -> Iterator[Pairs]:
 
     for name in chosen(method, OF_MODELS):
         scored = SCORED[name]
-        constants = shipped(of.left_out(run) if scored.left_out else "")
+        constants = left_out(of.left_out(run) if scored.left_out else "")
         p = summarise(replace(own, baseline=scored.method, constants=constants))
         if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):
             raise UsageError(FASTER)

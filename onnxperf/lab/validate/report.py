@@ -11,6 +11,7 @@ from typing import Any
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, UsageError, printable
 from onnxperf.ground.output import Progress
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import LEAST_S, SAMPLE, Models, Table, files, model_runs, unused
 from onnxperf.lab.datasets import kernels as known_kernels
 from onnxperf.lab.datasets import models as model_files
@@ -19,7 +20,6 @@ from onnxperf.lab.datasets import watts as drawn
 from onnxperf.lab.datasets.runs import MeasuredRun
 from onnxperf.lab.validate import energy, kernels, models
 from onnxperf.lab.validate.scored import ALL, Order, order
-from onnxperf.latency import shipped
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.scoring.own_measurements import OwnMeasurements, own_measurements
 from onnxperf.scoring.score import Pairs, Score, score
@@ -105,13 +105,13 @@ def validate(data: Path | None = None, progress: Progress | None = None, method:
     tell("done", total, total)
     return Report(
         data=str(data) if data else "sample",
-        constants=shipped().source,
+        constants=left_out().source,
         interval=COVERAGE,
         scores=tuple(found),
         order=tuple(ordered),
         dropped=tuple((t, why, n) for t, reasons in dropped.items() for why, n in sorted(reasons.items()) if n),
         overhead_s=_overheads(tables),
-        same_without=tuple(sorted(die for die in _dies(tables, runs) if shipped(die) == shipped())),
+        same_without=tuple(sorted(die for die in _dies(tables, runs) if left_out(die) == left_out())),
         measurements=own,
     )
 
@@ -124,7 +124,7 @@ def _overheads(tables: Iterable[Table]) -> tuple[tuple[str, float, float], ...]:
     """The least and most that each rig's clock includes beside a kernel."""
     inside: dict[str, list[float]] = {}
     for t in tables:
-        inside.setdefault(t.rig, []).extend(known_kernels()[t.name].overhead(t.rig, g, shipped()) for g in t.gpus)
+        inside.setdefault(t.rig, []).extend(known_kernels()[t.name].overhead(t.rig, g, left_out()) for g in t.gpus)
     return tuple((rig, min(s), max(s)) for rig, s in inside.items() if s)
 
 

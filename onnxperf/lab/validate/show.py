@@ -10,6 +10,7 @@ from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import NOTHING, Sheet, put, put_notes
 from onnxperf.ground.tables import markdown as in_markdown
 from onnxperf.lab import datasets
+from onnxperf.lab.constants import unmeasured
 from onnxperf.lab.datasets import LEAST_S, Models
 from onnxperf.lab.validate import models
 from onnxperf.lab.validate.kernels import classes as operator_classes
@@ -27,7 +28,6 @@ from onnxperf.lab.validate.scored import (
     SUM,
     WITHIN,
 )
-from onnxperf.latency.constant_files import unmeasured
 from onnxperf.scoring import show as own
 from onnxperf.scoring.score import Score
 

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 import gpu_specs
 from gpu_specs import Lines
 from onnxperf import UsageError, cli, predict
+from onnxperf.answer.prediction import summarise
 from onnxperf.calibrate import device_file
+from onnxperf.lab.baselines import compared
 from onnxperf.lab.baselines.linear import Layer, layer_of
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.sources.fp32_torch import product
@@ -49,7 +51,7 @@ FORWARD = {
 
 
 def own(model: Any = NET, gpu: Any = "m6000", **terms: Any) -> Any:
-    return predict(model, gpu=gpu, method="linear", **terms)
+    return summarise(compared(predict(model, gpu=gpu, **terms).run, "linear"))
 
 
 def test_operations_of_layers_are_those_of_the_authors() -> None:
@@ -87,7 +89,7 @@ def test_backward_layers_have_lines_of_their_own() -> None:
 
 
 def test_a_card_without_lines_is_refused_with_the_command_that_makes_them() -> None:
-    with pytest.raises(UsageError, match=r"l4 has no forward lines .*onnxperf calibrate .*from DIR"):
+    with pytest.raises(UsageError, match=r"l4 has no forward lines .*onnxperf\.lab\.lines DIR"):
         own(gpu="l4")
 
 
@@ -150,6 +152,14 @@ def test_validate_takes_one_method_or_all(tmp_path: Any) -> None:
     assert chosen("linear", OF_MODELS) == ("tile-wave, left out",)
     done = CliRunner().invoke(cli.cli, ["validate", str(tmp_path / "m.onnx"), "--method", "all"])
     assert isinstance(done.exception, UsageError) and "predicted by one method" in str(done.exception)
+
+
+@pytest.mark.parametrize("method", ["linear", "mlp"])
+def test_a_prediction_says_what_a_method_to_compare_with_is_for(method: str) -> None:
+    with pytest.raises(UsageError, match=f"the method {method} is there for `onnxperf validate` to compare with"):
+        predict(NET, gpu="m6000", method=method)
+    done = CliRunner().invoke(cli.cli, ["predict", "x.onnx", "--gpu", "t4", "--method", method])
+    assert done.exit_code == 2 and "`onnxperf validate`" in done.output.replace("\n", " ")
 
 
 def test_kernels_are_scored_by_a_line_that_they_had_no_part_in() -> None:

@@ -12,10 +12,13 @@ import pytest
 
 import gpu_specs
 from onnxperf import UsageError, predict
+from onnxperf.answer.prediction import summarise
+from onnxperf.lab import baselines
 from onnxperf.lab.baselines.mlp import CLASSES, FEATURES, LAYERS, class_of, numbers, tiled, utilisation
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.datasets.sources.fp32_torch import product, vector
-from onnxperf.latency import floors, shipped
+from onnxperf.latency import floors
 from onnxperf.latency.cards import Cards, Works
 from op_models import Gemm, Pointwise, Rows, Work
 from tests.device_files import PROCESSOR
@@ -27,8 +30,13 @@ T4, A100 = gpu_specs.load("t4"), gpu_specs.load("a100-pcie-40gb")
 SIZE = sum(int(np.prod(shape)) + shape[-1] for shape in LAYERS)
 
 
+def compared(gpu: str) -> Any:
+    run = predict(str(ROOT / "samples/resnet50.onnx"), gpu=gpu).run
+    return summarise(baselines.compared(run, "mlp"))
+
+
 def cut(w: Work, device: gpu_specs.Device) -> Any:
-    cards = Cards([device], shipped())
+    cards = Cards([device], left_out())
     return tiled(Works([w], cards), cards)
 
 
@@ -79,7 +87,7 @@ def test_utilisation_is_alpha_less_beta_by_waves() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_utilisation_stays_within_bounds_on_any_features(name: str) -> None:
-    weights, rng = numbers(shipped().mlp[name]), np.random.default_rng(0)
+    weights, rng = numbers(left_out().mlp[name]), np.random.default_rng(0)
     assert len(weights) % SIZE == 0
     found = utilisation(50 * rng.normal(size=(200, 1, FEATURES)), rng.integers(1, 1000, (200, 1)), weights)
     assert (found > 0).all() and (found < 1).all()
@@ -94,13 +102,13 @@ def test_no_kernel_beats_physics_and_more_of_it_takes_longer() -> None:
 
 
 def test_kernels_without_a_network_are_tile_waves_and_said_to_be() -> None:
-    p = predict(str(ROOT / "samples/resnet50.onnx"), gpu="t4", method="mlp")
+    p = compared("t4")
     same = predict(str(ROOT / "samples/resnet50.onnx"), gpu="t4", method="sum")
     conv, usual = (next(k for k in x.kernels if k.op.endswith("Conv")) for x in (p, same))
     assert conv.seconds == pytest.approx(usual.seconds) and p.to_dict()["method"] == "mlp"
     note = next(n for n in p.warnings if n.code == "other-model")
     assert "Conv" in note.message and "Gemm" not in note.message
-    on_tensor = predict(str(ROOT / "samples/resnet50.onnx"), gpu="a100", method="mlp")
+    on_tensor = compared("a100")
     assert "Gemm" in next(n for n in on_tensor.warnings if n.code == "other-model").message
 
 
@@ -111,10 +119,12 @@ def test_a_processor_is_refused(tmp_path: Path) -> None:
         estimate(kernels(bmm(1, 64, 64, 64)), [gpu_specs.read(path)], "mlp")
 
 
-def test_a_prediction_loads_no_torch() -> None:
+def test_an_estimate_loads_no_torch() -> None:
     code = (
         "import sys, onnxperf\n"
-        "onnxperf.predict('samples/gpt2.onnx', gpu='t4', method='mlp')\n"
+        "from onnxperf.lab.baselines import compared\n"
+        "run = onnxperf.predict('samples/gpt2.onnx', gpu='t4').run\n"
+        "assert compared(run, 'mlp').estimates.seconds.all()\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

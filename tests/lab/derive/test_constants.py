@@ -2,11 +2,12 @@
 
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from click.testing import CliRunner
 import gpu_specs
 from onnxperf.ground import fitting
 from onnxperf.ground.errors import Error
+from onnxperf.lab import constants
 from onnxperf.lab.datasets import LEAST_S, SAMPLE, Table, files, models, read
 from onnxperf.lab.derive import models as models_module
 from onnxperf.lab.derive import passes as passes_module
-from onnxperf.lab.derive.__main__ import SHIPPED, main
+from onnxperf.lab.derive.__main__ import APART, SHIPPED, main
 from onnxperf.lab.derive.files import HEAD, domain, texts
 from onnxperf.lab.derive.fit import Fit, fitted_rows, unfitted
 from onnxperf.lab.derive.passes import SETS, Derived, derive, generation, missed
@@ -57,6 +59,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def read_file(name: str, made: Mapping[str, str]) -> dict[str, Any]:
+    """A set of constants, with those without each die."""
+    return tomllib.loads(made[f"{name}.toml"]) | tomllib.loads(made[f"left_out/{name}.toml"])
+
+
+def shipped_file(name: str) -> dict[str, Any]:
+    folders = {"": SHIPPED, "left_out/": APART / "left_out"}
+    return read_file(name, {f"{k}{name}.toml": (f / f"{name}.toml").read_text("utf-8") for k, f in folders.items()})
+
+
 def test_a_slice_gives_constants_that_predict_the_die_left_out(tables: list[Table], passes: dict[str, Derived]) -> None:
     """T4's vector kernels, from other cards' few rows: nearer than the roofline, without any row of its own."""
     found = {m.operator_class: m for m in passes["TU104"].misses}
@@ -90,7 +102,8 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
 ) -> None:
     made = texts(data, tables, passes)
     of_runs = {*(f"{name}.toml" for name in models_module.SETS), "host.toml", "whole_runs.toml"}
-    assert set(made) == {*(f"{name}.toml" for name in SETS), "intervals.toml"} | of_runs
+    whole = {*(f"{name}.toml" for name in SETS), "intervals.toml"} | of_runs
+    assert set(made) == whole | {f"left_out/{name}" for name in whole}
     for wanted in SETS.values():
         text = made[f"{wanted.name}.toml"]
         read_back = tomllib.loads(text)
@@ -98,7 +111,8 @@ def test_every_constant_is_written_with_what_it_means_and_where_it_is_from(
         assert set(read_back["made"]["data"]) == {p.relative_to(SAMPLE).as_posix() for p in files(SAMPLE)} | {
             "fp32_torch/kernel_names.csv.gz"
         }
-        assert "TU104" in read_back["without"]
+        assert "without" not in read_back
+        assert "TU104" in tomllib.loads(made[f"left_out/{wanted.name}.toml"])["without"]
         for p in wanted.parameters:
             assert f"# {p.meaning}" in text
 
@@ -110,18 +124,21 @@ def test_a_set_without_rows_stays_as_it_ships(tables: list[Table], tmp_path: Pat
     for left_out, one in found.items():
         assert list(one.rows) == ["convolution"]
         for p in SETS["gemm"].parameters:
-            assert one.values["gemm"][p.path] == reduce(getitem, p.path.split("."), shipped(left_out).tables), p.path
+            assert one.values["gemm"][p.path] == reduce(
+                getitem, p.path.split("."), constants.left_out(left_out).tables
+            ), p.path
     made = texts(tmp_path, some, found)
-    assert set(made) == {"convolution.toml", "intervals.toml"}
-    before = tomllib.loads((SHIPPED / "intervals.toml").read_text(encoding="utf-8"))
-    after = tomllib.loads(made["intervals.toml"])
+    assert set(made) == {
+        f"{folder}{name}.toml" for folder in ("", "left_out/") for name in ("convolution", "intervals")
+    }
+    before, after = shipped_file("intervals"), read_file("intervals", made)
     for path in (["constants"], *(["without", die] for die in before["without"])):
         old, new = (reduce(getitem, path, made)["interval"] for made in (before, after))
         changed = {name for name, table in old.items() if new[name] != table}
         assert changed == ({"convolution"} if path[-1] in ("constants", "TU104") else set()), path
     of_ga104 = [replace(t, gpus=tuple("rtx-3070" if g == "m40" else g for g in t.gpus)) for t in some]
     made = texts(tmp_path, of_ga104, found | {"GA104": replace(found["TU104"], without="GA104")})
-    whole, new = before["constants"]["interval"], tomllib.loads(made["intervals.toml"])["without"]["GA104"]["interval"]
+    whole, new = before["constants"]["interval"], read_file("intervals", made)["without"]["GA104"]["interval"]
     assert new == whole | {"convolution": new["convolution"]}  # nothing ships without a die that had no rows
     shipped_rows = sum(tomllib.loads((SHIPPED / f"{name}.toml").read_text())["made"]["rows"] for name in SETS)
     kept = shipped_rows - tomllib.loads((SHIPPED / "convolution.toml").read_text())["made"]["rows"]
@@ -143,7 +160,7 @@ def test_what_follows_a_set_without_rows_has_its_shipped_constants(
     assert name == "tensor_convolution"
     for p in SETS["tensor_gemm"].parameters:
         keys = p.path.split(".")
-        assert reduce(getitem, keys, start.tables) == reduce(getitem, keys, shipped("GP104").tables), p.path
+        assert reduce(getitem, keys, start.tables) == reduce(getitem, keys, constants.left_out("GP104").tables), p.path
 
 
 def test_kernels_that_are_measured_have_an_error_class(tables: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,16 +195,16 @@ def test_domains_name_cards_and_generations(tables: list[Table]) -> None:
 
 @pytest.mark.parametrize("name", [*SETS, "intervals"])
 def test_what_ships_was_made_by_the_command(name: str) -> None:
-    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
-    assert text.startswith(HEAD)
-    made = tomllib.loads(text)
+    for folder in (SHIPPED, APART / "left_out"):
+        assert (folder / f"{name}.toml").read_text(encoding="utf-8").startswith(HEAD)
+    made = shipped_file(name)
     assert {"GP104", "GP100", "GV100", "TU104", "GA100"} <= set(made["without"])
 
 
 def test_every_parameter_ships_a_value_that_its_set_derived() -> None:
     for wanted in SETS.values():
-        made = tomllib.loads((SHIPPED / f"{wanted.name}.toml").read_text(encoding="utf-8"))
-        for values, c in ((made["constants"], shipped()), (made["without"]["GP104"], shipped("GP104"))):
+        made = shipped_file(wanted.name)
+        for values, c in ((made["constants"], shipped()), (made["without"]["GP104"], constants.left_out("GP104"))):
             for p in wanted.parameters:
                 keys = p.path.split(".")
                 assert reduce(getitem, keys, c.tables) == reduce(getitem, keys, values), p.path

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Row, Table
 from onnxperf.lab.datasets import tables as read
 from onnxperf.lab.datasets.sources.fp32_torch import product
 from onnxperf.lab.derive.fit import fit, fitted_rows
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.gemm import POWER
 from onnxperf.latency.long_products import seconds
 

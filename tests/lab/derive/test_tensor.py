@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gpu_specs
+from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Table, kernels
 from onnxperf.lab.datasets.rigs import COPIES, in_fewer_bits, in_turn
 from onnxperf.lab.derive.fit import fit, fitted_rows, unfitted
 from onnxperf.lab.derive.passes import SETS
 from onnxperf.latency import Constants, alone
-from onnxperf.latency.constant_files import assumed
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.tensor_cores import BY_THREADS
 from op_models import BITS, Gemm, Work

@@ -11,14 +11,14 @@ import pytest
 
 import onnxperf
 from onnxperf import cli
+from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import SAMPLE, Table
 from onnxperf.lab.datasets.draw import draw
 from onnxperf.lab.datasets.reading import located
 from onnxperf.lab.datasets.reading import read as records
 from onnxperf.lab.datasets.runs import MeasuredRun
 from onnxperf.lab.datasets.sources import fp32_torch, ort_cuda, tensorrt, timm
-from onnxperf.lab.validate import Report, Score, kernels, models, show, sources, validate
-from onnxperf.latency import shipped
+from onnxperf.lab.validate import Report, Score, kernels, models, scored, show, sources, validate
 from onnxperf.scoring import score as scores
 from op_models import Gemm, Work
 from tests.test_cli import ROOT, golden
@@ -93,12 +93,12 @@ def test_order_counts_pairs_of_cards_that_are_close() -> None:
         m, p = np.array(measured), np.array(predicted)
         return scores.Pairs("x", gpu, "sum", np.array(keys), m, p, p, p, np.ones(len(m), dtype=bool))
 
-    found = scores.order("kernels", [
+    found = scored.order("kernels", [
         pairs("t4", [1, 2, 3, 4], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]),
         pairs("p4", [4, 3, 2, 7], [1.5, 1.5, 2.5, 1.0], [3.0, 1.0, 9.0, 1.0]),
     ])  # fmt: skip
     # 4 is right, 3 a tie; 2 is right, but too far apart for a close pair; 1 and 7 are alone
-    assert found == [scores.Order("kernels", "x", "sum", 2, 0.75, pytest.approx(2 / 3))]
+    assert found == [scored.Order("kernels", "x", "sum", 2, 0.75, pytest.approx(2 / 3))]
 
 
 def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,30 +106,30 @@ def test_a_card_left_out_is_predicted_without_its_own_rows(monkeypatch: pytest.M
 
     def spy(without: str = "") -> onnxperf.latency.Constants:  # type: ignore[name-defined]
         asked.append(without)
-        c = shipped(without)
+        c = left_out(without)
         own = {"p4": 1e-3, "t4": 2e-3, "other": 3e-3}
         return c.having({"rig": {"gemm": {"torch": own}}})
 
-    monkeypatch.setattr(kernels, "shipped", spy)
+    monkeypatch.setattr(kernels, "left_out", spy)
     w = Work(Gemm(1, 512, 512, 512), "float32", "fp32", 1 << 21, 1 << 20, 0, 2 * 512**3)
     none = np.full((1, 2), "", dtype=object)
     t = Table("linear", "torch", (w,), ("p4", "t4"), np.full((1, 2), 0.01), np.array([True]), none, {})
     found = {(p.gpu, p.method): float(p.predicted[0]) for p in kernels.pairs(t)}
     assert set(asked) == {"GP104", "TU104", ""}
-    inside, outside = found["p4", scores.SHIPPED], found["p4", scores.LEFT_OUT]
+    inside, outside = found["p4", scored.SHIPPED], found["p4", scored.LEFT_OUT]
     assert 1e-3 < inside < 2e-3 and 3e-3 < outside < 4e-3  # its clock's overhead too is what others have
-    assert 2e-3 < found["t4", scores.ROOFLINE] < 3e-3
+    assert 2e-3 < found["t4", scored.ROOFLINE] < 3e-3
 
 
 @pytest.mark.slow
 def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> None:
     assert {s.name for s in only(report, kind="kernels")} == set(kernels.classes())
     assert len({s.gpu for s in only(report, kind="kernels")} - {""}) == 26
-    assert {s.method for s in only(report, kind="kernels")} == set(scores.OF_KERNELS)
+    assert {s.method for s in only(report, kind="kernels")} == set(scored.OF_KERNELS)
     whole = only(report, kind="models", gpu="")
     eager = {(s.method, s.count) for s in whole if s.name == EAGER.reported}
-    assert eager == {(m, 31) for m in (*scores.OF_MODELS, *(models.PUBLISHED + m for m in EAGER.published))}
-    runtime = {(s.name, s.count) for s in whole if s.method == scores.LEFT_OUT and not EAGER.heads(s.name)}
+    assert eager == {(m, 31) for m in (*scored.OF_MODELS, *(models.PUBLISHED + m for m in EAGER.published))}
+    runtime = {(s.name, s.count) for s in whole if s.method == scored.LEFT_OUT and not EAGER.heads(s.name)}
     assert runtime == {
         ("ONNX Runtime, over 5 ms", 29), ("ONNX Runtime, up to 5 ms", 67),
         ("transformers with their graph, dle-bert-6l-768", 12), ("transformers with their graph, llama2-decode", 6),
@@ -143,9 +143,9 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report) -> N
         *((f"several GPUs, training, FP32, {plan}", 1) for plan in fp32_torch.PLANS.values()),
     }  # fmt: skip
     published = {models.PUBLISHED + "neusight"}
-    assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scores.OF_MODELS, *published}
-    assert {s.method for s in whole if not EAGER.heads(s.name)} == {*scores.OF_MODELS, *published}
-    sources = {s.name: s.count for s in only(report, kind="source", method=scores.LEFT_OUT)}
+    assert {s.method for s in whole if TRAINING.heads(s.name)} == {*scored.OF_MODELS, *published}
+    assert {s.method for s in whole if not EAGER.heads(s.name)} == {*scored.OF_MODELS, *published}
+    sources = {s.name: s.count for s in only(report, kind="source", method=scored.LEFT_OUT)}
     assert sources["TensorRT, PaddlePaddle/PaddleClas@d178931f"] == 22 + 18, "without graphs in parts"
     assert sources["eager PyTorch, FP16 autocast, timm"] == 28 + 28
     assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == 29 + 67
@@ -163,7 +163,7 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
     assert again["interval"] == 0.8 and again["data"] == "sample"
     assert len(again["scores"]) == len(report.scores)
     assert all(s.coverage is None for s in report.scores if s.method.startswith("published"))
-    timed = [s for s in only(report, method=scores.LEFT_OUT) if s.kind != "watts"]  # which are without a range
+    timed = [s for s in only(report, method=scored.LEFT_OUT) if s.kind != "watts"]  # which are without a range
     assert all(0 <= s.coverage <= 1 and s.half_width for s in timed)
     assert ("DeepBench recurrent", "no positive time", 53) in report.dropped
     aside = {(s.gpu, s.count) for s in report.scores if s.name == "GEMM with bias, other library" and s.gpu}
@@ -173,7 +173,7 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
 @pytest.mark.slow
 def test_the_accuracy_page_is_what_the_command_prints(report: Report) -> None:
     text = show.markdown(report)
-    golden(str(ROOT / "onnxperf" / "validate" / "accuracy.md"), text)
+    golden(str(ROOT / "onnxperf" / "lab" / "validate" / "accuracy.md"), text)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
@@ -203,7 +203,7 @@ def test_rows_that_cannot_be_are_counted(tmp_path: Path) -> None:
     assert dropped[EAGER.reported, "no sample of this model"] == 1
     assert dropped[EAGER.reported, "faster than physics"] == 1
     assert dropped[EAGER.reported, "too slow to be in the unit of its column"] == 1
-    (ours,) = only(found, kind="models", gpu="t4", method=scores.SHIPPED)
+    (ours,) = only(found, kind="models", gpu="t4", method=scored.SHIPPED)
     assert ours.count == 1
 
 
@@ -251,7 +251,7 @@ def test_whole_models_are_found_and_bound() -> None:
         "t4", "bert-large", {"batch": 8, "sequence": 512}, 0.7, 0.77, {"neusight": 0.94, "micro": float("nan")}
     )
     found = {p.method: p for p in models.pairs(run, EAGER)}
-    assert set(found) == {*scores.OF_MODELS, "published neusight"}
+    assert set(found) == {*scored.OF_MODELS, "published neusight"}
     assert found["published neusight"].predicted[0] == 0.94
     assert found["roofline"].predicted[0] < found["tile-wave"].predicted[0]
 
