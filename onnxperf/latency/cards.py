@@ -62,9 +62,9 @@ def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
     nearest.
     """
     wanted = 10 * capability[0] + capability[1]
-    known = sorted(int(name[2:]) for name, sizes in table.items() if sizes)
-    generation = [v for v in known if v // 10 == capability[0]]
-    candidates = generation or [v for v in known if v < wanted] or known
+    versions = sorted(int(name[2:]) for name, sizes in table.items() if sizes)
+    generation = [v for v in versions if v // 10 == capability[0]]
+    candidates = generation or [v for v in versions if v < wanted] or versions
     return table[f"cc{min(candidates, key=lambda v: (abs(v - wanted), v))}"]
 
 

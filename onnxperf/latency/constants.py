@@ -97,9 +97,10 @@ class ConstantSet:
     a card, beside its usual; usual_overhead: on a card without rows it is the usual, rather than the median of those
     with rows, for rigs whose few machines fall into groups that no column tells apart. model: works, devices and
     constants to seconds [n, g], where that is not how the datasets' rigs run the kernels. residuals: what the model
-    misses by the sizes of kernels (`latency.residuals.Residuals`), learned after the constants. of: the set whose
-    kernels are measured for it, where none are for it alone; rows: from their tables to those that it is fitted to.
-    of_runs: no kernels tell the set, but runs of whole models, whose `datasets.Models.constants` has its name.
+    misses by the sizes of kernels (`latency.residuals.Residuals`), learned after the constants. measured_as: the
+    set whose kernels are measured for it, where none are for it alone; rows: from their tables to those that it is
+    fitted to. of_runs: no kernels tell the set, but runs of whole models, whose `datasets.Models.constants` has its
+    name.
     """
 
     name: str
@@ -113,7 +114,7 @@ class ConstantSet:
     overhead_sd: float = 0.5
     usual_overhead: bool = False
     residuals: tuple[Any, ...] = ()
-    of: str = ""
+    measured_as: str = ""
     rows: Callable[[Sequence[Any]], list[Any]] | None = None
     model: Callable[[Sequence[Work], Sequence[Device], Constants], Array] | None = None
     of_runs: bool = False

@@ -89,20 +89,20 @@ def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
     For each image and group: output channels x positions, with the NCHW image as the second operand. Not in NHWC, where
     TensorRT's times show kernels of its own.
     """
-    found = cuda_cores(works, Product(s.images * s.groups, s.cout, s.out, s.k), cards)
+    product = cuda_cores(works, Product(s.images * s.groups, s.cout, s.out, s.k), cards)
     open_to = (s.taps == 1) & (works["stride"] == 1) & (works["last"] == 0)
-    compute = found.compute + found.latency
+    compute = product.compute + product.latency
     detail: dict[str, Array] = {}
-    if found.detail:
-        known = {name: found.detail[name] for name in ("waves", "counted waves", "full waves efficiency")}
-        efficiency = works.matrix / works.rate / compute / known["full waves efficiency"]
+    if product.detail:
+        waves = {name: product.detail[name] for name in ("waves", "counted waves", "full waves efficiency")}
+        efficiency = works.matrix / works.rate / compute / waves["full waves efficiency"]
         detail = {
-            "executed share": np.ones_like(compute), **known, "product seconds": compute,
-            "traffic seconds": found.memory, "transform seconds": np.zeros_like(compute),
+            "executed share": np.ones_like(compute), **waves, "product seconds": compute,
+            "traffic seconds": product.memory, "transform seconds": np.zeros_like(compute),
             "product efficiency": efficiency,
         }  # fmt: skip
-    seconds = np.where(open_to, found.seconds, np.inf)
-    return found._replace(seconds=seconds, variant=np.char.add("product ", found.variant), detail=detail)
+    seconds = np.where(open_to, product.seconds, np.inf)
+    return product._replace(seconds=seconds, variant=np.char.add("product ", product.variant), detail=detail)
 
 
 def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:

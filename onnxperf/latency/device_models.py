@@ -21,12 +21,12 @@ from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 class DeviceModels:
     """How kernels are estimated on one kind of device.
 
-    of: picks a family's latency model for it. weights: what that model is told of the weights [n, g], from how many
+    model: picks a family's latency model for it. weights: what that model is told of the weights [n, g], from how many
     bytes of them the run reads [n, 1]. bound: the speed-of-light bound. error_class: that of all works, or "" where
     each family has its own.
     """
 
-    of: Callable[[KernelFamily], Model]
+    model: Callable[[KernelFamily], Model]
     weights: Callable[[Array, Cards], Array]
     bound: Callable[[Works, Cards, Array], KernelTerms]
     error_class: str = ""

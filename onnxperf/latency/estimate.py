@@ -73,9 +73,9 @@ def estimate(
     constants = constants or shipped()
     cards = Cards(devices, constants)
     asked = [(kernel.work, method.layer(kernel)) for kernel in kernels.rows]
-    index = {one: i for i, one in enumerate(dict.fromkeys(asked))}
+    index = {pair: i for i, pair in enumerate(dict.fromkeys(asked))}
     work_list, layers = [w for w, _ in index], [layer for _, layer in index]
-    rows = np.array([index[one] for one in asked], dtype=int)
+    rows = np.array([index[pair] for pair in asked], dtype=int)
     stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
     terms, floor_s, resources = estimated(work_list, cards, method.times, stored, layers)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
@@ -91,7 +91,7 @@ def estimate(
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
-    known = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
+    sources = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
     half_width = _half_widths(work_list, rows, assumed, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
     return Estimates(
@@ -103,7 +103,7 @@ def estimate(
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
                            np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
         transfer=transfer, power_factor=factor, links=np.stack([terms.nvlink, terms.pcie, terms.network])[:, rows],
-        source=np.where(assumed[:, None], "assumed", known),
+        source=np.where(assumed[:, None], "assumed", sources),
     )  # fmt: skip
 
 
@@ -166,14 +166,14 @@ def _half_widths(work_list: Sequence[Work], rows: Array, assumed: Array, cards: 
     unmeasured = ranges_of(UNMEASURED, cards.constants)["new"]
     if method.error_class:
         usual = ranges_of(method.error_class, cards.constants)["new"]
-        own = [method.half_width(d) for d in cards.devices]
-        return np.where(assumed[:, None], unmeasured, [[usual if h is None else h for h in own]])
+        calibrated = [method.half_width(d) for d in cards.devices]
+        return np.where(assumed[:, None], unmeasured, [[usual if h is None else h for h in calibrated]])
     half_width = half_widths(work_list, cards)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
-        known = device.corrections.half_width or (ranges_of(of_all, cards.constants)["new"] if of_all else None)
-        if known is not None:
-            half_width[:, j] = known
+        width = device.corrections.half_width or (ranges_of(of_all, cards.constants)["new"] if of_all else None)
+        if width is not None:
+            half_width[:, j] = width
     half_width[assumed] = unmeasured
     return half_width
 
@@ -198,7 +198,7 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
 def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
     """The terms of each kernel by its family's own latency model."""
     models = DEVICE_MODELS[cards.kind]
-    return models.of(family_of(works.each[0]))(works, cards, models.weights(stored, cards))
+    return models.model(family_of(works.each[0]))(works, cards, models.weights(stored, cards))
 
 
 def alone(
@@ -222,10 +222,10 @@ def alone(
 
 def watts_alone(work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, copies: int = 1) -> Array:
     """What each device draws, [n, g], while it repeats one work for long, with so many copies of its weights."""
-    cards, found = Cards(devices, constants), alone(work_list, devices, constants, copies=copies)
+    cards, terms = Cards(devices, constants), alone(work_list, devices, constants, copies=copies)
     stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    joules = energy(work_list, cards, dram_share(stored, cards), found.executed_share)
-    return drawn(found.seconds, joules, cards.tdp, constants.power["static_share"])
+    joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
+    return drawn(terms.seconds, joules, cards.tdp, constants.power["static_share"])
 
 
 def single(
@@ -263,18 +263,18 @@ def _checked(make: Callable[[], KernelTerms], maker: Callable[[], str], works: W
     """
     shape = works.rate.shape
     try:
-        found = make()
+        terms = make()
     except (AttributeError, KeyError, NameError) as e:
         at = [f for f in traceback.extract_tb(e.__traceback__) if f.filename not in ASKED][-1]
         raise UsageError(f"{maker()} failed with {type(e).__name__}: {e}, in {at.filename}, line {at.lineno}") from e
-    if not isinstance(found, KernelTerms):
-        gave = f"a {type(found).__name__}"
-    elif np.shape(found.seconds) != shape:
-        gave = f"seconds {np.shape(found.seconds)}"
-    elif not _from_zero(found.seconds).all():
+    if not isinstance(terms, KernelTerms):
+        gave = f"a {type(terms).__name__}"
+    elif np.shape(terms.seconds) != shape:
+        gave = f"seconds {np.shape(terms.seconds)}"
+    elif not _from_zero(terms.seconds).all():
         gave = f"{NO_NUMBERS} seconds"
     else:
-        return found
+        return terms
     raise UsageError(f"{maker()} gave {gave}: it must give KernelTerms, for works and devices {shape}")
 
 
@@ -287,7 +287,7 @@ def _maker(times: Times, cards: Cards, w: Work) -> str:
     """Who says how long a work takes: the model of its kernel family, or a method."""
     if times is not kernel_models:
         return _named(times)
-    return f"{_named(DEVICE_MODELS[cards.kind].of(family_of(w)))}, of {_family(w)},"
+    return f"{_named(DEVICE_MODELS[cards.kind].model(family_of(w)))}, of {_family(w)},"
 
 
 def _family(w: Work) -> str:
@@ -324,8 +324,8 @@ def estimated(
             floor_s[at] = bound.seconds
             for name, seconds in bound.detail.items():
                 busy.setdefault(name, np.zeros((n, g)))[at] = seconds
-            for term, found in zip(whole[:-1], terms[:-1], strict=True):
-                term[at] = found
+            for term, values in zip(whole[:-1], terms[:-1], strict=True):
+                term[at] = values
             whole.seconds[at] = np.maximum(terms.seconds, bound.seconds)
     for name in (*names, "launches"):
         if not (sound := _from_zero(getattr(whole, name))).all():

@@ -133,8 +133,8 @@ def attention(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     few = alone | ((queries <= MOST_DECODED) & (works["keys"] > queries))
     if (alone == few).all():
         return _kernel(works, cards, dram_share, alone)
-    one, other = (_kernel(works, cards, dram_share, decode) for decode in (few, alone))
-    return choose(one.seconds < other.seconds, one, other)
+    decoding, prompting = (_kernel(works, cards, dram_share, decode) for decode in (few, alone))
+    return choose(decoding.seconds < prompting.seconds, decoding, prompting)
 
 
 def _kernel(works: Works, cards: Cards, dram_share: Array, decode: Array) -> KernelTerms:

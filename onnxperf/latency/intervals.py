@@ -112,8 +112,8 @@ def half_widths(work_list: Sequence[Work], cards: Cards) -> Array:
         thirds = [third(w, name, constants) for w in members]
         outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
         inside = in_domain(members, [name] * len(members), constants)[:, None]
-        found = np.where(inside, by_distance[np.ix_(distances, thirds)].T, outside[thirds][:, None])
-        widths[rows] = np.where(classes[rows] == name, found, widths[rows])
+        width = np.where(inside, by_distance[np.ix_(distances, thirds)].T, outside[thirds][:, None])
+        widths[rows] = np.where(classes[rows] == name, width, widths[rows])
     return widths
 
 
@@ -125,11 +125,11 @@ def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Ar
     and the first is the share `between` of these.
     """
     names = sorted(set(classes))
-    of = np.array([names.index(x) for x in classes], dtype=int)
-    within = np.array([ranges_of(name, constants)["within"] for name in names])[of, None]
+    members = np.array([names.index(x) for x in classes], dtype=int)
+    within = np.array([ranges_of(name, constants)["within"] for name in names])[members, None]
     by_class = np.zeros((len(names), seconds.shape[1]))
     by_work = np.zeros((int(same.max(initial=-1)) + 1, seconds.shape[1]))
-    np.add.at(by_class, of, seconds * half_width * np.sqrt(within))
+    np.add.at(by_class, members, seconds * half_width * np.sqrt(within))
     np.add.at(by_work, same, seconds * half_width * np.sqrt(1 - within))
     between = constants.interval["between"]
     variance = between * by_class.sum(axis=0) ** 2 + (1 - between) * (by_class**2).sum(axis=0)

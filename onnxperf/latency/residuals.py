@@ -53,14 +53,14 @@ class Residuals:
 
         table: the weights by card, as the constants have them at `path`.
         """
-        found = np.ones((len(works), len(cards.devices)))
+        factors = np.ones((len(works), len(cards.devices)))
         members = np.flatnonzero([self.holds(w) for w in works])
         weights = [weights_for(device, table) for device in cards.devices]
         if len(members) and any(len(w) for w in weights):
             hats = self.hats([works[i] for i in members.tolist()])
-            known = [w if len(w) else np.zeros(hats.shape[1]) for w in weights]
-            found[members] = np.exp(hats @ np.stack(known, axis=1))
-        return found
+            columns = [w if len(w) else np.zeros(hats.shape[1]) for w in weights]
+            factors[members] = np.exp(hats @ np.stack(columns, axis=1))
+        return factors
 
 
 def weights_for(device: Device, table: Mapping[str, str]) -> Array:
@@ -68,18 +68,18 @@ def weights_for(device: Device, table: Mapping[str, str]) -> Array:
 
     An empty array where the table is empty.
     """
-    if own := table.get(device.id):
-        return _numbers(own)
+    if text := table.get(device.id):
+        return _numbers(text)
     alike = [w for name, w in table.items() if w and name != OTHER and _same_sms(gpu_specs.load(name), device)]
     return np.asarray(np.mean([_numbers(w) for w in alike], axis=0)) if alike else _numbers(table.get(OTHER, ""))
 
 
-def _same_sms(one: Device, other: Device) -> bool:
+def _same_sms(card: Device, other: Device) -> bool:
     """Whether cards have the same compute capability, by which libraries choose kernels, and the same FLOPs a clock and
     SM on tensor cores: GeForce cards and those held back for export have fewer.
     """
-    widths = [d.dense_flops.get("tensor_fp16", 0.0) / (d.sms * d.tensor_hz) for d in (one, other)]
-    return one.capability == other.capability and max(widths) <= SAME_WIDTH * min(widths)
+    widths = [d.dense_flops.get("tensor_fp16", 0.0) / (d.sms * d.tensor_hz) for d in (card, other)]
+    return card.capability == other.capability and max(widths) <= SAME_WIDTH * min(widths)
 
 
 @cache

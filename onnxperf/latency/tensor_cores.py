@@ -197,13 +197,13 @@ def _type_factors(types: Array, few_rows: Array, cards: Cards, coef: Mapping[str
 
     A type may have factors of its own for a class of cards; kernels for few rows have theirs for all types.
     """
-    found = {name: np.ones(types.shape) for name in ("rate", "extra_k", "step_cycles", "splits")}
+    factors = {name: np.ones(types.shape) for name in ("rate", "extra_k", "step_cycles", "splits")}
     for name in sorted(set(types.ravel().tolist())):
         of_type = coef["types"][name]
-        for f in found:
+        for f in factors:
             usual = np.array([of_type.get(x, of_type).get(f, of_type[f]) for x in cards.tensor_class()])
-            found[f] = np.where(types == name, np.where(few_rows, coef["few"].get(f, usual), usual), found[f])
-    return list(found.values())
+            factors[f] = np.where(types == name, np.where(few_rows, coef["few"].get(f, usual), usual), factors[f])
+    return list(factors.values())
 
 
 def _tilings(p: Product, most_splits: Array, cards: Cards, coef: Mapping[str, Any]) -> Tiling:

@@ -56,17 +56,17 @@ def plain_terms(
     """The terms of one kernel launch that needs no workspace and has one variant only."""
     shape, terms = seconds.shape, (compute, memory, latency, launch, occupancy)
     compute, memory, latency, launch, occupancy = (np.broadcast_to(t, shape) for t in terms)
-    none, one = np.zeros(shape), np.ones(shape, dtype=int)
-    return KernelTerms(compute, memory, latency, launch, seconds, np.full(shape, ""), none, one, occupancy)
+    none, launches = np.zeros(shape), np.ones(shape, dtype=int)
+    return KernelTerms(compute, memory, latency, launch, seconds, np.full(shape, ""), none, launches, occupancy)
 
 
-def choose(condition: Array, one: KernelTerms, other: KernelTerms) -> KernelTerms:
-    """`one` where the condition [n, g] holds, `other` elsewhere; details that only one of them has are NaN there."""
+def choose(condition: Array, chosen: KernelTerms, other: KernelTerms) -> KernelTerms:
+    """`chosen` where the condition [n, g] holds, else `other`; details that only one of the two has are NaN there."""
     none = np.full(np.shape(condition), np.nan)
-    names = dict.fromkeys((*one.detail, *other.detail))
-    detail = {x: np.where(condition, one.detail.get(x, none), other.detail.get(x, none)) for x in names}
+    names = dict.fromkeys((*chosen.detail, *other.detail))
+    detail = {x: np.where(condition, chosen.detail.get(x, none), other.detail.get(x, none)) for x in names}
     fields = KernelTerms._fields[:-1]
-    terms: dict[str, Any] = {f: np.where(condition, getattr(one, f), getattr(other, f)) for f in fields}
+    terms: dict[str, Any] = {f: np.where(condition, getattr(chosen, f), getattr(other, f)) for f in fields}
     return KernelTerms(**{**terms, "detail": detail})
 
 

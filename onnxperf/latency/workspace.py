@@ -26,11 +26,11 @@ from op_models import Work
 
 
 def workspaces(
-    kernels: Kernels, found: Estimates, devices: Sequence[Device], method: Method, constants: Constants
+    kernels: Kernels, estimates: Estimates, devices: Sequence[Device], method: Method, constants: Constants
 ) -> Array:
     """The bytes of workspace that each kernel counts on each device, [n, g].
 
-    found: the estimates of these kernels on these devices, whose workspace is kept for kernels whose family has no
+    estimates: those of these kernels on these devices, whose workspace is kept for kernels whose family has no
     `batch`, for a batch of one, on processors, and for methods with terms of their own.
     """
     cards, rows = Cards(devices, constants), dict[Work, list[int]]()
@@ -38,12 +38,12 @@ def workspaces(
         rows.setdefault(kernel.work, []).append(i)
     tried = [(w, p) for w in rows for p in _powers(batch_of(w))]
     if not tried or cards.kind != "gpu" or method.own_terms:
-        return found.workspace
+        return estimates.workspace
     stored = np.full((len(tried), 1), float(kernels.stored_bytes))
     terms = estimated([with_batch(w, p) for w, p in tried], cards, method.times, stored)[0]
     share = np.array([[batch_of(w) / p] for w, p in tried])
     needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
-    bytes_ = found.workspace.copy()
+    bytes_ = estimates.workspace.copy()
     bytes_[[i for w, at in rows.items() if batch_of(w).bit_count() > 1 for i in at]] = 0  # not a power of two
     for (w, _), least in zip(tried, needed, strict=True):
         bytes_[rows[w]] = np.maximum(bytes_[rows[w]], least)

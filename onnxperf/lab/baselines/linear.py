@@ -76,20 +76,20 @@ def linear(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> Ker
 
     Raises UsageError where a device has no lines for a pass.
     """
-    found = kernel_models(works, cards, stored, bound)
+    kernels = kernel_models(works, cards, stored, bound)
     layers = [layer if isinstance(layer, Layer) else Layer("", FORWARD, 0) for layer in works.layers]
-    seconds, variant = np.array(found.seconds), np.full(found.seconds.shape, BY_FAMILY, dtype="<U24")
+    seconds, variant = np.array(kernels.seconds), np.full(kernels.seconds.shape, BY_FAMILY, dtype="<U24")
     for j, device in enumerate(cards.devices):
         for i, layer in enumerate(layers):
             if line := _lines(device, layer.phase).get(layer.category):
                 seconds[i, j] = layer.share * line[0] + line[1] * layer.operations
                 variant[i, j] = layer.category
     none, ours = np.zeros_like(seconds), variant != BY_FAMILY
-    terms = {f: np.where(ours, none, getattr(found, f)) for f in ("latency", "launch", "workspace")}
-    compute = np.where(ours, np.minimum(bound.compute, seconds), found.compute)
-    memory = np.where(ours, np.minimum(bound.memory, seconds), found.memory)
+    terms = {f: np.where(ours, none, getattr(kernels, f)) for f in ("latency", "launch", "workspace")}
+    compute = np.where(ours, np.minimum(bound.compute, seconds), kernels.compute)
+    memory = np.where(ours, np.minimum(bound.memory, seconds), kernels.memory)
     terms["latency"] = np.where(ours, seconds - np.maximum(compute, memory), terms["latency"])
-    return found._replace(seconds=seconds, variant=variant, compute=compute, memory=memory, detail={}, **terms)
+    return kernels._replace(seconds=seconds, variant=variant, compute=compute, memory=memory, detail={}, **terms)
 
 
 def _lines(device: Device, phase: str) -> dict[str, tuple[float, float]]:

@@ -79,7 +79,7 @@ def tiled(works: Works, cards: Cards) -> Tiled:
 def _product(works: Works, cards: Cards) -> tuple[Array, Array, Array, Array, Array]:
     """The number of tiles, the FLOPs of one and the bytes that it loads [n, g], k [n, 1], the tile's name [n, g]."""
     batch, m, n, k = (np.maximum(works[f], 1) for f in ("batch", "m", "n", "k"))
-    tables, found = cards.constants.cuda_core_tiles, []
+    tables, columns = cards.constants.cuda_core_tiles, []
     for j, device in enumerate(cards.devices):
         kind = "batched" if batch.max() > 1 else "biased"
         sides = np.array([s[:2] for s in nearest(tables[kind], device.capability)], dtype=float)
@@ -89,8 +89,8 @@ def _product(works: Works, cards: Cards) -> tuple[Array, Array, Array, Array, Ar
         best = np.lexsort((-(rows * cols) + 0 * padded, padded), axis=0)[0]  # of equal ones the largest tile
         side, depth = sides[best], k[:, 0]
         flops, loads = 2 * side.prod(axis=1) * depth, side.sum(axis=1) * depth * works.width[:, 0]
-        found.append((count[best, np.arange(len(best))], flops, loads, [f"{a:.0f}x{b:.0f}" for a, b in side]))
-    count, flops, loads, names = (np.stack([np.array(f[i]) for f in found], axis=1) for i in range(4))
+        columns.append((count[best, np.arange(len(best))], flops, loads, [f"{a:.0f}x{b:.0f}" for a, b in side]))
+    count, flops, loads, names = (np.stack([np.array(f[i]) for f in columns], axis=1) for i in range(4))
     return count, flops, loads, k, names
 
 
@@ -101,8 +101,8 @@ def utilisation(features: Array, waves: Array, weights: Array) -> Array:
     alpha = sigmoid(a), beta = alpha sigmoid(b): no wave is faster than the roofline.
     """
     ends, outputs = np.cumsum([n for shape in LAYERS for n in (int(np.prod(shape)), shape[-1])]), []
-    for one in weights.reshape(-1, ends[-1]):
-        middle, reach, *layers = np.split(one, ends[:-1])
+    for network in weights.reshape(-1, ends[-1]):
+        middle, reach, *layers = np.split(network, ends[:-1])
         h = np.clip((features - middle) / reach, -1, 1)
         for i, shape in enumerate(LAYERS[1:]):
             h = (h if i == 0 else np.tanh(h)) @ layers[2 * i].reshape(shape) + layers[2 * i + 1]
@@ -123,22 +123,22 @@ def mlp(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> Kernel
     """
     if cards.kind == "cpu":
         raise UsageError("the networks of the method mlp were trained on cards alone: take another method, or a card")
-    found = kernel_models(works, cards, stored, bound)
+    terms = kernel_models(works, cards, stored, bound)
     kept = ("detail", "executed_share")
-    values: dict[str, Any] = {f: np.array(v) for f, v in found._asdict().items() if f not in kept}
-    values["variant"] = np.full(found.seconds.shape, BY_FAMILY, dtype="<U24")
+    values: dict[str, Any] = {f: np.array(v) for f, v in terms._asdict().items() if f not in kept}
+    values["variant"] = np.full(terms.seconds.shape, BY_FAMILY, dtype="<U24")
     classes = np.array([class_of(w) for w in works.each])
     for name in (c for c in CLASSES if (classes == c).any()):
         at = np.flatnonzero(classes == name)
         t = tiled(Works([works.each[i] for i in at], cards), cards)
         share = utilisation(t.features, t.waves, numbers(cards.constants.mlp[name]))
         compute, memory = t.waves * t.compute / share, t.waves * t.memory / share
-        own: dict[str, Any] = {"compute": compute, "memory": memory, "seconds": np.maximum(compute, memory)}
-        own |= {"variant": t.name, "launches": 1, **dict.fromkeys(("latency", "launch", "workspace"), 0.0)}
+        columns: dict[str, Any] = {"compute": compute, "memory": memory, "seconds": np.maximum(compute, memory)}
+        columns |= {"variant": t.name, "launches": 1, **dict.fromkeys(("latency", "launch", "workspace"), 0.0)}
         on_tensor = cards.tensor([works.pipes[i] for i in at])
-        for field, column in own.items():
+        for field, column in columns.items():
             values[field][at] = np.where(on_tensor, values[field][at], column)
-    return KernelTerms(**values, executed_share=found.executed_share)
+    return KernelTerms(**values, executed_share=terms.executed_share)
 
 
 METHOD = Method(

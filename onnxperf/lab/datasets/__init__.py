@@ -34,12 +34,12 @@ def datasets() -> tuple[Dataset, ...]:
 
     Raises Error where the kernels of one tell constants that no kernel family declares.
     """
-    found = offered(sources.__name__, sources.__path__, "DATASET", Dataset)
+    declared = offered(sources.__name__, sources.__path__, "DATASET", Dataset)
     sets = constant_sets()
-    for folder, k in [(d.folder, k) for d in found for k in d.kernels if k.constants not in sets]:
+    for folder, k in [(d.folder, k) for d in declared for k in d.kernels if k.constants not in sets]:
         what = f"the DATASET of the folder {folder!r} names the constants {k.constants!r} for its Kernels {k.name!r}"
         raise Error(f"{what}, which no kernel family declares: there are {', '.join(sets)}")
-    return tuple(sorted(found, key=lambda d: d.place))
+    return tuple(sorted(declared, key=lambda d: d.place))
 
 
 @cache

@@ -87,8 +87,8 @@ class Kernels:
         """Seconds that the rig's clock includes beside a kernel on a card, as the constants have it; on a card without
         rows what it is on others.
         """
-        found = c.rig.get(self.constants, {}).get(rig) or {"other": self.overhead_s}
-        return float(found.get(gpu, found["other"]))
+        seconds = c.rig.get(self.constants, {}).get(rig) or {"other": self.overhead_s}
+        return float(seconds.get(gpu, seconds["other"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,11 @@ class Dataset:
         folder, names = data / self.folder, dict[str, str]()
         if self.names and (folder / self.names).is_file():
             names = {r["id"]: r["name"] for r in read(folder / self.names, ("id", "name"))}
-        found: list[Table] = []
+        tables: list[Table] = []
         for file in self.files:
             if (path := located(folder / file.name)).is_file():
-                found += self._read(path, file, names)
-        return [part for t in found for part in by_library(t)] if self.split_by_library else found
+                tables += self._read(path, file, names)
+        return [part for t in tables for part in by_library(t)] if self.split_by_library else tables
 
     def _read(self, path: Path, file: File, names: Mapping[str, str]) -> list[Table]:
         rows: list[Row] = []
@@ -234,9 +234,9 @@ class Dataset:
                 of_table = shapes.setdefault(row.table, {})
                 of_table[row.work] = of_table.get(row.work, False) or (row.test and self.draws_tests)
         chosen = set[tuple[str, object]]()
-        for name, found in shapes.items():
-            others = [work for work, kept in found.items() if not kept]
+        for name, works in shapes.items():
+            others = [work for work, kept in works.items() if not kept]
             some = np.random.default_rng(seed).permutation(len(others))[: most.get(name, 0)]
-            chosen |= {(name, work) for work, kept in found.items() if kept}
+            chosen |= {(name, work) for work, kept in works.items() if kept}
             chosen |= {(name, others[i]) for i in some}
         return [r for r, row in zip(records, rows, strict=True) if row is not None and (row.table, row.work) in chosen]

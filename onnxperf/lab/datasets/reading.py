@@ -71,8 +71,8 @@ def _parquet(path: Path, needed: Iterable[str]) -> Iterator[Record]:
         raise UsageError(f"{path.name} can't be read as a table: {printable(str(e))[:200]}") from e
 
 
-def _check_columns(path: Path, needed: Iterable[str], found: Sequence[str]) -> None:
-    if missing := [c for c in needed if c not in found]:
+def _check_columns(path: Path, needed: Iterable[str], columns: Sequence[str]) -> None:
+    if missing := [c for c in needed if c not in columns]:
         raise UsageError(f"{path.name} has no column {', '.join(missing)}: it is not the table its name says")
 
 
@@ -98,18 +98,18 @@ def number(record: Mapping[str, str], column: str) -> float:
 
 def sizes(record: Mapping[str, str], *columns: str) -> tuple[int, ...] | None:
     """Positive whole numbers, or None where a cell holds none."""
-    found = [number(record, c) for c in columns]
-    return tuple(int(v) for v in found) if all(v == v and v == int(v) for v in found) else None
+    numbers = [number(record, c) for c in columns]
+    return tuple(int(v) for v in numbers) if all(v == v and v == int(v) for v in numbers) else None
 
 
 @cache
 def card(name: str | None) -> str | None:
     """The id of the shipped card that a file calls `name`, None where there is none; no path is opened."""
     try:
-        found = gpu_specs.resolve(name or "")[0]
+        card_id = gpu_specs.resolve(name or "")[0]
     except gpu_specs.SpecError:
         return None
-    return found if found in gpu_specs.ids() else None
+    return card_id if card_id in gpu_specs.ids() else None
 
 
 def work_of(type: str, inputs: Sequence[Tensor], out: Tensor, attrs: Mapping[str, Any] | None = None) -> Work | None:

@@ -83,24 +83,24 @@ def in_fewer_bits(name: str, works: Sequence[Work], devices: Sequence[Device], c
     launches are among `start_cycles`, and `sweeps` counts their traffic. INT8 products are mma.sync's everywhere. Where
     threads load the operands, rows go beyond the power limit: short runs, or plain data.
     """
-    found = np.empty((len(works), len(devices)))
+    seconds = np.empty((len(works), len(devices)))
     of_pipe = "fp8" if name.startswith("fp8") else name
     kinds = np.array(Cards(devices, c).tensor_class())
     for kind in np.unique(kinds).tolist():
         at = np.flatnonzero(kinds == kind).tolist()
         cards = [devices[i] for i in at]
-        own = c.tensor_gemm["types"][name]
-        own = {**own, **own.get(kind, {})}
-        values: dict[str, Any] = {f"tensor_gemm.types.{of_pipe}": own}
+        factors = c.tensor_gemm["types"][name]
+        factors = {**factors, **factors.get(kind, {})}
+        values: dict[str, Any] = {f"tensor_gemm.types.{of_pipe}": factors}
         if name == "sq" and not kind.startswith("mma"):
             mma = c.tensor_class["mma"]
             values[f"tensor_class.{kind}"] = {**mma, "rate": mma["rate"] * OLD_RATE}
         limited = name not in BY_THREADS
-        found[:, at] = alone(works, cards, c.having(values), limited, COPIES, c.power["burst_s"]).seconds
-        found[:, at] += own["start_cycles"] / np.array([x.tensor_hz for x in cards])
-        if "sweeps" in own:
-            found[:, at] += own["sweeps"] * _quantised_s(works, cards, c)
-    return found
+        seconds[:, at] = alone(works, cards, c.having(values), limited, COPIES, c.power["burst_s"]).seconds
+        seconds[:, at] += factors["start_cycles"] / np.array([x.tensor_hz for x in cards])
+        if "sweeps" in factors:
+            seconds[:, at] += factors["sweeps"] * _quantised_s(works, cards, c)
+    return seconds
 
 
 def _quantised_s(works: Sequence[Work], devices: Sequence[Device], c: Constants) -> Array:

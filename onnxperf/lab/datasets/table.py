@@ -120,15 +120,15 @@ def tables(
 
     `dropped`: the tables of the file, each with the rows that are not among `rows`, by reason.
     """
-    found: dict[str, dict[Work, dict[str, list[Row]]]] = {}
+    by_name: dict[str, dict[Work, dict[str, list[Row]]]] = {}
     for row in rows:
         if row.gpu and row.work:
-            found.setdefault(row.table, {}).setdefault(row.work, {}).setdefault(row.gpu, []).append(row)
-    made = [_table(name, rig, works, dropped.get(name, {}), fastest) for name, works in found.items()]
+            by_name.setdefault(row.table, {}).setdefault(row.work, {}).setdefault(row.gpu, []).append(row)
+    tables = [_table(name, rig, works, dropped.get(name, {}), fastest) for name, works in by_name.items()]
     none = np.empty((0, 0))
-    for name in (x for x in dropped if x not in found):
-        made.append(Table(name, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[name])))
-    return made
+    for name in (x for x in dropped if x not in by_name):
+        tables.append(Table(name, rig, (), (), none, np.empty(0, dtype=bool), none, dict(dropped[name])))
+    return tables
 
 
 def _table(

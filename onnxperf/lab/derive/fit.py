@@ -32,23 +32,23 @@ def overheads(constants: str) -> dict[str, float]:
 
 def open_rows(every: Sequence[Table], constants: str) -> list[tuple[Table, Kernels]]:
     """The rows of kernels that these constants predict, but for those that only score."""
-    known = ((t, kernels().get(t.name)) for t in every)
-    return [(k.open_rows(t), k) for t, k in known if k and k.constants == constants and k.fitted]
+    pairs = ((t, kernels().get(t.name)) for t in every)
+    return [(k.open_rows(t), k) for t, k in pairs if k and k.constants == constants and k.fitted]
 
 
 def fitted_rows(every: Sequence[Table], wanted: ConstantSet) -> list[Table]:
     """Of all tables, the rows that a set of constants is fitted to."""
-    known = open_rows(every, wanted.of or wanted.name)
+    rows = open_rows(every, wanted.measured_as or wanted.name)
     if wanted.rows:
-        return wanted.rows([t for t, _ in known])
-    found = [k.fitted(t) for t, k in known if k.fitted]
-    return [part for t in found for part in _rare_cards_apart(t, wanted.rare)] if wanted.rare else found
+        return wanted.rows([t for t, _ in rows])
+    fitted = [k.fitted(t) for t, k in rows if k.fitted]
+    return [part for t in fitted for part in _rare_cards_apart(t, wanted.rare)] if wanted.rare else fitted
 
 
 def _rare_cards_apart(t: Table, share: float) -> list[Table]:
     """The table of the cards that measured no less than a share of the works, and that of the others."""
     rare = np.isfinite(t.seconds).mean(axis=0) < share
-    parts = (t.on(g for g, r in zip(t.gpus, rare, strict=True) if r == one) for one in (False, True))
+    parts = (t.on(g for g, r in zip(t.gpus, rare, strict=True) if r == wanted) for wanted in (False, True))
     return [part for part in parts if part.gpus]
 
 
@@ -72,14 +72,14 @@ def _seen(every: Iterable[Table], tiles: Tiles) -> dict[str, list[list[int]]]:
     for t in (t for t in every if t.name in named):
         for j, gpu in enumerate(t.gpus):
             major, minor = gpu_specs.load(gpu).capability
-            found = counts.setdefault(f"cc{major}{minor}", Counter())
+            count = counts.setdefault(f"cc{major}{minor}", Counter())
             for name in t.kernel[(t.seconds[:, j] > 0) & ~t.test, j]:
                 if match := re.search(tiles.pattern, name):
-                    found[tuple(int(n) for n in match.groups())] += 1
+                    count[tuple(int(n) for n in match.groups())] += 1
     return {
-        capability: [list(size) for size, n in found.most_common() if n >= tiles.share * found.total()]
-        for capability, found in sorted(counts.items())
-        if found
+        capability: [list(size) for size, n in count.most_common() if n >= tiles.share * count.total()]
+        for capability, count in sorted(counts.items())
+        if count
     }
 
 
@@ -131,9 +131,9 @@ def fit(wanted: ConstantSet, tables: Sequence[Table], start: Constants) -> Fit:
 
     def named(point: Array) -> Fit:
         """What a value of each prior below stands for."""
-        own, inside = np.split(point[len(parameters) :], [3 * len(cards)])
+        corrected, inside = np.split(point[len(parameters) :], [3 * len(cards)])
         values = {p.path: float(v) for p, v in zip(parameters, point, strict=False)}
-        corrections = {g: (a, b, c) for g, (a, b, c) in zip(cards, own.reshape(-1, 3).tolist(), strict=True)}
+        corrections = {g: (a, b, c) for g, (a, b, c) in zip(cards, corrected.reshape(-1, 3).tolist(), strict=True)}
         overhead_s = {r: float(v) * usual_s.get(r[0], 0.0) for r, v in zip(rigs, inside, strict=True)}
         return Fit(values, corrections, overhead_s, rows)
 

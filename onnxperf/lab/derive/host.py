@@ -47,8 +47,8 @@ class HostRun:
 
     def costs(self, values: Mapping[str, float]) -> HostCosts:
         """The runtime's host costs with the parameters at these values, on a server of the card's years."""
-        own: dict[str, Any] = {path.rpartition(".")[2]: v for path, v in values.items()}
-        return replace(self.run.runtime.host, **own).scaled(self.run.cpus[0].pace)
+        fitted: dict[str, Any] = {path.rpartition(".")[2]: v for path, v in values.items()}
+        return replace(self.run.runtime.host, **fitted).scaled(self.run.cpus[0].pace)
 
     @property
     def kernels_s(self) -> float:
@@ -98,11 +98,12 @@ def derive(data: Path, constants: Constants) -> dict[str, dict[str, float]]:
 
     With them the half-widths of runs, see `half_widths`.
     """
-    made = runs([run for of, measured, _ in model_runs(data) if of.constants == "host" for run in measured], constants)
-    if not any(r.waits for r in made):
+    rows = [run for model, measured, _ in model_runs(data) if model.constants == "host" for run in measured]
+    host_runs = runs(rows, constants)
+    if not any(r.waits for r in host_runs):
         return {}
-    found = {group: fit(made, group) for group in ("", *sorted({r.measured.group for r in made}))}
-    return {group: values | half_widths(made, found, group) for group, values in found.items()}
+    costs = {group: fit(host_runs, group) for group in ("", *sorted({r.measured.group for r in host_runs}))}
+    return {group: values | half_widths(host_runs, costs, group) for group, values in costs.items()}
 
 
 def half_widths(
@@ -122,8 +123,8 @@ def half_widths(
     groups = np.array([r.measured.group for r in kept])
     host = quantile_of([off[waits & (groups == g)] for g in sorted(set(groups[waits]))])
     busy = np.minimum([r.kernels_s for r in kept], whole) / whole
-    known = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in kept], (1 - busy) * host)
-    beyond = np.sqrt(np.maximum(off**2 - known**2, 0))
+    width = np.hypot(busy * [float(r.run.estimates.run_half_width[0]) for r in kept], (1 - busy) * host)
+    beyond = np.sqrt(np.maximum(off**2 - width**2, 0))
     return {
         "interval.host": host,
         "interval.run.other": quantile_of([beyond[groups == g] for g in sorted(set(groups))]),

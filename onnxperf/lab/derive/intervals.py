@@ -89,14 +89,14 @@ def intervals(misses: Iterable[Misses], domain: Mapping[str, Any], without: str 
     and those for dies without rows are `widened`. `within` and `between` are correlations of errors, see
     `onnxperf.latency.intervals.combined`.
     """
-    found = [m for m in misses if m.die != without and len(m.miss)]
-    own = {(m.operator_class, m.die, m.distance) for m in found if m.by_die}
+    rows = [m for m in misses if m.die != without and len(m.miss)]
+    by_die = {(m.operator_class, m.die, m.distance) for m in rows if m.by_die}
     # a die that is alone in its generation was left out twice, and counts once
-    found = [m for m in found if m.by_die or (m.operator_class, m.die, m.distance) not in own]
+    rows = [m for m in rows if m.by_die or (m.operator_class, m.die, m.distance) not in by_die]
     table: dict[str, Any] = {}
     common: dict[str, dict[str, float]] = {}
-    for name in sorted({m.operator_class for m in found}):
-        mine = [m for m in found if m.operator_class == name]
+    for name in sorted({m.operator_class for m in rows}):
+        mine = [m for m in rows if m.operator_class == name]
         edges = [float(f"{e:.3g}") for e in np.quantile(np.concatenate([m.amount for m in mine]), THIRDS)]
         by_third = [_widths(_third(mine, edges, i)) for i in range(len(edges) + 1)]
         held_out = [m for m in mine if m.distance != "measured" and m.by_die] or mine
@@ -132,8 +132,8 @@ def _widths(misses: Sequence[Misses]) -> dict[str, float]:
     """
     more = widened([m for m in misses if m.distance != "measured" and m.by_die])
 
-    def width(of: tuple[str, ...], at: Sequence[Misses]) -> float:
-        return quantile(at) * (1.0 if of == ("measured",) else more) if at else 0.0
+    def width(distances: tuple[str, ...], at: Sequence[Misses]) -> float:
+        return quantile(at) * (1.0 if distances == ("measured",) else more) if at else 0.0
 
     pooled: list[tuple[tuple[str, ...], list[Misses]]] = []
     for far in DISTANCES:
@@ -141,4 +141,4 @@ def _widths(misses: Sequence[Misses]) -> dict[str, float]:
         while len(pooled) > 1 and width(*pooled[-1]) < width(*pooled[-2]):
             (nearer, some), (farther, others) = pooled[-2:]
             pooled[-2:] = [(nearer + farther, some + others)]
-    return {far: width(of, at) for of, at in pooled for far in of}
+    return {far: width(distances, at) for distances, at in pooled for far in distances}

@@ -32,59 +32,59 @@ STEP = 1e-3  # of finite differences, in standard deviations of the priors: time
 
 @dataclass(frozen=True)
 class Told:
-    """A measured run, its prediction with the given constants, and which kernels depend on the set (`own`, [n])."""
+    """A measured run, its prediction with the given constants, and which kernels depend on the set (`fitted`, [n])."""
 
     measured: MeasuredRun
     run: Run
-    own: Array
+    fitted: Array
 
     @property
     def share(self) -> float:
         """The share of these kernels in the time of all kernels."""
         seconds = self.run.estimates.seconds[:, 0]
-        return float(seconds[self.own].sum() / seconds.sum())
+        return float(seconds[self.fitted].sum() / seconds.sum())
 
     @cached_property
     def kernels(self) -> Kernels:
         """These kernels alone."""
-        rows = tuple(k for k, own in zip(self.run.kernels.rows, self.own, strict=True) if own)
+        rows = tuple(k for k, fitted in zip(self.run.kernels.rows, self.fitted, strict=True) if fitted)
         return replace(self.run.kernels, rows=rows)
 
     @cached_property
     def others_s(self) -> float:
         """The length of the run without them."""
-        return float(self.run.timeline.total_s[0]) - self.own_s(self.run.constants)
+        return float(self.run.timeline.total_s[0]) - self.fitted_s(self.run.constants)
 
-    def own_s(self, constants: Constants) -> float:
+    def fitted_s(self, constants: Constants) -> float:
         """Seconds of these kernels."""
         return float(estimate(self.kernels, self.run.devices, self.run.method, constants).seconds.sum())
 
 
 def runs(data: Path, wanted: ConstantSet, constants: Constants) -> list[Told]:
     """The measured runs in `data` that a set is fitted to, each on its card."""
-    found = []
-    for of, measured, _ in model_runs(data):
-        for r in (r for r in measured if of.constants == wanted.name and of.fitted(r)):
+    telling = []
+    for model, measured, _ in model_runs(data):
+        for r in (r for r in measured if model.constants == wanted.name and model.fitted(r)):
             run = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)
-            own = [wanted in family_of(kernel.work).constants for kernel in run.kernels.rows]
-            found.append(Told(r, run, np.array(own, dtype=bool)))
-    return [one for one in found if one.share >= TELLING]
+            fitted = [wanted in family_of(kernel.work).constants for kernel in run.kernels.rows]
+            telling.append(Told(r, run, np.array(fitted, dtype=bool)))
+    return [run for run in telling if run.share >= TELLING]
 
 
 def fit(wanted: ConstantSet, told: Sequence[Told], without: str = "") -> dict[str, float]:
     """The constants of a set by dotted path, from all runs but those of the group `without`."""
-    told = [one for one in told if one.measured.group != without]
+    told = [run for run in told if run.measured.group != without]
     if not told:
         return {p.path: p.start for p in wanted.parameters}
-    count = Counter(one.measured.group for one in told)
-    weights = np.array([np.sqrt(wanted.weight / len(count) / count[one.measured.group]) for one in told])
-    measured = np.array([[one.measured.seconds] for one in told])
+    count = Counter(run.measured.group for run in told)
+    weights = np.array([np.sqrt(wanted.weight / len(count) / count[run.measured.group]) for run in told])
+    measured = np.array([[run.measured.seconds] for run in told])
 
     def named(point: Array) -> dict[str, float]:
         return {p.path: float(v) for p, v in zip(wanted.parameters, point, strict=True)}
 
     def misfits(points: Array) -> Array:
-        seconds = [[x.others_s + x.own_s(x.run.constants.having(named(p))) for p in points] for x in told]
+        seconds = [[x.others_s + x.fitted_s(x.run.constants.having(named(p))) for p in points] for x in told]
         return np.asarray(np.log(np.array(seconds) / measured))
 
     return named(map_fit([p.prior for p in wanted.parameters], misfits, weights, step=STEP))
@@ -94,9 +94,9 @@ def derive(data: Path, constants: Constants) -> dict[str, Mapping[str, Mapping[s
     """The constants of each set that `data` has runs for: fitted to all runs under "", and without each group of runs
     under that group's name.
     """
-    found: dict[str, Mapping[str, Mapping[str, float]]] = {}
+    sets: dict[str, Mapping[str, Mapping[str, float]]] = {}
     for name, wanted in SETS.items():
         if told := runs(data, wanted, constants):
-            groups = ("", *sorted({one.measured.group for one in told}))
-            found[name] = {group: fit(wanted, told, group) for group in groups}
-    return found
+            groups = ("", *sorted({run.measured.group for run in told}))
+            sets[name] = {group: fit(wanted, told, group) for group in groups}
+    return sets

@@ -50,41 +50,41 @@ def residuals(wanted: ConstantSet, tables: Sequence[Table], c: Constants, each_c
 
     tables: the rows that the set was fitted to; c: the fitted constants, without weights of residuals.
     """
-    return {path: w for of in wanted.residuals for path, w in _weights(wanted, of, tables, c, each_card).items()}
+    return {path: w for kind in wanted.residuals for path, w in _weights(wanted, kind, tables, c, each_card).items()}
 
 
 def _weights(
-    wanted: ConstantSet, of: Residuals, tables: Sequence[Table], c: Constants, each_card: bool
+    wanted: ConstantSet, kind: Residuals, tables: Sequence[Table], c: Constants, each_card: bool
 ) -> dict[str, str]:
     rows: dict[str, list[Rows]] = {}
     for t in tables:
-        mine = t.take(np.array([of.holds(w) for w in t.works], dtype=bool))
+        mine = t.take(np.array([kind.holds(w) for w in t.works], dtype=bool))
         if not len(mine.works):
             continue
         drawn = thinned(mine, DRAWN)
-        hats, miss, share = of.hats(drawn.works), *_missed(wanted, of, drawn, c)
+        hats, miss, share = kind.hats(drawn.works), *_missed(wanted, kind, drawn, c)
         behind = len(mine.works) / len(drawn.works)  # rows that each drawn row stands for
         for j, gpu in enumerate(drawn.gpus):
             at = np.isfinite(miss[:, j])
-            found = Rows(hats[at] * share[at, j, None], miss[at, j], np.full(int(at.sum()), behind))
-            rows.setdefault(gpu, []).append(found)
+            card_rows = Rows(hats[at] * share[at, j, None], miss[at, j], np.full(int(at.sum()), behind))
+            rows.setdefault(gpu, []).append(card_rows)
     if not rows:
         return {}
-    cards = {gpu: _joined(found) for gpu, found in rows.items()}
+    cards = {gpu: _joined(parts) for gpu, parts in rows.items()}
     common = _ridge(_joined([r.counting_for(OTHERS[0]) for r in cards.values()]), OTHERS[1])
     learned = {OTHER: common}
     if each_card:
         for gpu, r in sorted(cards.items()):
             beside = replace(r, miss=r.miss - r.hats @ common).counting_for(OWN[0])
             learned[gpu] = common + _ridge(beside, OWN[1])
-    return {f"{of.path}.{name}": as_text(w) for name, w in learned.items()}
+    return {f"{kind.path}.{name}": as_text(w) for name, w in learned.items()}
 
 
-def _missed(wanted: ConstantSet, of: Residuals, t: Table, c: Constants) -> tuple[Array, Array]:
+def _missed(wanted: ConstantSet, kind: Residuals, t: Table, c: Constants) -> tuple[Array, Array]:
     """log(measured / predicted) of a table's rows, and the share of the time that residuals scale, both [n, g]."""
-    known, devices = kernels()[t.name], [gpu_specs.load(g) for g in t.gpus]
-    inside = np.array([[known.overhead(t.rig, g, c) for g in t.gpus]])
-    probe = {f"{of.path}.{OTHER}": as_text(PROBE * (np.arange(of.hats(t.works[:1]).shape[1]) == 0))}
+    measured, devices = kernels()[t.name], [gpu_specs.load(g) for g in t.gpus]
+    inside = np.array([[measured.overhead(t.rig, g, c) for g in t.gpus]])
+    probe = {f"{kind.path}.{OTHER}": as_text(PROBE * (np.arange(kind.hats(t.works[:1]).shape[1]) == 0))}
     read = seconds(wanted, t, devices, c) + inside
     longer = seconds(wanted, t, devices, c.having(probe)) + inside
     miss = np.where(t.seconds > t.least_s, np.log(t.seconds / read), np.nan)
@@ -99,9 +99,9 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 def _ridge(rows: Rows, spread: float) -> Array:
     """The weights [w] of basis functions by ridge regression, with rows reweighted for the soft loss."""
     prior = np.eye(rows.hats.shape[1]) * (SOFT / spread) ** 2
-    counted, found = rows.count, np.zeros(rows.hats.shape[1])
+    counted, weights = rows.count, np.zeros(rows.hats.shape[1])
     for _ in range(TIMES):
         by_row = rows.hats * counted[:, None]
-        found = np.linalg.solve(by_row.T @ rows.hats + prior, by_row.T @ rows.miss)
-        counted = rows.count / np.sqrt(1 + ((rows.miss - rows.hats @ found) / SOFT) ** 2)
-    return np.asarray(found)
+        weights = np.linalg.solve(by_row.T @ rows.hats + prior, by_row.T @ rows.miss)
+        counted = rows.count / np.sqrt(1 + ((rows.miss - rows.hats @ weights) / SOFT) ** 2)
+    return np.asarray(weights)

@@ -35,7 +35,7 @@ class RunMiss:
     model: str
     group: str
     off: float
-    known: float
+    ranged: float
 
 
 def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dict[str, dict[str, float]]:
@@ -43,26 +43,26 @@ def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dic
 
     apart: by group, the constants that differ from the given ones when derived without it.
     """
-    found: dict[str, dict[str, float]] = {}
-    for of, measured, _ in model_runs(data):
-        if of.constants in ("range", *models.SETS):
-            missed = [_missed(run, constants.having(apart.get(run.group, {}))) for run in measured if of.ranged(run)]
+    values: dict[str, dict[str, float]] = {}
+    for model, measured, _ in model_runs(data):
+        if model.constants in ("range", *models.SETS):
+            missed = [_missed(run, constants.having(apart.get(run.group, {}))) for run in measured if model.ranged(run)]
             for kind in sorted({m.kind for m in missed}):
                 alike = [m for m in missed if m.kind == kind]
                 for group in ("", *sorted({run.group for run in measured})):
                     share, beside = widths([m for m in alike if m.group != group])
-                    found.setdefault(group, {})[f"interval.run.{kind}"] = beside
-                    found[group][f"interval.share.{kind}"] = share
-    return found
+                    values.setdefault(group, {})[f"interval.run.{kind}"] = beside
+                    values[group][f"interval.share.{kind}"] = share
+    return values
 
 
 def _missed(measured: MeasuredRun, constants: Constants) -> RunMiss:
-    (made,) = runs([measured], constants)
-    kind = made.run.kind(0)
+    (host_run,) = runs([measured], constants)
+    kind = host_run.run.kind(0)
     alone = constants.having({f"interval.run.{kind}": 0.0, f"interval.share.{kind}": 1.0})
-    p = summarise(replace(made.run, constants=alone))
-    off, known = np.log(measured.seconds / p.seconds), np.log(p.high_seconds / p.seconds)
-    return RunMiss(kind, f"{measured.source} {measured.model}", measured.group, float(off), float(known))
+    p = summarise(replace(host_run.run, constants=alone))
+    off, ranged = np.log(measured.seconds / p.seconds), np.log(p.high_seconds / p.seconds)
+    return RunMiss(kind, f"{measured.source} {measured.model}", measured.group, float(off), float(ranged))
 
 
 def widths(misses: Sequence[RunMiss]) -> tuple[float, float]:
@@ -72,8 +72,8 @@ def widths(misses: Sequence[RunMiss]) -> tuple[float, float]:
     if not misses:
         return 1.0, 0.0
     by_model = [[m for m in misses if m.model == model] for model in dict.fromkeys(m.model for m in misses)]
-    share = quantile_of([np.array([abs(m.off) / m.known for m in some]) for some in by_model])
+    share = quantile_of([np.array([abs(m.off) / m.ranged for m in some]) for some in by_model])
     if share < 1:
         return share, 0.0
-    beyond = [np.array([max(m.off**2 - m.known**2, 0.0) ** 0.5 for m in some]) for some in by_model]
+    beyond = [np.array([max(m.off**2 - m.ranged**2, 0.0) ** 0.5 for m in some]) for some in by_model]
     return 1.0, quantile_of(beyond)

@@ -68,7 +68,7 @@ def order(kind: str, pairs: Iterable[Pairs]) -> list[Order]:
     alike: dict[tuple[str, str], list[Pairs]] = {}
     for p in pairs:
         alike.setdefault((p.name, p.method), []).append(p)
-    found = []
+    orders = []
     for (name, method), parts in alike.items():
         right, signs = list[float](), list[float]()
         for a, b in combinations(parts, 2):
@@ -79,5 +79,5 @@ def order(kind: str, pairs: Iterable[Pairs]) -> list[Order]:
             close = other & (np.abs(measured) < np.log(WITHIN))
             right += (0.5 + 0.5 * np.sign(measured * predicted))[close].tolist()
         if right:
-            found.append(Order(kind, name, method, len(right), float(np.mean(right)), float(np.mean(signs))))
-    return found
+            orders.append(Order(kind, name, method, len(right), float(np.mean(right)), float(np.mean(signs))))
+    return orders

@@ -105,15 +105,15 @@ def of_models(report: Report) -> tuple[Sheet, ...]:
     return tuple(_of_file(report, of) for _, of in datasets.models())
 
 
-def _of_file(report: Report, of: Models) -> Sheet:
-    by = _index(s for s in report.scores if s.kind == "models" and of.heads(s.name))
-    if of.apart:
+def _of_file(report: Report, model: Models) -> Sheet:
+    by = _index(s for s in report.scores if s.kind == "models" and model.heads(s.name))
+    if model.apart:
         keys = [((name,), (name, "", "test")) for name in sorted({name for name, _, _, _ in by})]
-        methods = (*OF_MODELS, *(models.PUBLISHED + m for m in of.published))
-        return _sheet(of.title, ("!which",), by, methods, keys, COMPARED)
+        methods = (*OF_MODELS, *(models.PUBLISHED + m for m in model.published))
+        return _sheet(model.title, ("!which",), by, methods, keys, COMPARED)
     gpus = [*sorted({gpu for _, gpu, _, _ in by} - {""}), ""]
-    keys = [((gpu or MEAN,), (of.reported, gpu, "test")) for gpu in gpus]
-    return _sheet(of.title, ("!card",), by, _scored(report), keys, _spare())
+    keys = [((gpu or MEAN,), (model.reported, gpu, "test")) for gpu in gpus]
+    return _sheet(model.title, ("!card",), by, _scored(report), keys, _spare())
 
 
 def by_source(report: Report) -> Sheet:
@@ -161,8 +161,8 @@ def watts(report: Report) -> Sheet:
     lines = []
     for (name, gpu, method), s in by.items():
         if method == LEFT_OUT:
-            own = by[name, gpu, SHIPPED]
-            lines.append((name, gpu, f"{s.count:,}", f"{s.mape:.0%}", f"{s.bias:+.0%}", f"{own.mape:.0%}"))
+            shipped = by[name, gpu, SHIPPED]
+            lines.append((name, gpu, f"{s.count:,}", f"{s.mape:.0%}", f"{s.bias:+.0%}", f"{shipped.mape:.0%}"))
     heads = ("!watts of", "!card", "#rows", "#MAPE", "#bias", "#in-sample")
     return Sheet("Watts while one kernel is repeated for long", heads, tuple(lines))
 
@@ -172,7 +172,7 @@ def notes(report: Report) -> list[str]:
     if not report.scores:
         return own.file_notes(report.measurements)
     clocks = ", ".join(f"{_microseconds(least, most)} for {rig}" for rig, least, most in report.overhead_s if most)
-    found = [
+    lines = [
         *own.file_notes(report.measurements),
         "MAPE: mean of |predicted / measured - 1|; bias: median of predicted / measured, less 1. Cards count alike, "
         "however many rows they have.",
@@ -191,43 +191,43 @@ def notes(report: Report) -> list[str]:
     ]
     names = {s.name for s in report.scores}
     if any(name.startswith("FP4") for name in names):
-        found.append(
+        lines.append(
             "FP4 was measured on one die alone: without it, priors and the rows of other types are all there is."
         )
     if any(of.heads(name) for _, of in datasets.models() if of.constants == "host" for name in names):
-        found.append(
+        lines.append(
             "ONNX Runtime: every row counts alike. Left out is what the same source measured of the same model, from "
             "the host's costs; nothing else is fitted to rows like these. Stable Diffusion's are not among them."
         )
     if any(of.heads(name) for _, of in datasets.models() if of.graph for name in names):
-        found.append(
+        lines.append(
             "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
             "Nothing is fitted to convolutional networks; left out is the card, as for kernels."
         )
     if any(of.heads(name) for _, of in datasets.models() if of.constants == "range" for name in names):
-        found.append(
+        lines.append(
             "TensorRT: Paddle Inference ran it, with copies of images from pageable memory; the release is not named. "
             "Nothing but the width of ranges comes from these rows: that from the other models. graphs in parts: some "
             "operators ran outside of the engine, as their times show; they tell nothing of the width."
         )
     if any(s.method.startswith(models.PUBLISHED) for s in report.scores):
-        found.append(
+        lines.append(
             "NeuSight, its roofline, Habitat and micro are the predictions that were published beside the "
             "measurements. NeuSight had learned from kernels of these very cards."
         )
     if any(s.name.endswith("other library") for s in report.scores):
-        found.append(
+        lines.append(
             "other library: rows kept back that ran on kernels which none of the card's other rows ran on. What "
             "another version of the library does says little of the one behind the rest and the whole models; no "
             "range is derived from these rows."
         )
     if report.same_without:
         dies = ", ".join(map(printable, report.same_without))
-        found.append(
+        lines.append(
             f"The constants are the same with and without {dies}: no row of theirs is behind those that ship, or these "
             f"are not derived from rows by a command ({printable(report.constants)}); then nothing was left out."
         )
-    return found
+    return lines
 
 
 Scores = dict[tuple[str, str, str, str], Score]
@@ -248,13 +248,13 @@ def _sheet(
     lines = []
     for labels, key in keys:
         if s := by.get((*key, LEFT_OUT)):
-            found = (by.get((*key, m)) for m in others)
+            scores = (by.get((*key, m)) for m in others)
             figures = (
                 f"{s.count:,}", _percent(s.mape), _percent(s.bias, "+"),
                 NOTHING if s.coverage is None else f"{s.coverage:.0%}",
                 NOTHING if s.half_width is None else f"±{s.half_width:.0%}",
             )  # fmt: skip
-            lines.append((*labels, *figures, *(NOTHING if o is None else _percent(o.mape) for o in found)))
+            lines.append((*labels, *figures, *(NOTHING if o is None else _percent(o.mape) for o in scores)))
     return Sheet(title, (*heads, *OURS, *map(heading, others)), tuple(lines), spare)
 
 

@@ -13,12 +13,12 @@ from op_models import Work
 
 def declared() -> dict[type, KernelFamily]:
     """The families that the modules of this package declare, by size type; Error where two have the same."""
-    found: dict[type, KernelFamily] = {}
+    by_size: dict[type, KernelFamily] = {}
     for family in offered(__name__, __path__, "FAMILY", KernelFamily):
-        if found.setdefault(family.size, family) is not family:
-            files = " and ".join(inspect.getfile(f.card) for f in (found[family.size], family))
+        if by_size.setdefault(family.size, family) is not family:
+            files = " and ".join(inspect.getfile(f.card) for f in (by_size[family.size], family))
             raise Error(f"{files} both have a FAMILY for the size {family.size.__name__}: a size has one")
-    return found
+    return by_size
 
 
 #: By size type.
@@ -37,15 +37,15 @@ def constant_sets() -> dict[str, ConstantSet]:
 
     Raises Error where two of them have one name.
     """
-    found: dict[str, ConstantSet] = {}
+    sets: dict[str, ConstantSet] = {}
 
-    def add(one: ConstantSet) -> None:
-        for earlier in one.after:
+    def add(constants: ConstantSet) -> None:
+        for earlier in constants.after:
             add(earlier)
-        if found.setdefault(one.name, one) is not one:
-            raise Error(f"two sets of constants are called {one.name!r}: they would be written to the same file")
+        if sets.setdefault(constants.name, constants) is not constants:
+            raise Error(f"two sets of constants are called {constants.name!r}: they would be written to the same file")
 
     for family in FAMILIES.values():
-        for one in family.constants:
-            add(one)
-    return found
+        for constants in family.constants:
+            add(constants)
+    return sets

@@ -60,14 +60,14 @@ def _places(works: Sequence[Work]) -> Array:
     """log2 of four sizes: batch x KV heads, query heads for each KV head, number of keys, head size. The fifth
     coordinate is 0 without 8-bit operands, 1 with an 8-bit KV cache, 2 with 8-bit queries as well.
     """
-    found = []
+    rows = []
     for w in works:
         s: Any = w.size
         heads, group = s.batch * max(s.kv_heads, 1), s.heads / max(s.kv_heads, 1)
         of_keys = w.bytes_read - w.weight_bytes - s.batch * s.heads * s.queries * s.dim * BITS[w.dtype] / 8
         eight = of_keys < 1.5 * heads * s.keys * (s.dim + s.dim_v)
-        found.append((*np.log2(np.maximum((heads, group, s.keys, s.dim), 1)), float(eight) + (BITS[w.dtype] <= 8)))
-    return np.array(found)
+        rows.append((*np.log2(np.maximum((heads, group, s.keys, s.dim), 1)), float(eight) + (BITS[w.dtype] <= 8)))
+    return np.array(rows)
 
 
 HEADS, GROUP, KEYS = (0, 3, 6, 9, 12, 15), (0, 3, 6), (2, 5, 8, 11, 14, 17)  # log2: a knot for each factor of 8

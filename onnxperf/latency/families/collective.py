@@ -48,8 +48,8 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     short_s = (coef["start_s"] + coef["hop_s"] * steps ** coef["growth"] * deeper) * cards.launch + tree_s
     reached = at.link * _share(n, kinds, at, coef)
     sent = passes * ((n - 1) / n) ** np.where(at.over_pcie, 1.0, coef["traffic_power"])
-    out = np.where(at.nodes > 1, (n - at.local) / n, sent)
-    rate = np.where(at.nodes > 1, np.minimum(reached, np.where(to_all, 1, at.local) * at.network_Bps), reached)
+    out = np.where(at.nodes > 1, (n - at.in_node) / n, sent)
+    rate = np.where(at.nodes > 1, np.minimum(reached, np.where(to_all, 1, at.in_node) * at.network_Bps), reached)
     long_s = works["bytes"] * np.where(kinds == "send", 1.0, np.where(to_all, out, sent)) / rate
     overlap = np.where(to_all, coef["overlap_to_all"], np.where(reduce, coef["overlap_reduce"], coef["overlap"]))
     between = overlap * np.sqrt(short_s * long_s)
@@ -57,7 +57,7 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     whole_s = short_s + long_s + between
     terms = plain_terms(0.0, long_s, between, short_s, whole_s, np.minimum(sms, 1.0))
     inside = np.minimum(works["bytes"] * np.where(kinds == "send", 1.0, sent) / reached, long_s) / whole_s
-    inside, outside = np.where(at.local > 1, inside, 0.0), np.where(at.nodes > 1, long_s / whole_s, 0.0)
+    inside, outside = np.where(at.in_node > 1, inside, 0.0), np.where(at.nodes > 1, long_s / whole_s, 0.0)
     return terms._replace(
         seconds=np.where(n > 1, whole_s, 0.0), nvlink=np.where(at.over_pcie, 0.0, inside),
         pcie=np.where(at.over_pcie, inside, 0.0), network=outside,
@@ -69,7 +69,7 @@ def _share(n: Array, kinds: Array, at: _Joined, coef: Mapping[str, float]) -> Ar
     to_all = np.isin(kinds, TO_ALL)
     share = np.where(to_all, coef["all_to_all_share"], coef["share"])
     share = np.where(to_all & ~at.switched & (n > 2), share / 2, share)
-    crowd = np.minimum(1.0, 2 / np.maximum(at.local, 1)) ** coef["pcie_crowding"]
+    crowd = np.minimum(1.0, 2 / np.maximum(at.in_node, 1)) ** coef["pcie_crowding"]
     share = np.where(at.over_pcie, coef["pcie_share"] * crowd, share)
     return np.minimum(np.where(np.isnan(at.efficiency), share, at.efficiency), 1.0)
 
@@ -92,7 +92,7 @@ class _Joined(NamedTuple):
     """
 
     link: Array
-    local: Array
+    in_node: Array
     nodes: Array
     over_pcie: Array
     switched: Array
@@ -102,18 +102,18 @@ class _Joined(NamedTuple):
 
 
 def _joined(works: Works, cards: Cards) -> _Joined:
-    found = [d.cluster or usual_cluster(d) for d in cards.devices]
+    clusters = [d.cluster or usual_cluster(d) for d in cards.devices]
 
     def column(name: str) -> Array:
-        return np.array([[getattr(c, name) for c in found]])
+        return np.array([[getattr(c, name) for c in clusters]])
 
     ranks, stride = np.maximum(works["ranks"], 1), np.maximum(works["stride"], 1)
-    local = np.clip(column("gpus_per_node") // stride, 1, ranks)
+    in_node = np.clip(column("gpus_per_node") // stride, 1, ranks)
     bare = ~column("switched") & (column("link_Bps") <= 1.05 * column("pcie_Bps"))
-    over_pcie = bare | ((local - 1) * stride + 1 > column("linked"))
+    over_pcie = bare | ((in_node - 1) * stride + 1 > column("linked"))
     return _Joined(
-        np.where(over_pcie, column("pcie_Bps"), column("link_Bps")), local, np.ceil(ranks / local), over_pcie,
-        column("switched"), np.array([[np.nan if c.efficiency is None else c.efficiency for c in found]]),
+        np.where(over_pcie, column("pcie_Bps"), column("link_Bps")), in_node, np.ceil(ranks / in_node), over_pcie,
+        column("switched"), np.array([[np.nan if c.efficiency is None else c.efficiency for c in clusters]]),
         np.maximum(column("network_Bps"), 1.0), column("network_s"),
     )  # fmt: skip
 

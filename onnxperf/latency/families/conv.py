@@ -33,18 +33,18 @@ def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     product.
     """
     s = shape_of(works)
-    found = depthwise(works, cards)
+    terms = depthwise(works, cards)
     on_tensor = cards.tensor(works.pipes)
     product = np.broadcast_to(~((s.cin <= 4) & (s.groups > 1)), on_tensor.shape)
     single = np.array([[w.dtype == "float32"] for w in works.each])
     if (product & (single | ~on_tensor)).any():
         pipes = np.where(single[:, 0], "fp32", works.pipes).tolist()
-        found = choose(product, best_of(list(cuda_core_algorithms(works.on(pipes, cards), s, cards))), found)
+        terms = choose(product, best_of(list(cuda_core_algorithms(works.on(pipes, cards), s, cards))), terms)
     if (product & on_tensor).any():
         tensor = on_tensor_cores(works, s, cards, dram_share)
-        faster = ~single | (tensor.seconds < found.seconds)
-        found = choose(product & on_tensor & faster, tensor, found)
-    return found
+        faster = ~single | (tensor.seconds < terms.seconds)
+        terms = choose(product & on_tensor & faster, tensor, terms)
+    return terms
 
 
 def best_of(options: Sequence[KernelTerms]) -> KernelTerms:

@@ -116,7 +116,8 @@ POWER = ConstantSet(
         Parameter("power.pJ_per_flop_12nm", "energy of an FP32 FLOP of a 12 nm card, picojoule", 14.0),
         Parameter("power.node_exponent", "growth of that energy with the process node's nanometres", 0.7),
     ),
-    of="gemm", rows=long_products.long_products, model=long_products.seconds, sample=300, corrections=(0.15, 0.05, 0.1),
+    measured_as="gemm", rows=long_products.long_products, model=long_products.seconds, sample=300,
+    corrections=(0.15, 0.05, 0.1),
 )  # fmt: skip
 
 TILE = r"(?:sgemm_|tilesize|simt_sgemm_)(\d+)x(\d+)"  # columns x rows, in kernels of cuBLAS and CUTLASS
@@ -211,15 +212,17 @@ TENSOR_CORES = ConstantSet(
 )  # fmt: skip
 
 
-def _in_fewer_bits(name: str, own: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0) -> ConstantSet:
+def _in_fewer_bits(
+    name: str, priors: Mapping[str, tuple[float, float, float, float]], sweeps: float = 0.0
+) -> ConstantSet:
     """The set of one library's products in 8 or 4 bits: factors of their own on the constants of tensor cores.
 
-    own: by class of tensor cores, or "" for all of them, the medians of the priors of four constants: the factors on
+    priors: by class of tensor cores, or "" for all of them, the medians of the priors of four constants: the factors on
     `rate` and on `extra_k`, the start in clocks, and the factor on `step_cycles`. sweeps: the same of the bytes moved
     by quantising activations, over the activations' own. 0: the constant is not fitted.
     """
     root, parameters = f"tensor_gemm.types.{name}", list[Parameter]()
-    for kind, (rate, extra_k, start, step) in own.items():
+    for kind, (rate, extra_k, start, step) in priors.items():
         path = f"{root}.{kind}" if kind else root
         parameters += (
             Parameter(f"{path}.rate", "factor on the rate", rate, 0.3),

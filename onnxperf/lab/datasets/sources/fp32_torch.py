@@ -100,7 +100,7 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
 
     Of a row that comes twice the first counts.
     """
-    found: dict[tuple[object, ...], MeasuredRun] = {}
+    runs: dict[tuple[object, ...], MeasuredRun] = {}
     why = Counter[str]()
     for r in read(folder / MODELS, COLUMNS):
         gpu, size, seconds = card(r["device"]), sizes(r, "batch", "seqlen"), number(r, "measured_ms") / 1e3
@@ -110,22 +110,22 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             why["no sample of this model"] += 1
         elif reason := refusal(gpu, size, seconds):
             why[reason] += 1
-        elif (gpu, r["model"], size) in found:
+        elif (gpu, r["model"], size) in runs:
             why["measured twice"] += 1
         elif gpu and size:
             published = {m: number(r, f"{m}_ms") / 1e3 for m in PUBLISHED}
             kernels_s = number(r, "sum_gpu_ops_ms") / 1e3
             dims = {"batch": size[0], "sequence": size[1]}
             run = MeasuredRun(gpu, SAMPLES[r["model"]], dims, seconds, kernels_s, published)
-            found[gpu, r["model"], size] = run
-    return list(found.values()), dict(why)
+            runs[gpu, r["model"], size] = run
+    return list(runs.values()), dict(why)
 
 
 def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Training steps on one card in the table of `folder`: forward and backward, together and apart, without an
     optimiser; and how many of such rows are not taken, by reason.
     """
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / MODELS, COLUMNS):
         if r["mode"] != "training" or r["option"]:
@@ -143,8 +143,8 @@ def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             for part, end in PARTS.items():
                 published = {"neusight": number(r, f"neusight{end}_ms") / 1e3}
                 run = MeasuredRun(gpu, f"{name}, training", dims, times[part], published=published, file=graph)
-                found.append(replace(run, part=part))
-    return found, dict(why)
+                runs.append(replace(run, part=part))
+    return runs, dict(why)
 
 
 def plans(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
@@ -155,7 +155,7 @@ def plans(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     product; pp4's 1597.6 ms are 13.3, on one card at a time. Assumed are DistributedDataParallel and Megatron-LM's
     division of matrices and vocabulary.
     """
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / MODELS, COLUMNS):
         if r["option"] not in PLANS:
@@ -171,8 +171,8 @@ def plans(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             dims = {"batch": per_gpu(size[0], parse_plan(plan, None)), "sequence": size[1]}
             published = {"neusight": number(r, "neusight_ms") / 1e3}
             run = MeasuredRun(gpu, f"{name}, training, {plan}", dims, seconds, published=published, file=graph)
-            found.append(replace(run, part=STEP, parallel=plan))
-    return found, dict(why)
+            runs.append(replace(run, part=STEP, parallel=plan))
+    return runs, dict(why)
 
 
 def _measured(r: Record) -> tuple[float, str]:

@@ -51,22 +51,22 @@ def ort_version(version: str) -> str | None:
     """The `--ort-version` that stands for a release: the first in UNTIL that is not older, None for newer releases. A
     development build counts as the release before.
     """
-    found = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
-    if not found:
+    numbers = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
+    if not numbers:
         return None
-    release = int(found[1]), int(found[2]) - bool(found[3])
+    release = int(numbers[1]), int(numbers[2]) - bool(numbers[3])
     return next((name for last, name in UNTIL.items() if release <= last), None)
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Runs of ONNX Runtime's CUDA provider in the table of `folder`, and how many rows are not taken, by reason."""
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / FILE, COLUMNS):
         gpu = card(r.get("gpu_norm") or r["gpu"])
         size, seconds = sizes(r, "batch", "seq"), number(r, "latency_ms") / 1e3
         name, optimized = r["model"].rpartition("/")[2], (r["optimized"] or "none").lower()
-        sample = next((s for known, s in SAMPLES.items() if name.startswith(known)), None)
+        sample = next((s for start, s in SAMPLES.items() if name.startswith(start)), None)
         if r["runtime"] != "ORT-CUDA":
             why["another runtime"] += 1
         elif sample is None:
@@ -83,8 +83,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
                 copies="pageable" if r["io_binding"] == "False" else "",
                 source=r["source"], version=r["version"], ort_version=ort_version(r["version"]),
             )  # fmt: skip
-            found.append(run)
-    return found, dict(why)
+            runs.append(run)
+    return runs, dict(why)
 
 
 def dimensions(text: str) -> dict[str, int] | None:
@@ -95,7 +95,7 @@ def dimensions(text: str) -> dict[str, int] | None:
 
 def with_graphs(file: str, folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Runs in the table `file` of `folder` whose graphs lie there, and how many rows are not taken, by reason."""
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / file, GRAPHS_COLUMNS):
         gpu, dims, seconds = card(r["gpu"]), dimensions(r["dims"]), number(r, "measured_ms") / 1e3
@@ -115,8 +115,8 @@ def with_graphs(file: str, folder: Path) -> tuple[list[MeasuredRun], dict[str, i
                 copies=COPIES[copies], source=r["source"], version=r["ort_version"],
                 ort_version=ort_version(r["ort_version"]), file=graph,
             )  # fmt: skip
-            found.append(run)
-    return found, dict(why)
+            runs.append(run)
+    return runs, dict(why)
 
 
 def _by_length(run: MeasuredRun) -> str:

@@ -94,14 +94,14 @@ def _in_fewer_bits(type: str, reported: str, drawn: int) -> Kernels:
 def watts(folder: Path) -> list[Watts]:
     """The rows of sustained products, by type and card; empty where the file is not there."""
     path, columns = located(folder / POWER), ("gpu", "dtype", "m", "n", "k", "power_w")
-    found: dict[tuple[str, str], list[tuple[Work, float]]] = {}
+    drawn_by_card: dict[tuple[str, str], list[tuple[Work, float]]] = {}
     for r in read(path, columns) if path.is_file() else ():
         gpu, work, drawn = card(CARDS.get(r["gpu"], r["gpu"])), product(r)[1], number(r, "power_w")
         if gpu is not None and work is not None and drawn == drawn:
-            found.setdefault((REPORTED.get(r["dtype"], r["dtype"]), gpu), []).append((work, drawn))
+            drawn_by_card.setdefault((REPORTED.get(r["dtype"], r["dtype"]), gpu), []).append((work, drawn))
     return [
         Watts(name, gpu, tuple(w for w, _ in rows), np.array([x for _, x in rows]), COPIES)
-        for (name, gpu), rows in found.items()
+        for (name, gpu), rows in drawn_by_card.items()
     ]
 
 

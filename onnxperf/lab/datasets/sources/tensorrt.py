@@ -35,7 +35,7 @@ def file_name(model: str) -> str:
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """The runs in the table of `folder` whose graphs are there, and how many rows are not taken, by reason."""
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / FILE, COLUMNS):
         gpu, size, seconds = card(r["gpu"]), sizes(r, "batch"), number(r, "latency_ms") / 1e3
@@ -54,8 +54,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
                 copies="pageable", source=r["source"].partition(":")[0], version=r["runtime"], ort_version=RELEASE,
                 file=graph,
             )  # fmt: skip
-            found.append(run)
-    return found, dict(why)
+            runs.append(run)
+    return runs, dict(why)
 
 
 def one_engine(run: MeasuredRun) -> bool:

@@ -40,8 +40,8 @@ def named(record: Record) -> str:
 
 def family(model: str) -> str:
     """The letters at the start of a model's name, without prefixes such as "tf_"."""
-    found = re.match(r"[a-z]+", re.sub(r"^(tf|legacy|test)_", "", model))
-    return found[0] if found else model
+    letters = re.match(r"[a-z]+", re.sub(r"^(tf|legacy|test)_", "", model))
+    return letters[0] if letters else model
 
 
 def part(model: str) -> str:
@@ -51,7 +51,7 @@ def part(model: str) -> str:
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Runs in the table of `folder` whose graph is there or ships, and how many rows are not taken, by reason."""
-    found: list[MeasuredRun] = []
+    runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / FILE, COLUMNS):
         gpu, size, seconds = card(r["gpu"]), sizes(r, "batch", "img"), number(r, "latency_ms") / 1e3
@@ -67,8 +67,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
                 gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", version=r["torch"],
                 file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]),
             )  # fmt: skip
-            found.append(run)
-    return found, dict(why)
+            runs.append(run)
+    return runs, dict(why)
 
 
 def ships(run: MeasuredRun) -> bool:
