@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, Number, debug, files_read, of_cards, of_one, read_option
-from onnxperf.graph.targets import check_target
+from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
+from onnxperf.cli.asking import asked_of
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY
 from onnxperf.ground.output import deliver
-
-if TYPE_CHECKING:
-    from onnxperf.running.pipeline import Gpu, Request
 
 
 @click.command()
@@ -47,7 +44,7 @@ def compare(
 
     cards, price_by_card = selected(gpu, every, capacity_bytes, generation), priced(prices)
     with telling() as tell:
-        comparison = compared(_request(model, json_to, gpu, **terms), cards, by, limit_s, price_by_card, tell)
+        comparison = compared(asked_of(model, json_to, gpu=gpu, **terms), cards, by, limit_s, price_by_card, tell)
     deliver(json_to, comparison.to_json, lambda: show_comparison(console(), comparison))
 
 
@@ -91,7 +88,7 @@ def recommend(
     cards = selected(named, every, capacity_bytes, generation)
     limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
     with telling() as tell:
-        advice = recommended(_request(model, json_to, gpu, **terms), cards, limit, qps, price_by_card, tell)
+        advice = recommended(asked_of(model, json_to, gpu=gpu, **terms), cards, limit, qps, price_by_card, tell)
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
 
 
@@ -104,7 +101,7 @@ def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> 
     if terms["parallel"] is not None:
         raise UsageError("--gpus without a plan ranks all of them: leave --parallel out")
     with telling() as tell:
-        plans = divisions(_request(model, json_to, (gpu,), **terms), gpu, terms["gpus"], tell)
+        plans = divisions(asked_of(model, json_to, gpu=gpu, **terms), gpu, terms["gpus"], tell)
     deliver(json_to, plans.to_json, lambda: show(console(), plans), lambda: keep(plans))
 
 
@@ -128,7 +125,7 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     from onnxperf.running.pipeline import read_once, run_of, with_batch
     from onnxperf.views.choices import show_what_ifs
 
-    request = read_once(_request(model, json_to, (gpu,), **terms))
+    request = read_once(asked_of(model, json_to, gpu=gpu, **terms))
     changes = what_if(summarise(run_of(request, gpu)), lambda n: summarise(run_of(with_batch(request, n), gpu)))
     deliver(json_to, changes.to_json, lambda: show_what_ifs(console(), changes))
 
@@ -160,13 +157,3 @@ def gpus(name: str | None, as_json: bool) -> None:
     for note in notes:
         click.echo(note.message, err=True)
     deliver(json_to, lambda: json.dumps(cards.as_json(device), indent=2), lambda: cards.show_gpu(console(), device))
-
-
-def _request(model: str, json_to: str | None, gpu: tuple[Gpu, ...], **terms: Any) -> Request:
-    """What SCENARIO's options ask for of a model."""
-    from onnxperf.running.pipeline import request_for
-
-    if not model:
-        raise UsageError("the path of MODEL is empty")
-    check_target(json_to, *files_read({"gpu": gpu, **terms}, model))
-    return request_for(model, **terms)

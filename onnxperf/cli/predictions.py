@@ -23,6 +23,7 @@ from onnxperf.cli.arguments import (
     read_option,
     viewed,
 )  # fmt: skip
+from onnxperf.cli.asking import asked_of
 from onnxperf.cli.drawn import drawn, take
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
@@ -32,7 +33,6 @@ from onnxperf.running.terms import having
 if TYPE_CHECKING:
     from onnxperf.answer.prediction import Prediction
     from onnxperf.decide.changes import Change
-    from onnxperf.graph import Graph
     from onnxperf.running.pipeline import Request
     from onnxperf.running.run import Run
 
@@ -70,11 +70,11 @@ def predict(
     from onnxperf.running.pipeline import read_once
     from onnxperf.views.prediction import show
 
-    for flag, given in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
-        if json_to == "-" and given:
+    for flag, is_set in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
+        if json_to == "-" and is_set:
             raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
     asked = take(terms, {"--json": json_to, "--html": html_to}, *files_read({"gpu": gpu, **terms}, model))
-    request = read_once(_request(model, json_to, gpu=gpu, fit=fit, **terms))
+    request = read_once(asked_of(model, json_to, gpu=gpu, fit=fit, **terms))
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 
     def at_batch(batch: int) -> Prediction:
@@ -83,22 +83,30 @@ def predict(
         return summarise(_run(with_batch(request, batch), gpu, False))
 
     @cache
-    def found() -> list[Change]:
+    def suggested() -> list[Change]:
         return changes(prediction, None if fit else at_batch)
 
     def answer() -> str:
-        suggestions = {"suggestions": [c.to_dict() for c in found()]}
+        suggestions = {"suggestions": [c.to_dict() for c in suggested()]}
         return json.dumps(prediction.to_dict() | suggestions, indent=2, allow_nan=False)
 
     def screen() -> None:
         small = [] if detail else small_changes(prediction)
-        show(console(), prediction, top=top, detail=detail, changes=small or found(), depth=depth, untried=bool(small))
+        show(
+            console(),
+            prediction,
+            top=top,
+            detail=detail,
+            changes=small or suggested(),
+            depth=depth,
+            untried=bool(small),
+        )
 
     def page() -> str:
         from onnxperf.views import html
 
         with telling() as tell:
-            return html.page(prediction, found(), at_batch, tell)
+            return html.page(prediction, suggested(), at_batch, tell)
 
     def gate() -> None:
         if max_latency is not None or max_memory is not None:
@@ -224,7 +232,7 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 def _diff_models(a: str, b: str, json_to: str | None, top: int, share: float, terms: Mapping[str, Any]) -> None:
     from onnxperf.decide.two_models import compare, keep
 
-    difference = compare(_request(a, json_to, **terms), _request(b, json_to, **terms), terms["gpu"])
+    difference = compare(asked_of(a, json_to, **terms), asked_of(b, json_to, **terms), terms["gpu"])
 
     def screen() -> None:
         from onnxperf.ground.tables import console
@@ -243,7 +251,7 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
     from onnxperf.scoring.timed_runs import keep
 
     def predicted(model: str) -> Prediction:
-        return summarise(_run(_request(model, None, **terms), terms["gpu"], False))
+        return summarise(_run(asked_of(model, None, **terms), terms["gpu"], False))
 
     check_target(json_to, *files_read(terms, a, b))
     sides = [x if is_run(x) else predicted(x) for x in (a, b)]
@@ -277,7 +285,7 @@ def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, floa
 def _asked(model: str, **terms: Any) -> Request | Error:
     """The request for a model, or why there can be none."""
     try:
-        return _request(model, None, **terms)
+        return asked_of(model, None, **terms)
     except Error as e:
         return e
 
@@ -294,16 +302,6 @@ def _held(
     p = summarise(_run(request, card, fit, (max_latency, max_memory)))
     held = {"seconds": p.seconds, "process_bytes": p.memory.reserved_bytes, "batch": p.scenario.batch}
     return held | {"reason": reasons(p, max_latency, max_memory)}
-
-
-def _request(model: str | Graph, json_to: str | None, *, gpu: str, fit: bool, **terms: Any) -> Request:
-    """What SCENARIO's options ask for of a model."""
-    from onnxperf.running.pipeline import request_for
-
-    if not model:
-        raise UsageError("the path of MODEL is empty")
-    check_target(json_to, *files_read({"gpu": gpu, **terms}, model if isinstance(model, str) else None))
-    return request_for(model, open_batch=fit, **terms)
 
 
 @click.command()
@@ -335,7 +333,7 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     from onnxperf.views.explanation import show, show_run
 
     subject = room.product_graph(gemm) if gemm is not None else model or ""
-    run = _run(_request(subject, json_to, **terms), terms["gpu"], terms["fit"])
+    run = _run(asked_of(subject, json_to, **terms), terms["gpu"], terms["fit"])
     if not of_kernel:
         whole = room.explain_run(run)
         return deliver(json_to, whole.to_json, lambda: show_run(console(), whole))
