@@ -33,18 +33,18 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
     """
     if not run.method.scheduled or run.scenario.cuda_graph:
         return ()
-    costs, cpu, found = run.host_costs[j], run.cpus[j], list[HostStep]()
+    costs, cpu, steps = run.host_costs[j], run.cpus[j], list[HostStep]()
     now = costs.run_s
     for i, (row, until) in enumerate(zip(run.kernels.rows, _goes_on(run, j), strict=True)):
         for node in row.skipped:
-            found.append(_passed(node, now, costs, cpu))
-            now = found[-1].end_s
-        found.append(HostStep(row.name, row.op, row.nodes, now, until, i))
+            steps.append(_passed(node, now, costs, cpu))
+            now = steps[-1].end_s
+        steps.append(HostStep(row.name, row.op, row.nodes, now, until, i))
         now = until
     for node in run.kernels.tail:
-        found.append(_passed(node, now, costs, cpu))
-        now = found[-1].end_s
-    return tuple(found)
+        steps.append(_passed(node, now, costs, cpu))
+        now = steps[-1].end_s
+    return tuple(steps)
 
 
 def _goes_on(run: Run, j: int) -> list[float]:

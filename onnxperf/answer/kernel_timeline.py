@@ -130,7 +130,7 @@ def phases(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[Phase, 
     From one kernel's start to the next one's, the pace is set by what held that next one back; before the first
     it is the host, behind the last start the stream.
     """
-    found: list[Phase] = []
+    merged: list[Phase] = []
     ordered = sorted(kernels, key=lambda k: k.start_seconds)
     reach = now = 0.0
     for k, behind in zip((None, *ordered), (*ordered, None), strict=True):
@@ -140,23 +140,23 @@ def phases(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[Phase, 
         held = behind.stalled_on if behind else "stream" if ordered else "host"
         idle, name = max(0.0, then - max(now, reach)), k.name if k else ""
         s = Phase(name, name, int(k is not None), then - now, idle, held)
-        if found and found[-1].stalled_on == held:
-            b = found.pop()
+        if merged and merged[-1].stalled_on == held:
+            b = merged.pop()
             s = Phase(b.first, name, b.kernels + s.kernels, b.seconds + s.seconds, b.idle_seconds + idle, held)
-        found.append(s)
+        merged.append(s)
         now = then
-    return tuple(found)
+    return tuple(merged)
 
 
 def gaps(kernels: Sequence[KernelPrediction], until: float) -> tuple[Gap, ...]:
     """The times without any kernel before the second `until`, in order."""
-    found: list[Gap] = []
+    pauses: list[Gap] = []
     reach, last = 0.0, ""
     for k in sorted(kernels, key=lambda k: k.start_seconds):
         if k.start_seconds > reach:
-            found.append(Gap(last, k.name, k.start_seconds - reach, k.stalled_on))
+            pauses.append(Gap(last, k.name, k.start_seconds - reach, k.stalled_on))
         if (end := k.start_seconds + k.seconds) >= reach:
             reach, last = end, k.name
     if until > reach:
-        found.append(Gap(last, "", until - reach, "host"))
-    return tuple(found)
+        pauses.append(Gap(last, "", until - reach, "host"))
+    return tuple(pauses)

@@ -43,9 +43,9 @@ def outline(run: Run, j: int = 0) -> Outline:
     if run.plan.pp > 1:  # of one GPU: it waits for others, and is else as busy as all are with one microbatch
         from onnxperf.running.microbatches import bubble
 
-        alone, found = float(run.one_timeline.total_s[j]), run.stages(j)
+        alone, stages = float(run.one_timeline.total_s[j]), run.stages(j)
         computing = (busy - exposed) / max(alone - exposed, 1e-30)
-        exposed = bubble(found, run.plan.microbatches) * total
+        exposed = bubble(stages, run.plan.microbatches) * total
         busy = min(exposed + computing * (total - exposed), total)
     low, high = _interval(run, j, total, busy)
     low = max(low, float(run.timeline.lower_bound_s[j]))

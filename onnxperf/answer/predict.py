@@ -69,10 +69,10 @@ def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[
     several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
     gpus: list[Gpu] = list(gpu) if several else [gpu]
     if limits is not None:
-        found = [summarise(largest(request, g, limits)) for g in gpus]
+        predictions = [summarise(largest(request, g, limits)) for g in gpus]
     else:
-        found = [summarise(run, j) for run, j in runs(request, gpus)]
-    return found if several else found[0]
+        predictions = [summarise(run, j) for run, j in runs(request, gpus)]
+    return predictions if several else predictions[0]
 
 
 def load(

@@ -212,10 +212,10 @@ class Prediction(Document):
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for k in self.kernels:
-            found[k.op] = found.get(k.op, 0.0) + k.seconds
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            totals[k.op] = totals.get(k.op, 0.0) + k.seconds
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def by_module(self, depth: int = 2) -> dict[str, float]:
         """Seconds of kernels by the module that they were exported from, the largest first.
@@ -225,11 +225,11 @@ class Prediction(Document):
         """
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
             raise UsageError(f"depth must be a whole number of at least 1, not {depth!r}")
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for k in self.kernels:
             name = part_of(k.module, depth)
-            found[name] = found.get(name, 0.0) + k.seconds
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            totals[name] = totals.get(name, 0.0) + k.seconds
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The kernels as a pandas DataFrame, a row each, with the columns of the JSON. Raises EnvironmentFailure where
@@ -284,24 +284,24 @@ class Prediction(Document):
 
 def summarise(run: Run, j: int = 0) -> Prediction:
     """The prediction of a run for device j."""
-    e, timeline, found = run.estimates, run.timeline, outline(run, j)
-    rows, total, cpu_operators = kernels(run, j), found.seconds, on_cpu(run, j)
+    e, timeline, outlined = run.estimates, run.timeline, outline(run, j)
+    rows, total, cpu_operators = kernels(run, j), outlined.seconds, on_cpu(run, j)
     works = [(k.repeat, k.work) for k in run.kernels.rows]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
     return Prediction(
-        scenario=found.scenario, seconds=total, low_seconds=found.low_seconds, high_seconds=found.high_seconds,
+        scenario=outlined.scenario, seconds=total, low_seconds=outlined.low_seconds, high_seconds=outlined.high_seconds,
         interval=COVERAGE, scope=scope(run, j), sum_seconds=float(run.seconds[:, j].sum()),
         critical_path_seconds=float(timeline.critical_path_s[j]), lower_bound_seconds=float(timeline.lower_bound_s[j]),
-        throughput_per_second=found.scenario.samples / total,
-        shares=_shares(rows, found.busy_seconds, total, sum(o.seconds for o in cpu_operators),
-                       found.exposed_seconds),
+        throughput_per_second=outlined.scenario.samples / total,
+        shares=_shares(rows, outlined.busy_seconds, total, sum(o.seconds for o in cpu_operators),
+                       outlined.exposed_seconds),
         totals=(
             ("matrix_flops", matrix), ("vector_flops", vector), ("flops", matrix + vector),
             ("bytes_read", read), ("bytes_written", written),
         ),
-        memory=found.memory, kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
-        power_factor=float(e.power_factor[j]), watts=found.watts, run=run, column=j,
+        memory=outlined.memory, kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
+        power_factor=float(e.power_factor[j]), watts=outlined.watts, run=run, column=j,
     )  # fmt: skip
 
 

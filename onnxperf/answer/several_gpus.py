@@ -33,17 +33,17 @@ def parallel(run: Run, j: int) -> dict[str, Any] | None:
 
 
 def _stages(run: Run, j: int) -> dict[str, Any]:
-    found = run.stages(j)
+    stages = run.stages(j)
     of_each = [
         {
             "first": s.first, "last": s.last, "forward_seconds": s.forward_s, "backward_seconds": s.backward_s,
             "sent_bytes": s.sent_bytes, "memory_bytes": sum(f.weights) + f.activations_bytes,
         }
-        for s, f in zip(found, run.stage_footprints, strict=True)
+        for s, f in zip(stages, run.stage_footprints, strict=True)
     ]  # fmt: skip
     from onnxperf.running.microbatches import bubble
 
-    return {"bubble_share": bubble(found, run.plan.microbatches), "stages": of_each}
+    return {"bubble_share": bubble(stages, run.plan.microbatches), "stages": of_each}
 
 
 def notes(run: Run, j: int) -> Iterator[Note]:

@@ -66,45 +66,45 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
     """
     if not tries(now) or is_long(now):
         return []
-    run, found = now.run.alone(now.column), list[Change]()
-    best = _alike(now, run, found)
+    run, candidates = now.run.alone(now.column), list[Change]()
+    best = _alike(now, run, candidates)
     graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
     for terms in runtimes(run):
-        _tried(now, run, {**terms, **graph}, found)
+        _tried(now, run, {**terms, **graph}, candidates)
     for precision in precisions(run):
         if precision in QUANTISED:
-            _tried(now, run, {**best, "precision": precision}, found)
+            _tried(now, run, {**best, "precision": precision}, candidates)
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
     if fastest.pace < run.cpus[0].pace and now.bound_by["launch"] + now.bound_by["cpu"] > LAUNCHES:
-        _tried(now, run, {"host": fastest.name}, found)
-    found += [c for c in (without_fallback(now), batched(now, at_batch)) if c is not None]
-    return _worth(now, found)
+        _tried(now, run, {"host": fastest.name}, candidates)
+    candidates += [c for c in (without_fallback(now), batched(now, at_batch)) if c is not None]
+    return _worth(now, candidates)
 
 
 def small_changes(now: Prediction) -> list[Change]:
     """Those of `changes` that are small, in a small part of the time: no other change takes the place of one."""
     if not tries(now) or is_long(now):
         return []
-    found = list[Change]()
-    _alike(now, now.run.alone(now.column), found)
-    return _worth(now, found)
+    candidates = list[Change]()
+    _alike(now, now.run.alone(now.column), candidates)
+    return _worth(now, candidates)
 
 
-def _alike(now: Prediction, run: Run, found: list[Change]) -> dict[str, Any]:
+def _alike(now: Prediction, run: Run, candidates: list[Change]) -> dict[str, Any]:
     """Try what leaves the runtime, the host and the batch; the terms that help together."""
     best = dict[str, Any]()
     for terms in _single(run, now):
-        best |= _tried(now, run, terms, found)
+        best |= _tried(now, run, terms, candidates)
     if len(best) > 1:
-        _tried(now, run, best, found)
+        _tried(now, run, best, candidates)
     if best and "layout" not in best and _takes_layout(run):  # tensor cores of half precision gain more from it
-        _tried(now, run, {**best, "layout": "nhwc"}, found)
+        _tried(now, run, {**best, "layout": "nhwc"}, candidates)
     return best
 
 
-def _worth(now: Prediction, found: Sequence[Change]) -> list[Change]:
+def _worth(now: Prediction, candidates: Sequence[Change]) -> list[Change]:
     """The changes that save enough, and of which no part saves as much."""
-    return [c for c in found if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in found)]
+    return [c for c in candidates if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in candidates)]
 
 
 def _options(c: Change) -> frozenset[str]:
@@ -205,21 +205,21 @@ def _quantised(run: Run) -> Iterator[str]:
             yield name
 
 
-def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], found: list[Change]) -> Mapping[str, Any]:
-    """The terms if they help, else none; `found` gets what they give."""
+def _tried(now: Prediction, run: Run, terms: Mapping[str, Any], candidates: list[Change]) -> Mapping[str, Any]:
+    """The terms if they help, else none; `candidates` gets what they give."""
     with suppress(Error):  # such as that a CUDA graph can't be captured
         seconds = float(run.under(**terms).timeline.total_s[0])
         changed = {k: v for k, v in terms.items() if v != getattr(run.scenario, k)}
         small = changed.keys() <= SMALL and changed.get("precision") not in QUANTISED
-        found.append(Change(options(changed), seconds, now.scenario.batch, small))
+        candidates.append(Change(options(changed), seconds, now.scenario.batch, small))
         return terms if seconds < WORTH * now.seconds else {}
     return {}
 
 
 def options(terms: Mapping[str, Any]) -> str:
     """Terms of a scenario as they are given on the command line; those that are None or False are not given."""
-    given = ((f"--{name.replace('_', '-')}", value) for name, value in terms.items() if value not in (None, False))
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in given)
+    flags = ((f"--{name.replace('_', '-')}", value) for name, value in terms.items() if value not in (None, False))
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
 
 
 def without_fallback(now: Prediction) -> Change | None:

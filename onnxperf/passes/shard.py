@@ -185,8 +185,7 @@ def _place(o: Operator, found: _Found, given: set[str], ids: set[str]) -> None:
     placed = follow(o, read, partial, ranks)
     found.letters[o.name] = placed.letter
     for i, axis in placed.inputs.items():
-        t = o.inputs[i]
-        if t is not None:
+        if (t := o.inputs[i]) is not None:
             found.stored.setdefault(o.name, {})[t.name] = axis
             if t.name in given:
                 axes[t.name] = axis
