@@ -38,10 +38,10 @@ def attend(
     score = 1 + SOFTMAX + masks + size.causal + (2 + SPECIAL if softcap else 0)
     matrix += 2 * scores * (size.dim + size.dim_v)
     vector += scores * score + rows * SPECIAL
-    found = work(op, size, matrix=matrix, vector=vector, read=read, written=written, dtype=dtype)
-    made = caches(op.type).keys() - shared_caches(op).keys()
-    again = sum(op.outputs[o].bytes for o in made if o < len(op.outputs))
-    return replace(found, bytes_read=found.bytes_read + again) if again else found
+    done = work(op, size, matrix=matrix, vector=vector, read=read, written=written, dtype=dtype)
+    grown = caches(op.type).keys() - shared_caches(op).keys()
+    again = sum(op.outputs[o].bytes for o in grown if o < len(op.outputs))
+    return replace(done, bytes_read=done.bytes_read + again) if again else done
 
 
 def touched(op: Operator, keys: int, new: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -57,14 +57,14 @@ def touched(op: Operator, keys: int, new: int) -> tuple[dict[int, int], dict[int
     return read, written
 
 
-def seen(op: Operator, past: Tensor | None, new: int, known: Maybe = None) -> int:
+def seen(op: Operator, past: Tensor | None, new: int, filled: Maybe = None) -> int:
     """How many keys queries see: the past ones, `known` at run time, and the new ones.
 
     Where the past is not known it is all that the past holds; with a cache that is changed in place the new ones are
     among that, as if it were full.
     """
-    if known is not None and known.value:
-        return int(known.value[0]) + new
+    if filled is not None and filled.value:
+        return int(filled.value[0]) + new
     return length(past) + (0 if shared_caches(op) else new)
 
 
@@ -360,8 +360,8 @@ def paged_attention(
     keys = min(keys, local_window_size + queries - 1) if local_window_size > 0 else keys
     size = Attention(batch, num_heads, kv_num_heads, queries, keys, dim, dim, True)
     row = cache.shape[2] * cache.shape[3]
-    found = attend(op, size, masks=0, softcap=softcap, read=dict.fromkeys((3, 4), batch * keys * row))
-    return replace(found, bytes_written=op.out.bytes + 2 * replace(cache, shape=(q.shape[0], row)).bytes)
+    whole = attend(op, size, masks=0, softcap=softcap, read=dict.fromkeys((3, 4), batch * keys * row))
+    return replace(whole, bytes_written=op.out.bytes + 2 * replace(cache, shape=(q.shape[0], row)).bytes)
 
 
 @op("com.microsoft::GatedRelativePositionBias")

@@ -75,10 +75,10 @@ def einsum(op: Operator, *operands: Tensor, equation: str) -> Work:
     # the labels that are read after each pair
     wanted = [*accumulate(reversed(others[1:]), set.union, initial=set(out))][::-1]
     for i, (right, later) in enumerate(zip(others, wanted, strict=False), 1):
-        for own, other in ((left, right), (right, left)):
-            if own - other - later:
-                vector += volume(own)
-                own &= other | later
+        for single, other in ((left, right), (right, left)):
+            if single - other - later:
+                vector += volume(single)
+                single &= other | later
         summed = (left & right) - later
         m, n = left - right, right - left
         size = Gemm(volume(left & right & later), volume(m), volume(n), volume(summed))

@@ -56,6 +56,6 @@ def mixture(
     size = Gemm(busy, -(-tokens * k // max(busy, 1)), each // max(hidden, 1), hidden, False, True)
     vector = router.size * SOFTMAX + tokens * k * (inner * ACTIVATIONS.get(activation_type, 1) + 2 * hidden)
     vector += tokens * k * inner * given(fc3) + 2 * busy * each * (op.type.endswith("QMoE"))
-    own = [(i, t) for i, t in enumerate(op.inputs) if i > 1 and t is not None and t.shape[:1] == (experts,)]
-    read = {i: t.size * busy // max(experts, 1) for i, t in own}
+    of_experts = [(i, t) for i, t in enumerate(op.inputs) if i > 1 and t is not None and t.shape[:1] == (experts,)]
+    read = {i: t.size * busy // max(experts, 1) for i, t in of_experts}
     return work(op, size, matrix=2 * tokens * k * each, vector=vector, read=read)

@@ -182,8 +182,8 @@ def flag() -> Outputs:
 @op("com.microsoft::InPlaceAccumulatorV2", outputs=flag)
 def accumulator(op: Operator, buffer: Tensor, value: Tensor) -> Work:
     """buffer += value, in place; the output is a flag."""
-    found = work(op, Pointwise(value.size), vector=value.size, read={0: value.size})
-    return replace(found, bytes_written=value.bytes)
+    sums = work(op, Pointwise(value.size), vector=value.size, read={0: value.size})
+    return replace(sums, bytes_written=value.bytes)
 
 
 @op("com.microsoft::SliceGrad", "torch::slice_backward")
@@ -201,14 +201,18 @@ def attention_gradient(
     its rate (FlashAttention-2, https://arxiv.org/abs/2307.08691, figures 4, 6): as long as three such batches."""
     forward = replace(op, type="Attention", inputs=(q, k, v, mask), outputs=(grad,))
     heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads, "is_causal": is_causal}
-    own = attention(forward, q, k, v, mask, **heads)
-    size = own.size._replace(batch=3 * own.size.batch) if isinstance(own.size, Attention) else own.size
-    return work(op, size, matrix=5 * own.matrix_flops // 2, vector=3 * own.vector_flops)
+    forward_work = attention(forward, q, k, v, mask, **heads)
+    size = (
+        forward_work.size._replace(batch=3 * forward_work.size.batch)
+        if isinstance(forward_work.size, Attention)
+        else forward_work.size
+    )
+    return work(op, size, matrix=5 * forward_work.matrix_flops // 2, vector=3 * forward_work.vector_flops)
 
 
 @op("torch::foreach")
 def foreach(op: Operator, *, elements: int, reads: int, writes: int, bits: int = 32) -> Work:
     """One elementwise pass over parameters, or what an optimiser keeps of each, from lists of tensors."""
-    found, each = work(op, Pointwise(elements), vector=2 * elements), elements * bits // 8
+    update, each = work(op, Pointwise(elements), vector=2 * elements), elements * bits // 8
     work(op, Rows(reads * each, writes * each))  # refuses negative and absurd numbers
-    return replace(found, bytes_read=reads * each, bytes_written=writes * each, weight_bytes=0)
+    return replace(update, bytes_read=reads * each, bytes_written=writes * each, weight_bytes=0)

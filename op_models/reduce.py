@@ -133,8 +133,8 @@ def cumulated_axes(op: Operator, x: Tensor, axis: Tensor) -> Axes:
 def cumulate(op: Operator, x: Tensor, axis: Maybe = None, *, serial: int = 0) -> Work:
     """1 per element; an axis that is known only at run time is assumed to be the last. Where a runtime marks it
     `serial`, each element's own thread adds all that come before it: (width + 1) / 2 per element."""
-    known = axis.value if axis is not None else None
-    rows, width = along(x.shape, int(known[0]) if known else -1)
+    numbers = axis.value if axis is not None else None
+    rows, width = along(x.shape, int(numbers[0]) if numbers else -1)
     if serial:
         return work(op, Pointwise(x.size, steps=width), vector=rows * (width * (width + 1) // 2))
     return work(op, Rows(rows, width), vector=x.size)

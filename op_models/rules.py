@@ -77,8 +77,8 @@ def op(
     """
     for name in types or ("",):
         if not isinstance(name, str) or not TYPE.fullmatch(name):
-            given = f"{name!r:.60} is none" if name else "there is none"
-            raise OpModelError(f'op takes operator types, as @op("Conv") or @op("my.domain::MyOp"); {given}')
+            problem = f"{name!r:.60} is none" if name else "there is none"
+            raise OpModelError(f'op takes operator types, as @op("Conv") or @op("my.domain::MyOp"); {problem}')
 
     def register(rule: Callable[..., Work]) -> Callable[..., Work]:
         call = _caller(rule, 1)
@@ -86,10 +86,10 @@ def op(
         @wraps(rule)
         def work_by_rule(op: Operator) -> Work:
             taken = [op.inputs[i] if i < len(op.inputs) else None for i in inputs] if inputs else op.inputs
-            found = call(taken, op.attrs, op)
-            if not isinstance(found, Work):
-                raise TypeError(f"it returns {type(found).__name__}, not Work")
-            return found
+            result = call(taken, op.attrs, op)
+            if not isinstance(result, Work):
+                raise TypeError(f"it returns {type(result).__name__}, not Work")
+            return result
 
         for name in types:
             if _place(_RULES.get(name, rule)) != _place(rule):
@@ -98,9 +98,9 @@ def op(
         for name in types:
             _RULES[name] = work_by_rule
             _OUTPUTS.pop(name, None)
-            own = outputs.get(name) if isinstance(outputs, Mapping) else outputs
-            if own is not None:
-                _OUTPUTS[name] = own if isinstance(own, Like) else _caller(own, 0)
+            output = outputs.get(name) if isinstance(outputs, Mapping) else outputs
+            if output is not None:
+                _OUTPUTS[name] = output if isinstance(output, Like) else _caller(output, 0)
             _AXES.pop(name, None)
             stated = axes.get(name) if isinstance(axes, Mapping) else axes
             if stated is not None:
@@ -175,8 +175,8 @@ def shared_caches(op: Operator) -> dict[int, int]:
     A present cache as long as its past is the past's own buffer, in which the new positions are written; a longer one
     is another buffer.
     """
-    known = {0: 0} if IN_PLACE in op.attrs else caches(op.type)
-    pairs = ((o, i) for o, i in known.items() if o < len(op.outputs) and i < len(op.inputs))
+    positions = {0: 0} if IN_PLACE in op.attrs else caches(op.type)
+    pairs = ((o, i) for o, i in positions.items() if o < len(op.outputs) and i < len(op.inputs))
     return {o: i for o, i in pairs if (past := op.inputs[i]) is not None and past.shape == op.outputs[o].shape}
 
 

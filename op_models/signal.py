@@ -41,9 +41,9 @@ def dft(op: Operator, x: Tensor, length: Maybe = None, along: Maybe = None, *, a
     """5 n log2 n per transform; the axis is an attribute up to opset 19, then an input. Without a length, n is that of
     the side that is not half a spectrum, and a transform is real where either side is."""
     chosen = number(along) if along is not None else -2 if op.version >= 20 else axis
-    points, made = (t.shape[-2 if chosen is None else chosen] for t in (x, op.out))
+    points, results = (t.shape[-2 if chosen is None else chosen] for t in (x, op.out))
     count = x.size // (points * x.shape[-1]) if points * x.shape[-1] else 0
-    return transform(op, count, number(length) or max(points, made), 1 in (x.shape[-1], op.out.shape[-1]))
+    return transform(op, count, number(length) or max(points, results), 1 in (x.shape[-1], op.out.shape[-1]))
 
 
 @op("STFT")

@@ -117,7 +117,7 @@ def test_nothing_runs_what_a_file_says(file: str) -> None:
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), called
 
 
-MOST_STATEMENTS = 46  # of a function
+MOST_STATEMENTS = 45  # of a function
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

@@ -83,17 +83,17 @@ def load(
 
     proto, name, folder, kept = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}
-    given = {tensor: sizes_of(shape, tensor) for tensor, shape in asked.items()}
+    tensor_shapes = {tensor: sizes_of(shape, tensor) for tensor, shape in asked.items()}
     sizes = {dim: whole(size, f"dimension {dim!r}") for dim, size in (dims or {}).items()}
     batch = None if batch is None else whole(batch, "--batch")
     trips = {node: whole(count, f"the trip count of {node!r}") for node, count in (trip_counts or {}).items()}
-    binding = replace(bind(proto, given, sizes, batch), trains=trains)
+    binding = replace(bind(proto, tensor_shapes, sizes, batch), trains=trains)
     old = binding.old_batch
     if not binding.batch_axes or not old:  # an empty batch can't be followed: 0 of it is 0 of anything
-        return infer(proto, binding, given, trips, name, folder).graph
+        return infer(proto, binding, tensor_shapes, trips, name, folder).graph
     from onnxperf.graph.rebatch import inferred
 
-    return inferred(proto, binding, old, given, trips, name, folder, kept)
+    return inferred(proto, binding, old, tensor_shapes, trips, name, folder, kept)
 
 
 def batch_dim(

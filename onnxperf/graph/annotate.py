@@ -31,8 +31,8 @@ def annotated(
     if target and folder is not None and not folder.samefile(Path(target).resolve().parent):
         tensors = (t for t in stored_tensors(*contents(proto)) if t.data_location == TensorProto.EXTERNAL)
         files = {e.value for t in tensors for e in t.external_data if e.key == "location"}
-        if found := sorted(f for f in files if (folder / f).exists()):
-            raise UsageError(f"{name} keeps weights in {found[0]!r}, beside it: write the copy {target} there, too")
+        if present := sorted(f for f in files if (folder / f).exists()):
+            raise UsageError(f"{name} keeps weights in {present[0]!r}, beside it: write the copy {target} there, too")
     _set(proto, whole)
     for node, label in labelled(proto.graph):
         _set(node, nodes.get(label, {}))

@@ -16,14 +16,14 @@ from op_models import Axes, Operator, Tensor, Unknown, axes_of
 class Edit:
     """An input of a node that another constant takes the place of.
 
-    That is the tensor `of`, with each sample's part as often as the batch is large; or, where `of` is empty, `base` as
+    That is `tensor`, with each sample's part as often as the batch is large; or, where that is empty, `base` as
     a list of sizes, of which that at the place holds the batch.
     """
 
     index: int
     place: Place
     base: Shape
-    of: str = ""
+    tensor: str = ""
 
 
 #: A shape, where it holds the batch, and the shape that a Reshape makes of it.

@@ -76,9 +76,9 @@ def candidates(shape: Shape, outer: int, old: int) -> list[Place]:
     A batch of 1 has an axis of its own in every axis of 1 at its place, and otherwise may be part of the axis on either
     side.
     """
-    found = [p for axis in range(len(shape)) if (p := same_memory(shape, axis, outer, old))]
-    alone = [p for p in found if shape[p.axis] == old]
-    return alone or found
+    places = [p for axis in range(len(shape)) if (p := same_memory(shape, axis, outer, old))]
+    alone = [p for p in places if shape[p.axis] == old]
+    return alone or places
 
 
 def repeated(value: Array, place: Place, batch: Batch) -> Array | None:

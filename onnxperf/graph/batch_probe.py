@@ -29,7 +29,7 @@ class Edits:
 
     def __init__(self, edits: Mapping[str, list[Edit]], batch: Batch):
         self.edits, self.batch = edits, batch
-        self._made: dict[tuple[str, Place], str] = {}
+        self._constants: dict[tuple[str, Place], str] = {}
 
     def infer_node(self, state: State, node: NodeProto, label: str) -> None:
         """Infer a node, changed where it has to be."""
@@ -43,36 +43,36 @@ class Edits:
 
     def _constant(self, state: State, name: str, edit: Edit) -> str:
         """The name of the constant that an edit asks for."""
-        if edit.of and (edit.of, edit.place) in self._made:
-            return self._made[edit.of, edit.place]
-        made = fresh(f"{edit.of or name} at batch {self.batch.new}", state.tensor_names)
+        if edit.tensor and (edit.tensor, edit.place) in self._constants:
+            return self._constants[edit.tensor, edit.place]
+        constant = fresh(f"{edit.tensor or name} at batch {self.batch.new}", state.tensor_names)
         scaled = edit.place.scaled(edit.base, self.batch)
-        if edit.of:
-            value: Array | None = state.values.get(edit.of) if prod(scaled) <= MAX_VALUE else None
+        if edit.tensor:
+            value: Array | None = state.values.get(edit.tensor) if prod(scaled) <= MAX_VALUE else None
             value = None if value is None else repeated(value, edit.place, self.batch)
-            state.define(made, state.tensors[edit.of].dtype, scaled, "constant", value)
-            self._made[edit.of, edit.place] = made
+            state.define(constant, state.tensors[edit.tensor].dtype, scaled, "constant", value)
+            self._constants[edit.tensor, edit.place] = constant
         else:
-            state.define(made, "int64", (len(scaled),), "constant", np.array(scaled, dtype=np.int64))
-        return made
+            state.define(constant, "int64", (len(scaled),), "constant", np.array(scaled, dtype=np.int64))
+        return constant
 
 
 class Probe:
     """Infers a model at the probing batch, and collects by node which constants hold the batch.
 
-    `own` is the model in its own batch. `across` are the nodes that may compute across samples: no harm where no
+    `original` is the model in its own batch. `across` are the nodes that may compute across samples: no harm where no
     constant holds the batch, as the model is then the same at every batch.
     """
 
-    def __init__(self, own: State, batch: Batch, before: Mapping[Guess, bool]):
-        self.own, self.batch, self.before = own, batch, before
+    def __init__(self, original: State, batch: Batch, before: Mapping[Guess, bool]):
+        self.original, self.batch, self.before = original, batch, before
         self.edits: dict[str, list[Edit]] = {}
         self.across: dict[str, str] = {}
         self.guessed = False
         self.guesses: dict[Guess, str] = {}  # the first node that each is made at
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
-        self._repeats = Repeats(own, batch)
+        self._repeats = Repeats(original, batch)
         self._apply = Edits(self.edits, batch)
 
     def infer_node(self, state: State, node: NodeProto, label: str) -> None:
@@ -80,9 +80,9 @@ class Probe:
         where = f"node {label!r} ({node.op_type})"
         held = [i for i in node.input if i in state.tensors and self._holds(state, i)]
         try:
-            found = self._follow(state, node, label) if held else None
+            places = self._follow(state, node, label) if held else None
         except Across as e:
-            found = None
+            places = None
             self.across[label] = f"{where} can't be shown to compute each sample by itself: {e}"
         except Unproved as e:
             raise Refusal(f"{where}: {e}") from None
@@ -90,7 +90,7 @@ class Probe:
         if not held:
             self._repeats.follow(node, label)
         for k, out in enumerate(node.output):
-            place = found[k] if isinstance(found, tuple) and k < len(found) else found
+            place = places[k] if isinstance(places, tuple) and k < len(places) else places
             if out not in state.tensors:
                 continue
             if isinstance(place, SameMemory):
@@ -100,11 +100,11 @@ class Probe:
 
     def _seen(self, state: State, out: str, same: SameMemory) -> Place | None:
         """The place in an output whose shape is computed in the graph; None where its shape has no such place."""
-        own, made = self.own.tensors.get(out), state.tensors[out]
-        if own is None:
+        original, probed = self.original.tensors.get(out), state.tensors[out]
+        if original is None:
             return None
-        every = (same_memory(own.shape, axis, same.outer, self.batch.old) for axis in range(own.rank))
-        return next((p for p in every if p and p.scaled(own.shape, self.batch) == made.shape), None)
+        every = (same_memory(original.shape, axis, same.outer, self.batch.old) for axis in range(original.rank))
+        return next((p for p in every if p and p.scaled(original.shape, self.batch) == probed.shape), None)
 
     def _follow(self, state: State, node: NodeProto, label: str) -> Places:
         """Where a node's outputs hold the batch, by the operator's rule; None where their own shapes tell."""
@@ -113,26 +113,31 @@ class Probe:
             if node.op_type == "Reshape" and not self._is_flat(state, node):
                 raise Unproved(f"where its input {lost[0]!r} holds the batch is not known")
             raise Across(f"where its input {lost[0]!r} holds the batch is not known")
-        domain, own = domain_of(node), self.own
+        domain, original = domain_of(node), self.original
         n = NodeAt(
             f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), state.opsets.get(domain, 0),
-            [own.tensors.get(i) for i in node.input], [own.tensors.get(o) for o in node.output],
+            [original.tensors.get(i) for i in node.input], [original.tensors.get(o) for o in node.output],
             [self.places.get(i) for i in node.input],
-            [(own.values.get(i), state.values.get(i)) for i in node.input],
+            [(original.values.get(i), state.values.get(i)) for i in node.input],
             list(node.input), self._repeats.why_not, self.batch, before=self.before,
         )  # fmt: skip
-        found = places_of(n)
+        places = places_of(n)
         self.guessed = self.guessed or bool(n.guesses or n.twins)
         self.guesses = {**dict.fromkeys(n.guesses, label), **self.guesses}
         if n.edits:
             self.edits[label] = n.edits
-        return found
+        return places
 
     def _is_flat(self, state: State, node: NodeProto) -> bool:
         """Whether a Reshape's target is computed from the batch, or is one axis of all elements."""
-        own, probed = (s.values.get(node.input[1]) for s in (self.own, state))
-        same = own is not None and probed is not None and own.shape == probed.shape and (own == probed).all()
-        return not same or (own is not None and own.ravel().tolist() == [-1])
+        original, probed = (s.values.get(node.input[1]) for s in (self.original, state))
+        same = (
+            original is not None
+            and probed is not None
+            and original.shape == probed.shape
+            and (original == probed).all()
+        )
+        return not same or (original is not None and original.ravel().tolist() == [-1])
 
     def _holds(self, state: State, name: str) -> bool:
         """Whether a tensor's shape depends on the batch; then `places` or `lost` has it."""
@@ -140,30 +145,34 @@ class Probe:
             return self.places[name] is not None
         if name in self.lost:
             return True
-        own, shape = self.own.tensors.get(name), state.tensors[name].shape
-        if own is None:
+        original, shape = self.original.tensors.get(name), state.tensors[name].shape
+        if original is None:
             self.lost.add(name)
             return True
         place = None
-        if own.shape != shape:
-            place = next((p for p in map(Place, range(len(shape))) if self._is_alone(own.shape, shape, p)), None)
+        if original.shape != shape:
+            place = next((p for p in map(Place, range(len(shape))) if self._is_alone(original.shape, shape, p)), None)
             if place is None:
                 self.lost.add(name)
                 return True
         self.places[name] = place
         return place is not None
 
-    def _is_alone(self, own: Shape, shape: Shape, place: Place) -> bool:
+    def _is_alone(self, original: Shape, shape: Shape, place: Place) -> bool:
         """Whether the axis of a place holds the batch and nothing else."""
-        alone = place.axis < len(own) and own[place.axis] == self.batch.old
-        return alone and place.scaled(own, self.batch) == shape
+        alone = place.axis < len(original) and original[place.axis] == self.batch.old
+        return alone and place.scaled(original, self.batch) == shape
 
     def _expect(self, state: State, out: str, place: Place, where: str) -> None:
         """Take down where an output holds the batch; Refusal where its shape is another."""
-        own, shape = self.own.tensors.get(out), state.tensors[out].shape
-        if own is None or not place.fits(own.shape, self.batch.old) or place.scaled(own.shape, self.batch) != shape:
-            made = times(own.shape) if own is not None else "nothing"
-            raise Refusal(f"{where} makes {made} of a batch of {self.batch.old}, and no such shape of a larger one")
+        original, shape = self.original.tensors.get(out), state.tensors[out].shape
+        if (
+            original is None
+            or not place.fits(original.shape, self.batch.old)
+            or place.scaled(original.shape, self.batch) != shape
+        ):
+            size = times(original.shape) if original is not None else "nothing"
+            raise Refusal(f"{where} makes {size} of a batch of {self.batch.old}, and no such shape of a larger one")
         self.places[out] = place
 
     def conclude(self, graph: Graph) -> None:
@@ -178,5 +187,5 @@ class Probe:
             raise Refusal(across[0])
         for t in graph.outputs:
             place = self.places.get(t.name)
-            if place is not None and self.own.tensors[t.name].shape[place.axis] != self.batch.old:
+            if place is not None and self.original.tensors[t.name].shape[place.axis] != self.batch.old:
                 raise Refusal(f"output {t.name!r} has no axis of its own for the batch")

@@ -25,8 +25,8 @@ class Repeats:
     number at which a constant repeats itself, `alike` the axes along which it does so at any.
     """
 
-    def __init__(self, own: State, batch: Batch):
-        self.own, self.batch = own, batch
+    def __init__(self, state: State, batch: Batch):
+        self.original, self.batch = state, batch
         self.alike: dict[str, frozenset[int]] = {}
         self.blocks: dict[str, set[int]] = {}
         self.makers: dict[str, str] = {}
@@ -34,11 +34,11 @@ class Repeats:
 
     def why_not(self, name: str, place: Place) -> str:
         """Why a constant can't be said to hold the same for each sample at a place; "" where it does."""
-        tensor = self.own.tensors[name]
+        tensor = self.original.tensors[name]
         outer = place.outer(tensor.shape)
         if self.batch.old == 1 or place.axis in self.alike.get(name, ()) or outer in self.blocks.get(name, ()):
             return ""
-        if (value := self.own.values.get(name)) is not None:
+        if (value := self.original.values.get(name)) is not None:
             return "" if repeated(value, place, self.batch) is not None else DIFFERS
         if name in self.makers:
             how = f"it is computed by {self.makers[name]}, of which the same for each sample can't be shown"
@@ -49,11 +49,11 @@ class Repeats:
         return self._compared[key]
 
     def _why_data_differ(self, tensor: Tensor, outer: int) -> str:
-        stored = self.own.stored.get(tensor.name)
+        stored = self.original.stored.get(tensor.name)
         why = "it is sparse or made by the exporter"
         if stored is not None:
             try:
-                return differing(stored, self.own.folder, outer, self.batch.old)
+                return differing(stored, self.original.folder, outer, self.batch.old)
             except (OSError, ValueError, TypeError, Error):
                 why = "its data can't be read"
         return f"can't be compared from sample to sample because {why}"
@@ -62,14 +62,14 @@ class Repeats:
         """Take down where the outputs of a node repeat themselves that reads nothing but constants."""
         if self.batch.old == 1 or node.op_type == "Constant":
             return
-        outs = [o for o in node.output if (t := self.own.tensors.get(o)) is not None and t.stored]
+        outs = [o for o in node.output if (t := self.original.tensors.get(o)) is not None and t.stored]
         self.makers.update(dict.fromkeys(outs, f"node {label!r} ({node.op_type})"))
-        if not outs or not all(i in self.own.tensors for i in node.input if i):
+        if not outs or not all(i in self.original.tensors for i in node.input if i):
             return
-        if made := self._made_alike(node):
-            self.alike[outs[0]] = made
-        if node.op_type == "Tile" and (times := self.own.values.get(node.input[1])) is not None:
-            shape = self.own.tensors[node.output[0]].shape
+        if axes := self._made_alike(node):
+            self.alike[outs[0]] = axes
+        if node.op_type == "Tile" and (times := self.original.values.get(node.input[1])) is not None:
+            shape = self.original.tensors[node.output[0]].shape
             whole = [axis for axis, n in enumerate(times.ravel()) if n and n % self.batch.old == 0]
             self.blocks.setdefault(node.output[0], set()).update(Place(axis).outer(shape) for axis in whole)
         for index, name in enumerate(node.input):
@@ -81,7 +81,7 @@ class Repeats:
         """The axes along which an operator repeats its input."""
         if node.op_type not in ("ConstantOfShape", "Expand"):  # others may have no input, as SequenceEmpty
             return frozenset()
-        before, after = (self.own.tensors.get(name) for name in (node.input[0], node.output[0]))
+        before, after = (self.original.tensors.get(name) for name in (node.input[0], node.output[0]))
         if before is None or after is None:
             return frozenset()
         if node.op_type == "ConstantOfShape":
@@ -91,33 +91,34 @@ class Repeats:
 
     def _places(self, name: str) -> set[Place]:
         """Where an input repeats itself: one place in each axis that can hold the batch, and those of its blocks."""
-        tensor, old, found = self.own.tensors[name], self.batch.old, set[Place]()
+        tensor, old, held = self.original.tensors[name], self.batch.old, set[Place]()
         for axis, size in enumerate(tensor.shape if tensor.stored else ()):
             whole = Place(axis)
             spread = axis in self.alike.get(name, ()) and whole.fits(tensor.shape, old)
             if spread or (size == old and not self.why_not(name, whole)):
-                found.add(whole)
+                held.add(whole)
             places = (same_memory(tensor.shape, axis, outer, old) for outer in self.blocks.get(name, ()))
-            found.update(place for place in places if place is not None)
-        return found
+            held.update(place for place in places if place is not None)
+        return held
 
     def _left(self, node: NodeProto, index: int, place: Place) -> Iterator[tuple[str, int]]:
         """The outputs that repeat themselves where one input does so at a place, and in how many blocks."""
-        own, domain = self.own, domain_of(node)
-        tensors = [own.tensors.get(i) for i in node.input]
+        state, domain = self.original, domain_of(node)
+        tensors = [state.tensors.get(i) for i in node.input]
         n = NodeAt(
-            f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), own.opsets.get(domain, 0),
-            tensors, [own.tensors.get(o) for o in node.output],
+            f"{domain}::{node.op_type}" if domain else node.op_type, attributes(node), state.opsets.get(domain, 0),
+            tensors, [state.tensors.get(o) for o in node.output],
             [place if i == index else None for i in range(len(node.input))],
-            [(own.values.get(i), own.values.get(i)) for i in node.input], list(node.input), self.why_not, self.batch,
+            [(state.values.get(i), state.values.get(i)) for i in node.input],
+            list(node.input), self.why_not, self.batch,
         )  # fmt: skip
         try:
-            found = places_of(n)
+            places = places_of(n)
         except (Across, Unproved):
             return
         for k, out in enumerate(node.output):
-            at = found[k] if isinstance(found, tuple) and k < len(found) else found
-            tensor = own.tensors.get(out)
+            at = places[k] if isinstance(places, tuple) and k < len(places) else places
+            tensor = state.tensors.get(out)
             if tensor is None or not tensor.stored:
                 continue
             if isinstance(at, SameMemory):

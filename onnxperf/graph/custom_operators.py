@@ -24,15 +24,15 @@ def custom_types(
     node: NodeProto, type: str, attrs: Mapping[str, Any], inputs: Sequence[Tensor | None]
 ) -> dict[str, TypeProto]:
     """The types of the outputs of a node with this operator type, by name, as far as they are known."""
-    rule, found = output_rule(type), dict[str, TypeProto]()
+    rule, types = output_rule(type), dict[str, TypeProto]()
     with suppress(Exception):  # a form that the operator can't have; malformed ones make the C++ side raise anything
         outputs: Outputs = []
         if rule is not None:
             outputs = _as_in_onnx(rule, node, attrs, inputs) if isinstance(rule, Like) else rule(inputs, attrs)
         for name, output in zip(node.output, outputs, strict=False):
             if output is not None:
-                found[name] = tensor_type(*output)
-    return found
+                types[name] = tensor_type(*output)
+    return types
 
 
 def _as_in_onnx(like: Like, node: NodeProto, attrs: Mapping[str, Any], inputs: Sequence[Tensor | None]) -> Outputs:

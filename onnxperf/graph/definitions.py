@@ -22,17 +22,17 @@ def definition(o: Operator, inlined: Collection[str]) -> tuple[Operator, ...] | 
     if any(t.dtype == "opaque" for t in (*o.present, *o.outputs)) or (schema := _schema(_of_today(o))) is None:
         return None
     older, o = o.version, _of_today(o)
-    given = {f"i{i}": t for i, t in enumerate(o.inputs) if t is not None}
-    made = {f"o{i}": t for i, t in enumerate(o.outputs)}
-    own, opened = {**given, **made}, dict[str, Open]()
-    model = _model(o, schema, given, made, opened)
+    ins = {f"i{i}": t for i, t in enumerate(o.inputs) if t is not None}
+    outs = {f"o{i}": t for i, t in enumerate(o.outputs)}
+    tensors, opened = {**ins, **outs}, dict[str, Open]()
+    model = _model(o, schema, ins, outs, opened)
     flat = inliner.inline_selected_functions(model, [("", type) for type in inlined], inline_schema_functions=True)
     sizes = {name: int(d) for name, d in opened.items()}
     body = infer(flat, bind(flat, {}, sizes, None), {}, {}, o.name, None, folds=False).graph
 
     def named(t: Tensor) -> Tensor:
         shape = tuple([opened.get(d.symbol, d) if isinstance(d, Open) else d for d in t.shape])
-        return own.get(t.name) or replace(t, name=f"{o.name}#{t.name}", shape=shape)
+        return tensors.get(t.name) or replace(t, name=f"{o.name}#{t.name}", shape=shape)
 
     def placed(b: Operator) -> Operator:
         inputs, outputs = tuple([t and named(t) for t in b.inputs]), tuple(map(named, b.outputs))
@@ -63,7 +63,7 @@ def _schema(o: Operator) -> Any:
 
 
 def _model(
-    o: Operator, schema: Any, given: Mapping[str, Tensor], made: Mapping[str, Tensor], opened: dict[str, Open]
+    o: Operator, schema: Any, ins: Mapping[str, Tensor], outs: Mapping[str, Tensor], opened: dict[str, Open]
 ) -> ModelProto:
     """A model of the operator alone that reads and makes these tensors, with the small constants among them and all
     attributes written out. `opened` gets the open dimensions by the names that they have in it.
@@ -74,12 +74,12 @@ def _model(
         opened.update({n: d for n, d in zip(names, t.shape, strict=True) if isinstance(d, Open)})
         return helper.make_value_info(name, tensor_type(t.dtype, [n or d for n, d in zip(names, t.shape, strict=True)]))
 
-    node = helper.make_node(o.type, [f"i{i}" if t else "" for i, t in enumerate(o.inputs)], list(made), **o.attrs)
+    node = helper.make_node(o.type, [f"i{i}" if t else "" for i, t in enumerate(o.inputs)], list(outs), **o.attrs)
     defaults = (a.default_value for name, a in schema.attributes.items() if name not in o.attrs)
     node.attribute.extend(default for default in defaults if default.name)
-    known = (n for n, t in given.items() if t.stored and t.value is not None)
-    values = [helper.make_tensor(n, NUMBERS[given[n].dtype], given[n].shape, given[n].value or ()) for n in known]
-    inputs, outputs = ([info(name, t) for name, t in tensors.items()] for tensors in (given, made))
+    stored = (n for n, t in ins.items() if t.stored and t.value is not None)
+    values = [helper.make_tensor(n, NUMBERS[ins[n].dtype], ins[n].shape, ins[n].value or ()) for n in stored]
+    inputs, outputs = ([info(name, t) for name, t in tensors.items()] for tensors in (ins, outs))
     graph = helper.make_graph([node], o.name, inputs, outputs, values)
     opset = helper.make_opsetid("", o.version or defs.onnx_opset_version())
     return helper.make_model(graph, opset_imports=[opset])

@@ -18,8 +18,8 @@ def size_of_sum(name: str | None, sizes: Mapping[str, int]) -> int | None:
         return None
     terms = [[part.strip() for part in term.split("*")] for term in (name or "").split("+")]
     parts = {p: int(p) if p.isdecimal() and len(p) < 10 else sizes.get(p) for term in terms for p in term}
-    known = {p: size for p, size in parts.items() if size is not None}
-    return sum(prod(known[p] for p in term) for term in terms) if len(known) == len(parts) else None
+    sized = {p: size for p, size in parts.items() if size is not None}
+    return sum(prod(sized[p] for p in term) for term in terms) if len(sized) == len(parts) else None
 
 
 def is_sum(name: str | None) -> bool:

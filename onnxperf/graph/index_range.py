@@ -59,10 +59,10 @@ class IndexRanges:
         return name in self._tensors and self._tensors[name].dtype in ("int32", "int64")
 
     def _of_range(self, node: NodeProto) -> Ends | None:
-        given = [self._values.get(name) for name in node.input]
-        if len(given) != 3 or not all(v is not None and v.size == 1 and v.dtype.kind in "iu" for v in given):
+        bounds = [self._values.get(name) for name in node.input]
+        if len(bounds) != 3 or not all(v is not None and v.size == 1 and v.dtype.kind in "iu" for v in bounds):
             return None
-        start, limit, step = (int(v.flat[0]) for v in given if v is not None)
+        start, limit, step = (int(v.flat[0]) for v in bounds if v is not None)
         count = ceil((limit - start) / step) if step else 0
         ends = start, start + (count - 1) * step
         return (min(ends), max(ends)) if count > 0 else None

@@ -87,8 +87,8 @@ def _out_of_bounds(state: State, label: str, why: str) -> ModelError | UsageErro
     message, sizes = f"node {label!r} (Gather) {why}", state.binding.symbols
     if not sizes or state.binding.refusal:
         return state.refusal(message)
-    given = ", ".join(f"{plain(name)}={size}" for name, size in sizes.items())
-    return UsageError(f"{message}, at these sizes ({given}); give smaller ones")
+    flags = ", ".join(f"{plain(name)}={size}" for name, size in sizes.items())
+    return UsageError(f"{message}, at these sizes ({flags}); give smaller ones")
 
 
 def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
@@ -107,13 +107,13 @@ def _define_inputs(state: State, graph: GraphProto) -> tuple[Tensor, ...]:
 
 def _check_shapes_used(state: State, graph: GraphProto, shapes: Mapping[str, Shape]) -> None:
     """Raise UsageError where --shapes names a tensor that the model does not have."""
-    inputs, made = (
+    inputs, outputs = (
         state.binding.inputs,
         {*state.tensors, *(o for n in graph.node for o in n.output)} if shapes else set(),
     )
     for wanted in shapes:
-        if wanted not in made and wanted not in inputs:
-            have = f"its inputs are {listed(inputs)}{nearest(wanted, (*inputs, *made))}"
+        if wanted not in outputs and wanted not in inputs:
+            have = f"its inputs are {listed(inputs)}{nearest(wanted, (*inputs, *outputs))}"
             raise UsageError(f"--shapes names {plain(wanted)!r}, which the model never computes; {have}")
 
 

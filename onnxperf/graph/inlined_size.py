@@ -64,8 +64,8 @@ def _called(
                 fixed += copies * memory(a)
         if size:
             fixed += size.fixed
-            given = (*zip(n.input, size.inputs, strict=False), *zip(n.output, size.outputs, strict=False))
-            for name, copies in given:
+            pairs = (*zip(n.input, size.inputs, strict=False), *zip(n.output, size.outputs, strict=False))
+            for name, copies in pairs:
                 if name in parameters:
                     names[name] += copies
                 else:

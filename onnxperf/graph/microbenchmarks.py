@@ -57,7 +57,7 @@ class SingleOperator:
         """The operator as a node that reads the tensors of these names as its inputs, and its weights and constants."""
         domain, _, type = self.type.rpartition("::")
         kinds = (("t", self.tables), ("w", self.weights))
-        all_stored = ((f"{self.name}.{k}{i}", s) for k, of in kinds for i, s in enumerate(of))
+        all_stored = ((f"{self.name}.{k}{i}", s) for k, shapes in kinds for i, s in enumerate(shapes))
         stored = [_weight(n, s if isinstance(s, Weight) else Weight(s, self.dtype)) for n, s in all_stored]
         names = [t.name for t in stored]
         names[len(self.tables) : len(self.tables)] = reads
@@ -88,9 +88,9 @@ def separate_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
             if type in BEFORE:
                 nodes.append(helper.make_node(BEFORE[type], [reads[i]], [f"{o.name}#in{i}"], name=f"{o.name}#in{i}"))
                 reads[i] = f"{o.name}#in{i}"
-        node, own = o.node(reads)
+        node, weights = o.node(reads)
         nodes.append(node)
-        stored += own
+        stored += weights
         for y in node.output:
             stored.append(helper.make_tensor(f"{y}.at", TYPES["int64"], (1, rank), (0,) * rank))
             nodes.append(helper.make_node("GatherND", [y, f"{y}.at"], [f"{y}#out"], name=f"{y}#out"))
@@ -111,9 +111,9 @@ def chain_model(name: str, operators: Sequence[SingleOperator]) -> bytes:
     first, nodes, stored = operators[0], list[NodeProto](), list[TensorProto]()
     at = "x"
     for o in operators:
-        node, own = o.node([at])
+        node, weights = o.node([at])
         nodes.append(node)
-        stored += own
+        stored += weights
         at = node.output[0]
     x, y = (helper.make_tensor_value_info(t, TYPES[first.dtype], first.inputs[0]) for t in ("x", at))
     return _model(helper.make_graph(nodes, name, [x], [y], stored))

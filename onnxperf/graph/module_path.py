@@ -16,8 +16,8 @@ SCOPES = "pkg.torch.onnx.name_scopes"  # "['', 'layer1', 'layer1.0', 'relu']": a
 def module_of(node: NodeProto) -> str:
     """The path of the innermost module that a node belongs to; "" where that is the model, or is not said."""
     for entry in node.metadata_props:
-        if entry.key == SCOPES and (found := re.findall("'([^']*)'", entry.value)[:-1]):
-            return str(found[-1])
+        if entry.key == SCOPES and (scopes := re.findall("'([^']*)'", entry.value)[:-1]):
+            return str(scopes[-1])
     path: list[str] = []
     for name in [part for part in node.name.split("/") if part][:-1]:
         if path and name.startswith(f"{path[-1]}."):  # TorchScript repeats a Sequential's name in its children's

@@ -20,5 +20,5 @@ def infer_one(
     """As `onnx.shape_inference.infer_node_outputs`, which raises what it likes for a malformed node."""
     if node.op_type in POOLS and not node.domain:
         schema = defs.get_schema(node.op_type)
-    found: dict[str, TypeProto] = infer_node_outputs(schema, node, dict(types), dict(values), **context)
-    return found
+    result: dict[str, TypeProto] = infer_node_outputs(schema, node, dict(types), dict(values), **context)
+    return result

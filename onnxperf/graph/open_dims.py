@@ -67,13 +67,13 @@ def depends_on_data(t: Tensor) -> bool:
     return any(isinstance(d, Open) and d.from_data for d in t.shape)
 
 
-def reopened(shape: Sequence[int], known: Sequence[int | None] | None, from_data: bool = False) -> tuple[int, ...]:
+def reopened(shape: Sequence[int], dims: Sequence[int | None] | None, from_data: bool = False) -> tuple[int, ...]:
     """A shape of which a session knows only these sizes; None: not even how many there are. from_data: the content of
     inputs decides the others.
     """
-    if known is None or len(known) != len(shape):
+    if dims is None or len(dims) != len(shape):
         return tuple([Open(d, "", from_data, ranked=False) for d in shape])
-    return tuple([d if k is not None else Open(d, "", from_data) for d, k in zip(shape, known, strict=True)])
+    return tuple([d if k is not None else Open(d, "", from_data) for d, k in zip(shape, dims, strict=True)])
 
 
 def shape_is_lost(type: str, opset: int) -> bool:
@@ -81,9 +81,9 @@ def shape_is_lost(type: str, opset: int) -> bool:
     return type in COMPARISONS and 0 < opset < 16
 
 
-def same_dims(one: Known, other: Known) -> bool:
+def same_dims(dims: Known, other: Known) -> bool:
     """Whether a session knows two shapes, or parts of them, to be equal: in sizes, or in names of open dimensions."""
-    return one == other and None not in one
+    return dims == other and None not in dims
 
 
 def fixed(graph: Graph) -> Graph:
@@ -113,8 +113,8 @@ def fixed(graph: Graph) -> Graph:
             folded |= {t.name: replace(closed(t), kind="constant") for t in o.outputs}
         else:
             operators.append(replace(o, inputs=inputs, outputs=tuple(map(closed, o.outputs))))
-    given, made = tuple(map(closed, graph.inputs)), tuple(map(closed, graph.outputs))
-    return without_unneeded(replace(graph, operators=tuple(operators), inputs=given, outputs=made))
+    ins, outputs = tuple(map(closed, graph.inputs)), tuple(map(closed, graph.outputs))
+    return without_unneeded(replace(graph, operators=tuple(operators), inputs=ins, outputs=outputs))
 
 
 def is_known(type: str, inputs: Sequence[Tensor | None]) -> bool:

@@ -46,9 +46,9 @@ class OpenShapes:
             return shape
         if self._found is None:
             self._found = _inferred(self._model)
-        known = self._found.get(name)
-        if known is not None and len(known) == len(shape):
-            pairs = zip(shape, known, strict=True)
+        dims = self._found.get(name)
+        if dims is not None and len(dims) == len(shape):
+            pairs = zip(shape, dims, strict=True)
             return tuple([d if isinstance(k, int) else Open(d, k or "", assumed) for d, k in pairs])
         read = [t for i in self._read.get(name, ()) if (t := tensors.get(i))] or ([like] if like is not None else [])
         if name in self._by_content or not read:
@@ -69,21 +69,21 @@ def _inferred(model: ModelProto) -> dict[str, Known]:
     """The shapes that onnx infers for the model as it is, values of shape arithmetic among them; {} where it fails."""
     graph = GraphProto(name="open", input=model.graph.input)
     graph.value_info.extend(model.graph.value_info)
-    given = {i.name for i in graph.input}
+    names = {i.name for i in graph.input}
     for t in model.graph.initializer:
         if t.ByteSize() <= LARGE:
             graph.initializer.append(t)
-        elif t.name not in given:
+        elif t.name not in names:
             graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, tuple(t.dims)))
     _add_nodes(graph, model)
     give_targets(graph)
     asked = ModelProto(ir_version=model.ir_version, graph=graph, opset_import=model.opset_import)
     asked.functions.extend(model.functions)
     try:
-        found = shape_inference.infer_shapes(asked).graph
+        result = shape_inference.infer_shapes(asked).graph
     except Exception:  # onnx raises many kinds here; then nothing is known
         return {}
-    every = (*found.value_info, *found.output)
+    every = (*result.value_info, *result.output)
     shapes = ((i.name, declared_dims(i)) for i in every if is_tensor(i.type))
     return {name: tuple([_own_name(d) for d in dims]) for name, dims in shapes if dims is not None}
 
@@ -103,11 +103,11 @@ def _add_nodes(graph: GraphProto, model: ModelProto) -> None:
             graph.node.append(node)
             typed.update(o for o in node.output if o)
         else:
-            known = [o for o in node.output if o in declared and o not in typed]
-            graph.input.extend(declared[o] for o in known)
-            typed.update(known)
-    made = {o for n in graph.node for o in n.output}
-    graph.output.extend(o for o in model.graph.output if o.name in made)
+            outputs = [o for o in node.output if o in declared and o not in typed]
+            graph.input.extend(declared[o] for o in outputs)
+            typed.update(outputs)
+    written = {o for n in graph.node for o in n.output}
+    graph.output.extend(o for o in model.graph.output if o.name in written)
 
 
 def _own_name(d: int | str | None) -> int | str | None:

@@ -19,35 +19,35 @@ def give_targets(graph: GraphProto) -> None:
     """Give a Reshape whose target joins numbers and sizes of what it reads these numbers: 0 for a size in its own
     place, -1 for at most one other that is computed.
     """
-    made = {o: n for n in graph.node for o in n.output if not domain_of(n)}
+    makers = {o: n for n in graph.node for o in n.output if not domain_of(n)}
     stored = {t.name: v for t in graph.initializer if (v := _numbers(t)) is not None}
     for n in graph.node:
         if n.op_type == "Constant" and len(n.attribute) == 1 and (v := _constant(n)) is not None:
             stored[n.output[0]] = v
     for n in graph.node:
-        joined = made.get(n.input[1]) if n.op_type == "Reshape" and len(n.input) > 1 else None
+        joined = makers.get(n.input[1]) if n.op_type == "Reshape" and len(n.input) > 1 else None
         if joined is None or joined.op_type != "Concat" or len(joined.input) > MOST_AXES:
             continue
         target: list[int] = []
         for part in joined.input:
-            target += stored[part] if part in stored else _size(made, stored, part, n.input[0], len(target))
+            target += stored[part] if part in stored else _size(makers, stored, part, n.input[0], len(target))
         if target.count(-1) <= 1 and UNKNOWN not in target:
             name = f"{n.output[0]}#target"
             graph.initializer.append(numpy_helper.from_array(np.array(target, np.int64), name))
             n.input[1] = name
 
 
-def _size(made: Made, stored: Stored, part: str, x: str, axis: int) -> list[int]:
+def _size(makers: Made, stored: Stored, part: str, x: str, axis: int) -> list[int]:
     """What stands for a part of a target: 0 for Unsqueeze(Gather(Shape(x), axis)), -1 for another single number."""
-    unsqueeze = made.get(part)
+    unsqueeze = makers.get(part)
     if unsqueeze is None or unsqueeze.op_type != "Unsqueeze":
         return [UNKNOWN]
-    gather = made.get(unsqueeze.input[0])
+    gather = makers.get(unsqueeze.input[0])
     if gather is None or gather.op_type != "Gather":
         return [-1]
-    shape = made.get(gather.input[0])
-    own = shape is not None and shape.op_type == "Shape" and shape.input[0] == x and not shape.attribute
-    return [0 if own and stored.get(gather.input[1]) == [axis] else -1]
+    shape = makers.get(gather.input[0])
+    of_input = shape is not None and shape.op_type == "Shape" and shape.input[0] == x and not shape.attribute
+    return [0 if of_input and stored.get(gather.input[1]) == [axis] else -1]
 
 
 def _constant(node: NodeProto) -> list[int] | None:

@@ -98,11 +98,11 @@ def times(dims: Sequence[int | str | None]) -> str:
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
     """The graphs in a node's attributes (the bodies of If, Loop and Scan)."""
-    found: list[GraphProto] = []
+    graphs: list[GraphProto] = []
     for a in node.attribute:
         if a.type in _GRAPHS:
-            found += (a.g, *a.graphs) if a.HasField("g") else a.graphs
-    return found
+            graphs += (a.g, *a.graphs) if a.HasField("g") else a.graphs
+    return graphs
 
 
 def graphs_in(nodes: Iterable[NodeProto], depth: int = 2) -> Iterator[GraphProto]:

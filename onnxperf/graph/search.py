@@ -57,25 +57,25 @@ def inline_search(node: ControlNode) -> None:
     if (outputs := len(node.node.output)) > OUTPUTS[node.node.op_type]:
         raise node.refusal(f"it has {outputs} outputs, where at most {OUTPUTS[node.node.op_type]} are possible")
     most, wanted = node.number(_input(node, 1)), node.number(_input(node, 3)) if beamed else None
-    for what, given in (("max_length", most), ("num_beams", wanted)):
-        if given is not None and given < 1:
-            raise node.refusal(f"its {what} is {given}, and must be at least 1")
+    for what, bound in (("max_length", most), ("num_beams", wanted)):
+        if bound is not None and bound < 1:
+            raise node.refusal(f"its {what} is {bound}, and must be at least 1")
     beams = wanted or 1
     first = next(a for a in ("encoder", "init_decoder", "decoder") if a == "decoder" or node.has(a))
     source = prompt.shape[1:] if first == "encoder" else ()
-    samples, known = prompt.shape[0], 1 if source else prompt.shape[1]
-    limit = max(most or 0, known + 1)
-    start = Sizes(samples, 1 if source else beams, known, 0, limit, source)
+    samples, length = prompt.shape[0], 1 if source else prompt.shape[1]
+    limit = max(most or 0, length + 1)
+    start = Sizes(samples, 1 if source else beams, length, 0, limit, source)
     chosen = _run(node, first, f"com.microsoft::{node.node.op_type}", start, node.inputs)
-    steps = node.trip_count(None, None if most is None else limit - known - 1)
+    steps = node.trip_count(None, None if most is None else limit - length - 1)
     if steps:
-        limit = max(limit, known + 1 + steps)
+        limit = max(limit, length + 1 + steps)
         loop, begin = node.inside("steps"), len(node.state.operators)
-        mean = Sizes(samples, beams, 1, known + steps // 2, limit, source)
+        mean = Sizes(samples, beams, 1, length + steps // 2, limit, source)
         chosen = _run(loop, "decoder", "Loop", mean, [chosen])
         loop.repeat(begin + 1, steps)  # the Loop itself stands before them
     tokens = (samples, beams, limit) if beamed else (samples, limit)
-    others = ((samples, beams), (max(1, limit - known), samples, beams, 1))  # scores of sequences, and of all tokens
+    others = ((samples, beams), (max(1, limit - length), samples, beams, 1))  # scores of sequences, and of all tokens
     types = [tensor_type("int32", tokens), *(tensor_type("float32", shape) for shape in others)]
     node.define_outputs([Output(chosen, type) for type in types[: len(node.node.output)]])
 
@@ -90,9 +90,9 @@ def _run(node: ControlNode, attribute: str, operator: str, sizes: Sizes, reads: 
     shared = any(i.name == SHARED for i in body.inputs)
     types = [_type(node, info, sizes, shared) for info in body.inputs]
     node.enter(body, types, [None] * len(types), operator, reads)
-    made = node.run(body)
-    logits = made[0]
-    node.state.made_together.update((t.name, logits.name) for t in made)  # the next run reads the caches
+    outputs = node.run(body)
+    logits = outputs[0]
+    node.state.made_together.update((t.name, logits.name) for t in outputs)  # the next run reads the caches
     if logits.rank != 3:
         raise node.refusal(f"the first output of its {attribute} must be the logits, [batch, length, words]")
     rows, words = logits.shape[0], logits.shape[2]
@@ -103,22 +103,22 @@ def _run(node: ControlNode, attribute: str, operator: str, sizes: Sizes, reads: 
 def _type(node: ControlNode, info: ValueInfoProto, sizes: Sizes, shared: bool) -> TypeProto:
     """The type of an input of a decoder or an encoder, by its name."""
     s, name = sizes, info.name
-    own = [d if isinstance(d, int) else 1 for d in declared_dims(info) or ()]
+    dims = [d if isinstance(d, int) else 1 for d in declared_dims(info) or ()]
     rows, held = s.samples * s.beams, s.limit if shared else s.past
     whole: dict[str, Shape] = {
         "input_ids": (rows, s.tokens), "position_ids": (rows, s.tokens), "decoder_input_ids": (rows, 1),
         "attention_mask": (rows, s.past + s.tokens), "encoder_input_ids": (rows, *s.source),
-        "encoder_attention_mask": (rows, *s.source[:1]), "encoder_hidden_states": (rows, *s.source[:1], *own[2:]),
+        "encoder_attention_mask": (rows, *s.source[:1]), "encoder_hidden_states": (rows, *s.source[:1], *dims[2:]),
         "cache_indirection": (s.samples, s.beams, s.limit), SHARED: (1,), "beam_width": (1,),
     }  # fmt: skip
     if name in whole:
         shape = whole[name]
-    elif name.startswith(("past_key_cross", "past_value_cross")) and len(own) == 4:
-        shape = (rows, own[1], *s.source[:1], own[3])
-    elif name.startswith(("past_key", "past_value")) and len(own) == 4:
-        shape = (rows, own[1], held, own[3])
-    elif name.startswith("past_") and len(own) == 5:  # keys and values in one tensor
-        shape = (own[0], rows, own[2], held, own[4])
+    elif name.startswith(("past_key_cross", "past_value_cross")) and len(dims) == 4:
+        shape = (rows, dims[1], *s.source[:1], dims[3])
+    elif name.startswith(("past_key", "past_value")) and len(dims) == 4:
+        shape = (rows, dims[1], held, dims[3])
+    elif name.startswith("past_") and len(dims) == 5:  # keys and values in one tensor
+        shape = (dims[0], rows, dims[2], held, dims[4])
     else:
         raise node.refusal(f"the input {name!r} of its graph is none that ONNX Runtime gives it")
     return tensor_type(dtype_of(info.type.tensor_type.elem_type), shape)

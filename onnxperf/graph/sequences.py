@@ -114,8 +114,8 @@ class Elements:
         return _split(self.runs, min(max(index + self.count if index < 0 else index, 0), self.count))
 
     def _with(self, runs: Sequence[Run], more: int) -> Elements:
-        found = _merged(runs, max(self.size + more, 0))
-        return replace(found, exact=self.exact and found.exact, counted=self.counted)
+        merged = _merged(runs, max(self.size + more, 0))
+        return replace(merged, exact=self.exact and merged.exact, counted=self.counted)
 
 
 def _split(runs: Sequence[Run], index: int) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -131,16 +131,16 @@ def _split(runs: Sequence[Run], index: int) -> tuple[tuple[Run, ...], tuple[Run,
 
 def _merged(runs: Sequence[Run], size: int) -> Elements:
     """Elements with equal neighbours in one run; of more than MAX_RUNS runs, as many elements of the largest shape."""
-    found: list[Run] = []
+    merged: list[Run] = []
     for shape, times in runs:
-        if found and found[-1][0] == shape:
-            found[-1] = shape, found[-1][1] + times
+        if merged and merged[-1][0] == shape:
+            merged[-1] = shape, merged[-1][1] + times
         elif times:
-            found.append((shape, times))
-    elements = Elements(tuple(found), size)
-    if len(found) > MAX_RUNS and (largest := elements.largest) is not None:
+            merged.append((shape, times))
+    elements = Elements(tuple(merged), size)
+    if len(merged) > MAX_RUNS and (largest := elements.largest) is not None:
         return Elements(((largest, elements.count),), size, exact=False)
-    return elements if len(found) <= MAX_RUNS else Elements(tuple(found[:1]), size, exact=False, counted=False)
+    return elements if len(merged) <= MAX_RUNS else Elements(tuple(merged[:1]), size, exact=False, counted=False)
 
 
 def of_shapes(shapes: Sequence[Shape]) -> Elements:

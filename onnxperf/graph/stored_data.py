@@ -31,9 +31,9 @@ def differing(tensor: TensorProto, folder: Path | None, outer: int, parts: int) 
     if bits // 8 > MAX_COMPARED:
         return f"can't be compared from sample to sample because it has more than {MAX_COMPARED >> 30} GiB"
     if tensor.data_location == TensorProto.EXTERNAL:
-        if (found := external_file(tensor, folder)) is None or found[0].stat().st_size < found[1] + bits // 8:
+        if (place := external_file(tensor, folder)) is None or place[0].stat().st_size < place[1] + bits // 8:
             return NO_DATA
-        path, offset = found
+        path, offset = place
         with path.open("rb") as file:
 
             def read(start: int, count: int) -> Array:

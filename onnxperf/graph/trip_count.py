@@ -51,7 +51,7 @@ class Line(NamedTuple):
 class All(NamedTuple):
     """A condition: all of these must hold."""
 
-    of: tuple[Comparison, ...]
+    terms: tuple[Comparison, ...]
 
 
 #: What is known of a tensor of the body.
@@ -67,26 +67,26 @@ def runs_until_false(
     condition and of the carried tensors. first: the carried tensors' first values where they are single known numbers.
     stored: single numbers that the body reads and that are known before the run.
     """
-    known: dict[str, Known] = {name: Sum("", number) for name, number in stored.items()}
-    known |= {name: Sum(name, 0.0) for name in inputs}
-    known[inputs[1]] = All(())  # a run has begun, so its condition was true
+    facts: dict[str, Known] = {name: Sum("", number) for name, number in stored.items()}
+    facts |= {name: Sum(name, 0.0) for name in inputs}
+    facts[inputs[1]] = All(())  # a run has begun, so its condition was true
     for node in graph.node:
-        if (found := _known(node, [known.get(i) for i in node.input])) is not None and node.output:
-            known[node.output[0]] = found
+        if (fact := _known(node, [facts.get(i) for i in node.input])) is not None and node.output:
+            facts[node.output[0]] = fact
     lines = {"": Line(0.0, 0.0), inputs[0]: Line(0.0, 1.0)}
     for name, out, start in zip(inputs[2:], graph.output[1:], first, strict=False):
-        end = known.get(out.name)
+        end = facts.get(out.name)
         if start is not None and isinstance(end, Sum) and end.input == name:
             line = Line(start, end.constant)
             if line.holds(end):
                 lines[name] = line
-    again = known.get(graph.output[0].name)
+    again = facts.get(graph.output[0].name)
     if isinstance(again, Sum):  # a stored condition
         return None if again.input else math.inf if again.constant else 1.0
-    sums = [s for c in again.of for s in (c.a, c.b)] if again is not None else []
+    sums = [s for c in again.terms for s in (c.a, c.b)] if again is not None else []
     if again is None or any(s.input not in lines or not lines[s.input].holds(s) for s in sums):
         return None
-    return min((_holds(c, lines) + 1.0 for c in again.of), default=math.inf)
+    return min((_holds(c, lines) + 1.0 for c in again.terms), default=math.inf)
 
 
 def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
@@ -101,7 +101,7 @@ def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
         return None
     a, b = inputs
     if node.op_type == "And" and isinstance(a, All) and isinstance(b, All):
-        both = tuple(dict.fromkeys((*a.of, *b.of)))
+        both = tuple(dict.fromkeys((*a.terms, *b.terms)))
         return All(both) if len(both) <= MAX_COMPARISONS else None
     if not isinstance(a, Sum) or not isinstance(b, Sum):
         return None

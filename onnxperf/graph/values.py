@@ -77,12 +77,12 @@ def check_filled(t: TensorProto, size: int) -> bool:
 
 def _external(tensor: TensorProto, need: int, folder: Path | None) -> bytes | None:
     """The `need` bytes of an integer tensor in a file in the model's folder; None where they are not there."""
-    found = external_file(tensor, folder) if tensor.data_type in (TensorProto.INT64, TensorProto.INT32) else None
-    if found is None:
+    place = external_file(tensor, folder) if tensor.data_type in (TensorProto.INT64, TensorProto.INT32) else None
+    if place is None:
         return None
     try:
-        with found[0].open("rb") as file:
-            file.seek(found[1])
+        with place[0].open("rb") as file:
+            file.seek(place[1])
             data = file.read(need)
     except (OSError, ValueError, OverflowError):
         return None
@@ -143,8 +143,8 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
             results = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, {i: values[i] for i in inputs})
     except Exception:  # the reference does not implement everything; an unknown value is no error
         return {}
-    found = zip(node.output, results, strict=False)
-    return {o: r for o, r in found if isinstance(r, np.ndarray) and r.size <= MAX_VALUE and r.dtype.kind in "iufb"}
+    outputs = zip(node.output, results, strict=False)
+    return {o: r for o, r in outputs if isinstance(r, np.ndarray) and r.size <= MAX_VALUE and r.dtype.kind in "iufb"}
 
 
 def _steps(start: Array, limit: Array, delta: Array) -> float:

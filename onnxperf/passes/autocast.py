@@ -54,9 +54,9 @@ def autocast(graph: Graph) -> Graph:
         wanted = str(o.attrs.get(MARK) or (HALF if o.type in TO_HALF else SINGLE if o.type in TO_SINGLE else ""))
         if wanted:
             o = replace(o, inputs=tuple(_cast(t, wanted, o, casts) if t is not None else None for t in o.inputs))
-        given = wanted or (SINGLE if o.type in GIVE_SINGLE else _joined(o))
-        if given and o.type not in DECLARED:
-            typed.update((t.name, given) for t in o.outputs if t.dtype in CASTABLE - {"float64"})
+        dtype = wanted or (SINGLE if o.type in GIVE_SINGLE else _joined(o))
+        if dtype and o.type not in DECLARED:
+            typed.update((t.name, dtype) for t in o.outputs if t.dtype in CASTABLE - {"float64"})
         casts.add(replace(o, outputs=tuple(map(now, o.outputs))))
     return replace(graph, operators=tuple(casts.operators), outputs=tuple(map(now, graph.outputs)))
 

@@ -22,8 +22,8 @@ def averaged(
     Each gradient is copied into its bucket when it is there, and divided. A bucket is all-reduced when its last one is
     in it, while the backward pass goes on; after that pass all are copied back (gradient_as_bucket_view is off).
     """
-    made = {t.name: i for i, o in enumerate(backward) for t in o.outputs}
-    ready = sorted(gradients, key=lambda t: made.get(t.name, -1))
+    makers = {t.name: i for i, o in enumerate(backward) for t in o.outputs}
+    ready = sorted(gradients, key=lambda t: makers.get(t.name, -1))
     buckets: list[list[Tensor]] = []
     room = 0
     for t in ready:
@@ -40,7 +40,7 @@ def averaged(
         total = replace(whole, name=f"{name}.sum")
         copy = _copies(f"{name}.in", bucket, whole)
         reduce = exchange(ALL_REDUCE, total.name, (whole,), (total,), Group("dp", ranks, stride), (), {PHASE: BACKWARD})
-        at.setdefault(max(made.get(t.name, -1) for t in bucket), []).extend((copy, reduce))
+        at.setdefault(max(makers.get(t.name, -1) for t in bucket), []).extend((copy, reduce))
         back.append(_copies(f"{name}.out", (total, *bucket), replace(whole, name=f"{name}.done", shape=(1,))))
     merged = list(at.get(-1, []))
     for i, o in enumerate(backward):

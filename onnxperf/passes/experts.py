@@ -50,15 +50,15 @@ def _divided(o: Operator, ranks: int, stride: int) -> tuple[Operator, ...]:
     hidden = x.shape[-1]
     rows = (x.size // max(hidden, 1) * k, hidden)
     sent = Tensor(f"{o.name}#sent", x.dtype, rows)
-    taken, made, back = (replace(sent, name=f"{o.name}#{what}") for what in ("taken", "made", "back"))
+    taken, results, back = (replace(sent, name=f"{o.name}#{what}") for what in ("taken", "made", "back"))
     router = replace(o.present[ROUTER], name=f"{o.present[ROUTER].name}#routed", shape=(rows[0], experts // ranks))
     inputs = taken, router, *weights_of(o, EXPERTS, ranks)[FIRST_WEIGHTS:]
-    mixture = replace(o, inputs=inputs, outputs=(made,), attrs={**o.attrs, "k": 1})
+    mixture = replace(o, inputs=inputs, outputs=(results,), attrs={**o.attrs, "k": 1})
     parts: dict[str, Any] = {"version": 0, "attrs": {}}
     return (
         replace(o, name=sent.name, type="nccl::Permute", inputs=(x, o.present[ROUTER]), outputs=(sent,), **parts),
         exchange(ALL_TO_ALL, taken.name, (sent,), (taken,), Group("ep", ranks, stride), o.nodes),
         mixture,
-        exchange(ALL_TO_ALL, back.name, (made,), (back,), Group("ep", ranks, stride), o.nodes),
+        exchange(ALL_TO_ALL, back.name, (results,), (back,), Group("ep", ranks, stride), o.nodes),
         replace(o, name=f"{o.name}#sum", type="nccl::Permute", inputs=(back,), outputs=o.outputs[:1], **parts),
     )

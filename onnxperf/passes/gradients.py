@@ -132,8 +132,8 @@ def power(t: Tape, o: Operator, g: Tensor) -> Found:
 def addition(t: Tape, o: Operator, g: Tensor) -> Found:
     """The gradient itself, negated for what is subtracted, summed for what was spread."""
     for i, x in t.wanted(o):
-        own = t.add(o, "Neg", (g,), g.shape) if o.type == "Sub" and i else g
-        yield i, t.reduced(o, own, x)
+        gradient = t.add(o, "Neg", (g,), g.shape) if o.type == "Sub" and i else g
+        yield i, t.reduced(o, gradient, x)
 
 
 def multiplication(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -200,8 +200,8 @@ def einsum(t: Tape, o: Operator, g: Tensor) -> Found:
     if not right or len(terms) != 2:
         raise unknown(o)
     for i, x in t.wanted(o):
-        own = {"equation": f"{right},{terms[1 - i]}->{terms[i]}"}
-        yield i, t.add(o, "Einsum", (g, o.present[1 - i]), x.shape, attrs=own)
+        attrs = {"equation": f"{right},{terms[1 - i]}->{terms[i]}"}
+        yield i, t.add(o, "Einsum", (g, o.present[1 - i]), x.shape, attrs=attrs)
 
 
 def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -211,8 +211,8 @@ def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
     if t.wants(x):
         yield 0, t.add(o, "Conv" if transposed else "ConvTranspose", (g, w), x.shape, attrs=kept)
     if t.wants(w):
-        own = {k: v for k, v in kept.items() if k in ("group", "strides")} | {"transposed": int(transposed)}
-        yield 1, t.add(o, "torch::convolution_weight_gradient", (g, x), w.shape, attrs=own)
+        group = {k: v for k, v in kept.items() if k in ("group", "strides")} | {"transposed": int(transposed)}
+        yield 1, t.add(o, "torch::convolution_weight_gradient", (g, x), w.shape, attrs=group)
     if len(o.inputs) > 2 and (bias := o.inputs[2]) is not None and t.wants(bias):
         yield 2, t.add(o, "ReduceSum", (g,), bias.shape)
 
@@ -238,10 +238,10 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
             yield 0, t.add(o, "torch::group_norm_backward", (g, x), x.shape, attrs={"num_groups": rows})
         else:
             yield 0, t.add(o, "torch::layer_norm_backward", (g, x), x.shape, attrs={"axis": o.attrs.get("axis", -1)})
-    own = [(i, p) for i, p in t.wanted(o) if i]
-    if own:
-        made = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p.shape for _, p in own))
-        yield from zip((i for i, _ in own), made, strict=True)
+    parameters = [(i, p) for i, p in t.wanted(o) if i]
+    if parameters:
+        gradients = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p.shape for _, p in parameters))
+        yield from zip((i for i, _ in parameters), gradients, strict=True)
 
 
 def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -305,8 +305,8 @@ def attention(t: Tape, o: Operator, g: Tensor) -> Found:
     """One kernel for all gradients."""
     wanted = t.wanted(o)
     attrs = {k: v for k, v in o.attrs.items() if k in ("is_causal", "q_num_heads", "kv_num_heads")}
-    made = t.several(o, "torch::attention_backward", (g, *o.inputs), (x.shape for _, x in wanted), attrs=attrs)
-    yield from zip((i for i, _ in wanted), made, strict=True)
+    gradients = t.several(o, "torch::attention_backward", (g, *o.inputs), (x.shape for _, x in wanted), attrs=attrs)
+    yield from zip((i for i, _ in wanted), gradients, strict=True)
 
 
 RECURRENT_INPUTS = 8  # behind which an operator reads nothing
@@ -317,8 +317,8 @@ def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
     wanted = t.wanted(o)
     read = (*o.inputs, *[None] * (RECURRENT_INPUTS - len(o.inputs)), g)
     shapes = (*(x.shape for x in o.outputs), *(x.shape for _, x in wanted))
-    made = t.several(o, o.type, read, shapes, attrs=o.attrs, times=2)
-    yield from zip((i for i, _ in wanted), made[len(o.outputs) :], strict=True)
+    gradients = t.several(o, o.type, read, shapes, attrs=o.attrs, times=2)
+    yield from zip((i for i, _ in wanted), gradients[len(o.outputs) :], strict=True)
 
 
 def unknown(o: Operator) -> UsageError:

@@ -67,18 +67,18 @@ def identity(t: Tape, o: Operator, g: Tensor) -> Found:
 def bias_gelu(t: Tape, o: Operator, g: Tensor) -> Found:
     """The gradient of x + b, which is summed for b."""
     x, b = o.present[:2]
-    made = t.add(o, o.type + "Grad_dX", (g, x, b), g.shape)
-    yield 0, made
+    gradient = t.add(o, o.type + "Grad_dX", (g, x, b), g.shape)
+    yield 0, gradient
     if t.wants(b):
-        yield 1, t.reduced(o, made, b)
+        yield 1, t.reduced(o, gradient, b)
 
 
 def division(t: Tape, o: Operator, g: Tensor) -> Found:
     """One node for both gradients."""
     a, b = o.present[:2]
     if t.wants(b):
-        made = t.several(o, MS + "DivGrad", (g, a, b), (a.shape, b.shape))
-        yield from ((i, made[i]) for i, _ in t.wanted(o))
+        gradients = t.several(o, MS + "DivGrad", (g, a, b), (a.shape, b.shape))
+        yield from ((i, gradients[i]) for i, _ in t.wanted(o))
     elif t.wants(a):
         yield 0, t.reduced(o, t.add(o, "Div", (g, b), g.shape), a)
 
@@ -139,8 +139,8 @@ def product(t: Tape, o: Operator, g: Tensor) -> Found:
 def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
     """One node for the image, the weights and the bias."""
     wanted = t.wanted(o)
-    made = t.several(o, f"{MS}{o.type}Grad", (g, *o.present[:2]), (p.shape for _, p in wanted), attrs=o.attrs)
-    yield from zip((i for i, _ in wanted), made, strict=True)
+    gradients = t.several(o, f"{MS}{o.type}Grad", (g, *o.present[:2]), (p.shape for _, p in wanted), attrs=o.attrs)
+    yield from zip((i for i, _ in wanted), gradients, strict=True)
 
 
 def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -150,8 +150,8 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
     x, scale = o.present[:2]
     shapes = [p.shape for p in (o.present[:2] if name.startswith("Simplified") else o.present[:3])]
     attrs = {"axis": o.attrs.get("axis", -1)} if name.endswith("LayerNormalization") else {}
-    made = t.several(o, f"{MS}{name}Grad", (g, x, scale, *o.outputs[-2:]), shapes, attrs=attrs)
-    yield from ((i, made[i]) for i, _ in t.wanted(o) if i < len(made))
+    gradients = t.several(o, f"{MS}{name}Grad", (g, x, scale, *o.outputs[-2:]), shapes, attrs=attrs)
+    yield from ((i, gradients[i]) for i, _ in t.wanted(o) if i < len(gradients))
 
 
 def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -187,10 +187,10 @@ def cut(t: Tape, o: Operator, g: Tensor) -> Found:
 
 def concatenation(t: Tape, o: Operator, g: Tensor) -> Found:
     """The gradient in parts."""
-    made = t.several(
+    gradients = t.several(
         o, MS + "SplitTraining", (g,), (x.shape for x in o.present), attrs={"axis": o.attrs.get("axis", 0)}
     )
-    yield from ((i, made[i]) for i, _ in t.wanted(o))
+    yield from ((i, gradients[i]) for i, _ in t.wanted(o))
 
 
 def pooling(t: Tape, o: Operator, g: Tensor) -> Found:

@@ -38,25 +38,25 @@ def in_training(o: Operator) -> Operator:
 
 def loss(last: Operator, y: Tensor, name: str, tape: Tape) -> Iterator[Operator]:
     """The nodes of a loss of `y`, which `last` makes."""
-    own, total = {PHASE: FORWARD}, Tensor(f"{y.name}#loss", y.dtype, ())
-    one = Tensor(f"{y.name}#one", y.dtype, (), "constant", (1.0,))
+    phase, total = {PHASE: FORWARD}, Tensor(f"{y.name}#loss", y.dtype, ())
+    unit = Tensor(f"{y.name}#one", y.dtype, (), "constant", (1.0,))
     if name == "cross-entropy":
         rows = (prod(y.shape[:-1]), y.shape[-1]) if y.rank else (1, 1)
         flat, shares = (replace(y, name=f"{y.name}#{n}", shape=rows, kind="activation") for n in ("rows", "shares"))
         labels = Tensor(f"{y.name}#labels", "int64", rows[:1], "input")
-        yield Operator(flat.name, "Reshape", (y,), (flat,), own, 14, last.nodes)
-        yield Operator(total.name, "SoftmaxCrossEntropyLoss", (flat, labels), (total, shares), own, 13, last.nodes)
-        g = tape.add(last, MS + "SoftmaxCrossEntropyLossGrad", (one, shares, labels), rows, dtype=y.dtype)
+        yield Operator(flat.name, "Reshape", (y,), (flat,), phase, 14, last.nodes)
+        yield Operator(total.name, "SoftmaxCrossEntropyLoss", (flat, labels), (total, shares), phase, 13, last.nodes)
+        g = tape.add(last, MS + "SoftmaxCrossEntropyLossGrad", (unit, shares, labels), rows, dtype=y.dtype)
         tape.gradients[y.name] = tape.add(last, "Reshape", (g,), y.shape)
         return
     target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
     distance, square = (replace(y, name=f"{y.name}#{n}", kind="activation") for n in ("distance", "square"))
     two = Tensor(f"{y.name}#two", y.dtype, (), "constant", (2.0,))
-    squared = Operator(square.name, "Pow", (distance, two), (square,), own, 15, last.nodes)
-    averaged = Operator(total.name, "ReduceMean", (square,), (total,), own, 13, last.nodes)
-    yield Operator(distance.name, "Sub", (y, target), (distance,), own, 14, last.nodes)
+    squared = Operator(square.name, "Pow", (distance, two), (square,), phase, 15, last.nodes)
+    averaged = Operator(total.name, "ReduceMean", (square,), (total,), phase, 13, last.nodes)
+    yield Operator(distance.name, "Sub", (y, target), (distance,), phase, 14, last.nodes)
     yield from (squared, averaged)
-    ((_, g),) = mean(tape, averaged, one)
+    ((_, g),) = mean(tape, averaged, unit)
     ((_, tape.gradients[y.name]),) = power(tape, squared, g)
 
 

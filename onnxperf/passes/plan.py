@@ -64,16 +64,16 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
         return Plan()
     if not isinstance(text, str):
         raise UsageError(f"parallel can't be a {type(text).__name__}: give text such as {EXAMPLES}")
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*(dp|tp|pp|ep)=(\d{1,6})(?::microbatches=(\d{1,6}))?\s*", part)
-        if match is None or match[1] in found or (match[3] and match[1] != "pp"):
+        if match is None or match[1] in counts or (match[3] and match[1] != "pp"):
             raise UsageError(f"--parallel {text!r:.60} is no plan: it is such as {EXAMPLES}, each kind once")
-        found[match[1]] = int(match[2])
+        counts[match[1]] = int(match[2])
         if match[3]:
-            found["microbatches"] = int(match[3])
-    plan = Plan(**found)
-    if bad := [kind for kind, n in found.items() if not 1 <= n <= MOST.get(kind, MOST_GPUS)]:
+            counts["microbatches"] = int(match[3])
+    plan = Plan(**counts)
+    if bad := [kind for kind, n in counts.items() if not 1 <= n <= MOST.get(kind, MOST_GPUS)]:
         raise UsageError(
             f"{bad[0]} in --parallel {text!r:.60} must be a number from 1 to {MOST.get(bad[0], MOST_GPUS)}"
         )
@@ -89,9 +89,9 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
 def _nearest(plan: Plan, gpus: int) -> str:
     """What to ask for instead, where a plan does not take so many GPUs."""
     for kind in ("dp", "tp", "pp", "ep"):
-        own = getattr(plan, kind)
-        others = plan.gpus // own
-        if own > 1 and gpus % others == 0:
+        count = getattr(plan, kind)
+        others = plan.gpus // count
+        if count > 1 and gpus % others == 0:
             parts = [f"{k}={gpus // others if k == kind else getattr(plan, k)}" for k in KINDS
                      if k == kind or getattr(plan, k) > 1]  # fmt: skip
             return f"{','.join(parts)} does, or give --gpus {plan.gpus}"

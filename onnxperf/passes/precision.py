@@ -153,8 +153,8 @@ def _quantised(graph: Graph, dtype: str) -> Graph:
             scale = Tensor(f"{x.name}#scale", x.dtype, (), "constant")
             first = casts.convert(x, dtype, o, "QuantizeLinear", scale, attrs={CALIBRATED: 1})
             of_experts = (t is not None and t.stored and t.rank == 3 and t.dtype in CASTABLE for t in o.inputs)
-            weights = [casts.stored(t, dtype) if t is not None and own else t
-                       for t, own in zip(o.inputs, of_experts, strict=True)]  # fmt: skip
+            weights = [casts.stored(t, dtype) if t is not None and is_expert else t
+                       for t, is_expert in zip(o.inputs, of_experts, strict=True)]  # fmt: skip
             o = replace(o, inputs=(first, *weights[1:]), attrs={**o.attrs, "expert_weight_bits": 8})
         casts.add(o)
     return replace(graph, operators=tuple(casts.operators))

@@ -37,68 +37,74 @@ def with_repeated_heads(graph: Graph, ranks: int) -> Graph:
     """The graph with a head of keys and values for each of `ranks` GPUs, where grouped attention has fewer of them and
     their number divides that; as it is where there are enough, or where they don't come straight from products.
     """
-    found = _Wider({t.name: o for o in graph.operators for t in o.outputs})
+    wider = _Wider({t.name: o for o in graph.operators for t in o.outputs})
     for o in graph.operators:
-        own = int(o.attrs.get("kv_num_heads") or 0)
-        if o.type != GROUPED or not own or own >= ranks or ranks % own or int(o.attrs.get("num_heads") or 0) % ranks:
+        kv_heads = int(o.attrs.get("kv_num_heads") or 0)
+        if (
+            o.type != GROUPED
+            or not kv_heads
+            or kv_heads >= ranks
+            or ranks % kv_heads
+            or int(o.attrs.get("num_heads") or 0) % ranks
+        ):
             continue
-        if not _widen(o, own, ranks, found):
+        if not _widen(o, kv_heads, ranks, wider):
             return graph
-    if not found.heads:
+    if not wider.heads:
         return graph
-    fewest = min(found.heads.values())
+    fewest = min(wider.heads.values())
     says = f"{fewest} heads of keys and values are copied, so that each of {ranks} GPUs has one"
     return replace(
-        graph, operators=tuple(_wider(o, found, ranks) for o in graph.operators),
-        inputs=tuple(found.tensors.get(t.name, t) for t in graph.inputs),
-        outputs=tuple(found.tensors.get(t.name, t) for t in graph.outputs),
+        graph, operators=tuple(_wider(o, wider, ranks) for o in graph.operators),
+        inputs=tuple(wider.tensors.get(t.name, t) for t in graph.inputs),
+        outputs=tuple(wider.tensors.get(t.name, t) for t in graph.outputs),
         notes=(*graph.notes, Note("repeated-heads", says)),
     )  # fmt: skip
 
 
-def _widen(o: Operator, own: int, ranks: int, found: _Wider) -> bool:
+def _widen(o: Operator, kv_heads: int, ranks: int, wider: _Wider) -> bool:
     """Note what is wider before and behind an attention; False where that is not known."""
     caches = [t for i in PASTS if i < len(o.inputs) and (t := o.inputs[i]) is not None]
     caches += [o.outputs[i] for i in PRESENTS if i < len(o.outputs)]
-    if any(t.rank != 4 or t.shape[1] != own for t in caches):
+    if any(t.rank != 4 or t.shape[1] != kv_heads for t in caches):
         return False
     for t in caches:
-        found.tensors[t.name] = replace(t, shape=(t.shape[0], ranks, *t.shape[2:]))
-    found.heads[o.name] = own
+        wider.tensors[t.name] = replace(t, shape=(t.shape[0], ranks, *t.shape[2:]))
+    wider.heads[o.name] = kv_heads
     keys, query = o.inputs[KEY], o.inputs[0]
     if keys is None:  # one product makes all three
-        width = query.shape[-1] // (int(o.attrs["num_heads"]) + 2 * own) if query is not None else 0
-        return query is not None and _back(query, 2 * (ranks - own), width, found)
+        width = query.shape[-1] // (int(o.attrs["num_heads"]) + 2 * kv_heads) if query is not None else 0
+        return query is not None and _back(query, 2 * (ranks - kv_heads), width, wider)
     values = o.inputs[VALUE]
-    each = keys.shape[-1] // own
-    return values is not None and all(_back(t, ranks - own, each, found) for t in (keys, values))
+    each = keys.shape[-1] // kv_heads
+    return values is not None and all(_back(t, ranks - kv_heads, each, wider) for t in (keys, values))
 
 
-def _back(t: Tensor, heads: int, width: int, found: _Wider) -> bool:
+def _back(t: Tensor, heads: int, width: int, wider: _Wider) -> bool:
     """Give a tensor more heads of a width, and all that it is made of, as far as a product with stored columns."""
-    while t.name not in found.tensors:
-        if t.rank not in (3, 4) or (o := found.makers.get(t.name)) is None:
+    while t.name not in wider.tensors:
+        if t.rank not in (3, 4) or (o := wider.makers.get(t.name)) is None:
             return False
         more = heads if t.rank == 4 else heads * width
-        found.tensors[t.name] = replace(t, shape=(*t.shape[:2], t.shape[2] + more, *t.shape[3:]))
+        wider.tensors[t.name] = replace(t, shape=(*t.shape[:2], t.shape[2] + more, *t.shape[3:]))
         if o.type in (*PLAIN, PACKED) and matrix(o) is not None:
-            found.columns[o.name] = heads * width
+            wider.columns[o.name] = heads * width
             return True
         if o.type not in FOLLOWED:
             return False
-        found.columns[o.name] = heads * width
+        wider.columns[o.name] = heads * width
         t = next((x for x in o.present if not x.stored), t)
     return True
 
 
-def _wider(o: Operator, found: _Wider, ranks: int) -> Operator:
+def _wider(o: Operator, wider: _Wider, ranks: int) -> Operator:
     """An operator with the tensors, weights and number of heads that it has then."""
-    inputs = [found.tensors.get(t.name, t) if t is not None else None for t in o.inputs]
-    outputs = tuple(found.tensors.get(t.name, t) for t in o.outputs)
+    inputs = [wider.tensors.get(t.name, t) if t is not None else None for t in o.inputs]
+    outputs = tuple(wider.tensors.get(t.name, t) for t in o.outputs)
     attrs = dict(o.attrs)
-    if o.name in found.heads:
+    if o.name in wider.heads:
         attrs["kv_num_heads"] = ranks
-    more = found.columns.get(o.name, 0)
+    more = wider.columns.get(o.name, 0)
     if more and (size := matrix(o)) is not None and o.type in (*PLAIN, PACKED):
         axes = stated(o)
         attrs |= {name: size[1] + more for name, letter in axes.counts.items() if letter == COLUMNS}

@@ -108,10 +108,10 @@ def counted(o: Operator, letter: str, ranks: int) -> Mapping[str, Any]:
     """The attributes of a part of an operator: those that count slices of the divided axis are of these alone."""
     counts = stated(o).counts if letter else {}
 
-    def own(value: Any) -> Any:
-        return tuple(map(own, value)) if isinstance(value, tuple) else ceil(value / ranks)
+    def fewer(value: Any) -> Any:
+        return tuple(map(fewer, value)) if isinstance(value, tuple) else ceil(value / ranks)
 
-    return {name: own(value) if counts.get(name) == letter else value for name, value in o.attrs.items()}
+    return {name: fewer(value) if counts.get(name) == letter else value for name, value in o.attrs.items()}
 
 
 def weights_of(o: Operator, letter: str, ranks: int, first: int = 1) -> list[Tensor | None]:

@@ -36,8 +36,8 @@ def rows_divide(o: Operator, k: int, ranks: int) -> bool:
 
 def width(o: Operator) -> int:
     """The width of a mixture's experts, in stored elements of its second weight, 0 where it has none."""
-    found = [t for t in o.present[FIRST_WEIGHTS:] if t.rank == 3]
-    second = next((t for t in found[1:] if t.dtype == found[0].dtype), None)
+    weights = [t for t in o.present[FIRST_WEIGHTS:] if t.rank == 3]
+    second = next((t for t in weights[1:] if t.dtype == weights[0].dtype), None)
     if second is None:
         return 0
     return second.shape[2] if second.shape[1:2] == o.present[0].shape[-1:] else second.shape[1]

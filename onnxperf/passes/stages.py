@@ -26,25 +26,25 @@ def cuts(graph: Graph, seconds: Sequence[float], stages: int, link_Bps: float) -
     before, total = [0.0], sum(seconds)
     for s in seconds:
         before.append(before[-1] + s)
-    found: list[int] = []
+    ends: list[int] = []
     for k in range(1, stages):
-        first = found[-1] + 1 if found else 1
+        first = ends[-1] + 1 if ends else 1
         room = range(first, len(graph.operators) - stages + k + 1)
-        found.append(min(room, key=lambda i: abs(before[i] - total * k / stages) + sent[i]))
-    return tuple(found)
+        ends.append(min(room, key=lambda i: abs(before[i] - total * k / stages) + sent[i]))
+    return tuple(ends)
 
 
 def _crossing_bytes(graph: Graph) -> list[int]:
     """Bytes of what is made before each operator and read by it or behind it."""
     last, live, dying = _last_readers(graph), 0, dict[int, int]()
-    found: list[int] = []
+    crossing: list[int] = []
     for i, o in enumerate(graph.operators):
-        found.append(live)
+        crossing.append(live)
         for t in _sent(o, i, last):
             live += t.bytes
             dying[last[t.name]] = dying.get(last[t.name], 0) + t.bytes
         live -= dying.get(i, 0)
-    return found
+    return crossing
 
 
 def _crossing(graph: Graph, at: int) -> list[Tensor]:
@@ -85,8 +85,8 @@ def stage_name(stage: int) -> str:
 
 def stage_of_nodes(graph: Graph, at: Sequence[int]) -> Mapping[str, int]:
     """The stage of each node of a graph that is cut so, and of what is sent to a stage."""
-    found: dict[str, int] = {stage_name(k + 1): k + 1 for k in range(len(at))}
+    stages: dict[str, int] = {stage_name(k + 1): k + 1 for k in range(len(at))}
     for i, o in enumerate(graph.operators):
         for node in o.nodes:
-            found.setdefault(node, sum(i >= cut for cut in at))
-    return found
+            stages.setdefault(node, sum(i >= cut for cut in at))
+    return stages

@@ -25,7 +25,7 @@ class Tape:
     needs: Collection[str]
     operators: list[Operator] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    made: int = 0
+    kernels: int = 0
     at_once: bool = False
     parts: dict[str, list[Tensor]] = field(default_factory=dict)
 
@@ -51,10 +51,10 @@ class Tape:
         """The same of a kernel that makes several tensors, and that may run several times as often as `o`."""
         read, shapes = tuple(inputs), [tuple(shape) for shape in shapes]
         if type in ("Reshape", "Expand"):  # which read the shape that they make
-            target = Tensor(f"{o.name}#shape{self.made}", "int64", (len(shapes[0]),), "constant", shapes[0])
+            target = Tensor(f"{o.name}#shape{self.kernels}", "int64", (len(shapes[0]),), "constant", shapes[0])
             read = (*read, target)
-        self.made += 1
-        name = f"{o.name}#{BACKWARD}{self.made}"
+        self.kernels += 1
+        name = f"{o.name}#{BACKWARD}{self.kernels}"
         dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
         outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, shape) for k, shape in enumerate(shapes))
         kept = {**(attrs or {}), PHASE: BACKWARD}

@@ -27,18 +27,18 @@ def in_training(o: Operator) -> Operator:
 
 def loss(last: Operator, y: Tensor, name: str, tape: Tape) -> Iterator[Operator]:
     """The kernels of a loss of `y`, which `last` makes."""
-    own = {PHASE: FORWARD}
+    phase = {PHASE: FORWARD}
     if name == "cross-entropy":
         shares = replace(y, name=f"{y.name}#log_softmax")
-        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1, **own}, 13, last.nodes)
+        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1, **phase}, 13, last.nodes)
         dense = tape.add(last, "ConstantOfShape", (), y.shape, dtype=y.dtype)
         tape.gradients[y.name] = tape.add(last, "com.microsoft::LogSoftmaxGrad", (dense, shares), y.shape)
         return
     target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
     square = replace(y, name=f"{y.name}#square")
     mean = Tensor(f"{y.name}#loss", y.dtype, ())
-    yield Operator(square.name, "Sub", (y, target), (square,), own, 0, last.nodes)
-    yield Operator(mean.name, "ReduceMean", (square,), (mean,), own, 0, last.nodes)
+    yield Operator(square.name, "Sub", (y, target), (square,), phase, 0, last.nodes)
+    yield Operator(mean.name, "ReduceMean", (square,), (mean,), phase, 0, last.nodes)
     tape.gradients[y.name] = tape.add(last, "torch::mse_loss_backward", (y, target), y.shape)
 
 

@@ -69,23 +69,23 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     loss = list(_loss(forward, ends, step.loss, tape, autograd))
     _backward(forward, tape, step.recompute, autograd)
     parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
-    found = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
-    made: Sequence[Tensor] = list(found.values())
+    gradients = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
+    sums: Sequence[Tensor] = list(gradients.values())
     if step.added:
-        tape.operators, made = _added_at_once(tape.operators, made)
-    own = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *loss, *tape.operators)]
-    added = [*_accumulation(made, step.accumulate, autograd)]
-    made, ready = [o.out for o in added] or made, list[Tensor]()
+        tape.operators, sums = _added_at_once(tape.operators, sums)
+    operators = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *loss, *tape.operators)]
+    added = [*_accumulation(sums, step.accumulate, autograd)]
+    sums, ready = [o.out for o in added] or sums, list[Tensor]()
     if step.copies > 1:
         start = len(forward) + len(loss)
-        backward, ready = averaged(own[start:], made, step.copies, step.stride)
-        own = [*own[:start], *backward]
+        backward, ready = averaged(operators[start:], sums, step.copies, step.stride)
+        operators = [*operators[:start], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
     buffers += [o.present[0] for o in tape.operators if step.added and IN_PLACE in o.attrs]
-    update = _update([parameters[name] for name in found], ready or [*made, *buffers], step.optimizer, autograd)
-    inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *made)  # gradients stay until the next step
+    update = _update([parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, autograd)
+    inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *sums)  # gradients stay until the next step
     notes = (*graph.notes, *_notes(forward))
-    return replace(graph, operators=(*own, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
+    return replace(graph, operators=(*operators, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
 
 
 def _as_it_is(graph: Graph, step: Training, autograd: Autograd) -> Graph:
@@ -155,11 +155,11 @@ def _backward(forward: Sequence[Operator], tape: Tape, recompute: bool, autograd
     """
     segments = _segments(forward) if recompute else [forward]
     for k in range(len(segments) - 1, -1, -1):
-        made: dict[str, Tensor] = {}
+        copies: dict[str, Tensor] = {}
         if k < len(segments) - 1:
-            made = {t.name: replace(t, name=f"{t.name}#again") for o in segments[k] for t in o.outputs}
-        again = [renamed(o, made, f"{o.name}#again") if made else o for o in segments[k]]
-        if made:
+            copies = {t.name: replace(t, name=f"{t.name}#again") for o in segments[k] for t in o.outputs}
+        again = [renamed(o, copies, f"{o.name}#again") if copies else o for o in segments[k]]
+        if copies:
             tape.operators += [replace(o, attrs={**o.attrs, PHASE: BACKWARD}) for o in again]
         for o, ran in zip(reversed(segments[k]), reversed(again), strict=True):
             _differentiate(o, ran, tape, autograd)
@@ -172,16 +172,16 @@ def _differentiate(o: Operator, ran: Operator, tape: Tape, autograd: Autograd) -
     grads = [tape.gradient(o, t) for t in o.outputs]
     if all(g is None for g in grads):
         return
-    own = {b.name: a for a, b in zip(o.present, ran.present, strict=True)}
-    needs = {b for b, a in own.items() if a.name in tape.needs}
+    originals = {b.name: a for a, b in zip(o.present, ran.present, strict=True)}
+    needs = {b for b, a in originals.items() if a.name in tape.needs}
     seen = replace(tape, needs=needs)
     rule = autograd.rules[o.type]
-    found = list(rule(seen, ran, *(grads if o.type == "Split" else grads[:1])))
-    for i, gradient in found:
+    gradients = list(rule(seen, ran, *(grads if o.type == "Split" else grads[:1])))
+    for i, gradient in gradients:
         x = o.inputs[i]
         if x is not None and x.name in tape.needs:
             seen.accumulate(ran, x, gradient)
-    tape.made = seen.made
+    tape.kernels = seen.kernels
 
 
 def _segments(forward: Sequence[Operator]) -> list[Sequence[Operator]]:
@@ -231,8 +231,8 @@ def _added_at_once(backward: Sequence[Operator], gradients: Sequence[Tensor]) ->
             if g.name in sums:
                 buffer = replace(g, name=f"{g.name}#buffer")
                 total = sums[g.name]
-                own = {PHASE: BACKWARD, IN_PLACE: 1}
-                merged.append(Operator(total.name, "Add", (buffer, g), (total,), own, 0, o.nodes))
+                attrs = {PHASE: BACKWARD, IN_PLACE: 1}
+                merged.append(Operator(total.name, "Add", (buffer, g), (total,), attrs, 0, o.nodes))
     return merged, [sums[g.name] for g in gradients]
 
 
