@@ -625,13 +625,14 @@ def changed(r: Random, data: bytes, family: str, other: bytes) -> bytes:
     return data
 
 
+RELEASES = dict.fromkeys(("ort-cpu", "ort-cuda"), ("1.4", "1.12", "1.17", "1.22")) | {"tensorrt": ("7", "8.6", "10.0")}
 CHOICES: dict[str, Sequence[Any]] = {
     "runtime": tuple(runtimes.RUNTIMES), "precision": passes.PRECISIONS,
     "method": tuple(name for name in METHODS if name != "linear"),  # which knows few cards, and refuses the others
     "opt_level": tuple(runtimes.LEVELS), "host": tuple(gpu_specs.HOSTS), "batch": (1, 1, 2, 3, 8, 64, 65536, 0),
     "streams": (1, 2, 4, 64, 0), "cuda_graph": (True,), "include_transfers": (True,), "pageable": (True,),
     "ort_transformers": (True,), "power_limit_W": (50, 100.0, -1, float("nan")), "clock_Hz": (1e9, 300e6, 0),
-    "fit": (True,), "ort_version": tuple(runtimes.RUNTIMES["ort-cuda"].versions), "layout": chosen.LAYOUTS,
+    "fit": (True,), "ort_version": tuple({v: None for of in RELEASES.values() for v in of}), "layout": chosen.LAYOUTS,
 }  # fmt: skip
 RARE = {
     "batch": 0.1, "streams": 0.3, "cuda_graph": 0.1, "host": 0.1, "pageable": 0.05, "power_limit_W": 0.05,
@@ -649,7 +650,8 @@ def terms(r: Random, data: bytes) -> dict[str, Any]:
         runtime = runtimes.RUNTIMES[found.get("runtime", "ort-cuda")]
         found["ort_transformers"] = "ort_transformers" in found and bool(runtime.offline)
         found["opt_level"] = found.get("opt_level", "all") if runtime.has_levels else "all"
-        found["ort_version"] = found.get("ort_version") if runtime.versions else None
+        asked = found.get("ort_version")
+        found["ort_version"] = asked if asked in RELEASES.get(runtime.name, ()) else None
         found["layout"] = found.get("layout") if runtime.layouts and not found["ort_version"] else None
         if found.get("precision") == "amp" and runtime.autocast is None:
             del found["precision"]

@@ -61,7 +61,7 @@ def onnxperf_cli(capsys, monkeypatch):
         ("predict-eager.txt",
          "predict gpt2-dynamic.onnx --gpu t4 --dim sequence=64 --runtime torch-eager --detail --top 8"),
         ("predict-too-large.txt",
-         "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.12"),
+         "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.17"),
         ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
         ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100,rtx-3060 --by cost --max-latency 20ms"
          " --price t4=0.5 --price l4=0.8 --price a100=3"),

@@ -435,7 +435,10 @@ def test_a_runtime_is_one_module(tree: Tree) -> None:
         ({"policy": "exact"}, "policy must be a Policy, not 'exact'"),
         ({"host": 8e-6}, "host must be HostCosts, not 8e-06"),
         ({"kind": "gpuu"}, "kind must be gpu or cpu, not 'gpuu'"),
-        ({"versions": {"1.12": "old"}}, "versions must be Runtimes by their number"),
+        ({"releases": {"1.12": "old"}}, "releases must be Releases, not {'1.12'"),
+        ({"rules": {1: (common.gelu,)}}, "the rule 'Gelu' does not say since which release tensorrt has it: give it"),
+        ({"rules": {1: (common.gelu.of("new"),)}}, "the rule 'Gelu': 'new' is no release such as 1.16"),
+        ({"rules": {1: (common.gelu.of("1.17", "1.16"),)}}, "the rule 'Gelu' is there since 1.17, but only until 1.16"),
     ],
 )
 def test_what_is_no_runtime_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -501,7 +504,7 @@ def test_a_method_is_one_module_with_ranges_of_its_own(tree: Tree) -> None:
 # a fusion
 
 RULE = """
-@pattern("Relu + Relu", op.Relu(alone(RELU)))
+@pattern("Relu + Relu", op.Relu(alone(RELU)), since="1.20")
 def relus(m: Match) -> Fused:
     \"\"\"A Relu of a Relu is that Relu.\"\"\"
     return m.fused("Relu", (m[X],))
@@ -523,7 +526,16 @@ def test_a_fusion_is_a_rule_listed_in_its_own_file(tree: Tree) -> None:
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu", "Relu"]]
     tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", RULE.lstrip()), (" casts, ", " casts, relus, "))
     assert tree.says(RELUS) == [["Relu", "Relu"], ["Relu"]]
+    assert tree.says(RELUS.replace("opt_level=o", "opt_level=o, ort_version='1.19'"))[1] == ["Relu", "Relu"]
     assert tree.files() == ["onnxperf/fusions/ort_basic.py"]
+
+
+@pytest.mark.slow
+def test_a_fusion_that_does_not_say_since_when_is_refused(tree: Tree) -> None:
+    text = RULE.replace(', since="1.20"', "").lstrip()
+    tree.change("onnxperf/fusions/ort_basic.py", ("RULES: tuple", text), (" casts, ", " casts, relus, "))
+    done = tree.started("-m", "onnxperf", "predict", str(RESNET), "--gpu", "l4")
+    assert done.returncode == 2 and "the rule 'Relu + Relu' does not say since which release ort-c" in done.stderr
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ FIXED = {"model", "gpu", "batch", "inputs", "trip_counts", "power_limit_W", "clo
 TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "precision": ("fp16", ("typed_graph", *FROM_RUN_GRAPH)),
     "runtime": ("tensorrt", (*FROM_RUN_GRAPH, "host_costs")),
-    "ort_version": ("1.12", (*FROM_RUN_GRAPH, "host_costs")),
+    "ort_version": ("1.22", (*FROM_RUN_GRAPH, "host_costs")),
     "layout": ("nhwc", (*FROM_RUN_GRAPH, "host_costs")),
     "ort_transformers": (True, FROM_RUN_GRAPH),
     "fix_dims": (True, ("session_graph", "typed_graph", *FROM_RUN_GRAPH)),

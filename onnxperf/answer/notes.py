@@ -25,6 +25,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
     return (
         *(run.device_notes[j] if run.device_notes else ()),
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
+        *_release(run),
         *_upper_bounds(run.kernels),
         *_session(run),
         *_nothing_quantised(run),
@@ -57,6 +58,13 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
         f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
         note.nodes,
     )
+
+
+def _release(run: Run) -> Iterator[Note]:
+    """What is known of the release that was asked for, and what is inferred."""
+    runtime = run.runtime
+    if runtime.releases is not None and runtime.release is not None:
+        yield Note("release", runtime.releases.says(runtime.release))
 
 
 def _upper_bounds(kernels: Kernels) -> Iterator[Note]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from onnxperf.graph import CONTROL, NEVER_FOLDED, Graph, Note
 from onnxperf.ground import names
 from onnxperf.ground.errors import printable
+from onnxperf.ground.releases import Release, there
 from op_models import Operator, Tensor
 
 DISABLED, BASIC, EXTENDED, ALL = range(4)
@@ -56,22 +57,35 @@ Attributes = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Fusion:
-    """A named rule, and the types of operators at which it is tried."""
+class Rule:
+    """What a runtime does to a graph, by name: `since` which of its releases, and `until` which (the last one that does
+    it, "" where today's does). A runtime that has releases lists no rule without `since`.
+    """
 
     name: str
+    since: str = field(default="", kw_only=True)
+    until: str = field(default="", kw_only=True)
+
+    def of(self, since: str, until: str = "") -> Self:
+        """The same rule in the releases of another runtime, or in some of its own."""
+        return replace(self, since=since, until=until)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion(Rule):
+    """A rule that is tried at operators of some types."""
+
     anchors: tuple[str, ...]
     rule: Callable[[Rewriter, Operator], Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """A named rewriting of the whole graph (it gives the same one back where nothing changes).
+class Pass(Rule):
+    """A rule that rewrites the whole graph (it gives the same one back where nothing changes).
 
     It takes its turn among the rules of its level: in every round, or only in the first.
     """
 
-    name: str
     run: Callable[[Graph], Graph]
     once: bool = False
 
@@ -81,10 +95,22 @@ Misses = dict[tuple[str, str, str], list[str]]  # by the note's code, rule and r
 Rules = Mapping[int, tuple[Fusion | Pass, ...]]  # of each optimisation level, in the order in which they take turns
 
 
-def fusion(name: str, *, anchor: str | tuple[str, ...]) -> Callable[[Callable[[Rewriter, Operator], Answer]], Fusion]:
-    """Make a `Fusion` of a function that walks the graph itself, where no pattern says what it looks for."""
+def fusion(
+    name: str, *, anchor: str | tuple[str, ...], since: str = "", until: str = ""
+) -> Callable[[Callable[[Rewriter, Operator], Answer]], Fusion]:
+    """Make a `Fusion` of a function that walks the graph itself, where no pattern says what it looks for.
+
+    since, until: the first and the last release of the runtime that has it, see `Rule`.
+    """
     anchors = (anchor,) if isinstance(anchor, str) else anchor
-    return lambda rule: Fusion(name, anchors, rule)
+    return lambda rule: Fusion(name, anchors, rule, since=since, until=until)
+
+
+def since(first: str, *rules: Fusion | Pass) -> tuple[Fusion | Pass, ...]:
+    """Rules that a runtime has had since one release, and has today: what several runtimes share says here since when
+    for this one.
+    """
+    return tuple(rule.of(first) for rule in rules)
 
 
 def merged(replaced: Iterable[Operator], like: Operator, **changes: Any) -> Fused:
@@ -223,9 +249,13 @@ def without_identities(graph: Graph) -> Graph:
     return redirected(graph, lambda o: None if (x := hands_on(o)) is None else (x,))
 
 
-def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
-    """The graph after the rules of each level up to `level`; the reasons for every Miss become notes."""
-    stages = [rules[stage] for stage in range(level + 1) if rules.get(stage)]
+def optimise(graph: Graph, rules: Rules, level: int, release: Release | None = None) -> Graph:
+    """The graph after the rules of each level up to `level` that a release has; None: today's.
+
+    The reasons for every Miss become notes.
+    """
+    listed = [[f for f in rules.get(stage, ()) if _is_there(f, release)] for stage in range(level + 1)]
+    stages = [stage for stage in listed if stage]
     if not stages:
         return graph
     g = Rewriter(without_identities(graph))
@@ -245,6 +275,11 @@ def optimise(graph: Graph, rules: Rules, level: int) -> Graph:
                 break
         notes += (Note(code, f"{name} did not apply: {why}", tuple(at)) for (code, name, why), at in misses.items())
     return g.result(notes)
+
+
+def _is_there(rule: object, release: Release | None) -> bool:
+    """Whether a release has a rule; what is no rule at all is told later."""
+    return not isinstance(rule, Rule) or there(rule.since, rule.until, release)
 
 
 def _rewritten(g: Rewriter, p: Pass, misses: Misses) -> Rewriter:

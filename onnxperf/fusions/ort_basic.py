@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_layout, ort_qdq, ort_quantised
-from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, hands_on, redirected
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, hands_on, redirected, since
 from onnxperf.fusions.pattern import A, B, C, Match, Variable, X, Y, alone, call, op, pattern, scalar, shared
 from onnxperf.graph import Graph, is_static, known_dims, same_dims, without_unneeded
 from op_models import FLOATS, Operator, Tensor
@@ -29,7 +29,7 @@ LOSSLESS = {
 }  # fmt: skip
 
 
-def since(version: int, fusion: Fusion) -> Fusion:
+def from_opset(version: int, fusion: Fusion) -> Fusion:
     """A fusion for models of that opset or a later one only, which has what it makes as an operator of its own."""
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
@@ -123,20 +123,20 @@ def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int, alike: bool) -> b
     return shape.present[0].name == x.name or (alike and bool(size) and same_dims(size, own))
 
 
-RESHAPES = Pass("Reshape with a stored target", _with_given_targets)
-RESHAPES_116 = Pass(RESHAPES.name, lambda graph: _with_given_targets(graph, alike=False))
-ELIMINATION = Pass("elimination of what does nothing", _eliminated)
-ELIMINATION_TRAINING = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, training=True))
+RESHAPES = Pass("Reshape with a stored target", _with_given_targets, since="1.17")
+RESHAPES_116 = Pass(RESHAPES.name, lambda g: _with_given_targets(g, alike=False), since="1.4", until="1.16")
+ELIMINATION = Pass("elimination of what does nothing", _eliminated, since="1.17")
+ELIMINATION_TRAINING = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, training=True), since="1.4")
 #: Until 1.12, no shape was computed before the model ran.
-ELIMINATION_112 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_112))
-ELIMINATION_116 = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, common.UNTIL_116))
-COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True)
+ELIMINATION_112 = Pass(ELIMINATION.name, lambda g: _eliminated(g, common.UNTIL_112), since="1.4", until="1.12")
+ELIMINATION_116 = Pass(ELIMINATION.name, lambda g: _eliminated(g, common.UNTIL_116), since="1.13", until="1.16")
+COMMON_SUBEXPRESSIONS = Pass("common subexpressions", _shared, once=True, since="1.4")
 
 
 FIRST_CAST = alone(op.Cast(X))
 
 
-@pattern("Cast + Cast", op.Cast(FIRST_CAST))
+@pattern("Cast + Cast", op.Cast(FIRST_CAST), since="1.4")
 def casts(m: Match) -> Fused | None:
     """A Cast to a wider type and the Cast behind it are one, or none where that gives the first type again."""
     x, wide, out = m[X].dtype, m[FIRST_CAST].out.dtype, m.root.out.dtype
@@ -145,7 +145,7 @@ def casts(m: Match) -> Fused | None:
     return m.fused("Cast" if x != out else "Identity", (m[X],), m.root.attrs)
 
 
-@pattern("Div + Mul", alone(1.0 / Y) * X)
+@pattern("Div + Mul", alone(1.0 / Y) * X, since="1.4")
 def div_mul(m: Match) -> Fused:
     """x times 1 / y is x / y."""
     return m.fused("Div", (m[X], m[Y]))
@@ -154,7 +154,7 @@ def div_mul(m: Match) -> Fused:
 RELU = op.Relu(X)
 
 
-@pattern("Relu + Clip", op.Clip(RELU, ...), start="Relu")
+@pattern("Relu + Clip", op.Clip(RELU, ...), start="Relu", since="1.4")
 def relu_clip(m: Match) -> Fused | Miss:
     """A Clip behind a Relu does the work of both: its lower bound is raised to zero."""
     bounds = m.root.inputs[1:]
@@ -166,7 +166,7 @@ def relu_clip(m: Match) -> Fused | Miss:
 GEMM = op.Gemm(A, B)
 
 
-@pattern("Gemm + Sum", op.Sum(GEMM, C))
+@pattern("Gemm + Sum", op.Sum(GEMM, C), since="1.4")
 def gemm_sum(m: Match) -> Fused | None:
     """The second operand of a Sum becomes the summand of the Gemm that is the first."""
     gemm = m[GEMM]
@@ -179,7 +179,7 @@ A_TURNED, B_TURNED = alone(op.Transpose(A)), alone(op.Transpose(B))
 GEMM_OF_TURNED = op.Gemm(A_TURNED, B, ...) | op.Gemm(A, B_TURNED, ...)
 
 
-@pattern("Gemm + Transpose", GEMM_OF_TURNED | op.Transpose(GEMM), start="Gemm")
+@pattern("Gemm + Transpose", GEMM_OF_TURNED | op.Transpose(GEMM), start="Gemm", since="1.4")
 def gemm_transpose(m: Match) -> Fused | None:
     """The transposition of an operand or of the result becomes a flag of the Gemm."""
     if GEMM in m:  # (A B)^T is B^T A^T
@@ -196,7 +196,7 @@ def gemm_transpose(m: Match) -> Fused | None:
 NEGATED = shared(op.Not(C))
 
 
-@pattern("Not + Where", op.Where(NEGATED, X, Y))
+@pattern("Not + Where", op.Where(NEGATED, X, Y), since="1.4")
 def not_where(m: Match) -> Fused | None:
     """The two values to choose from change places, instead of the condition being negated: in all that read it, or in
     none.
@@ -212,7 +212,7 @@ CONV = op.Conv(...)
 ANY_CONV = call(("Conv", "ConvTranspose"), ...)
 
 
-@pattern("Conv + BatchNormalization", op.BatchNormalization(ANY_CONV, ...))
+@pattern("Conv + BatchNormalization", op.BatchNormalization(ANY_CONV, ...), since="1.4")
 def conv_batch_norm(m: Match) -> Fused | Miss | None:
     """The scale and shift of a normalisation in inference go into weights and bias."""
     conv, norm = m[ANY_CONV], m.root
@@ -223,7 +223,7 @@ def conv_batch_norm(m: Match) -> Fused | Miss | None:
     return _into_weights(m, conv, norm.inputs[2])
 
 
-@pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...))
+@pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...), since="1.4")
 def matmul_batch_norm(m: Match) -> Fused | Miss | None:
     """The scale goes into the matrix, the shift becomes the summand of a Gemm."""
     norm = m.root
@@ -237,7 +237,7 @@ def matmul_batch_norm(m: Match) -> Fused | Miss | None:
 CONSTANT = Variable("constant", stored=True)
 
 
-@pattern("Conv + Add / Mul", call(("Add", "Mul"), CONV, CONSTANT))
+@pattern("Conv + Add / Mul", call(("Add", "Mul"), CONV, CONSTANT), since="1.4")
 def conv_affine(m: Match) -> Fused | Miss:
     """A constant for each channel, added or multiplied as second operand, goes into bias or weights."""
     conv, affine, constant = m[CONV], m.root, m[CONSTANT]
@@ -262,7 +262,7 @@ def _into_weights(m: Match, conv: Operator, shift: Tensor | None) -> Fused:
 PADDED = alone(op.Pad(X, ...))
 
 
-@pattern("Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...))
+@pattern("Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...), since="1.4")
 def pad(m: Match) -> Fused | Miss:
     """Zeros padded around an image become the padding of the operator that reads them alone."""
     before, window, rest = m[PADDED], m.root, m[PADDED].inputs[1:]
@@ -318,24 +318,18 @@ def _gemm(m: Match, knows: common.Knows = common.today) -> Fused | Miss | None:
 
 GEMM_RULE = "MatMul + Add -> Gemm"
 #: The products around an attention are left for the next level; until 1.16, stacks of matrices were left alone.
-matmul_add = pattern(GEMM_RULE, BIASED)(lambda m: None if _left_to_attention(m) else _gemm(m))
-matmul_add_left = pattern(GEMM_RULE, BIASED)(_gemm)
-matmul_add_flat = pattern(GEMM_RULE, BIASED)(lambda m: _gemm(m, common.UNTIL_116) if m.root.out.rank == 2 else None)
+matmul_add = pattern(GEMM_RULE, BIASED, since="1.17")(lambda m: None if _left_to_attention(m) else _gemm(m))
+matmul_add_left = pattern(GEMM_RULE, BIASED, since="1.17")(_gemm)
+matmul_add_flat = pattern(GEMM_RULE, BIASED, since="1.4", until="1.16")(
+    lambda m: _gemm(m, common.UNTIL_116) if m.root.out.rank == 2 else None
+)
 
 RULES: tuple[Fusion | Pass, ...] = (
-    ort_qdq.ONE_READER_EACH, ELIMINATION, casts, div_mul, relu_clip,
+    ort_qdq.ONE_READER_EACH, ELIMINATION_112, ELIMINATION_116, ELIMINATION, casts, div_mul, relu_clip,
     gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm,
     ort_quantised.requantised, COMMON_SUBEXPRESSIONS, ort_qdq.UNITS,
-    matmul_add, RESHAPES, since(20, common.gelu), since(17, common.layer_norm), ort_qdq.PROPAGATION, ort_qdq.OPERANDS,
+    matmul_add_flat, matmul_add, RESHAPES_116, RESHAPES,
+    *since("1.4", from_opset(20, common.gelu), from_opset(17, common.layer_norm)),
+    ort_qdq.PROPAGATION_116, ort_qdq.PROPAGATION, ort_qdq.OPERANDS,
     ort_qdq.ONE_READER_EACH, ort_qdq.WHERES, ort_layout.PUSH, ort_qdq.TRANSPOSES,
 )  # fmt: skip
-#: Not yet in 1.16; until 1.12, of two pairs in a row both stayed.
-SINCE_117 = (ort_qdq.OPERANDS, ort_qdq.WHERES, ort_qdq.TRANSPOSES)
-AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {
-    matmul_add: matmul_add_flat, ELIMINATION: ELIMINATION_116, RESHAPES: RESHAPES_116,
-    ort_qdq.PROPAGATION: ort_qdq.PROPAGATION_116,
-}  # fmt: skip
-RULES_116 = tuple(AS_IN_116.get(f, f) for f in RULES if f not in SINCE_117)
-RULES_112 = tuple(
-    ELIMINATION_112 if f is ELIMINATION_116 else f for f in RULES_116 if f is not ort_quantised.requantised
-)

@@ -10,7 +10,7 @@ from itertools import dropwhile
 
 from onnxperf.fusions import common, ort_basic, ort_functions, ort_layout, ort_packed, ort_quantised
 from onnxperf.fusions.common import HALF_OR_SINGLE
-from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, fusion, since
 from onnxperf.fusions.ort_layout import perm_of
 from onnxperf.fusions.ort_reshapes import DETOURS
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
@@ -34,7 +34,7 @@ def _activated(m: Match, type: str, product: Operator) -> Fused:
 GEMM = op.Gemm(X, ...)
 
 
-@pattern("Gemm + activation", call(AFTER_GEMM, GEMM, ...), start="Gemm")
+@pattern("Gemm + activation", call(AFTER_GEMM, GEMM, ...), start="Gemm", since="1.4")
 def gemm_activation(m: Match) -> Fused | None:
     """An activation that alone reads the product of two matrices; behind that of a stack stands a Reshape."""
     if m[GEMM].out.dtype != "float32" or m[X].rank != 2:
@@ -42,7 +42,7 @@ def gemm_activation(m: Match) -> Fused | None:
     return _activated(m, "FusedGemm", m[GEMM])
 
 
-@pattern("Conv + activation", call(AFTER_CONV, ort_basic.CONV, ...), start="Conv")
+@pattern("Conv + activation", call(AFTER_CONV, ort_basic.CONV, ...), start="Conv", since="1.4")
 def conv_activation(m: Match) -> Fused | Miss | None:
     """An activation that alone reads a convolution; a Clip needs constant bounds."""
     conv = m[ort_basic.CONV]
@@ -57,9 +57,9 @@ RELU_CONV = alone(ort_basic.CONV)
 BEFORE_RELU = alone(RELU_CONV + Y)
 
 
-@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv")
+@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv", since="1.7", until="1.16")
 def conv_relu(m: Match) -> Fused | Miss | None:
-    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN until 1.16."""
+    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN."""
     conv, out = m[RELU_CONV], m[RELU_CONV].out
     if out.dtype != "float32":
         return None
@@ -90,7 +90,7 @@ def _piece(o: Operator) -> tuple[int, int, int] | None:
 PIECES = ("Slice", "Gather")
 
 
-@fusion("Gather / Slice -> Split", anchor=PIECES)
+@fusion("Gather / Slice -> Split", anchor=PIECES, since="1.4")
 def split(g: Rewriter, first: Operator) -> Fused | None:
     """Slices and Gathers of one index that cut a tensor into pieces without gap or overlap are one Split, unless the
     tensor is one of several results of a node of the file.
@@ -129,8 +129,8 @@ def _unlike(one: Known, other: Known) -> str:
     return f"{sizes} of a summand can't be told before the run, so that the two can't be shown to be alike"
 
 
-def skips(knows: common.Knows) -> Fusion:
-    """The rule of a release that knows this of shapes."""
+def skips(knows: common.Knows, since: str, until: str = "") -> Fusion:
+    """The rule of releases that know this of shapes."""
 
     def rule(m: Match) -> Fused | Miss:
         """A residual sum of two [batch, sequence, hidden] and the LayerNormalization behind it in one kernel."""
@@ -146,17 +146,17 @@ def skips(knows: common.Knows) -> Fusion:
             return Miss("the normalisation is not over the last axis alone", norm.nodes)
         return m.fused(SKIP, (x, skip, *norm.inputs[1:]))
 
-    return pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...))(rule)
+    return pattern("SkipLayerNormalization", op.LayerNormalization(RESIDUAL, ...), since=since, until=until)(rule)
 
 
-skip_layer_norm, skip_layer_norm_116, skip_layer_norm_112 = map(
-    skips, (common.today, common.UNTIL_116, common.UNTIL_112)
-)
+skip_layer_norm_112 = skips(common.UNTIL_112, "1.4", "1.12")
+skip_layer_norm_116 = skips(common.UNTIL_116, "1.13", "1.16")
+skip_layer_norm = skips(common.today, "1.17")
 
 BIASED = alone(X + common.BIAS)
 
 
-@pattern("SkipLayerNormalization + bias", call(SKIP, BIASED, Y, ..., commutes=True))
+@pattern("SkipLayerNormalization + bias", call(SKIP, BIASED, Y, ..., commutes=True), since="1.4")
 def bias_skip_layer_norm(m: Match) -> Fused | None:
     """A bias added to either summand joins the kernel, if it is the second operand or added to a product."""
     x, bias, norm = m[X], m[common.BIAS], m.root
@@ -169,7 +169,7 @@ def bias_skip_layer_norm(m: Match) -> Fused | None:
 SUM = X + Y
 
 
-@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu", "com.microsoft::FastGelu"), SUM))
+@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu", "com.microsoft::FastGelu"), SUM), since="1.4")
 def bias_gelu(m: Match) -> Fused | Miss:
     """A bias along the last axis and the Gelu, or its approximation by tanh, behind it in one kernel."""
     exact = m.root.type != "com.microsoft::FastGelu" and m.root.attrs.get("approximate", "none") == "none"
@@ -212,15 +212,17 @@ def _matmul_transpose(m: Match, stacks: bool = True) -> Fused | Miss | None:
     return m.fused(FUSED_MATMUL, (m[A], m[B]), attrs | turned)
 
 
-matmul_transpose = pattern("MatMul + Transpose", TURNED_OPERAND)(_matmul_transpose)
-#: Until 1.10 only the last two axes: libraries of 1.9 and 1.10 don't know transBatchA, that of 1.11 does.
-matmul_transpose_110 = pattern("MatMul + Transpose", TURNED_OPERAND)(lambda m: _matmul_transpose(m, stacks=False))
+matmul_transpose = pattern("MatMul + Transpose", TURNED_OPERAND, since="1.11")(_matmul_transpose)
+#: Only the last two axes: libraries of 1.9 and 1.10 don't know transBatchA, that of 1.11 does.
+matmul_transpose_110 = pattern("MatMul + Transpose", TURNED_OPERAND, since="1.4", until="1.10")(
+    lambda m: _matmul_transpose(m, stacks=False)
+)
 
 
 CAST_TURNED = op.Cast(shared(op.Transpose(X)))
 
 
-@pattern("Cast before Transpose", CAST_TURNED)
+@pattern("Cast before Transpose", CAST_TURNED, since="1.7")
 def cast_first(m: Match) -> Fused | None:
     """The transposed operand of a product is cast before it is transposed, so that the product may transpose it."""
     cast, turn = m.root, m.g.made_by(m.root.present[0], "Transpose")
@@ -239,7 +241,7 @@ A_SCALED, B_SCALED = shared(scale(A)), shared(scale(B))
 SCALED_OPERAND = call(MATMUL, A_SCALED, B) | call(MATMUL, A, B_SCALED)
 
 
-@pattern("MatMul + scale", SCALED, SCALED_OPERAND, start=MATMUL)
+@pattern("MatMul + scale", SCALED, SCALED_OPERAND, start=MATMUL, since="1.4")
 def matmul_scale(m: Match) -> Fused | None:
     """A number multiplied with the product, or with one of its operands, becomes its alpha."""
     product = m[PRODUCT] if SCALED in m else m.root
@@ -273,47 +275,31 @@ def _bias_softmax(m: Match, knows: common.Knows = common.today) -> Fused | Miss:
     return Miss("the bias repeats along axes in the middle, or inside the row", m[SUM].nodes)
 
 
-BEHIND_SUM = pattern("BiasSoftmax", op.Softmax(SUM))
-bias_softmax, bias_softmax_116 = BEHIND_SUM(_bias_softmax), BEHIND_SUM(lambda m: _bias_softmax(m, common.UNTIL_116))
-#: Until 1.11 not for the Softmax of opset 13.
-bias_softmax_111 = BEHIND_SUM(lambda m: _bias_softmax(m, common.UNTIL_116) if m.root.version < 13 else None)
-
-RULES: tuple[Fusion | Pass, ...] = (
-    common.gelu, common.layer_norm, common.rms_norm, split, cast_first, matmul_transpose, bias_gelu,
-    ort_basic.matmul_add_left, skip_layer_norm, bias_skip_layer_norm, common.fast_gelu, common.quick_gelu,
-)  # fmt: skip
-#: Its kernel of QuickGelu knows doubles, that of the CPU provider does not; its norms read what was cast for them.
-ON_CUDA: dict[Fusion | Pass, Fusion | Pass] = {
-    common.quick_gelu: common.quick_gelu_or_double, common.layer_norm: common.layer_norm_of_cast,
-    common.rms_norm: common.rms_norm_of_cast,
-}  # fmt: skip
-CUDA = (
-    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, ort_packed.PRODUCTS,
-    *(ON_CUDA.get(f, f) for f in RULES), bias_softmax, matmul_scale, ort_packed.bias,
-)  # fmt: skip
-CPU = (
-    ort_functions.inline(ort_functions.ON_CPU),
-    DETOURS,
-    ort_layout.PUSH,
-    *ort_quantised.RULES,
-    ort_packed.PRODUCTS,
-    gemm_activation,
-    conv_activation,
-    *RULES,
-    matmul_scale,
-    ort_packed.bias,
+BIAS_SOFTMAX = op.Softmax(SUM)
+bias_softmax = pattern("BiasSoftmax", BIAS_SOFTMAX, since="1.17")(_bias_softmax)
+bias_softmax_116 = pattern("BiasSoftmax", BIAS_SOFTMAX, since="1.12", until="1.16")(
+    lambda m: _bias_softmax(m, common.UNTIL_116)
 )
-SINCE_117 = (ort_basic.matmul_add_left, ort_packed.PRODUCTS, ort_packed.bias)
-AS_IN_116: dict[Fusion | Pass, Fusion | Pass] = {skip_layer_norm: skip_layer_norm_116, bias_softmax: bias_softmax_116}
-CUDA_116 = (*(AS_IN_116.get(f, f) for f in CUDA if f not in SINCE_117), conv_relu)
-AS_IN_112: dict[Fusion | Pass, Fusion | Pass] = {
-    skip_layer_norm_116: skip_layer_norm_112, common.layer_norm_of_cast: common.layer_norm_of_cast_112,
-}  # fmt: skip
-CUDA_112 = tuple(AS_IN_112.get(f, f) for f in CUDA_116 if f is not common.quick_gelu_or_double)
-AS_IN_111: dict[Fusion | Pass, Fusion | Pass] = {
-    bias_softmax_116: bias_softmax_111, common.layer_norm_of_cast_112: common.layer_norm,
-    common.rms_norm_of_cast: common.rms_norm,
-}  # fmt: skip
-CUDA_111 = tuple(AS_IN_111.get(f, f) for f in CUDA_112)
-CUDA_110 = tuple(matmul_transpose_110 if f is matmul_transpose else f for f in CUDA_111)
-CUDA_16 = tuple(f for f in CUDA_110 if f not in (conv_relu, cast_first))
+#: Not for the Softmax of opset 13.
+bias_softmax_111 = pattern("BiasSoftmax", BIAS_SOFTMAX, since="1.4", until="1.11")(
+    lambda m: _bias_softmax(m, common.UNTIL_116) if m.root.version < 13 else None
+)
+
+#: The CUDA provider's kernels of QuickGelu, of which the first came with 1.14, know doubles; those of norms read what
+#: was cast for them.
+CUDA: tuple[Fusion | Pass, ...] = (
+    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, ort_packed.PRODUCTS,
+    common.gelu.of("1.4"), common.layer_norm.of("1.4", "1.11"), common.layer_norm_of_cast_112.of("1.12", "1.12"),
+    common.layer_norm_of_cast.of("1.13"), common.rms_norm.of("1.4", "1.11"), common.rms_norm_of_cast.of("1.12"),
+    split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    skip_layer_norm_112, skip_layer_norm_116, skip_layer_norm, bias_skip_layer_norm,
+    common.fast_gelu.of("1.4"), common.quick_gelu_or_double.of("1.14"),
+    bias_softmax_111, bias_softmax_116, bias_softmax, matmul_scale, ort_packed.bias, conv_relu,
+)  # fmt: skip
+CPU: tuple[Fusion | Pass, ...] = (
+    ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, ort_packed.PRODUCTS,
+    gemm_activation, conv_activation, *since("1.4", common.gelu, common.layer_norm, common.rms_norm),
+    split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    skip_layer_norm_112, skip_layer_norm_116, skip_layer_norm, bias_skip_layer_norm,
+    common.fast_gelu.of("1.4"), common.quick_gelu.of("1.14"), matmul_scale, ort_packed.bias,
+)  # fmt: skip

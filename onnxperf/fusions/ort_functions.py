@@ -35,4 +35,4 @@ def inlined(graph: Graph, functions: frozenset[str] = ON_CUDA) -> Graph:
 
 def inline(functions: frozenset[str]) -> Fusion | Pass:
     """The same as a rule of level `extended`."""
-    return Pass("functions inlined", lambda graph: inlined(graph, functions), once=True)
+    return Pass("functions inlined", lambda graph: inlined(graph, functions), once=True, since="1.4")

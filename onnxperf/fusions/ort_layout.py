@@ -321,4 +321,4 @@ def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:
     return folded(without_identities(g.result()), {"Transpose"}) if changed else graph
 
 
-PUSH = Pass("transposes moved on", pushed, once=True)
+PUSH = Pass("transposes moved on", pushed, once=True, since="1.4")

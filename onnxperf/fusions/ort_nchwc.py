@@ -167,13 +167,13 @@ def _in_blocks(graph: Graph) -> Graph:
     return _bordered(g.result(), blocked) if blocked else graph
 
 
-LAYOUT = Pass("convolutions in blocks of channels", _in_blocks, once=True)
+LAYOUT = Pass("convolutions in blocks of channels", _in_blocks, once=True, since="1.4")
 
 
 CONV_OUTSIDE = alone(call("Conv", ...))
 
 
-@pattern("Conv + Add + activation", CONV_OUTSIDE + Y)
+@pattern("Conv + Add + activation", CONV_OUTSIDE + Y, since="1.4")
 def conv_sum(m: Match) -> Fused | Miss | None:
     """A sum with a convolution outside the layout, and the activation that alone reads it."""
     conv, add, summand = m[CONV_OUTSIDE], m.root, m[Y]

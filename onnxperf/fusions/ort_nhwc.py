@@ -47,4 +47,5 @@ def _wrapped(o: Operator) -> Fused:
     return Fused((o,), to_first, (to_last, own))
 
 
-TO_NHWC = Pass("NHWC", in_nhwc, once=True)
+#: The option is of 1.20 (onnxruntime.ai, CUDA execution provider: prefer_nhwc).
+TO_NHWC = Pass("NHWC", in_nhwc, once=True, since="1.20")

@@ -93,12 +93,13 @@ def _of_packed(graph: Graph) -> Graph:
     return g.result() if changed else graph
 
 
-PRODUCTS = Pass("weights of few bits", _of_packed)
+#: Not yet in 1.16.
+PRODUCTS = Pass("weights of few bits", _of_packed, since="1.17")
 
 PRODUCT = call(PACKED, X, ...)
 
 
-@pattern("MatMulNBits + bias", PRODUCT + Y)
+@pattern("MatMulNBits + bias", PRODUCT + Y, since="1.17")
 def bias(m: Match) -> Fused | None:
     """A vector added to the columns, unless the product has a bias."""
     product, added = m[PRODUCT], m[Y]

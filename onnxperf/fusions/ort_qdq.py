@@ -268,10 +268,11 @@ def _units_folded(graph: Graph) -> Graph:
     return graph if folded is graph else without_unneeded(folded)
 
 
-ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each)
-PROPAGATION = Pass("pairs around what moves elements", _propagated)
-PROPAGATION_116 = Pass(PROPAGATION.name, lambda graph: _propagated(graph, latest=False))
-OPERANDS = Pass("quantised operands", _operands_quantised)
-WHERES = Pass("quantised numbers of a Where", _wheres)
-UNITS = Pass("quantised constants transposed", _units_folded)
-TRANSPOSES = Pass("pairs around Transposes", _around_transposes, once=True)
+ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each, since="1.4")
+PROPAGATION = Pass("pairs around what moves elements", _propagated, since="1.17")
+PROPAGATION_116 = Pass(PROPAGATION.name, lambda graph: _propagated(graph, latest=False), since="1.4", until="1.16")
+#: The three behind it were not yet in 1.16.
+OPERANDS = Pass("quantised operands", _operands_quantised, since="1.17")
+WHERES = Pass("quantised numbers of a Where", _wheres, since="1.17")
+UNITS = Pass("quantised constants transposed", _units_folded, since="1.4")
+TRANSPOSES = Pass("pairs around Transposes", _around_transposes, once=True, since="1.17")

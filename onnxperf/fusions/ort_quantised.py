@@ -35,7 +35,7 @@ TO_FLOAT = "com.microsoft::MatMulIntegerToFloat"
 QUANTIZE = op.QuantizeLinear(X, A, B)
 
 
-@pattern("signed to unsigned", op.DequantizeLinear(QUANTIZE, Y, C, ...), start="QuantizeLinear")
+@pattern("signed to unsigned", op.DequantizeLinear(QUANTIZE, Y, C, ...), start="QuantizeLinear", since="1.4")
 def unsigned(m: Match) -> Fused | None:
     """Signed activations become unsigned ones, where a single DequantizeLinear reads them."""
     q, zero = m[QUANTIZE], m[B]
@@ -51,7 +51,8 @@ def unsigned(m: Match) -> Fused | None:
 DEQUANTIZE = op.DequantizeLinear(X, ...)
 
 
-@pattern("DequantizeLinear + QuantizeLinear", op.QuantizeLinear(DEQUANTIZE, A, ...))
+#: Until 1.12, of two pairs in a row both stayed.
+@pattern("DequantizeLinear + QuantizeLinear", op.QuantizeLinear(DEQUANTIZE, A, ...), since="1.13")
 def requantised(m: Match) -> Fused | None:
     """Nothing, where scale and zero point stay the same. Two pairs in a row are one."""
     x, dq, q = m[X], m[DEQUANTIZE], m.root
@@ -84,14 +85,14 @@ def _moves(m: Match) -> Fused | Miss:
     return m.fused(move.type, (m[X], *move.inputs[1:]), move.attrs)
 
 
-moves = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES)(_moves)
+moves = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start=MOVES, since="1.4")(_moves)
 #: The CUDA provider has no MaxPool of opset 22: the CPU provider has its rule for that.
-pools = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start="MaxPool")(
+pools = pattern("quantised as it is", op.QuantizeLinear(MOVE, ...), start="MaxPool", since="1.4")(
     lambda m: _moves(m) if m[MOVE].version >= 22 else None
 )
 
 
-@fusion("8-bit operator", anchor=tuple(LINEAR))
+@fusion("8-bit operator", anchor=tuple(LINEAR), since="1.4")
 def linear(g: Rewriter, o: Operator) -> Fused | Miss | None:
     """An operator between DequantizeLinear and QuantizeLinear, on unsigned activations and weights of either sign."""
     q = g.only_user(o.out, "QuantizeLinear")
@@ -122,7 +123,7 @@ SCALES = shared(X * Y)
 IN_FLOAT = op.Cast(INTEGER) * SCALES
 
 
-@pattern("MatMulIntegerToFloat", IN_FLOAT + BIAS | IN_FLOAT, start="MatMulInteger")
+@pattern("MatMulIntegerToFloat", IN_FLOAT + BIAS | IN_FLOAT, start="MatMulInteger", since="1.4")
 def matmul_integer_to_float(m: Match) -> Fused | None:
     """An integer product, its Cast, both scales, and perhaps a bias: what dynamic quantisation writes."""
     zeros = (*m[INTEGER].inputs[2:], None, None)[:2]
@@ -135,7 +136,7 @@ def matmul_integer_to_float(m: Match) -> Fused | None:
 QUANTISED = op.DynamicQuantizeLinear(X)
 
 
-@pattern("DynamicQuantizeMatMul", call(TO_FLOAT, QUANTISED, ...))
+@pattern("DynamicQuantizeMatMul", call(TO_FLOAT, QUANTISED, ...), since="1.4")
 def dynamic_quantize_matmul(m: Match) -> Fused | Miss:
     """The product together with the quantisation of its operand, which no other product shares."""
     quantise = m[QUANTISED]
@@ -149,7 +150,7 @@ def dynamic_quantize_matmul(m: Match) -> Fused | Miss:
 RULES: tuple[Fusion | Pass, ...] = (unsigned, moves, linear, matmul_integer_to_float, dynamic_quantize_matmul)
 
 
-@fusion("channels last", anchor=("QLinearConv", "MaxPool"))
+@fusion("channels last", anchor=("QLinearConv", "MaxPool"), since="1.4")
 def channels_last(g: Rewriter, o: Operator) -> Fused | None:
     """8-bit convolutions, and pools behind them, run channels last between two Transposes, which are then moved on."""
     x, y = o.present[0], o.out
@@ -170,4 +171,4 @@ def _moved_on(graph: Graph) -> Graph:
     return PUSH.run(graph) if any(o.type in last for o in graph.operators) else graph
 
 
-MOVED_ON = Pass("transposes around channels last moved on", _moved_on)
+MOVED_ON = Pass("transposes around channels last moved on", _moved_on, since="1.4")

@@ -50,4 +50,4 @@ def _without_detours(graph: Graph) -> Graph:
     return graph if short is graph else without_unneeded(short)
 
 
-DETOURS = Pass("Reshapes to the shape there was", _without_detours, once=True)
+DETOURS = Pass("Reshapes to the shape there was", _without_detours, once=True, since="1.4")

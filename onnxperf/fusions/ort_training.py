@@ -13,16 +13,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from onnxperf.fusions import common, ort_basic, ort_extended
-from onnxperf.fusions.engine import Fusion, Pass
+from onnxperf.fusions.engine import Fusion, Pass, since
 from onnxperf.fusions.ort_kernels import WITHIN
 from op_models import Operator, Tensor
 
 MS = "com.microsoft::"
 #: What rewrites a graph before the backward pass is added (orttraining/core/optimizer/graph_transformer_utils.cc).
-BEFORE: tuple[Fusion | Pass, ...] = (
-    ort_basic.RESHAPES, ort_basic.ELIMINATION_TRAINING, common.layer_norm, ort_basic.COMMON_SUBEXPRESSIONS, common.gelu,
-    common.rms_norm, common.fast_gelu, common.quick_gelu, ort_extended.bias_gelu,
-)  # fmt: skip
+BEFORE: tuple[Fusion | Pass, ...] = since(
+    "1.4",
+    ort_basic.RESHAPES,
+    ort_basic.ELIMINATION_TRAINING,
+    common.layer_norm,
+    ort_basic.COMMON_SUBEXPRESSIONS,
+    common.gelu,
+    common.rms_norm,
+    common.fast_gelu,
+    common.quick_gelu,
+    ort_extended.bias_gelu,
+)
 
 
 def _within(o: Operator, type: str, inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> Operator:

@@ -15,7 +15,7 @@ from math import isclose
 
 from onnxperf.fusions import common
 from onnxperf.fusions.common import BIAS, HALF_OR_SINGLE
-from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, fused, without_identities
+from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, fused, since, without_identities
 from onnxperf.fusions.pattern import A, B, C, Call, Match, Variable, X, Y, alone, call, kept, op, pattern, shared
 from onnxperf.graph import Graph
 from op_models import Operator, Tensor
@@ -55,17 +55,17 @@ def _skip_layer_norm_alone(m: Match) -> Fused | Miss | None:
 
 
 SKIP = call(tuple(NORMS), SUM, ...)
-skip_layer_norm = pattern("SkipLayerNormalization", SKIP)(_skip_layer_norm)
-skip_layer_norm_alone = pattern("SkipLayerNormalization", SKIP)(_skip_layer_norm_alone)
+skip_layer_norm = pattern("SkipLayerNormalization", SKIP, since="1.13")(_skip_layer_norm)
+skip_layer_norm_alone = pattern("SkipLayerNormalization", SKIP, since="1.4", until="1.12")(_skip_layer_norm_alone)
 
 
-@pattern("QuickGelu", X * op.Sigmoid(common.SCALED), start="Sigmoid")
+@pattern("QuickGelu", X * op.Sigmoid(common.SCALED), start="Sigmoid", since="1.4")
 def quick_gelu(m: Match) -> Fused | None:
     """x sigmoid(1.702 x), CLIP's; SiLU stays as it is."""
     return common.scaled_sigmoid(m) if isclose(m.factor(common.SCALED), 1.702, rel_tol=1e-3) else None
 
 
-@pattern("bias + Gelu", call(("Gelu", "com.microsoft::Gelu", FAST_GELU), BIASED))
+@pattern("bias + Gelu", call(("Gelu", "com.microsoft::Gelu", FAST_GELU), BIASED), since="1.4")
 def bias_gelu(m: Match) -> Fused | None:
     """The bias of a product goes along with the Gelu behind it."""
     if m[BIAS].rank != 1 or m.root.attrs.get("approximate", "none") != "none":
@@ -74,7 +74,9 @@ def bias_gelu(m: Match) -> Fused | None:
     return m.fused(type, (m[PRODUCT].out, m[BIAS]))
 
 
-@pattern("bias + SkipLayerNormalization", call(NORMS["LayerNormalization"], BIASED, Y, A, B, commutes=True))
+@pattern(
+    "bias + SkipLayerNormalization", call(NORMS["LayerNormalization"], BIASED, Y, A, B, commutes=True), since="1.4"
+)
 def bias_skip_layer_norm(m: Match) -> Fused | None:
     """The bias of a product goes along with the residual sum behind it."""
     if m[BIAS].rank != 1:
@@ -87,7 +89,7 @@ FLAT = shared(op.Reshape(MAKER, ...))
 GEMM = op.Gemm(FLAT, A, B)
 
 
-@pattern("Gemm -> MatMul + Add", op.Reshape(GEMM, ...), start="Gemm")
+@pattern("Gemm -> MatMul + Add", op.Reshape(GEMM, ...), start="Gemm", since="1.4")
 def unreshaped(m: Match) -> Fused | None:
     """GPT-2's: a Gemm between Reshapes, behind a normalisation or FastGelu, is a product of the stack again."""
     gemm, after, x = m[GEMM], m.root, m[FLAT].present[0]
@@ -120,7 +122,7 @@ SPREAD = op.Unsqueeze(op.Unsqueeze(op.Cast(TOKENS) | TOKENS, ...), ...)
 MASK = (1.0 - (op.Cast(SPREAD) | SPREAD)) * Variable("lowest")
 
 
-@pattern("Attention", op.Reshape(TURNED, ...), start="Softmax")
+@pattern("Attention", op.Reshape(TURNED, ...), start="Softmax", since="1.4")
 def attention(m: Match) -> Fused | Miss:
     """Three biased projections of one tensor, scaled and masked scores, their Softmax, and the values weighed by it."""
     softmax, products = m[SOFTMAX], [m[p[3]] for p in (QUERIES, KEYS, VALUES)]
@@ -178,7 +180,7 @@ PAST_PARTS = (
 )  # fmt: skip
 
 
-@pattern("Attention with past", op.Reshape(PAST_TURNED, ...), start="Softmax")
+@pattern("Attention with past", op.Reshape(PAST_TURNED, ...), start="Softmax", since="1.4")
 def attention_with_past(m: Match) -> Fused | None:
     """GPT-2's: one product makes queries, keys, values; the last two go behind a past state, and become the present."""
     caches = (m[ALL_KEYS], m[ALL_VALUES])
@@ -207,8 +209,7 @@ def _live(graph: Graph) -> Graph:
 
 
 RULES: tuple[Fusion | Pass, ...] = (
-    Pass("identities", without_identities), common.layer_norm, common.rms_norm_any, common.gelu_any,
-    common.fast_gelu_any, quick_gelu, skip_layer_norm, attention, attention_with_past, unreshaped, bias_gelu,
-    bias_skip_layer_norm, Pass("pruning", _live),
+    *since("1.4", Pass("identities", without_identities), common.layer_norm, common.rms_norm_any, common.gelu_any,
+           common.fast_gelu_any), quick_gelu, skip_layer_norm_alone, skip_layer_norm, attention, attention_with_past,
+    unreshaped, bias_gelu, bias_skip_layer_norm, Pass("pruning", _live, since="1.4"),
 )  # fmt: skip
-RULES_112 = tuple(skip_layer_norm_alone if f is skip_layer_norm else f for f in RULES)

@@ -5,7 +5,7 @@ either order of their operands, all else as it is written; `...` at the end stan
 matches a stored scalar, a variable any tensor, but the same one wherever it stands. `A | B` is A or B. `op.MyOp` is an
 operator of ONNX's own domain; one of another domain is `call("my.domain::MyOp", X)`.
 
-    @pattern("QuickGelu", X * op.Sigmoid(X), start="Sigmoid")
+    @pattern("QuickGelu", X * op.Sigmoid(X), start="Sigmoid", since="1.14")
     def silu(m: Match) -> Fused | Miss | None:
         if m[X].dtype != "float32":
             return Miss(f"there is no kernel for {m[X].dtype}")
@@ -277,7 +277,7 @@ X, Y, A, B, C = (Variable(name) for name in "XYABC")
 
 
 def pattern(
-    name: str, *forms: Pattern, start: str | tuple[str, ...] = ()
+    name: str, *forms: Pattern, start: str | tuple[str, ...] = (), since: str = "", until: str = ""
 ) -> Callable[[Callable[[Match], Answer]], Fusion]:
     """Make a `Fusion` of a function that says what becomes of a match.
 
@@ -286,6 +286,8 @@ def pattern(
 
     `start` are the types of the operator in the pattern at which the search begins, rare ones for speed; what lies
     between it and the pattern's last operator is read by nothing else. By default it begins at the last operator.
+
+    since, until: the first and the last release of the runtime that has it (`engine.Rule`).
     """
     calls_of = [[p for p in (f.options if isinstance(f, Either) else (f,)) if isinstance(p, Call)] for f in forms]
     last = tuple(dict.fromkeys(t for calls in calls_of for p in calls for t in p.types))
@@ -305,7 +307,7 @@ def pattern(
                     return missed
             return None
 
-        return Fusion(name, anchors, rule)
+        return Fusion(name, anchors, rule, since=since, until=until)
 
     return decorate
 

@@ -2,7 +2,7 @@
 
 cuda_kernels.json says what has a CUDA kernel, and which of its inputs that reads from host memory; what stays on the
 host although it has one follows fallback_cpu_capability.cc. Both were compared with the assignments that ONNX Runtime
-1.31 records.
+1.31 records. cuda_releases.json says since which release there is a kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from importlib import resources
 from typing import Any
 
 from onnxperf.fusions.ort_functions import inlined
+from onnxperf.fusions.ort_releases import opset
 from onnxperf.graph import CONTROL, FOLDED_IN_HALF, Graph, Note, without_unneeded
+from onnxperf.ground.releases import Release, release
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
 FREE = frozenset(
@@ -38,19 +40,19 @@ MEMCPY = {"h2d": "MemcpyFromHost", "d2h": "MemcpyToHost"}
 Alternative = tuple[tuple[bool, int, frozenset[str]], ...]
 
 
-def place(graph: Graph) -> Graph:
+def place(graph: Graph, at: Release | None = None) -> Graph:
     """Functions are taken apart; views are free; what lacks a CUDA kernel, and shape arithmetic, runs on the host;
     copies go between the two.
 
     A tensor crosses only once each way. Inputs of the graph that are read on the host are fed there, as ONNX Runtime
-    asks for them. The notes `host-fallback` and `no-kernel` name what has no kernel.
+    asks for them. The notes `host-fallback` and `no-kernel` name what has no kernel. at: a release, None for today's.
     """
     graph = inlined(graph)
-    graph = _in_single(replace(graph, notes=(*graph.notes, *_lacking(graph))))
+    graph = _in_single(replace(graph, notes=(*graph.notes, *_lacking(graph, at))), at)
     fed = {t.name for t in graph.inputs}
-    on_device = _placed(graph, frozenset())
+    on_device = _placed(graph, frozenset(), at)
     read = {o.present[0].name for o in on_device.operators if o.type == MEMCPY["d2h"]}
-    return _returned(_in_place(_placed(graph, frozenset(fed & read)) if fed & read else on_device))
+    return _returned(_in_place(_placed(graph, frozenset(fed & read), at) if fed & read else on_device))
 
 
 def _returned(graph: Graph) -> Graph:
@@ -64,7 +66,7 @@ def _returned(graph: Graph) -> Graph:
     return replace(graph, operators=(*graph.operators, *made), outputs=outputs)
 
 
-def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
+def _placed(graph: Graph, on_host: frozenset[str], at: Release | None) -> Graph:
     """The graph with operators placed and copies inserted, its inputs `on_host` in host memory."""
     host = set(on_host)  # tensors in host memory
     #: Shapes and what is computed from them, kernels or not: their readers run on the host as well.
@@ -85,7 +87,7 @@ def _placed(graph: Graph, on_host: frozenset[str]) -> Graph:
 
     for o in graph.operators:
         read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
-        there = o.place != "host" and (has_kernel(o) or _refused(o.type, _dtype(o)))
+        there = o.place != "host" and (has_kernel(o, at) or _refused(o.type, _dtype(o)))
         preferred = there and _prefers_host(o, read_there, light, inputs)
         if preferred or not there:
             read_there = range(len(o.inputs))
@@ -112,16 +114,17 @@ def _dtype(o: Operator) -> str:
     return next((t.dtype for t in (*o.present, *o.outputs)), "")
 
 
-def _lacking(graph: Graph) -> tuple[Note, ...]:
+def _lacking(graph: Graph, at: Release | None) -> tuple[Note, ...]:
     """A note for each kind of operator that has no CUDA kernel."""
-    found: dict[tuple[str, str], list[str]] = {}
+    without: dict[tuple[str, str, Release | None], list[str]] = {}
     for o in graph.operators:
-        if not has_kernel(o):
-            found.setdefault((o.type, _dtype(o)), []).extend(o.nodes)
-    return tuple(_note(type, dtype, tuple(nodes)) for (type, dtype), nodes in found.items())
+        if not has_kernel(o, at):
+            later = since(o) if at is not None and has_kernel(o) else None
+            without.setdefault((o.type, _dtype(o), later), []).extend(o.nodes)
+    return tuple(_note(type, dtype, tuple(nodes), at, later) for (type, dtype, later), nodes in without.items())
 
 
-def _in_single(graph: Graph) -> Graph:
+def _in_single(graph: Graph, at: Release | None) -> Graph:
     """What is left to the host in half precision computes in single precision there, as ONNX Runtime's CPU provider has
     few kernels for halves: what it reads is cast once, what it makes is cast back for others alone.
     """
@@ -137,7 +140,7 @@ def _in_single(graph: Graph) -> Graph:
 
     for o in graph.operators:
         halves = {t.name: t for t in (*o.present, *o.outputs) if t.dtype == "float16"}
-        if not halves or o.type in FOLDED_IN_HALF | FREE or has_kernel(o) or _refused(o.type, _dtype(o)):
+        if not halves or o.type in FOLDED_IN_HALF | FREE or has_kernel(o, at) or _refused(o.type, _dtype(o)):
             operators.append(o)
             continue
         for name, t in halves.items():
@@ -211,22 +214,41 @@ def _refused(type: str, dtype: str) -> bool:
     return dtype in UNKNOWN_TO_CPU or (type.rpartition("::")[2] in PRODUCTS and dtype == "int8")
 
 
-def _note(type: str, dtype: str, nodes: tuple[str, ...]) -> Note:
+def _note(
+    type: str, dtype: str, nodes: tuple[str, ...], at: Release | None = None, later: Release | None = None
+) -> Note:
+    """What an operator without a kernel does in a release; `later`: the first release that has one."""
+    name = f"ONNX Runtime {at}" if later is not None else "ONNX Runtime"
     what = f"kernel for {type} in {dtype or 'no type'} at this opset"
     if _refused(type, dtype):
-        return Note("no-kernel", f"ONNX Runtime has no {what}; taken to run on the GPU", nodes)
-    return Note("host-fallback", f"ONNX Runtime has no CUDA {what}: it runs on the host", nodes)
+        return Note("no-kernel", f"{name} has no {what}; taken to run on the GPU", nodes)
+    first = f" ({later} has one)" if later is not None else ""
+    return Note("host-fallback", f"{name} has no CUDA {what}{first}: it runs on the host", nodes)
 
 
-def has_kernel(o: Operator) -> bool:
-    """Whether ONNX Runtime has a CUDA kernel for an operator with these types.
+def has_kernel(o: Operator, at: Release | None = None) -> bool:
+    """Whether ONNX Runtime has a CUDA kernel for an operator with these types; at: in a release, None for today's.
 
-    True for what it does not know at all: a custom operator, or one that runs as the function that defines it.
+    True for what it does not know at all: a custom operator, or one that runs as the function that defines it. What the
+    runtime made itself it has a kernel for, and an operator of an opset that the release does not load stands for the
+    one that a file for that release would have.
     """
-    found = _alternatives(o.type, o.version)
-    if found is None:
+    alternatives = _alternatives(o.type, o.version)
+    if alternatives is None:
         return True
-    return _form(o) and any(all(_fits(o, *rule) for rule in alternative) for alternative in found)
+    if not _form(o) or not any(all(_fits(o, *rule) for rule in alternative) for alternative in alternatives):
+        return False
+    made = not o.version or ("::" not in o.type and at is not None and o.version > opset(at))
+    return at is None or made or (first := since(o)) is None or first <= at
+
+
+def since(o: Operator) -> Release | None:
+    """The first release whose CUDA provider has a kernel for an operator with these types; None where all have it."""
+    versions = _since().get(o.type, {})
+    schema = max((v for v in map(int, versions) if v <= o.version), default=0)
+    by_type = versions.get(str(schema), {})
+    first = by_type.get(_dtype(o), by_type.get("*"))
+    return release(first) if first is not None else None
 
 
 def _form(o: Operator) -> bool:
@@ -275,3 +297,8 @@ def _rule(text: str) -> tuple[bool, int, frozenset[str]]:
 @lru_cache(maxsize=1)
 def _table() -> Any:
     return json.loads(resources.files(__package__).joinpath("cuda_kernels.json").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=1)
+def _since() -> Any:
+    return json.loads(resources.files(__package__).joinpath("cuda_releases.json").read_text(encoding="utf-8"))["since"]

@@ -28,36 +28,6 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax")
 #: Operators that a Q behind them can move before: they only move or choose elements.
 COMMUTING = frozenset({*MOVES, "Concat", "Split", "Pad", "DepthToSpace", "SpaceToDepth", "Slice", "Unsqueeze"})
-#: Operators of ONNX that TensorRT's importer does not take (onnx-tensorrt, operators.md of release 10).
-NOT_IMPORTED = frozenset({
-    "AffineGrid", "Bernoulli", "BitShift", "CenterCropPad", "Col2Im", "Compress", "ConvInteger", "Det",
-    "DynamicQuantizeLinear", "LpPool", "MatMulInteger", "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial",
-    "NegativeLogLikelihoodLoss", "QLinearConv", "QLinearMatMul", "SoftmaxCrossEntropyLoss", "StringNormalizer",
-    "TfIdfVectorizer", "Unique",
-})  # fmt: skip
-#: Operators of other domains that it takes, since it looks at the name alone.
-BY_NAME = frozenset({f"com.microsoft::{type}" for type in (Q, DQ, "Gelu")})
-DOMAINS = ("com.microsoft", "com.ms.internal", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.training")
-QDQ = "quantize_static with quant_format=QDQ, activation_type=QInt8, weight_type=QInt8 and ActivationSymmetric"
-
-
-def refused(o: Operator) -> str:
-    """Why TensorRT's importer does not take an operator and what to do, "" where it does.
-
-    Operators of domains that nobody knows may be plugins, which it looks for by name.
-    """
-    if o.type in NOT_IMPORTED and ("Integer" in o.type or "Quantize" in o.type or o.type.startswith("QLinear")):
-        return f"it takes quantised models as QuantizeLinear and DequantizeLinear around plain operators ({QDQ})"
-    if o.type in NOT_IMPORTED:
-        return "it has no such operator: replace it, add a plugin, or leave this part to ONNX Runtime"
-    if o.type.startswith(DOMAINS) and o.type not in BY_NAME:
-        return "they are not ONNX's: export the model anew, without optimising or quantising it for ONNX Runtime"
-    if o.type.rpartition("::")[2] not in (Q, DQ) or not o.outputs or not o.present:
-        return ""
-    if "uint8" in (o.present[0].dtype, o.out.dtype):
-        return f"it has no unsigned 8-bit activations ({QDQ})"
-    zero = o.inputs[2] if len(o.inputs) > 2 else None
-    return f"zero points must be 0 ({QDQ})" if zero is not None and any(zero.value or ()) else ""
 
 
 def in_half(graph: Graph) -> Graph:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, get_args
 
-from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rules, optimise
+from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rule, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.ground.releases import MOST, Release, opset_in, release
+from onnxperf.lowering.releases import Releases
 from onnxperf.passes.step import Training
 from op_models import Operator, Size, Tensor
 
@@ -33,6 +35,20 @@ def _are_rules(given: Any) -> bool:
     """Whether something maps levels to sequences of rules; the engine looks at each of these."""
     ways = given.items() if isinstance(given, Mapping) else [(None, None)]
     return all(level in LEVELS.values() and isinstance(rules, tuple | list) for level, rules in ways)
+
+
+def _check_since(runtime: str, rules: Rules) -> None:
+    """Raise TypeError where a rule in the list of a runtime that has releases does not say since which of them."""
+    for rule in (f for level in rules.values() for f in level if isinstance(f, Rule)):
+        if not rule.since:
+            says = f"the rule {rule.name!r} does not say since which release {runtime} has it"
+            raise TypeError(f'{says}: give it since="1.17", or list rule.of("1.17")')
+        try:
+            first, last = release(rule.since), release(rule.until or rule.since, MOST)
+        except ValueError as e:
+            raise TypeError(f"the rule {rule.name!r}: {e}") from e
+        if last < first:
+            raise TypeError(f"the rule {rule.name!r} is there since {first}, but only until {last}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,9 @@ class Runtime:
 
     `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
-    made for (gpu or cpu), `versions` are older releases of it that behave differently, by number (see `of_version`).
+    made for (gpu or cpu), `releases` says which releases of it are known (see `of_version`), None where none are told
+    apart: rules and `offline` then hold those of every release, each with `since` which. `release` is the one that this
+    is, None for today's.
     `refused` says why it can't run an operator of a file and what to do instead, "" where it can; `unmeasured` says
     what of a run no measurement confirms, "" where all of it was measured.
     `training` is the release of it that trains, where that is another one; `autograd` gives how that differentiates,
@@ -125,7 +143,8 @@ class Runtime:
     host_constants: str = ""
     offline: Rules = field(default_factory=dict)
     kind: str = "gpu"
-    versions: Mapping[str, Runtime] = field(default_factory=dict)
+    releases: Releases | None = None
+    release: Release | None = None
     layouts: Mapping[str, Runtime] = field(default_factory=dict)
     autocast: Callable[[Graph], Graph] | None = None
     refused: Callable[[Operator], str] = _nothing
@@ -138,16 +157,18 @@ class Runtime:
     def __post_init__(self) -> None:
         for name in ("name", "describe", "host_constants", "title"):
             _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        _need(self.releases is None or isinstance(self.releases, Releases), "releases", "Releases", self.releases)
         for name in ("rules", "offline", "before_training"):
             rules = getattr(self, name)
             _need(_are_rules(rules), name, "tuples of rules by their level, such as {BASIC: (rule,)}", rules)
+            if self.releases is not None:
+                _check_since(self.name, rules)
         _need(callable(self.place), "place", "a function", self.place)
         _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
         _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
         _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
-        for name, by, others in (("versions", "number", self.versions), ("layouts", "layout", self.layouts)):
-            known = isinstance(others, Mapping) and all(isinstance(r, Runtime) for r in others.values())
-            _need(known, name, f"Runtimes by their {by}", others)
+        ways = isinstance(self.layouts, Mapping) and all(isinstance(way, Runtime) for way in self.layouts.values())
+        _need(ways, "layouts", "Runtimes by their layout", self.layouts)
         for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
             _need(callable(function), name, "a function", function)
         _need(self.training is None or isinstance(self.training, Runtime), "training", "a Runtime", self.training)
@@ -172,16 +193,31 @@ class Runtime:
 
 
 def of_version(runtime: Runtime, version: str) -> Runtime:
-    """The runtime as it was up to a release; UsageError where nothing is known to have been different then."""
-    if not isinstance(version, str):
-        raise UsageError(f'ort_version must be text such as "1.12", not {version!r}')
-    if not runtime.versions:
+    """The runtime as a release of it is; UsageError where that is not known, or no releases of it are told apart."""
+    if runtime.releases is None:
         raise UsageError(f"{runtime.name} is known only as it is today: leave --ort-version out")
-    if version not in runtime.versions:
-        known = ", ".join(runtime.versions)
-        says = f"known are, each for all releases up to it: {known}; for later ones leave --ort-version out"
-        raise UsageError(f"unknown version {version!r} of {runtime.name}: {says}")
-    return runtime.versions[version]
+    return _of_release(runtime, runtime.releases, runtime.releases.named(version, runtime.name))
+
+
+def _of_release(runtime: Runtime, releases: Releases, at: Release) -> Runtime:
+    """The runtime, and its layouts, in one of its releases."""
+    what, comma, more = runtime.describe.partition(",")
+    chosen = at >= release(releases.layouts or "0")
+    layouts = {name: _of_release(way, releases, at) for name, way in runtime.layouts.items()} if chosen else {}
+    changes = releases.changed(at)
+    return replace(runtime, release=at, describe=f"{what} {at}{comma}{more}", layouts=layouts, training=None, **changes)
+
+
+def check_opset(graph: Graph, runtime: Runtime) -> None:
+    """Raise UsageError where the release of a runtime does not load the opset of a graph, with the first that does."""
+    if runtime.releases is None or runtime.release is None:
+        return
+    opset = max((o.version for o in graph.operators if "::" not in o.type), default=0)
+    if opset > (most := opset_in(runtime.releases.opsets, runtime.release)):
+        first = runtime.releases.loading(opset)
+        instead = f"take {first} or a later release, or" if first is not None else "no release known loads it:"
+        says = f"{runtime.describe.partition(',')[0]} loads opset {most} of ONNX at most, and this model is of opset"
+        raise UsageError(f"{says} {opset}: {instead} export it at opset {most}")
 
 
 def of_layout(runtime: Runtime, layout: str) -> Runtime:
@@ -205,12 +241,12 @@ def run_graph(
     _check_operators(graph, runtime)
     if transformers:
         before = Counter(o.type for o in graph.operators)
-        graph = optimise(graph, runtime.offline, DISABLED)
+        graph = optimise(graph, runtime.offline, DISABLED, runtime.release)
         if not any(o.type.startswith("com.microsoft::") and not before[o.type] for o in graph.operators):
             note = Note("nothing-fused", "the optimizer of onnxruntime.transformers recognises nothing in this export")
             graph = replace(graph, notes=(*graph.notes, note))
     first = runtime.before_training if step is not None else {}
-    fused = optimise(graph, first or runtime.rules, level)
+    fused = optimise(graph, first or runtime.rules, level, runtime.release)
     typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
     if step is not None and runtime.autograd is not None:
         from onnxperf.passes.training import training_step
@@ -228,7 +264,7 @@ def optimised_step(step: Graph, runtime: Runtime, level: int) -> Graph:
     """What the rules of a runtime make of a graph with its backward pass: weights are no constants to them."""
     from onnxperf.passes.training import with_phases
 
-    whole = optimise(_with_kind(step, "weight", "input"), runtime.rules, level)
+    whole = optimise(_with_kind(step, "weight", "input"), runtime.rules, level, runtime.release)
     return _with_kind(replace(whole, operators=tuple(with_phases(whole.operators))), "input", "weight")
 
 

@@ -108,7 +108,7 @@ class Terms:
     opt_level: str = term("all", "Optimisations of ort-cuda and ort-cpu.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
-        None, "An older release: ort-cuda up to 1.6, 1.10, 1.11, 1.12, 1.16; tensorrt up to 7.",
+        None, "A release: ort-cuda and ort-cpu from 1.4 on, tensorrt from 6 on.", usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip
     ort_transformers: bool = term(False, "First apply onnxruntime.transformers' optimizer.", runtime="offline",

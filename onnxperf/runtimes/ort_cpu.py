@@ -7,8 +7,10 @@ from dataclasses import replace
 from onnxperf.fusions import ort_basic, ort_extended, ort_nchwc, ort_transformers
 from onnxperf.fusions.engine import ALL, BASIC, DISABLED, EXTENDED
 from onnxperf.fusions.ort_functions import ON_CPU, inlined
+from onnxperf.fusions.ort_releases import NEWEST, OPSETS, says
 from onnxperf.fusions.placement import is_view
 from onnxperf.graph import Graph
+from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 
 
@@ -35,4 +37,5 @@ RUNTIME = Runtime(
     title="ONNX Runtime CPU",
     describe="ONNX Runtime, CPU provider",
     kind="cpu",
+    releases=Releases(OPSETS, NEWEST, lambda at: {}, says),
 )  # fmt: skip

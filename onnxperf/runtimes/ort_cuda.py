@@ -11,29 +11,61 @@ beyond the graph can't be seen without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnxperf.fusions import ort_basic, ort_extended, ort_training, ort_transformers
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
-from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED, Fusion, Pass
-from onnxperf.fusions.ort_cuda_nodes import separate
+from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
+from onnxperf.fusions.ort_cuda_nodes import PACKED_ROWS, separate
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
+from onnxperf.fusions.ort_releases import NEWEST, OPSETS, says_on_cuda
 from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
+from onnxperf.graph import Graph
+from onnxperf.ground.releases import Release, release
+from onnxperf.lowering.releases import Releases
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, of_version
 
 if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
+
+TODAY = release(NEWEST)
+POLICY = Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}))
+
+
+def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) -> Graph:
+    """The graph as a release runs it, kernel by kernel; registry: the release whose operators there are, None: today's.
+
+    Views around products of stacks came with 1.17, fused attention with 1.13; 1.22 still read packed weights for one
+    row alone (matmul_nbits.cc).
+    """
+    viewed = with_views(graph) if at >= release("1.17") else graph
+    fused = apart(place(viewed, registry), fused=at >= release("1.13"))
+    return separate(fused, packed_rows=PACKED_ROWS if at >= release("1.23") else {})
+
+
+def in_release(at: Release) -> Mapping[str, Any]:
+    """What is another than today's. Until 1.6 it was built with CUDA 10, whose cuBLAS has no kernels for odd sizes on
+    tensor cores (its manual, until 11.0).
+    """
+    policy = replace(POLICY, tensor_multiple=8) if at <= release("1.6") else POLICY
+    return {"place": partial(kernels, at=at, registry=at), "policy": policy}
+
+
+#: The option `prefer_nhwc` came with 1.20 (onnxruntime.ai, CUDA execution provider).
+RELEASES = Releases(OPSETS, NEWEST, in_release, says_on_cuda, layouts="1.20")
 
 CUDA = Runtime(
     name="ort-cuda",
     host_constants="ort",
     rules={BASIC: ort_basic.RULES, EXTENDED: ort_extended.CUDA},
     offline={DISABLED: ort_transformers.RULES},
-    place=lambda graph: separate(apart(place(with_views(graph)))),
-    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"})),
+    place=kernels,
+    policy=POLICY,
     host=HostCosts(
         run_s=10e-6, walk_s=0.4e-6, node_s=1.5e-6, launch_s=3.5e-6, host_op_s=0.3e-6, copy_s=8e-6, sync_s=5e-6,
         gap_s=1e-6, replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
@@ -41,29 +73,8 @@ CUDA = Runtime(
     title="ONNX Runtime CUDA",
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
+    releases=RELEASES,
 )  # fmt: skip
-
-
-def _until(release: str, runtime: Runtime, extended: tuple[Fusion | Pass, ...], **changed: Any) -> Runtime:
-    """The provider as it was up to a release, with that release's rules of level `extended`."""
-    describe = f"ONNX Runtime until {release}, CUDA provider, inputs and outputs bound on the device"
-    return replace(runtime, rules={**runtime.rules, EXTENDED: extended}, describe=describe, **changed)
-
-
-#: Compared by hand with the graphs that 1.11, 1.12 and 1.16 write.
-CUDA_116 = _until(
-    "1.16", replace(CUDA, rules={BASIC: ort_basic.RULES_116}), ort_extended.CUDA_116,
-    place=lambda graph: separate(apart(place(graph)), packed_rows={}),
-)  # fmt: skip
-CUDA_112 = _until(
-    "1.12", replace(CUDA, rules={BASIC: ort_basic.RULES_112}), ort_extended.CUDA_112,
-    offline={DISABLED: ort_transformers.RULES_112},
-    place=lambda graph: separate(apart(place(graph), fused=False), packed_rows={}),
-)  # fmt: skip
-CUDA_111 = _until("1.11", CUDA_112, ort_extended.CUDA_111)
-CUDA_110 = _until("1.10", CUDA_112, ort_extended.CUDA_110)
-#: Built with CUDA 10, whose cuBLAS has no kernels for odd sizes on tensor cores (its manual, until 11.0).
-CUDA_16 = _until("1.6", CUDA_112, ort_extended.CUDA_16, policy=replace(CUDA.policy, tensor_multiple=8))
 
 
 def _autograd() -> Autograd:
@@ -75,9 +86,9 @@ def _autograd() -> Autograd:
 
 #: The last release that trains is 1.19; its graphs are those of the rules until 1.16.
 TRAINING = replace(
-    CUDA_116, autograd=_autograd, before_training={BASIC: ort_training.BEFORE}, title="ONNX Runtime Training",
+    of_version(CUDA, "1.16"), place=partial(kernels, at=release("1.16")), autograd=_autograd, releases=None,
+    before_training={BASIC: ort_training.BEFORE}, title="ONNX Runtime Training",
     describe="ONNX Runtime Training 1.19, CUDA provider", unmeasured=lambda run: "training steps",
 )  # fmt: skip
 LAST = replace(CUDA, rules={**CUDA.rules, BASIC: (*ort_basic.RULES, TO_NHWC)})
-OLDER = {"1.6": CUDA_16, "1.10": CUDA_110, "1.11": CUDA_111, "1.12": CUDA_112, "1.16": CUDA_116}
-RUNTIME = replace(CUDA, versions=OLDER, layouts={"nchw": CUDA, "nhwc": LAST}, training=TRAINING)
+RUNTIME = replace(CUDA, layouts={"nchw": CUDA, "nhwc": LAST}, training=TRAINING)

@@ -11,26 +11,30 @@ guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names t
 - 8-bit networks are in 8 bits or FP16 between kernels: see `fusions.tensorrt_quantised`;
 - a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
 
-Version 7 stands for it and earlier ones. There a grouped convolution runs one kernel for each group: published times
-of ResNeXt and DPN of 2020 grow at batch 1 with the number of groups, by some 10 us each. An engine built with the FP16
-flag has float32 inputs and outputs, which is the default unless their formats are set (trtexec --inputIOFormats).
-Assumed of later versions: one kernel for all groups, and strongly typed networks, whose inputs and outputs have the
-types in the file.
+Until 7, a grouped convolution runs one kernel for each group: published times of ResNeXt and DPN of 2020 grow at batch
+1 with the number of groups, by some 10 us each. An engine built with the FP16 flag has float32 inputs and outputs,
+which is the default unless their formats are set (trtexec --inputIOFormats). Assumed of later releases: one kernel for
+all groups, and strongly typed networks, whose inputs and outputs have the types in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.common import has_narrow_products, narrow
-from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion
+from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion, since
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FREE
-from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside, refused
+from onnxperf.fusions.tensorrt_importer import NEWEST, OPSETS, refused
+from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside
 from onnxperf.graph import CONTROL, Graph
+from onnxperf.ground.releases import MOST, Release
 from onnxperf.ground.rules import work_or_bytes
+from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
@@ -285,8 +289,8 @@ def place(graph: Graph) -> Graph:
 
 EIGHT_BITS = between_kernels(frozenset(PRODUCTS), frozenset(ELEMENTWISE), frozenset(ROWS))
 #: `common.linear` once more behind EIGHT_BITS, which uncovers stored weights.
-RULES = (
-    Pass("constants computed beforehand", folded, once=True),
+RULES = since(
+    "6", Pass("constants computed beforehand", folded, once=True),
     Pass("half precision beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
     ort_basic.conv_affine, ort_basic.conv_batch_norm, ort_basic.matmul_batch_norm, common.layer_norm,
     common.rms_norm_any, common.gelu, common.fast_gelu_any, common.quick_gelu, common.softmax, common.linear, attention,
@@ -304,7 +308,28 @@ def _later_releases(run: Graph) -> str:
     return " and ".join(filter(None, ("releases after 7", _narrow_products(run))))
 
 
-TODAY = Runtime(
+LAST_GROUP_BY_GROUP = Release(7, MOST)
+
+
+def _until_7(graph: Graph) -> Graph:
+    return _single_outside(_group_by_group(place(graph)))
+
+
+def in_release(at: Release) -> Mapping[str, Any]:
+    """What is another than today's."""
+    older = {"place": _until_7, "unmeasured": _narrow_products} if at <= LAST_GROUP_BY_GROUP else {}
+    return {"refused": partial(refused, at=at), **older}
+
+
+def says(at: Release) -> str:
+    """What is known of a release, and what is inferred."""
+    imports = f"what TensorRT {at} imports is as its importer's documents say"
+    if at <= LAST_GROUP_BY_GROUP:
+        return f"{imports}; its kernels are inferred from times of release 7 on convolutional networks"
+    return f"{imports}; its fusions and kernels are inferred, and taken to be today's"
+
+
+RUNTIME = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,
@@ -315,10 +340,5 @@ TODAY = Runtime(
     ),
     title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
-    refused=refused, unmeasured=_later_releases,
+    refused=refused, unmeasured=_later_releases, releases=Releases(OPSETS, NEWEST, in_release, says),
 )  # fmt: skip
-UNTIL_7 = replace(
-    TODAY, place=lambda graph: _single_outside(_group_by_group(place(graph))),
-    describe="TensorRT until 7, an engine built for this card and these shapes", unmeasured=_narrow_products,
-)  # fmt: skip
-RUNTIME = replace(TODAY, versions={"7": UNTIL_7})

@@ -82,7 +82,7 @@ def _best(p: Prediction, changes: Changes) -> str:
 def _terms(p: Prediction) -> Iterator[str]:
     """What was asked: the runtime, the precision, the batch, and what else is not the default."""
     s = p.scenario
-    runtime = (p.run.runtime.title or s.runtime) + (f" until {s.ort_version}" if s.ort_version else "")
+    runtime = (p.run.runtime.title or s.runtime) + (f" {s.ort_version}" if s.ort_version else "")
     fused = " after onnxruntime.transformers" if s.ort_transformers else ""
     able = "tensor_tf32" in p.device.dense_flops  # on other cards the runtime's choice changes nothing
     tf32 = " (TF32 on)" if able and any("tf32" in k.work.pipe for k in p.kernels) else ""

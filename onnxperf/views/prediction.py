@@ -39,6 +39,7 @@ URGENT = (
     "assumed-trip-count",
     UNKNOWN_LENGTH,
     "gpu-alias",
+    "release",
 )
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note

@@ -16,12 +16,19 @@ from onnx import load as load_model
 
 from onnxperf.fusions.engine import Rules, optimise
 from onnxperf.graph import Graph, load
-from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
 from onnxperf.runtimes.ort_cpu import RUNTIME as CPU
 
 Run = Callable[..., Graph]
+#: Older releases of each runtime, between which something changed.
+OLDER = {
+    "ort-cpu": ("1.4", "1.12", "1.16"), "ort-cuda": ("1.4", "1.6", "1.10", "1.11", "1.12", "1.16", "1.19", "1.22"),
+    "tensorrt": ("6.0", "7", "8.6"), "torch-eager": (),
+}  # fmt: skip
 #: Every runtime, its older releases, and those with another layout.
-EVERY = tuple(way for r in RUNTIMES.values() for way in (r, *r.versions.values(), *r.layouts.values()))
+EVERY = tuple(
+    way for r in RUNTIMES.values() for way in (r, *(of_version(r, v) for v in OLDER[r.name]), *r.layouts.values())
+)
 
 
 def build(text: str, weights: dict[str, tuple[int, ...] | float], opset: int = 20) -> ModelProto:

@@ -11,7 +11,7 @@ import gpu_specs
 from onnxperf.graph import load
 from onnxperf.latency import alone, shipped
 from onnxperf.lowering.lower import lower
-from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
 from op_models import Move, Operator, Tensor, Work, work_of
 from tests.runtimes.conftest import build
 
@@ -58,7 +58,7 @@ def test_packed_weights_are_written_out_for_more_than_a_few_rows(run: Any, rows:
 def test_how_many_rows_read_packed_weights_depends_on_release_bits_and_type(
     bits: int, dtype: str, release: str, most: int
 ) -> None:
-    runtime = RUNTIMES["ort-cuda"].versions[release] if release else RUNTIMES["ort-cuda"]
+    runtime = of_version(RUNTIMES["ort-cuda"], release) if release else RUNTIMES["ort-cuda"]
     node = f"com.microsoft.MatMulNBits<K=64,N=48,bits={bits},block_size=32>(x,w,s)"
     text = f"({dtype}[%d,64] x, uint8[48,2,{4 * bits}] w, {dtype}[96] s) => ({dtype}[%d,48] y) {{y={node}}}"
     for rows, count in ((most, 1), (most + 1, 2)):

@@ -62,7 +62,7 @@ def test_models_keep_their_products(model: str, transposes: int) -> None:
     [
         ({"runtime": "tensorrt", "layout": "nhwc"}, "TensorRT takes no layout, it chooses itself"),
         ({"runtime": "ort-cpu", "layout": "nchw"}, "ONNX Runtime takes no layout"),
-        ({"ort_version": "1.12", "layout": "nhwc"}, "ONNX Runtime until 1.12 takes no layout"),
+        ({"ort_version": "1.12", "layout": "nhwc"}, "ONNX Runtime 1.12 takes no layout"),
         ({"layout": "NHWC"}, "unknown layout 'NHWC': it is one of nchw, nhwc"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onnxperf.graph import load
-from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from tests.runtimes.conftest import build
 
 PERMS = ((1, 0, 2), (1, 2, 0), (0, 2, 1), (2, 0, 1)), ((1, 2, 0, 3), (1, 2, 3, 0), (0, 1, 3, 2), (0, 2, 1, 3))
@@ -76,7 +76,7 @@ def test_products_of_what_is_turned(make: Any, oracle: Any, rules: Any, name: st
 @pytest.mark.parametrize("release", ["1.6", "1.10"])
 def test_a_turned_stack_costs_the_same_product(make: Any, release: str) -> None:
     model = build(CASES["turned (1, 2, 0) (1, 0, 2)"][0], {})
-    new, old = RUNTIMES["ort-cuda"], RUNTIMES["ort-cuda"].versions[release]
+    new, old = RUNTIMES["ort-cuda"], of_version(RUNTIMES["ort-cuda"], release)
     fused, apart = (run_graph(load(model), r).operators for r in (new, old))
     assert [o.type.rpartition("::")[2] for o in fused] == ["FusedMatMul", "Tanh"]
     assert [o.type for o in apart] == ["Transpose", "Transpose", "MatMul", "Tanh"]

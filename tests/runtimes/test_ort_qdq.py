@@ -17,10 +17,11 @@ import pytest
 from onnx import ModelProto
 
 from onnxperf.fusions.engine import BASIC, optimise
-from onnxperf.fusions.ort_basic import RULES_116
+from onnxperf.fusions.ort_basic import RULES
 from onnxperf.fusions.placement import place
 from onnxperf.graph import load
-from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
+from onnxperf.ground.releases import release
+from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
 from tests.cuda_oracle import LEFT_OUT
 from tests.runtimes.conftest import build
 
@@ -196,7 +197,7 @@ UNTIL_116 = {
 def test_release_116(name: str) -> None:
     text, given, opset, _ = CASES[name]
     graph = load(build(text, given, opset), dims=dict.fromkeys("bc", 3) if "[b" in text else {})
-    types = Counter(o.type for o in optimise(graph, {BASIC: RULES_116}, BASIC).operators)
+    types = Counter(o.type for o in optimise(graph, {BASIC: RULES}, BASIC, release("1.16")).operators)
     found = " ".join(f"{type}:{n}" for type, n in sorted(types.items()) if type not in LEFT_OUT)
     assert found == whole(UNTIL_116[name])
 
@@ -311,5 +312,5 @@ def test_packed_weights(name: str, attrs: tuple[int, int], inputs: list[str | No
 
 def test_packed_weights_until_116() -> None:
     text, given, opset, _ = PACKED["weights of few bits: by column"]
-    graph = run_graph(load(build(text, given, opset)), RUNTIMES["ort-cuda"].versions["1.16"])
+    graph = run_graph(load(build(text, given, opset)), of_version(RUNTIMES["ort-cuda"], "1.16"))
     assert listed(Counter(o.type for o in graph.operators)) == KEPT

@@ -1,0 +1,56 @@
+"""What differs between the releases of a runtime, beside its rules, which say it themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.releases import MOST, Release, release
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """The releases of a runtime.
+
+    opsets: the highest opset of ONNX that each loads, by the first release that loads it; the first of all is the
+    oldest known. newest: today's. changed: the fields of `Runtime` that are others in a release than today. says: what
+    is known of a release and what is inferred, for a note. layouts: since which release the order of images can be
+    chosen, "" for all.
+    """
+
+    opsets: Mapping[str, int]
+    newest: str
+    changed: Callable[[Release], Mapping[str, Any]]
+    says: Callable[[Release], str]
+    layouts: str = ""
+
+    @property
+    def oldest(self) -> Release:
+        """The oldest release known."""
+        return release(next(iter(self.opsets)))
+
+    def named(self, number: str, runtime: str) -> Release:
+        """The release that somebody named; a major number stands for its newest. Raises UsageError where none is known.
+
+        runtime: the name of the runtime, for the message.
+        """
+        if not isinstance(number, str):
+            raise UsageError(f'ort_version must be text such as "{self.newest}", not {number!r:.60}')
+        newest = release(self.newest)
+        try:
+            named = release(number.strip().removeprefix("v"), MOST)
+        except ValueError:
+            named = None
+        if named is not None and named.minor == MOST:
+            listed = [r for r in map(release, (*self.opsets, self.newest)) if r.major == named.major]
+            named = max(listed, default=named)
+        if named is None or not self.oldest <= named <= newest:
+            known = f"releases {self.oldest} to {newest} are known"
+            raise UsageError(f"{number!r:.60} is no known release of {runtime}: {known}, today's without --ort-version")
+        return named
+
+    def loading(self, opset: int) -> Release | None:
+        """The first release that loads an opset; None where none does."""
+        return next((release(first) for first, most in self.opsets.items() if most >= opset), None)
