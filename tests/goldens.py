@@ -35,7 +35,7 @@ PREDICTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bert-base.onnx", {"gpu": "t4", "mode": "training", "runtime": "torch-eager", "batch": 4}),
     ("gpt2-dynamic.onnx", {"gpu": "t4", "dims": {"sequence": 64}, "runtime": "torch-eager"}),
     ("gpt2-dynamic.onnx", {"gpu": "rtx-3090", "dims": {"sequence": 64}, "precision": "fp16", "layout": "nhwc"}),
-    ("gpt3-xl.onnx", {"gpu": "p4", "dims": {"sequence": 512}, "batch": 4, "ort_version": "1.12"}),
+    ("gpt3-xl.onnx", {"gpu": "p4", "dims": {"sequence": 512}, "batch": 4, "ort_version": "1.17"}),
     ("opt-1.3b.onnx", {"gpu": "a100", "dims": {"sequence": 128}, "parallel": "tp=2"}),
     ("keras-resnet50.onnx", {"gpu": "p100", "clock_Hz": 1e9, "host": "desktop"}),
 )  # fmt: skip
