@@ -104,6 +104,12 @@ class _Division:
     indivisible: dict[str, str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
 
+    def add_summand(self, o: Operator, letter: str) -> None:
+        """Divide an operator by a letter that it sums over, so that each GPU has a summand of its result."""
+        self.rows.add(o.name)
+        self.letters[o.name] = letter
+        self.pairs += 1
+
 
 def _divided(graph: Graph, ranks: int, training: bool) -> _Division:
     """What can be divided: products are tried, and those whose parts lead nowhere stay whole in the next round."""
@@ -153,9 +159,7 @@ def _place(o: Operator, division: _Division, graph_inputs: set[str], ids: set[st
             if not rows_divide(o, k, ranks):
                 blocks = f"{o.present[1].shape[1]:,} blocks of weights"
                 raise Divided(blocks if k % ranks == 0 else f"{k:,} columns of the input")
-            division.rows.add(o.name)
-            division.letters[o.name] = ROWS
-            division.pairs += 1
+            division.add_summand(o, ROWS)
         elif at is not None:
             axes[o.out.name] = at
         elif o.name not in division.whole and (n % ranks == 0 or n > 4 * k):
@@ -166,9 +170,7 @@ def _place(o: Operator, division: _Division, graph_inputs: set[str], ids: set[st
             division.odd[o.name] = f"the {n:,} columns"
         return
     if o.type in MIXTURES and not any(t.name in axes for t in o.present) and width(o) and width(o) % ranks == 0:
-        division.rows.add(o.name)
-        division.letters[o.name] = WIDTH
-        division.pairs += 1
+        division.add_summand(o, WIDTH)
         return
     if o.type == WITH_PRODUCT and not any(t.name in axes for t in o.present) and o.name not in division.whole:
         _place_attention(o, division, graph_inputs)
