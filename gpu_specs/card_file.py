@@ -153,7 +153,7 @@ def _device(id: str, data: dict[str, Any]) -> Device:
         facts += tables[table]
         fields |= {"dense_flops": Rates(tuple(taken.items()))} if table == "dense_TFLOPS" else taken
     if not cpu and ("pcie" in facts) == ("host_link_GBps" in facts):
-        found = "stands beside host_link_GBps; one of them" if "pcie" in facts else "is missing; it or host_link_GBps"
+        found = "contradicts host_link_GBps; give only one" if "pcie" in facts else "is missing; it or host_link_GBps"
         raise toml.Unusable(f"pcie in [power_and_links] {found} is needed")
     defaults = {"kind": "gpu", "base_hz": None, "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
     defaults |= _NOT_OF_A_CPU if cpu else {}
@@ -174,7 +174,7 @@ def _sources(blocks: Any, facts: list[str]) -> tuple[Source, ...]:
         taken = toml.take(_SOURCE, block, where, _SOURCE)
         for fact in taken["facts"]:
             if fact not in facts:
-                raise toml.Unusable(f"{fact!r}{where} is no fact of this file{toml.nearest(fact, facts)}")
+                raise toml.Unusable(f"{fact!r}{where} is not a fact of this file{toml.nearest(fact, facts)}")
             if fact not in left:
                 raise toml.Unusable(f"{fact!r}{where} already has a source; each fact needs just one")
             left.remove(fact)

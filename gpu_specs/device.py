@@ -237,7 +237,7 @@ def limited(device: Device, *, power_W: float | None = None, clock_hz: float | N
     Rates of arithmetic follow the clock; memory has a clock of its own. Raises SpecError for what the card can't do.
     """
     if device.kind == "cpu" and (power_W is not None or clock_hz is not None):
-        raise SpecError(f"{device.id} is a processor: its power and clock are what calibration found")
+        raise SpecError(f"{device.id} is a CPU: its power and clock are set by calibration")
     if power_W is not None:
         least, most = LEAST_POWER * device.tdp_W, MOST_POWER * device.tdp_W
         if not least <= power_W <= most:

@@ -35,13 +35,13 @@ class Host:
 HOSTS: Final = {
     h.name: h
     for h in (
-        Host("server-2018", "a server processor of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
-        Host("server-2020", "a server processor of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
-        Host("server-2023", "a server processor of 2023 or later", 0.45, 0.25, 60e9, 600e9),
-        Host("desktop-2018", "a desktop processor of 2017 to 2019", 0.72, 0.25, 30e9, 200e9),
-        Host("desktop-2020", "a desktop processor of 2020 to 2022", 0.52, 0.25, 35e9, 250e9),
-        Host("desktop", "a desktop processor at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
-        Host("cloud", "virtual cores of an older server processor at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
+        Host("server-2018", "a server CPU of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
+        Host("server-2020", "a server CPU of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
+        Host("server-2023", "a server CPU of 2023 or later", 0.45, 0.25, 60e9, 600e9),
+        Host("desktop-2018", "a desktop CPU of 2017 to 2019", 0.72, 0.25, 30e9, 200e9),
+        Host("desktop-2020", "a desktop CPU of 2020 to 2022", 0.52, 0.25, 35e9, 250e9),
+        Host("desktop", "a desktop CPU at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
+        Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
         Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9),
     )
 }

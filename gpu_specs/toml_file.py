@@ -107,9 +107,9 @@ def tables(path: Path) -> dict[str, Any]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device might never end
-            raise Unusable("is no regular file; a TOML file is needed")
+            raise Unusable("is not a regular file; a TOML file is needed")
         if found.st_size > MAX_BYTES:
-            raise Unusable(f"has {found.st_size:,} bytes; such a file has at most {MAX_BYTES:,}")
+            raise Unusable(f"has {found.st_size:,} bytes; the limit is {MAX_BYTES:,}")
         content = path.read_bytes().decode("utf-8-sig")
         for at, line in enumerate(content.split("\n"), 1):
             if (dots := line.count(".")) > MAX_DOTS:
@@ -122,7 +122,7 @@ def tables(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Unusable(f"is not UTF-8 text (byte {error.start}); TOML is always UTF-8") from None
     except RecursionError:
-        raise Unusable("is nested too deeply; such a file has tables of plain values") from None
+        raise Unusable("is nested too deeply; tables of plain values are needed") from None
     except ValueError as error:  # bad TOML, a number of thousands of digits, or a NUL in the path
         raise Unusable(f"is not valid TOML: {_cut(str(error), 200)}") from None
 

@@ -48,7 +48,7 @@ def check(e: explanation.Explanation) -> None:
     assert e.low_seconds <= e.seconds <= e.high_seconds
     [found] = ({line.name: line.value for line in s.lines} for s in e.sections if s.title == "interval")
     widths = np.atleast_1d(shipped().interval[str(found["class"])][str(found["card"])])
-    width = widths[("small", "middling", "large").index(str(found["size"])) if "size" in found else 0]
+    width = widths[("small", "medium", "large").index(str(found["size"])) if "size" in found else 0]
     if "domain" in found:
         width = max(shipped().interval["outside"] * width, shipped().interval["outside_least"])
     assert width == pytest.approx(found["half-width"])
@@ -125,7 +125,7 @@ def test_details_belong_to_the_chosen_tile() -> None:
     e = explanation.explain_kernel(of_product((1000, 3000, 512), "a100", precision="fp16"))
     lines = {line.name: line.value for section in e.sections for line in section.lines}
     rows, columns, splits = (float(lines[n]) for n in ("tile rows", "tile columns", "splits"))
-    assert str(lines["form"]).startswith(f"{rows:.0f}x{columns:.0f}")
+    assert str(lines["variant"]).startswith(f"{rows:.0f}x{columns:.0f}")
     assert lines["blocks"] == -(-1000 // rows) * -(-3000 // columns) * splits
     assert lines["waves"] == pytest.approx(float(lines["blocks"]) / gpu_specs.load("a100").sms)
 
@@ -160,7 +160,11 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli(*product, "--json", "-")
     e = json.loads(out)
     assert (code, err, e["schema_version"], e["gpu"]) == (0, "", 1, "l4")
-    assert {line["name"] for section in e["sections"] for line in section["lines"]} >= {"products", "compute", "class"}
+    assert {line["name"] for section in e["sections"] for line in section["lines"]} >= {
+        "GEMM FLOPs",
+        "compute",
+        "class",
+    }
     target = tmp_path / "e.json"
     code, out, _ = cli(*product, "--json", str(target))
     assert code == 0 and out.startswith("gemm (MatMul) on NVIDIA L4")
@@ -172,27 +176,30 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
     [
         ((BERT, "--node", "nod_add_1"), "did you mean node_add_1"),
         ((BERT, "--node", "zzz"), "predict --detail lists all kernels"),
-        ((BERT, "--node", "node_view"), "free under ort-cuda"),
+        ((BERT, "--node", "node_view"), "has no kernel under ort-cuda"),
         ((BERT, "--node", ""), "predict --detail lists all kernels"),
-        ((), "MODEL, with --node NAME or without, or --gemm alone"),
-        ((BERT, "--gemm", "4x4x4"), "MODEL, with --node NAME or without, or --gemm alone"),
+        ((), "MODEL, with or without --node NAME, or --gemm alone"),
+        ((BERT, "--gemm", "4x4x4"), "MODEL, with or without --node NAME, or --gemm alone"),
         (("--gemm", "4x4"), "write MxNxK or BxMxNxK"),
         (("--gemm", "4x0x4"), "write MxNxK or BxMxNxK"),
-        (("--gemm", "4x4x4", "--batch", "2"), "--gemm gives all sizes: --batch would not change them"),
-        (("--gemm", "4x4x4", "--dim", "n=2", "--trip-count", "l=2"), ": --dim, --trip-count would not change them"),
+        (("--gemm", "4x4x4", "--batch", "2"), "--gemm sets all sizes: leave --batch out"),
+        (("--gemm", "4x4x4", "--dim", "n=2", "--trip-count", "l=2"), ": leave --dim, --trip-count out"),
         *(
-            ((*what, *option.split()), f"{option.split()[0]} would not change the time of one kernel: leave that out")
+            ((*what, *option.split()), f"no effect on one kernel: leave {option.split()[0]} out")
             for what in (("--gemm", "4x4x4"), (BERT, "--node", "node_add_1"))
             for option in ("--cuda-graph", "--streams 4", "--host desktop")
         ),
         *(
-            (("--gemm", "4x4x4", *given.split()), f"{flags} would not change the time of one kernel")
+            (("--gemm", "4x4x4", *given.split()), f"no effect on one kernel: leave {flags} out")
             for given, flags in (
                 ("--opt-level disabled --ort-version 1.12", "--opt-level, --ort-version"),
                 ("--ort-transformers --include-transfers", "--ort-transformers, --include-transfers"),
             )
         ),
-        ((BERT, "--node", "node_add_1", "--include-transfers"), "--include-transfers would not change the time of n"),
+        (
+            (BERT, "--node", "node_add_1", "--include-transfers"),
+            "no effect on node_layer_norm: leave --include-transfers out",
+        ),
     ],
 )
 def test_what_can_not_be_explained_is_said(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
@@ -203,7 +210,7 @@ def test_what_can_not_be_explained_is_said(cli: Cli, arguments: tuple[str, ...],
 
 def test_a_fused_node_leads_to_its_kernel(cli: Cli) -> None:
     _, out, _ = cli(BERT, "--gpu", "l4", "--node", "node_add_1")
-    assert "runs node_add_1, node_layer_norm as one kernel" in " ".join(out.split())
+    assert "fuses node_add_1, node_layer_norm into one kernel" in " ".join(out.split())
 
 
 def test_a_copy_of_an_input_can_be_explained(cli: Cli) -> None:
@@ -235,8 +242,8 @@ def test_a_product_is_explained_from_python_as_on_the_command_line() -> None:
     e = onnxperf.explain(gemm="4096x4096x4096", gpu="t4")
     assert e.seconds == onnxperf.explain(gemm=(4096, 4096, 4096), gpu="t4").seconds > 0
     assert (e.op, e.limit) == ("MatMul", e.bound_by)
-    for terms, says in (({"gemm": "4096"}, "gemm '4096' is not understood"), ({}, "a model, with a node or without"),
-                        ({"gemm": "8x8x8", "batch": 2}, "gemm gives all sizes: batch")):  # fmt: skip
+    for terms, says in (({"gemm": "4096"}, "gemm '4096' is not valid"), ({}, "a model, with or without a node"),
+                        ({"gemm": "8x8x8", "batch": 2}, "gemm sets all sizes: leave batch")):  # fmt: skip
         with pytest.raises(UsageError, match=says):
             onnxperf.explain(gpu="t4", **terms)
 
@@ -248,7 +255,7 @@ def test_an_elementwise_kernel_is_limited_by_instructions_not_by_flops() -> None
     assert (e.bound_by, e.limit) == ("compute", "instruction issue")
     assert e.worst and e.worst.name == "issue, latency"
     lines = {line.name: line for section in e.sections for line in section.lines}
-    assert lines["compute"].formula.startswith("instruction issue: ") and lines["wins"].value == e.limit
+    assert lines["compute"].formula.startswith("instruction issue: ") and lines["bound by"].value == e.limit
     rate = re.search(r"([0-9.]+) MB at ([0-9.]+) TB/s of L2", lines["floor: bytes"].formula)
     assert rate and float(rate[1]) * 1e6 / (float(rate[2]) * 1e12) == pytest.approx(
         lines["floor: bytes"].value, rel=0.01
@@ -272,7 +279,9 @@ def test_the_causes_of_a_run_add_to_its_time(model: str, terms: dict[str, object
     e = explanation.explain_run(p.run)
     found = {x.cause: x.seconds for x in e.losses}
     assert sum(found.values()) == pytest.approx(e.seconds, rel=1e-6) and e.seconds == p.seconds
-    assert all(s > -1e-6 * e.seconds for cause, s in found.items() if cause not in ("side by side", "products at peak"))
+    assert all(
+        s > -1e-6 * e.seconds for cause, s in found.items() if cause not in ("stream overlap", "GEMM and conv at peak")
+    )
     assert e.achieved == pytest.approx(p.work["matrix_flops"] / p.seconds)
     assert e.peak <= max(p.device.dense_flops.values()) * 1.0001
     json.loads(e.to_json())
@@ -281,7 +290,7 @@ def test_the_causes_of_a_run_add_to_its_time(model: str, terms: dict[str, object
 def test_a_product_at_peak_takes_what_the_datasheet_says() -> None:
     e = explanation.explain_run(of_product((8192, 8192, 8192), "a100", precision="fp16"))
     found = {x.cause: x.seconds for x in e.losses}
-    assert e.peak == pytest.approx(312e12) and found["products at peak"] == pytest.approx(
+    assert e.peak == pytest.approx(312e12) and found["GEMM and conv at peak"] == pytest.approx(
         2 * 8192**3 / 312e12, rel=0.01
     )
     assert e.intensity == pytest.approx(2 * 8192**3 / (3 * 2 * 8192**2)) and e.ridge_point == pytest.approx(
@@ -299,4 +308,4 @@ def test_a_whole_run_is_explained_on_the_command_line(cli: Cli) -> None:
     whole = onnxperf.explain(RESNET, gpu="l4")
     assert isinstance(whole, onnxperf.RunExplanation) and whole.seconds == found["seconds"]
     code, _, err = cli("--gpu", "l4")
-    assert code == 2 and "explain takes MODEL, with --node NAME or without, or --gemm alone" in err
+    assert code == 2 and "explain takes MODEL, with or without --node NAME, or --gemm alone" in err

@@ -249,7 +249,7 @@ def test_an_operator_rule_of_op_models_that_fails_is_told_and_the_bytes_count(
     op_models.op("my.domain::MyOp")(mine)
     (note,) = (n for n in onnxperf.predict(model(), gpu="l4").warnings if n.code == "assumed-operator")
     assert note.message.startswith(f"the rule my_op for my.domain::MyOp failed with {says}")
-    assert note.message.endswith(": it is taken to cost the bytes it reads and writes") and note.nodes == ("mine",)
+    assert note.message.endswith(": its time is that of the bytes it reads and writes") and note.nodes == ("mine",)
     onnx.save(model(), tmp_path / "m.onnx")
     shown = CliRunner().invoke(cli, ["predict", str(tmp_path / "m.onnx"), "--gpu", "l4"])
     assert "the rule my_op for my.domain::MyOp failed with" in shown.stdout and shown.exit_code == 0
@@ -371,8 +371,8 @@ def test_a_term_is_a_field(tree: Tree) -> None:
     assert "\n    warm: Weights are in L2.\n" in told["help"]
     lacks = "no streams, no CUDA graph and no warm L2: leave streams, cuda_graph and warm out"
     assert told["wrong"] == [
-        "warm must be True or False, not 1", "warm would change nothing under the method sum: leave that out",
-        f"ort-cpu computes on a processor and has {lacks}",
+        "warm must be True or False, not 1", "the method sum ignores warm: leave that out",
+        f"ort-cpu runs on a CPU and has {lacks}",
     ]  # fmt: skip
     assert tree.files() == ["onnxperf/running/terms.py"]
 

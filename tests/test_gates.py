@@ -123,7 +123,7 @@ def test_memory_is_what_the_process_holds(check) -> None:
     m = onnxperf.predict(RESNET, gpu="t4").memory
     between = (m.total_bytes + m.reserved_bytes) / 2e6
     code, (line,), _ = check(RESNET, "--gpu", "t4", "--max-memory", f"{between:.0f}MB")
-    assert code == 1 and "memory that the process holds" in line
+    assert code == 1 and "GPU memory use of" in line
 
 
 def test_a_size_goes_to_the_models_that_have_its_name(check) -> None:

@@ -67,7 +67,7 @@ def test_an_ir_version_that_nobody_knows_is_refused() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="pipes have names on POSIX alone")
 def test_a_pipe_is_no_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
-    with pytest.raises(onnxperf.UsageError, match="is no regular file"):
+    with pytest.raises(onnxperf.UsageError, match="not a regular file"):
         onnxperf.predict(tmp_path / "pipe.onnx", gpu="l4")
 
 

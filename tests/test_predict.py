@@ -420,7 +420,7 @@ def test_what_the_cpu_computes_is_a_category_of_its_own() -> None:
     show(Console(file=out, width=120), p)
     shown = " ".join(out.getvalue().split())
     assert "bound by cpu" in shown and "operators QLinearConv on the CPU" in shown
-    assert "the CPU computes QLinearConv" in shown and "QuantizeLinear and DequantizeLinear" in shown
+    assert "QLinearConv run on the CPU" in shown and "QuantizeLinear and DequantizeLinear" in shown
     show(Console(file=out, width=120), p, detail=True)
     assert "cpu" in next(line for line in out.getvalue().splitlines() if line.startswith("QLinearConv on the CPU "))
 
@@ -518,7 +518,7 @@ def test_the_host_of_a_module_is_its_own() -> None:
     assert predict(SAMPLES / "resnet50.onnx", gpu="agx-orin-64gb").scenario.host == "jetson"
     named = predict(SAMPLES / "resnet50.onnx", gpu="l4", host="cloud", power_limit_W=50, clock_Hz=1e9)
     assert (named.scenario.host, named.scenario.power_limit_W, named.scenario.clock_Hz) == ("cloud", 50, 1e9)
-    assert "older server processor" in named.scope
+    assert "older server CPU" in named.scope
 
 
 @pytest.mark.slow
@@ -537,9 +537,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"fit": True, "batch": 2}, "either given or the largest"),
+        ({"fit": True, "batch": 2}, "give either a batch or fit"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
-        ({"pageable": True}, "give include_transfers as well"),
+        ({"pageable": True}, "pageable needs include_transfers"),
         ({"pageable": 1}, "must be True or False"),
         ({"power_limit_W": "70"}, "must be a positive number"),
         ({"power_limit_W": float("nan")}, "must be a positive number"),
@@ -557,11 +557,11 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
         ({"ort_version": "1.12"}, "1.12 loads opset 17 of ONNX at most, and this model is of opset 20: take 1.17 or"),
         ({"ort_version": "7", "runtime": "tensorrt"}, "TensorRT 7.2 loads opset 11 of ONNX at most, .* take 10.0 or"),
         ({"ort_transformers": True, "runtime": "tensorrt"}, "tensorrt has no optimizer of .*: leave ort_transf"),
-        *(({**terms, "runtime": "ort-cpu"}, "ort-cpu computes on a processor and has no streams and no CUDA graph")
+        *(({**terms, "runtime": "ort-cpu"}, "ort-cpu runs on a CPU and has no streams and no CUDA graph")
           for terms in ({"streams": 2}, {"cuda_graph": True})),
-        ({"method": "sum", "streams": 2}, "streams would change nothing under the method sum"),
-        ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "cuda_graph, power_limit_W would change"),
-        ({"method": "roofline", "host": "desktop"}, "host would change nothing under the method roofline"),
+        ({"method": "sum", "streams": 2}, "the method sum ignores streams"),
+        ({"method": "roofline", "cuda_graph": True, "power_limit_W": 50}, "roofline ignores cuda_graph, power_limit_W"),
+        ({"method": "roofline", "host": "desktop"}, "the method roofline ignores host"),
         ({"method": METHODS["sum"]}, "method can't be a Method: give a name, one of roofline, sum"),
     ],
 )  # fmt: skip
@@ -571,7 +571,7 @@ def test_settings_that_cannot_be(terms: Any, message: str) -> None:
 
 
 def test_no_largest_batch_is_looked_for_where_the_file_fixes_it() -> None:
-    with pytest.raises(onnxperf.UsageError, match=r"can't be looked for: .* made for batch 1: node 'Squeeze_0'"):
+    with pytest.raises(onnxperf.UsageError, match=r"can't be searched: .* made for batch 1: node 'Squeeze_0'"):
         predict(SQUEEZED, gpu="l4", fit=True)
 
 
@@ -618,8 +618,8 @@ def test_ranges_are_called_wider_only_where_they_are() -> None:
     for gpu, method, wider in (("l4", "tile-wave", True), ("l4", "sum", False), (calibrated, "tile-wave", False)):
         p = predict(tiny, gpu=gpu, method=method)
         (said,) = (w.message for w in p.warnings if w.code == "outside-calibration")
-        assert said.endswith(": ranges are wider" if wider else ": ranges are no wider for it")
-        assert said.startswith("1 of 1 kernels is unlike any measured one")
+        assert said.endswith(": intervals are wider" if wider else ": intervals are not widened")
+        assert said.startswith("1 of 1 kernels is outside the measured sizes and types")
 
 
 def test_what_no_row_tells_of_the_host_is_said_to_be_assumed() -> None:

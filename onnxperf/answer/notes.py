@@ -72,7 +72,7 @@ def _upper_bounds(kernels: Kernels) -> Iterator[Note]:
     if nodes := [n for k in kernels.rows if k.at_most for n in k.nodes]:
         count = sum(k.at_most for k in kernels.rows)
         says = f"the sizes of {count} of {len(kernels.rows)} kernels depend on the data and are taken at their upper"
-        says += " bounds: the range begins at what is left without them"
+        says += " bounds: the low end of the interval leaves them out"
         yield Note("upper-bound", says, tuple(dict.fromkeys(nodes)))
 
 
@@ -81,16 +81,16 @@ def _session(run: Run) -> Iterator[Note]:
     if run.has_open_dims:
         fixed = run.scenario.fix_dims
         yield Note("fixed-dims" if fixed else "open-dims", (
-            "the session is given the sizes of open dimensions when it starts, and computes shapes once" if fixed else
-            "the session leaves dimensions open, as the file does: shapes are computed in every run, and fusions that"
-            " need sizes do not apply; --fix-dims predicts a session that is given them when it starts"
+            "dynamic dimensions are fixed when the session is created, so that shapes are computed once" if fixed else
+            "dimensions stay dynamic, as in the file: shapes are computed in every run, and fusions that need static"
+            " shapes do not apply; --fix-dims predicts a session created with fixed dimensions"
         ))  # fmt: skip
 
 
 def _nothing_quantised(run: Run) -> Iterator[Note]:
     """Whether a precision of 8 bits leaves everything as it is: what is quantised already, and what has no products."""
     if run.scenario.precision in QUANTISED and run.typed_graph.operators == run.own_graph.operators:
-        what = "no product or convolution of a floating-point tensor with a stored weight"
+        what = "no GEMM or convolution of a floating-point tensor with a stored weight"
         yield Note("nothing-quantised", f"nothing is quantised to {run.scenario.precision}: the file has {what}")
 
 
@@ -100,7 +100,7 @@ def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
         if k.assumed:
             nodes.setdefault(k.assumed, []).extend(k.nodes)
     for why, names in nodes.items():
-        says = printable(f"{why}: it is taken to cost the bytes it reads and writes")
+        says = printable(f"{why}: its time is that of the bytes it reads and writes")
         yield Note("assumed-operator", says, tuple(names))
 
 
@@ -113,7 +113,7 @@ def _full_caches(graph: Graph) -> Iterator[Note]:
             if o.outputs[output].rank > 1:
                 nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
     for length, names in nodes.items():
-        says = f"caches of {length:,} positions are taken as full, for only a run knows how many are filled"
+        says = f"KV caches of {length:,} positions are assumed full: the length in use is known only at run time"
         yield Note(
             "assumed-length", f"{says} (--dim NAME=N sets an input that is a number)", tuple(dict.fromkeys(names))
         )
@@ -127,14 +127,16 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
         if k.work.matrix_flops and not by_default and pipe_on(device, k.work.pipe) != k.work.pipe:
             moved.setdefault(k.work.pipe, []).extend(k.nodes)
     for pipe, nodes in moved.items():
-        yield Note("no-unit", f"{device.id} has no {pipe} unit: {pipe_on(device, pipe)} does the work", tuple(nodes))
+        yield Note("no-unit", f"{device.id} has no {pipe} unit: it runs on {pipe_on(device, pipe)}", tuple(nodes))
 
 
 def _unmeasured(run: Run) -> Iterator[Note]:
     """What of the runtime no measurement confirms."""
     if of := run.unmeasured:
         name = run.runtime.describe.split(",")[0]
-        says = f"no measurement confirms {name} predictions of {of}: the range is a guess, of about a factor of two"
+        says = (
+            f"{name} predictions of {of} are not validated by a measurement: the interval is assumed, a factor of two"
+        )
         yield Note("unvalidated", says)
 
 
@@ -145,7 +147,7 @@ def _by_other_models(run: Run, j: int) -> Iterator[Note]:
         rows = [k for k, taken in zip(run.kernels.rows, other.tolist(), strict=True) if taken]
         share = float(seconds[other].sum()) / max(float(seconds.sum()), 1e-30)
         types = ", ".join(sorted({k.op.rpartition("::")[2] for k in rows}))
-        says = f"{share:.0%} of kernel time is by tile-wave's models, as {run.method.name} has none for {types}"
+        says = f"{share:.0%} of kernel time comes from tile-wave: {run.method.name} has no model for {types}"
         yield Note("other-model", says, tuple(n for k in rows for n in k.nodes))
 
 
@@ -157,7 +159,7 @@ def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Not
         return
     if DEVICE_MODELS[device.kind].error_class:
         if device.corrections == Corrections():
-            says = "nothing of this processor was measured: `onnxperf calibrate` does that where it is"
+            says = "this CPU is not calibrated: run `onnxperf calibrate` on it"
             yield Note("assumed-constants", says)
         return
     kernel_s = run.estimates.seconds[:, j]
@@ -172,7 +174,7 @@ def _assumed_constants(run: Run, j: int, classes: Sequence[str]) -> Iterator[Not
     if method.scheduled and (run.host_costs[j].source.startswith("assumed") or run.scenario.cuda_graph):
         rough.append(f"host costs of {run.runtime.name}")
     if rough:
-        says = f"{' and '.join(rough)} are assumed, not derived from measurements: take their ranges as rough"
+        says = f"{' and '.join(rough)} are assumed, not derived from measurements: their intervals are rough"
         yield Note("assumed-constants", says)
 
 
@@ -182,19 +184,19 @@ def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator
     """
     device, c = run.devices[j], run.constants
     one_for_all = run.method.error_class or device.corrections.half_width is not None
-    ranges = "ranges are no wider for it" if one_for_all else "ranges are wider"
+    ranges = "intervals are not widened" if one_for_all else "intervals are wider"
     if DEVICE_MODELS[device.kind].error_class:
         return
     if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
         known = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability
-        says = f"{device.id} has compute capability {major}.{minor}; the cards that constants were derived from have"
+        says = f"{device.id} has compute capability {major}.{minor}; constants were derived from cards of"
         yield Note("outside-calibration", f"{says} {known}: {ranges}")
     rows = run.kernels.rows
     near = in_domain([k.work for k in rows], classes, c)
     if outside := [k for k, known in zip(rows, near, strict=True) if not known]:
         are = "is" if len(outside) == 1 else "are"
-        says = f"{len(outside)} of {len(rows)} kernels {are} unlike any measured one in size or type: {ranges}"
+        says = f"{len(outside)} of {len(rows)} kernels {are} outside the measured sizes and types: {ranges}"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
 
 
@@ -202,7 +204,8 @@ def _misplaced(run: Run, j: int) -> Iterator[Note]:
     """Where the runtime is another kind of device's, and where memory does not hold the run."""
     runtime, device, need = run.runtime, run.devices[j], run.memory(j)
     if runtime.kind != device.kind:
-        says = f"{runtime.name} runs on a {runtime.kind.upper()}: kernels are its own, their times those of {device.id}"
+        kind = runtime.kind.upper()
+        says = f"{runtime.name} runs on a {kind}: the kernels are those of its graph, timed as on {device.id}"
         yield Note("other-device", says)
     if not need.fits:
         short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
@@ -219,7 +222,7 @@ def scope(run: Run, j: int) -> str:
     if s.include_transfers:
         copies = f"with copies of inputs and outputs, {'pageable' if s.pageable else 'pinned'} memory"
     if not run.method.scheduled:
-        power = "" if run.method.power_limit else "no power budget, "
+        power = "" if run.method.power_limit else "no power limit, "
         left_out = f"no launch gaps, no host time, {power}no streams and no CUDA graph"
         return f"the sum of all kernels by the {run.method.name} method; {left_out}; {copies}"
     if PLATFORMS[run.devices[j].kind].launches:
@@ -228,8 +231,8 @@ def scope(run: Run, j: int) -> str:
         host = f"launched by {run.cpus[j].describe} ({'assumed' if run.cpus[j].source == 'assumed' else 'measured'})"
         terms = f"{' in FP16 autocast' * (s.precision == AMP)}{f' with images as {s.layout}' if s.layout else ''}"
         if run.has_open_dims:
-            terms += ", dimensions fixed" if s.fix_dims else ", dimensions open as exported"
+            terms += ", dimensions fixed" if s.fix_dims else ", dynamic dimensions as exported"
         inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
     else:
-        inside = f"one run of an undisturbed core under {under}, with what the runtime spends on each operator"
+        inside = f"one run on an otherwise idle core under {under}, with the runtime's overhead per operator"
     return f"steady state, {inside}; session start and warm-up excluded"

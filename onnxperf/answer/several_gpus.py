@@ -53,15 +53,17 @@ def notes(run: Run, j: int) -> Iterator[Note]:
         return
     rate = f"{joined.link_Bps / 1e9:.4g} GB/s for each GPU in one direction"
     if not joined.name:
-        says = f"GPUs are taken to be joined as is usual for the card: {joined.describe}, {rate}; --cluster says how"
+        says = (
+            f"the interconnect is assumed, the usual one of the card: {joined.describe}, {rate}; set it with --cluster"
+        )
         yield Note("usual-cluster", says)
     own = [k.work.size for k in run.kernels.rows if k.communicates]
     span = max((1 + (s.ranks - 1) * s.stride for s in own), default=1)  # type: ignore[union-attr]
     if not joined.switched and span > CROWD and joined.efficiency is None:
         says = (
-            "how fast more than two GPUs exchange data without a switch depends on the machine: this follows one server"
-            " with 8 L40S; the key efficiency of a cluster's file says it of another"
+            "collectives of more than two GPUs without NVSwitch depend on the machine: their speed is that of one"
+            " server with 8 L40S; set `efficiency` in a cluster file for another machine"
         )
         yield Note("no-switch", says)
     if plan.gpus > joined.gpus_per_node:
-        yield Note("network", "exchanges between nodes are unvalidated: no open measurement tells of them")
+        yield Note("network", "collectives between nodes are not validated: there is no open measurement of them")

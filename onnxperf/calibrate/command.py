@@ -40,7 +40,7 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     """
     require_scipy("fitting a device")
     if folder is not None and (provider or keep):
-        raise UsageError("--from DIR reads what was measured before: --provider and --keep don't go with it")
+        raise UsageError("--from DIR reads existing measurements: leave --provider and --keep out")
     check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
     unused = list[Dropped]()
     measurements = recorded(folder, unused) if folder is not None else ()
@@ -49,20 +49,22 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     refuse(target, json_to)
     if folder is None:
         measurements = measured(base, keep, unused)
-    found = fit(measurements, base)
-    found = replace(found, device=sourced(found, measurements, folder is None), dropped=(*unused, *found.dropped))
+    calibration = fit(measurements, base)
+    calibration = replace(
+        calibration, device=sourced(calibration, measurements, folder is None), dropped=(*unused, *calibration.dropped)
+    )
     link = host_link(measurements) if base.pcie_Bps else None
-    write_file(target, file_of(found.device, link, found.left_out))
+    write_file(target, file_of(calibration.device, link, calibration.left_out))
     if folder is None and (several := overlapping()):
         click.echo(f"onnxperf: {several}", err=True)
-    for name, why in found.left_out:
+    for name, why in calibration.left_out:
         click.echo(f"onnxperf: the correction {name!r} is left out: {printable(why)}", err=True)
 
     def screen() -> None:
-        show(console(), found, link)
+        show(console(), calibration, link)
         console().print(Text(f"written to {target}: --gpu {target} takes it", style="bold"))
 
-    deliver(json_to, lambda: as_json(found, link), screen)
+    deliver(json_to, lambda: as_json(calibration, link), screen)
 
 
 def run_host(out: str | None, json_to: str | None) -> None:
@@ -71,14 +73,14 @@ def run_host(out: str | None, json_to: str | None) -> None:
     target = out or "this-host.toml"
     refuse(target, json_to, gpu_specs.load_host)
     version = str(onnx_runtime().__version__)
-    found = this_host(processor().name or "this processor", version)
-    write_file(target, host_file_of(found.host))
+    paced = this_host(processor().name or "this CPU", version)
+    write_file(target, host_file_of(paced.host))
 
     def screen() -> None:
-        show_host(console(), found)
+        show_host(console(), paced)
         console().print(Text(f"written to {target}: --host {target} takes it", style="bold"))
 
-    deliver(json_to, lambda: host_as_json(found), screen)
+    deliver(json_to, lambda: host_as_json(paced), screen)
 
 
 def base_of(place: Place) -> Device:
@@ -87,7 +89,9 @@ def base_of(place: Place) -> Device:
     if device := kind.find(place):
         return device
     if kind.figures == CATALOGUE:
-        raise UsageError(f"{printable(place.name)} is not in the catalogue, and a fit needs its figures to start from")
+        raise UsageError(
+            f"{printable(place.name)} is not in the catalogue, and a fit starts from a card's datasheet figures"
+        )
     return elsewhere(place)
 
 
@@ -104,23 +108,23 @@ def refuse(target: str, json_to: str | None, load: Callable[[str], object] = gpu
         try:
             load(str(path.absolute()))
         except SpecError:
-            raise UsageError(f"-o {target} is there and is no file of that kind: name another") from None
+            raise UsageError(f"-o {target} exists and is not a file of that kind: choose another name") from None
     if json_to is not None and Path(json_to).absolute() == path.absolute():
-        raise UsageError(f"--json {json_to} would overwrite the file that is written: name another")
+        raise UsageError(f"--json {json_to} would overwrite the output file: choose another name")
 
 
-def sourced(found: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:
+def sourced(calibration: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:
     """The device, with measurements named as the source of its corrections and of the figures that they changed."""
     m = measurements[0]
     runtime = dict(m.setting.software).get("onnxruntime", "of an unknown version")
     driver = f", driver {m.place.driver}" if m.place.driver else ""
     whence = "its suite" if suite else counted(len(measurements), "file")
-    before, after = (f"{found.error(x):.0%}" for x in (False, True))
+    before, after = (f"{calibration.error(x):.0%}" for x in (False, True))
     says = printable(
         f"onnxperf calibrate, {datetime.now(UTC):%Y-%m-%d}, ONNX Runtime {runtime[:40]}{driver[:40]}:"
-        f" {counted(len(found.rows), 'row')} of {whence}, off by {before} before and {after} after, mean"
+        f" {counted(len(calibration.rows), 'row')} of {whence}, mean error {before} before and {after} after"
     )
-    d, base = found.device, found.base
+    d, base = calibration.device, calibration.base
     changed = {f for f in FIGURES if getattr(d, f) != getattr(base, f)}
     changed |= {"fp32"} if d.dense_flops != base.dense_flops else set()
     sources = [replace(s, facts=tuple(f for f in s.facts if f not in changed)) for s in d.sources]

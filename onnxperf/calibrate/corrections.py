@@ -84,18 +84,18 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
     model = _Model([m for m in models if m.parts], base)
     if len(model.measured) < FEWEST:
         why = "; ".join(dict.fromkeys(d.reason for d in dropped)) or "there are none"
-        raise UsageError(f"{counted(len(model.measured), 'row')} can be used, and it takes {FEWEST}: {why}")
+        raise UsageError(f"{counted(len(model.measured), 'row')} can be used, {FEWEST} are needed: {why}")
     values, factors = _fitted(model)
     if left_out := _disagreed(model, values, factors):
         model = _Model(model.models, base, frozenset(left_out))
         values, factors = _fitted(model)
-    found = _within_peak(model.device(values, factors))
-    width = _half_width(model, found, factors)
-    found = replace(found, corrections=replace(found.corrections, half_width=width))
-    before, after = (model.predicted([d])[0][:, 0] for d in (base, found))
+    fitted = _within_peak(model.device(values, factors))
+    width = _half_width(model, fitted, factors)
+    fitted = replace(fitted, corrections=replace(fitted.corrections, half_width=width))
+    before, after = (model.predicted([d])[0][:, 0] for d in (base, fitted))
     rows = zip(model.of, model.types, model.measured, before, after, strict=True)
-    of_rows = tuple(Row(*of, t, *map(float, s)) for of, t, *s in rows)
-    return Calibration(found, device, of_rows, tuple(dropped), tuple(left_out.items()), tuple(models))
+    of_rows = tuple(Row(*names, t, *map(float, s)) for names, t, *s in rows)
+    return Calibration(fitted, device, of_rows, tuple(dropped), tuple(left_out.items()), tuple(models))
 
 
 def usable(measurements: Sequence[Measurement], base: Device, dropped: list[Dropped]) -> list[MeasuredModel]:
@@ -149,7 +149,7 @@ def _floors(m: MeasuredModel, base: Device) -> list[float]:
 def _without_impossible(m: MeasuredModel, base: Device, dropped: list[Dropped]) -> MeasuredModel:
     """The model without rows that are faster than physics allows."""
     fast = [part for part, floor_s in zip(m.parts, _floors(m, base), strict=True) if part.seconds < FASTER * floor_s]
-    why = "it is faster than the device's peak allows"
+    why = "it is faster than the device's peak"
     dropped += (Dropped(m.model, part.name, part.seconds, why) for part in fast)
     return replace(m, parts=tuple(part for part in m.parts if part not in fast))
 
@@ -183,11 +183,11 @@ class _Model:
 
         host: the correction of the host for single operators, where it is not each device's own.
         """
-        found = [
+        parts = [
             self._whole(m, types[0], devices) if m.whole else self._each(m, devices, host)
             for m, types in zip(self.models, self.types_of, strict=True)
         ]
-        return np.concatenate([total for total, _ in found]), np.concatenate([share for _, share in found])
+        return np.concatenate([total for total, _ in parts]), np.concatenate([share for _, share in parts])
 
     def _each(self, m: MeasuredModel, devices: Sequence[Device], host: float | None) -> tuple[Array, Array]:
         """Each row by itself, with what the host spends on its operators, on a host of its own correction or `host`."""
@@ -221,7 +221,7 @@ def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
 
 def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
-    own = replace(
+    estimates = replace(
         e,
         seconds=e.seconds[:, [j]],
         floor_s=e.floor_s[:, [j]],
@@ -229,7 +229,7 @@ def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
         occupancy=e.occupancy[:, [j]],
         links=e.links[:, :, [j]],
     )
-    return float(schedule(m.run.kernels, own, [m.run.host_costs[0].scaled(host)], m.run.cpus).total_s[0])
+    return float(schedule(m.run.kernels, estimates, [m.run.host_costs[0].scaled(host)], m.run.cpus).total_s[0])
 
 
 def _fitted(model: _Model) -> tuple[Array, dict[str, float]]:
@@ -248,7 +248,7 @@ def _disagreed(model: _Model, values: Array, factors: Mapping[str, float]) -> di
     step = np.exp(STEP * np.eye(len(values)))
     devices = [model.device(values, factors), *(model.device(values * s, factors) for s in step)]
     seconds = np.log(model.predicted(devices, devices[0].corrections.host)[0])
-    found = {}
+    reasons = {}
     for name, value, moved in zip(model.names, values, seconds[:, 1:].T, strict=True):
         share = np.abs(moved - seconds[:, 0]) / STEP
         tells = share > TELLS
@@ -256,10 +256,10 @@ def _disagreed(model: _Model, values: Array, factors: Mapping[str, float]) -> di
         half = len(asks) // 2
         differ = float(np.exp(asks[-half:].mean() - asks[:half].mean())) if half else 1.0
         if abs(np.log(value)) > np.log(0.99 * MOST_EFFECT):
-            found[name] = f"it came out as {value:.2g}, which no device of this kind can be off by"
+            reasons[name] = f"it came out as {value:.2g}, outside the plausible range"
         elif differ > DIFFER:
-            found[name] = f"the {len(asks)} rows that tell of it differ by a factor of {differ:.2g}"
-    return found
+            reasons[name] = f"the {len(asks)} rows behind it differ by a factor of {differ:.2g}"
+    return reasons
 
 
 def _corrections(model: _Model, values: Array, factors: Mapping[str, float]) -> Array:
@@ -285,7 +285,7 @@ def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dic
     which counts for `Kind.shrink` rows, pulls it to 1.
     """
     off, share, types = _misses(model, device)
-    found = {}
+    fitted = {}
     for t in sorted({t for t in model.types if t}):
         mine, before = types == t, np.log(factors.get(t, 1.0))
         says, s = off[mine] / np.maximum(share[mine], 0.1) + before, share[mine]  # each row's own logarithm
@@ -294,8 +294,8 @@ def _factors(model: _Model, device: Device, factors: Mapping[str, float]) -> dic
             weight = s**2 / np.sqrt(1 + (s * (says - at) / SOFT) ** 2)
             at = float((weight * says).sum() / max(weight.sum(), 1e-9))
         at *= (s**2).sum() / ((s**2).sum() + KINDS[model.base.kind].shrink)
-        found[t] = float(np.clip(np.exp(at), 1 / LIMIT, LIMIT))
-    return found
+        fitted[t] = float(np.clip(np.exp(at), 1 / LIMIT, LIMIT))
+    return fitted
 
 
 def _misses(model: _Model, device: Device) -> tuple[Array, Array, Array]:

@@ -12,11 +12,11 @@ from onnxperf.ground.errors import printable
 
 HEAD = "# Made by `onnxperf calibrate`: run it again rather than edit it.\n"
 CORRECTIONS = {
-    "compute": "factor on the time that arithmetic takes",
-    "memory": "factor on the time that traffic takes",
-    "launch": "factor on what starting a kernel costs the card",
-    "host": "factor on what the host thread spends",
-    "power": "factor on the energy that work takes",
+    "compute": "factor on arithmetic time",
+    "memory": "factor on memory traffic time",
+    "launch": "factor on the launch time of a kernel on the GPU",
+    "host": "factor on the host's time",
+    "power": "factor on energy",
 }
 NOT_OF_A_COPY = re.compile(r"^(?:aliases|short_names) *= *\[[^\]]*\]\n", re.MULTILINE)  # they mean the card shipped
 LINK = re.compile(r"^(?:pcie|host_link_GBps) *=.*$", re.MULTILINE)
@@ -56,17 +56,17 @@ def _corrections(device: Device) -> str:
     return "\n".join(("[corrections]", *lines, ""))
 
 
-def _lines(of: Lines) -> list[str]:
+def _lines(linear: Lines) -> list[str]:
     """What the method linear reads, in milliseconds; nothing where there are no lines."""
-    if not (of.forward or of.backward):
+    if not (linear.forward or linear.backward):
         return []
     lines = ["[linear]  # of `--method linear`: [b0, b1], b0 ms + b1 ms an operation of a layer"]
-    lines.append(f"source = {text(of.source)}")
-    if of.half_width is not None:
-        lines.append(f"half_width = {_number(of.half_width)}  # of models without a part in the lines")
-    for name, found in (("forward_ms", of.forward), ("backward_ms", of.backward)):
-        pairs = (f"{text(category)} = [{_number(1e3 * b0)}, {_number(1e3 * b1)}]" for category, b0, b1 in found)
-        lines += [f"{name} = {{ {', '.join(pairs)} }}"] if found else []
+    lines.append(f"source = {text(linear.source)}")
+    if linear.half_width is not None:
+        lines.append(f"half_width = {_number(linear.half_width)}  # of models held out of the fit")
+    for name, regressions in (("forward_ms", linear.forward), ("backward_ms", linear.backward)):
+        pairs = (f"{text(category)} = [{_number(1e3 * b0)}, {_number(1e3 * b1)}]" for category, b0, b1 in regressions)
+        lines += [f"{name} = {{ {', '.join(pairs)} }}"] if regressions else []
     return [*lines, ""]
 
 

@@ -83,13 +83,13 @@ def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[J
     measured: dict[int, list[OperatorTime]] = defaultdict(list)
     for j, i in sorted(owner.items()):
         measured[i].append(operators[j])
-    found = []
+    rows = []
     for i, k in enumerate(kernels):
         its = measured.get(i, ())
         measured_s = sum(o.seconds for o in its) if its else None
-        found.append(Joined(k.name, short_type(k.op), k.seconds, measured_s, tuple(o.name for o in its)))
+        rows.append(Joined(k.name, short_type(k.op), k.seconds, measured_s, tuple(o.name for o in its)))
     rest = (o for j, o in enumerate(operators) if j not in owner)
-    return (*found, *(Joined(o.name, short_type(o.type), None, o.seconds, (o.name,)) for o in rest))
+    return (*rows, *(Joined(o.name, short_type(o.type), None, o.seconds, (o.name,)) for o in rest))
 
 
 def owners(operators: Sequence[Named], kernels: Sequence[Holding]) -> dict[int, int]:
@@ -143,15 +143,15 @@ def _stems(name: str) -> list[str]:
     return [*stems, *(EXPORTED + stem for stem in stems)]
 
 
-def by_type(found: Iterable[Joined]) -> tuple[Joined, ...]:
+def by_type(rows: Iterable[Joined]) -> tuple[Joined, ...]:
     """Sums by operator type, which is the name of each; the type that took most of the measured time comes first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for j in found:
+    for j in rows:
         sums[j.type][0] += j.predicted_s or 0.0
         sums[j.type][1] += j.measured_s or 0.0
     return tuple(Joined(t, t, p, m) for t, (p, m) in sorted(sums.items(), key=lambda x: (-x[1][1], -x[1][0], x[0])))
 
 
-def worst(found: Iterable[Joined], count: int) -> tuple[Joined, ...]:
+def worst(rows: Iterable[Joined], count: int) -> tuple[Joined, ...]:
     """The rows that are off by most seconds."""
-    return tuple(sorted(found, key=lambda j: -abs(j.error_s))[:count])
+    return tuple(sorted(rows, key=lambda j: -abs(j.error_s))[:count])

@@ -36,20 +36,20 @@ def recorded(folder: str, unread: list[Dropped]) -> tuple[Measurement, ...]:
         raise UsageError(f"--from {folder}: {getattr(e, 'strerror', None) or e}") from None
     if len(paths) > MOST_FILES:
         raise UsageError(f"--from {folder} holds {len(paths):,} files: {MOST_FILES:,} are read at most")
-    found = []
+    measurements = []
     for path in paths:
         try:
-            found.append(read(path))
+            measurements.append(read(path))
         except UsageError as e:
             unread.append(Dropped(printable(path.name), "", 0.0, str(e)))
-    if not found:
+    if not measurements:
         why = f": {unread[0].reason}" if unread else ""
         raise UsageError(f"--from {folder} holds no file (*.json) of `onnxperf measure` that can be read{why}")
-    devices = sorted({printable(m.place.name) for m in found})
-    if len(devices) > 1 or len({m.place.kind for m in found}) > 1:
+    devices = sorted({printable(m.place.name) for m in measurements})
+    if len(devices) > 1 or len({m.place.kind for m in measurements}) > 1:
         names = ", ".join(devices)[:500]
         raise UsageError(f"--from {folder} holds measurements of several devices ({names}): give each its own folder")
-    return tuple(found)
+    return tuple(measurements)
 
 
 def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Measurement, ...]:
@@ -63,14 +63,14 @@ def measured(base: Device, keep: str | None, failed: list[Dropped]) -> tuple[Mea
             os.makedirs(keep, exist_ok=True)
         except OSError as e:
             raise UsageError(f"--keep {keep}: {e.strerror or e}") from None
-    kind, found = KINDS[base.kind], list[Measurement]()
+    kind, measurements = KINDS[base.kind], list[Measurement]()
     with telling() as told:
         for name, m in confirmed(kind.suite(base), lambda case: _case(case, kind), failed, told):
             if keep is not None:
-                file = f"{len(found):02} {name}.json".replace(" ", "-").replace(",", "")
+                file = f"{len(measurements):02} {name}.json".replace(" ", "-").replace(",", "")
                 write_file(str(Path(keep, file)), write(m) + "\n")
-            found.append(m)
-    return tuple(found)
+            measurements.append(m)
+    return tuple(measurements)
 
 
 def _case(case: Case, kind: Kind) -> Measurement:
@@ -87,9 +87,9 @@ def host_link(measurements: Sequence[Measurement]) -> float | None:
 
     seconds = start + bytes / (achieved x rate), as `latency` predicts copies, solved for the rate.
     """
-    known, rates = shipped().transfer, []
+    link, rates = shipped().transfer, []
     for c in (m.copies for m in measurements if m.copies is not None):
         for nbytes, seconds in ((c.to_device_bytes, c.to_device_s), (c.from_device_bytes, c.from_device_s)):
-            if nbytes >= LEAST_COPIED and seconds > known["start_s"]:
-                rates.append(nbytes / (seconds - known["start_s"]) / known["achieved"])
+            if nbytes >= LEAST_COPIED and seconds > link["start_s"]:
+                rates.append(nbytes / (seconds - link["start_s"]) / link["achieved"])
     return max(rates, default=None)

@@ -73,13 +73,11 @@ def _unsettled(cases: Sequence[Case], taken: dict[str, list[Measurement]]) -> st
     name, takes = cases[0].name, taken[cases[0].name]
     more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
     if len(takes) < 2:
-        return f"{name!r}{more} was disturbed all but {counted(len(takes), 'time')}"
+        return f"{name!r}{more} was disturbed in all but {counted(len(takes), 'time')}"
     return (
         f"the fastest time of {name!r}{more} is {disagreement(takes):.0%} below all others, and {AGREE:.0%} is allowed"
     )
 
 
 def _busy(saw: str) -> EnvironmentFailure:
-    return EnvironmentFailure(
-        f"this machine is busy: {saw}; nothing is written: close other programs, wait for jobs to end, and try again"
-    )
+    return EnvironmentFailure(f"this machine is busy: {saw}; nothing is written. Close other programs and try again")

@@ -64,9 +64,9 @@ def rows_of(m: Measurement, base: Device, dropped: list[Dropped]) -> MeasuredMod
 
 
 def _whole_run(m: Measurement, kernels: Kernels, dropped: list[Dropped]) -> tuple[Part, ...]:
-    own = {name for k in kernels.rows for name in (k.name, *k.nodes)}
-    if elsewhere := sum(name in own for name in m.hosted):
-        dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, f"{elsewhere} of its operators ran on the processor"))
+    names = {name for k in kernels.rows for name in (k.name, *k.nodes)}
+    if elsewhere := sum(name in names for name in m.hosted):
+        dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, f"{elsewhere} of its operators ran on the CPU"))
         return ()
     if not kernels.rows or m.seconds <= 0:
         dropped.append(Dropped(m.subject.name, WHOLE, m.seconds, "it has no time or no kernel"))
@@ -100,11 +100,11 @@ def _operators(m: Measurement, kernels: Kernels, rows: Sequence[Joined], dropped
 def _unfit(j: Joined, providers: Sequence[str]) -> str:
     """Why an operator can't be a row, "" if it can."""
     if is_wrapper(j.name):
-        return "it only joins the operators of the suite into one model"
+        return "it only connects the operators of the suite"
     if j.measured_s is None:
-        return "it was predicted, but is not in the profile"
+        return "it is predicted but not in the profile"
     if j.predicted_s is None:
-        return "it is in the profile, but was not predicted"
+        return "it is in the profile but not predicted"
     if any(not p.startswith("CPU") for p in providers):
-        return "it ran on another provider"
-    return "" if j.measured_s > 0 else "its time is below the profile's microsecond"
+        return "it ran on another execution provider"
+    return "" if j.measured_s > 0 else "its time is below the profile's resolution of 1 us"

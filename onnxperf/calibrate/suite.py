@@ -142,8 +142,8 @@ def _elementwise() -> Iterator[SingleOperator]:
             yield _named(type, shape, **({"dtype": "bool"} if type == "Not" else {}))
     for type, shape in product(("Add", "Mul", "Sub", "Div", "Max"), (tokens, maps, (1, 64, 112, 112))):
         yield _named(type, shape, shape)
-    for type, one in (("Add", (3072,)), ("Mul", (1,)), ("Div", (1,)), ("Pow", (1,)), ("Mul", (3072,))):
-        yield _named(type, hidden, one)
+    for type, second in (("Add", (3072,)), ("Mul", (1,)), ("Div", (1,)), ("Pow", (1,)), ("Mul", (3072,))):
+        yield _named(type, hidden, second)
     for shape in (tokens, (1, 64, 768)):
         yield _named("Pow", shape, shape)
     yield _named("Add", scores, (1, 1, 128, 128))
@@ -200,11 +200,11 @@ def _moves() -> Iterator[SingleOperator]:
         ((768, 768), (1, 0)),
     ):  # fmt: skip
         yield _named("Transpose", shape, name=f"to {perm}", attrs={"perm": perm})
-    for one, other, axis in (
+    for first, second, axis in (
         ((1, 128, 28, 28), (1, 32, 28, 28), 1), ((1, 512, 14, 14), (1, 32, 14, 14), 1), ((1, 1, 768), (1, 196, 768), 1),
         ((1, 12, 128, 64), (1, 12, 1, 64), 2), ((1, 128, 32), (1, 128, 32), 2),
     ):  # fmt: skip
-        yield _named("Concat", one, other, attrs={"axis": axis})
+        yield _named("Concat", first, second, attrs={"axis": axis})
     for shape, axis in (((1, 128, 2304), 2), ((1, 384, 768), 1)):
         yield _named("Split", shape, attrs={"axis": axis, "num_outputs": 3}, outputs=3)
     for shape, end, axis in (((1, 128, 3072), 1536, 2), ((1, 12, 512, 64), 256, 2), ((1, 64, 56, 56), 32, 1)):
@@ -238,7 +238,7 @@ def gpu_suite(device: Device) -> tuple[Case, ...]:
 
     Cases that take more than ROOM of its memory, and types that it has no units for, are left out.
     """
-    room, found = ROOM * device.capacity_bytes, list[Case]()
+    room, cases = ROOM * device.capacity_bytes, list[Case]()
     elements = {
         "L2": device.l2_bytes // 16,
         "twice L2": device.l2_bytes // 2,
@@ -246,7 +246,7 @@ def gpu_suite(device: Device) -> tuple[Case, ...]:
     }
     for where, n in elements.items():
         if 8 * n < room:
-            found.append(_row(f"copies in {where}", [_named("Neg", (n // 1024, 1024))] * 4, copies=where == "DRAM"))
+            cases.append(_row(f"copies in {where}", [_named("Neg", (n // 1024, 1024))] * 4, copies=where == "DRAM"))
     tensor = device.capability[0] >= 8
     for side in (1024, 4096, 8192):
         for dtype in ("float32", "float16"):
@@ -255,26 +255,26 @@ def gpu_suite(device: Device) -> tuple[Case, ...]:
                 product = _named("MatMul", (side, side), weights=((side, side),), dtype=dtype)
                 name = f"products of {side} in {dtype if precision == 'keep' else precision}"
                 if side * side * 4 * (layers + 3) < room:
-                    found.append(_row(name, [product] * layers, precision))
+                    cases.append(_row(name, [product] * layers, precision))
                     if side == 8192 and precision != "tf32":
-                        found.append(_row(f"{name}, sustained", [product] * layers, precision, seconds=5.0))
+                        cases.append(_row(f"{name}, sustained", [product] * layers, precision, seconds=5.0))
     for dtype in ("float32", "float16"):
         for k, groups in ((3, 1), (1, 1), (3, 256)):
             attrs = {"pads": [k // 2] * 4, "group": groups}
             conv = _named("Conv", (8, 256, 56, 56), weights=((256, 256 // groups, k, k),), attrs=attrs, dtype=dtype)
-            found.append(_row(f"convolutions by {k} in {groups}, {dtype}", [conv] * 4))
+            cases.append(_row(f"convolutions by {k} in {groups}, {dtype}", [conv] * 4))
         heads = ((1, 16, 512, 64), (1, 16, 64, 512))
         attention = [
             _named("MatMul", heads[0], weights=heads[1:], dtype=dtype),
             _named("Softmax", (1, 16, 512, 512), attrs={"axis": -1}, dtype=dtype),
             _named("MatMul", (1, 16, 512, 512), weights=heads[:1], dtype=dtype),
         ]
-        found.append(_row(f"attention in {dtype}", attention * 4))
+        cases.append(_row(f"attention in {dtype}", attention * 4))
     for width in (768, 4096):
         softmax = _named("Softmax", (4096, width), attrs={"axis": -1})
         norm = _named("LayerNormalization", (4096, width), weights=((width,),) * 2, attrs={"axis": -1})
-        found += [_row(f"softmax of {width}", [softmax] * 4), _row(f"normalisation of {width}", [norm] * 4)]
-    return (*found, *_tiny())
+        cases += [_row(f"softmax of {width}", [softmax] * 4), _row(f"normalisation of {width}", [norm] * 4)]
+    return (*cases, *_tiny())
 
 
 def _tiny() -> Iterator[Case]:

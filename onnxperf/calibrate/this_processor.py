@@ -58,8 +58,8 @@ def this_cpu() -> Device:
 def elsewhere(place: Place) -> Device:
     """One core of a processor on another machine, of which no more is known than its name and memory."""
     _, units, flops = AVX2
-    found = replace(described({"cpuinfo": place.name}, ""), units=units, flops_per_clock=flops)
-    return device(place.name or "unknown", "unknown", found, place.memory_bytes)
+    description = replace(described({"cpuinfo": place.name}, ""), units=units, flops_per_clock=flops)
+    return device(place.name or "unknown", "unknown", description, place.memory_bytes)
 
 
 def described(texts: dict[str, str], machine: str) -> Described:
@@ -70,51 +70,53 @@ def described(texts: dict[str, str], machine: str) -> Described:
     words = set(flags[1].split()) if flags else arm
     units, per_clock = next(((name, n) for flag, name, n in UNITS if flag in words), PLAIN)
     eight = next(((name, n) for flag, name, n in INTEGER_UNITS if flag in words), PLAIN_INTEGERS)
-    found = [
+    clocks = [
         _number(r"^(\d+)$", texts.get("max_freq", ""), 1e3),
         _number(r"@ *([\d.]+) *GHz", info, 1e9),
         _number(r"^cpu MHz\s*: *([\d.]+)$", info, 1e6),
     ]
-    hz = next((hz for hz in found if hz), None)
+    hz = next((hz for hz in clocks if hz), None)
     return Described(units, per_clock, hz, _size(texts.get("l2", "")), _size(texts.get("l3", "")), *eight)
 
 
-def device(name: str, machine: str, found: Described, memory_bytes: int) -> Device:
+def device(name: str, machine: str, description: Described, memory_bytes: int) -> Device:
     """The device of a description."""
-    hz, l3 = found.hz or ASSUMED_HZ, found.l3_bytes or 0
-    fp32 = found.flops_per_clock * hz
+    hz, l3 = description.hz or ASSUMED_HZ, description.l3_bytes or 0
+    fp32 = description.flops_per_clock * hz
     sources = [
-        Source("seen", "the operating system, of this machine's processor", ("architecture",)),
-        _source(found.hz, "the operating system, highest clock that it names", "clock", ("boost_hz",)),
-        _source(found.l2_bytes, "sysfs, second-level cache of the first core", "size of the cache", ("l2_bytes",)),
+        Source("seen", "the operating system, this machine's CPU", ("architecture",)),
+        _source(description.hz, "the operating system, highest clock listed", "clock", ("boost_hz",)),
+        _source(description.l2_bytes, "sysfs, L2 cache of the first core", "size of the cache", ("l2_bytes",)),
         _source(memory_bytes, "the operating system, physical memory", "size of memory", ("capacity_bytes",)),
-        *([Source("seen", "sysfs, cache of the third level that the first core shares", ("l3_bytes",))] if l3 else []),
+        *([Source("seen", "sysfs, L3 cache shared by the first core", ("l3_bytes",))] if l3 else []),
         Source(
             "unverified",
-            f"assumed: one core, {found.flops_per_clock} FLOPs a clock with {found.units},"
-            f" {found.integers} times as many in 8 bits with {found.integer_units}, a bandwidth of"
+            f"assumed: one core, {description.flops_per_clock} FLOPs per cycle with {description.units},"
+            f" {description.integers} times as many in 8 bits with {description.integer_units}, a bandwidth of"
             f" {ASSUMED_BANDWIDTH / 1e9:.0f} GB/s",
             ("sms", "lanes", "memory_kind", "bandwidth_Bps", "fp32", "tensor_int8"),
         ),
     ]
     return Device(
-        id="this-cpu", name=name, kind="cpu", architecture=f"{machine}, {found.units}", capability=(0, 0), node_nm=0.0,
-        sms=1, lanes=found.flops_per_clock // 2, base_hz=None, boost_hz=hz, tensor_hz=hz, memory_kind="DRAM",
-        bandwidth_Bps=ASSUMED_BANDWIDTH, capacity_bytes=memory_bytes or ASSUMED_MEMORY,
-        l2_bytes=found.l2_bytes or ASSUMED_L2, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf,
-        dense_flops=Rates((("fp32", fp32), ("tensor_int8", found.integers * fp32))), pcie_Bps=0.0, l3_bytes=l3,
+        id="this-cpu", name=name, kind="cpu", architecture=f"{machine}, {description.units}", capability=(0, 0),
+        node_nm=0.0, sms=1, lanes=description.flops_per_clock // 2, base_hz=None, boost_hz=hz, tensor_hz=hz,
+        memory_kind="DRAM", bandwidth_Bps=ASSUMED_BANDWIDTH, capacity_bytes=memory_bytes or ASSUMED_MEMORY,
+        l2_bytes=description.l2_bytes or ASSUMED_L2, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf,
+        dense_flops=Rates((("fp32", fp32), ("tensor_int8", description.integers * fp32))), pcie_Bps=0.0, l3_bytes=l3,
         sources=tuple(sources),
     )  # fmt: skip
 
 
 def _source(told: float | None, seen: str, what: str, facts: tuple[str, ...]) -> Source:
-    return Source("seen", seen, facts) if told else Source("unverified", f"assumed: nothing names the {what}", facts)
+    return Source("seen", seen, facts) if told else Source("unverified", f"assumed: no source for the {what}", facts)
 
 
 def _number(pattern: str, text: str, unit: float) -> float | None:
     """The largest number of that pattern, times its unit."""
-    found = [float(x) * unit for x in re.findall(pattern, text.strip(), re.MULTILINE) if re.fullmatch(r"\d+\.?\d*", x)]
-    return max(found, default=None)
+    numbers = [
+        float(x) * unit for x in re.findall(pattern, text.strip(), re.MULTILINE) if re.fullmatch(r"\d+\.?\d*", x)
+    ]
+    return max(numbers, default=None)
 
 
 def _size(text: str) -> int | None:
@@ -128,8 +130,8 @@ def _texts() -> dict[str, str]:
     for index in sorted(CORE.glob("cache/index*")):
         with suppress(OSError):
             paths[f"l{(index / 'level').read_text().strip()}"] = index / "size"
-    found = {}
+    texts = {}
     for key, path in paths.items():
         with suppress(OSError):
-            found[key] = path.read_text(errors="replace")
-    return found
+            texts[key] = path.read_text(errors="replace")
+    return texts

@@ -53,7 +53,7 @@ class Commands(click.Group):
 @click.version_option(VERSION, prog_name="onnxperf")
 @debug
 def cli() -> None:
-    """Predict how long an ONNX model takes on a GPU that is not there.
+    """Predict how long an ONNX model takes on a GPU, without having the GPU.
 
     \b
     Example:

@@ -79,7 +79,7 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float]) -> float:
     number = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
     if not 0 < number < math.inf:
         such = f"a number and a unit ({', '.join(units)}), such as {'8ms' if 'ms' in units else '2GB'}"
-        raise UsageError(f"{text!r} is no {name}; write {such}")
+        raise UsageError(f"{text!r} is not a {name}; write {such}")
     return number
 
 
@@ -94,7 +94,7 @@ def parse_share(text: str) -> float:
     match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%?)\s*", text)
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not match or not share or (not match[2] and share > 1):
-        raise UsageError(f"{text!r} is no share; write a percentage such as 15%, or a fraction such as 0.15")
+        raise UsageError(f"{text!r} is not a percentage or fraction: write 15% or 0.15")
     return share
 
 
@@ -104,7 +104,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     body = sizes.strip().strip("[]()").strip()
     parts = [p for p in re.split(r"[x,\s]+", body) if p]
     if not colon or not name or not all(re.fullmatch(r"[0-9]{1,18}", p) for p in parts):
-        raise UsageError(f"{text!r} is not understood: write NAME:1x3x224x224")
+        raise UsageError(f"{text!r} is not valid: write NAME:1x3x224x224")
     return name, tuple(map(int, parts))
 
 
@@ -113,7 +113,7 @@ def parse_input(text: str) -> Example:
     match = re.fullmatch(r"(?:(.+):)?([0-9]{1,9}(?:x[0-9]{1,9}){0,31})(?::([a-z0-9]+))?", text.strip())
     if not match or (match[3] or "float32") not in EXAMPLES:
         types = f"float32 or TYPE, which is one of {', '.join(EXAMPLES[1:])}"
-        raise UsageError(f"{text!r} is not understood: write [NAME:]1x3x224x224[:TYPE]; it is {types}")
+        raise UsageError(f"{text!r} is not valid: write [NAME:]1x3x224x224[:TYPE]; it is {types}")
     return match[1] or "", tuple(map(int, match[2].split("x"))), match[3] or "float32"
 
 
@@ -121,7 +121,7 @@ def parse_axis(text: str) -> tuple[str, int, str]:
     """INPUT:0=batch: the name of an input, an axis of it, and the name of the open dimension there."""
     match = re.fullmatch(r"(.+):([0-9]{1,2})=([A-Za-z_][A-Za-z_0-9]*)", text.strip())
     if not match:
-        raise UsageError(f"{text!r} is not understood: write INPUT:AXIS=NAME, such as x:0=batch")
+        raise UsageError(f"{text!r} is not valid: write INPUT:AXIS=NAME, such as x:0=batch")
     return match[1], int(match[2]), match[3]
 
 
@@ -129,7 +129,7 @@ def parse_number(text: str, form: str) -> tuple[str, int]:
     """NAME=N."""
     name, equals, number = text.rpartition("=")
     if not equals or not name or not re.fullmatch(r"[0-9]{1,18}", number.strip()):
-        raise UsageError(f"{text!r} is not understood: write {form}")
+        raise UsageError(f"{text!r} is not valid: write {form}")
     return name, int(number)
 
 
@@ -137,7 +137,7 @@ def parse_price(text: str) -> tuple[str, float]:
     """CARD=USD."""
     name, equals, usd = text.rpartition("=")
     if not equals or not name or not re.fullmatch(r"[0-9]{0,6}\.?[0-9]{1,6}", usd.strip()):
-        raise UsageError(f"{text!r} is not understood: write CARD=USD, such as l4=0.80")
+        raise UsageError(f"{text!r} is not valid: write CARD=USD, such as l4=0.80")
     return name, float(usd)
 
 
@@ -146,7 +146,7 @@ def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> di
     values: dict[str, Any] = {}
     for name, value in map(parse, texts):
         if values.setdefault(name, value) != value:
-            raise UsageError(f"gives {name!r} twice, with different sizes")
+            raise UsageError(f"gives {name!r} twice, with different values")
     return values
 
 
@@ -175,10 +175,10 @@ TRIPS = partial(by_name, parse=partial(parse_number, form="NODE=N, such as decod
 SHAPES = read_option("--shapes", read=partial(by_name, parse=parse_shape), multiple=True, metavar="NAME:1x3x224x224",
                      help="Shape of a tensor; repeatable.")  # fmt: skip
 DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
-                  help="Size of a named open dimension; repeatable.")  # fmt: skip
-BATCH = click.option("--batch", type=Count(min=1), help="Size of the leading dimension of the inputs, also where the"
-                     " file fixes another: nodes that hold it are changed, which a note says.")  # fmt: skip
-OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+                  help="Size of a named dynamic dimension; repeatable.")  # fmt: skip
+BATCH = click.option("--batch", type=Count(min=1), help="Batch size: the leading dimension of the inputs. A"
+                     " fixed batch in the file is changed, with a note.")  # fmt: skip
+OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="Output file.")
 
 
 def _only(cards: tuple[str, ...]) -> str:
@@ -194,9 +194,7 @@ IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts)
 SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
                   read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
 
-FIT = click.option(
-    "--fit", is_flag=True, help="Take the largest batch that fits into the card's memory and the limits."
-)
+FIT = click.option("--fit", is_flag=True, help="Use the largest batch that fits into GPU memory and the limits.")
 
 
 def _of_term(term: Term) -> Callable[[Command], Command]:
@@ -223,7 +221,7 @@ OF_TERMS = {name: _of_term(term) for name, term in TERMS.items()}
 SIZES: dict[str, Callable[[Command], Command]] = {
     "shapes": SHAPES, "dims": DIM, "batch": BATCH,
     "trip_counts": read_option("--trip-count", "trip_counts", read=TRIPS, multiple=True, metavar="NODE=N",
-                               help="Iterations of a Loop; repeatable."),
+                               help="Iterations of a Loop node; repeatable."),
 }  # fmt: skip
 LAUNCHING = list(TERMS).index("streams")  # from here on: how kernels are launched, and what the card and its host are
 
@@ -238,50 +236,48 @@ def _scenario(*without: str) -> tuple[Callable[[Command], Command], ...]:
 
 #: Limits on a prediction.
 LIMITS = (
-    read_option("--max-latency", read=DURATION, metavar="8ms", help="Exit 1 when slower."),
-    read_option(
-        "--max-memory", read=SIZE, metavar="2GB", help="Exit 1 when the process holds more of the card's memory."
-    ),
+    read_option("--max-latency", read=DURATION, metavar="8ms", help="Exit 1 if slower."),
+    read_option("--max-memory", read=SIZE, metavar="2GB", help="Exit 1 if GPU memory use is higher."),
 )
 
 #: Views of a prediction, each written to a file.
 VIEWS = (
     click.option("--trace", "trace_to", metavar="FILE.json",
-                 help="Write a timeline that ui.perfetto.dev opens, with the fields of ONNX Runtime's profiles."),
+                 help="Write a timeline for ui.perfetto.dev, with the fields of ONNX Runtime's profiles."),
     click.option("--netron", "netron_to", metavar="FILE.json|.onnx",
-                 help="Write what each node costs for Netron, to open beside the model; .onnx: in a copy of it."),
+                 help="Write the time of each node for Netron; .onnx: into a copy of the model."),
     click.option("--profile", "profile_to", metavar="FILE.json", help="Write layers as trtexec --exportProfile does."),
-    click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw the roofline."),
+    click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Plot the roofline."),
 )  # fmt: skip
 
 #: Cards to choose from, beside those that are named, and their prices.
 CARDS = (
-    click.option("--all", "every", is_flag=True, help="All cards that ship."),
+    click.option("--all", "every", is_flag=True, help="All built-in cards."),
     read_option("--gpu-memory", "capacity_bytes", read=SIZE, metavar="24GB", help="Cards with at least this memory."),
     click.option("--generation", metavar="ada", help="Cards of this architecture."),
     read_option("--price", "prices", read=partial(by_name, parse=parse_price), multiple=True, metavar="l4=0.80",
-                help="What a card costs, in US dollars an hour; repeatable."),
+                help="Price of a card, US dollars per hour; repeatable."),
 )  # fmt: skip
 AS_JSON = click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
 
 #: How a model is run here; `Job` has the defaults.
 HERE = (
-    _chosen("--provider", PROVIDERS, "Where MODEL runs.  [default: cuda where usable]"),
+    _chosen("--provider", PROVIDERS, "Execution provider.  [default: cuda if usable]"),
     SHAPES, DIM, BATCH,
-    _chosen("--precision", MEASURED, "As MODEL is run.  [default: keep]"),
-    _chosen("--opt-level", LEVELS, "ONNX Runtime's optimisations.  [default: all]"),
-    click.option("--iterations", type=Count(1, 1_000_000), help="Runs that count.  [default: 300]"),
+    _chosen("--precision", MEASURED, "Precision of the run.  [default: keep]"),
+    _chosen("--opt-level", LEVELS, "Graph optimisation level.  [default: all]"),
+    click.option("--iterations", type=Count(1, 1_000_000), help="Timed runs after warm-up.  [default: 300]"),
 )  # fmt: skip
 
 #: What such a run measures and prints, and how long it takes.
 COUNTED = (
     click.option("--inputs", type=click.Path(), metavar="FILE.npz",
-                 help="Arrays by input name, instead of random ones."),
+                 help="Input arrays by name, instead of random data."),
     read_option("--duration", "duration_s", read=DURATION, metavar="10s", help="Stop after this time."),
-    click.option("--include-transfers", is_flag=True, help="Time copies of inputs and outputs as well."),
-    click.option("--throughput", "search", is_flag=True, help="Find the batch size with the most samples per second."),
-    read_option("--batches", read=parse_batches, metavar="1,2,4", help="The same, among these batch sizes."),
-    click.option("--allow-host", is_flag=True, help="Go on where nodes meant for the GPU run on the CPU."),
+    click.option("--include-transfers", is_flag=True, help="Also time H2D and D2H copies of inputs and outputs."),
+    click.option("--throughput", "search", is_flag=True, help="Search the batch size with the highest throughput."),
+    read_option("--batches", read=parse_batches, metavar="1,2,4", help="Measure throughput at these batch sizes."),
+    click.option("--allow-host", is_flag=True, help="Continue if nodes meant for the GPU run on the CPU."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
 )  # fmt: skip
 
@@ -289,24 +285,24 @@ COUNTED = (
 SCORED = (
     click.option("--data", type=click.Path(), metavar="DIR", help="Full tables, files of `onnxperf measure`, or both."),
     click.option("--gpu",
-                 help="With MODEL: the device to predict for, or its file.  [default: the one that it ran on]"),
+                 help="With MODEL: the device to predict for, or its file.  [default: the device of the run]"),
     _chosen("--method", (*sorted((*METHODS, *BASELINES)), "all"),
-            "What to score; with MODEL, what predicts it.  [default: all; tile-wave]"),
+            "Method to score; with MODEL, to predict with.  [default: all; tile-wave]"),
     read_option("--fail-above", read=parse_share, metavar="15%",
-                help="Exit 1 where MODEL or your own files are missed by more."),
+                help="Exit 1 if the error on MODEL or your own files is larger."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
     click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
 )  # fmt: skip
 
 DYNAMIC = read_option("--dynamic", read=lambda texts: [parse_axis(text) for text in texts], multiple=True,
-                      metavar="INPUT:0=batch", help="An axis that stays open; repeatable.")  # fmt: skip
+                      metavar="INPUT:0=batch", help="A dynamic axis; repeatable.")  # fmt: skip
 
 #: Options of exports from a framework.
 EXPORTED = (
     read_option("--input", "inputs", read=lambda texts: [parse_input(text) for text in texts], multiple=True,
                 metavar="[NAME:]1x3x224x224[:int64]", help="An example input; repeatable."),
     OUT,
-    click.option("--weightless", is_flag=True, help="Leave the weights out; predictions stay the same."),
+    click.option("--weightless", is_flag=True, help="Leave the weights out; the prediction stays the same."),
 )  # fmt: skip
 
 

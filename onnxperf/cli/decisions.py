@@ -17,10 +17,8 @@ from onnxperf.ground.output import deliver
 @click.command()
 @click.argument("model", type=click.Path())
 @of_cards
-@click.option(
-    "--by", type=click.Choice(RANKED_BY), default="latency", show_default=True, help="What cards are ranked by."
-)
-@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Take no batch that is slower.")
+@click.option("--by", type=click.Choice(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
+@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Latency limit on the batch.")
 @debug
 def compare(
     model: str, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
@@ -28,8 +26,8 @@ def compare(
 ) -> None:  # fmt: skip
     """Predict MODEL on several cards, and rank them.
 
-    Latency and memory are of the batch that is asked for, the rest of the batch with the most samples a second. Cards
-    whose intervals overlap tie.
+    Latency and memory are of the given --batch, the other columns of the batch with the highest throughput. Cards with
+    overlapping intervals tie.
 
     \b
     Examples:
@@ -50,18 +48,19 @@ def compare(
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("--latency-ms", type=Number(), metavar="MS", help="The mean latency of a request to keep.")
-@click.option("--qps", type=Number(), metavar="N", help="Requests of one sample a second.")
+@click.option("--latency-ms", type=Number(), metavar="MS", help="Limit on the mean latency of a request.")
+@click.option("--qps", type=Number(), metavar="N", help="Requests per second, of one sample each.")
 @of_cards
 @debug
 def recommend(
     model: str, latency_ms: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
     capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
 ) -> None:  # fmt: skip
-    """Find the cheapest card, batch and number of replicas that serve MODEL; without --gpu of all cards with a price.
+    """Find the cheapest card, batch and number of replicas to serve MODEL.
 
-    With --gpus: rank the plans by which so many of one card divide a run, instead of --latency-ms and --qps.
-    The exit code is 1 where no card keeps the latency, or no plan fits.
+    Without --gpu, all cards with a price are considered. With --gpus instead of --latency-ms and --qps: rank the
+    parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the latency, or no plan
+    fits.
 
     \b
     Examples:
@@ -78,7 +77,7 @@ def recommend(
 
     if terms["gpus"] is not None:
         if latency_ms is not None or qps is not None or every or capacity_bytes or generation or len(gpu or ()) != 1:
-            raise UsageError("--gpus ranks plans for one card: give --gpu CARD, and no limits or other cards")
+            raise UsageError("--gpus ranks parallel plans on one card: give --gpu CARD, and no limits or other cards")
         _recommend_plan(model, gpu[0], json_to, **terms)
         return
     if latency_ms is None or qps is None:
@@ -99,7 +98,7 @@ def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> 
     from onnxperf.views.plans import show
 
     if terms["parallel"] is not None:
-        raise UsageError("--gpus without a plan ranks all of them: leave --parallel out")
+        raise UsageError("--gpus ranks all plans: leave --parallel out")
     with telling() as tell:
         plans = divisions(asked_of(model, json_to, gpu=gpu, **terms), gpu, terms["gpus"], tell)
     deliver(json_to, plans.to_json, lambda: show(console(), plans), lambda: keep(plans))
@@ -111,8 +110,10 @@ def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> 
 @click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
 @debug
 def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
-    """Predict what each change would bring to MODEL on a card: another precision, runtime or batch, a CUDA graph, fewer
-    operators on the CPU, fusions that nearly matched, padded dimensions, a module removed.
+    """Predict the speedup of changes to MODEL.
+
+    Tried are other precisions, runtimes and batches, a CUDA graph, fewer operators on the CPU, fusions that nearly
+    matched, padded dimensions, and leaving out each module.
 
     \b
     Examples:
@@ -135,7 +136,7 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @debug
 def gpus(name: str | None, as_json: bool) -> None:
-    """List the cards, or show every fact of one with its source.
+    """List the cards, or the specs of one with their sources.
 
     \b
     Examples:

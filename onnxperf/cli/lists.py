@@ -18,26 +18,24 @@ def parse_sizes(text: str, what: str, digits: int = 9) -> tuple[int, ...]:
     gap = parts.index(ON) if ON in parts else len(parts)
     named = [part for part in parts if part != ON]
     if not all(re.fullmatch(rf"[1-9][0-9]{{0,{digits - 1}}}", part) for part in named) or len(named) > MOST_SIZES:
-        raise UsageError(
-            f"{text!r} is no list of {what}; write them with commas between, such as 1,2,4 or 1,2,4,...,64"
-        )
+        raise UsageError(f"{text!r} is not a list of {what}; separate them with commas, as in 1,2,4 or 1,2,4,...,64")
     numbers = [int(part) for part in named]
     if gap == len(parts):
         return tuple(numbers)
     if gap < 3 or parts[gap:] != [ON, parts[-1]]:
-        raise UsageError(f"{text!r} does not say how it goes on: three numbers before ... and the last behind it do")
+        raise UsageError(f"{text!r} can't be extended: write three numbers before ... and the last one after it")
     *begun, last = numbers
     pairs = [*pairwise(begun)]
     step, times = begun[1] - begun[0], begun[1] // begun[0]
     if all(b == a * times for a, b in pairs) and times > 1:
         step = 0
     elif not all(b == a + step for a, b in pairs) or step < 1:
-        raise UsageError(f"{text!r} can't go on: before ... each number must be the same multiple, or so much, larger")
+        raise UsageError(f"{text!r} can't be extended: the numbers before ... must grow by a constant factor or step")
     while begun[-1] < last and len(begun) < MOST_SIZES:
         begun.append(begun[-1] + step if step else begun[-1] * times)
     if begun[-1] != last:
-        near = f"it goes on with {begun[-2]}, {begun[-1]}" if begun[-1] > last else f"{MOST_SIZES:,} are too many"
-        raise UsageError(f"{text!r} does not come to {last}: {near}")
+        near = f"it continues with {begun[-2]}, {begun[-1]}" if begun[-1] > last else f"{MOST_SIZES:,} are too many"
+        raise UsageError(f"{text!r} does not reach {last}: {near}")
     return tuple(begun)
 
 
@@ -45,7 +43,7 @@ def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
     """NAME=N,N: an open dimension and its sizes."""
     name, equals, sizes = text.rpartition("=")
     if not equals or not name:
-        raise UsageError(f"{text!r} is not understood: write NAME=N,N, such as sequence=128,512")
+        raise UsageError(f"{text!r} is not valid: write NAME=N,N, such as sequence=128,512")
     return name, parse_sizes(sizes, f"sizes of {name!r}")
 
 
@@ -59,6 +57,6 @@ def parse_batch_range(text: str) -> tuple[int, ...]:
         return parse_batches(text)
     first, last = int(match[1]), int(match[2])
     if first > last:
-        raise UsageError(f"{text!r} ends before it begins: write the smaller batch first")
+        raise UsageError(f"{text!r} ends before it starts: write the smaller batch first")
     doubled = (first << i for i in range(last.bit_length()))
     return (*(batch for batch in doubled if batch < last), last)

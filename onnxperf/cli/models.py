@@ -13,7 +13,7 @@ from onnxperf.ground.errors import printable
 @click.group()
 @debug
 def export() -> None:
-    """Write a framework's model as an ONNX file, by the framework's own exporter.
+    """Export a PyTorch or Keras model to ONNX, with the framework's own exporter.
 
     \b
     Examples:
@@ -51,8 +51,8 @@ def export_torch(model: str, inputs: list[Example], **terms: Any) -> None:
 def export_keras(model: str, inputs: list[Example], **terms: Any) -> None:
     """Write a Keras model: a file (*.keras, *.h5), or the folder of a SavedModel.
 
-    --input gives sizes that MODEL leaves open. Code in a file of Keras is never run; a SavedModel is loaded, which can
-    run parts of it, unless --weightless.
+    --input sets the dynamic sizes of MODEL. Code in a Keras file is never run; a SavedModel is loaded, which can run
+    parts of it, unless --weightless.
 
     \b
     Example:
@@ -68,9 +68,9 @@ def export_keras(model: str, inputs: list[Example], **terms: Any) -> None:
 @OUT
 @debug
 def strip(model: str, out: str) -> None:
-    """Write MODEL without its weights: a small file that predicts the same.
+    """Write MODEL without its weights: a small file with the same prediction.
 
-    The graph, names, shapes and small constants stay; texts of its author don't. What was left out is noted in the
+    The graph, names, shapes and small constants stay; free-text fields don't. What was removed is recorded in the
     file's metadata (onnxperf.stripped).
 
     \b

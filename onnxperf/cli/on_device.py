@@ -1,4 +1,4 @@
-"""Commands that run models on this machine's GPU or processor."""
+"""Commands that run models on this machine's GPU or CPU."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from onnxperf.running.terms import USUAL_METHOD
 @counted_here
 @debug
 def measure(model: str, json_to: str | None, **terms: Any) -> None:
-    """Run MODEL under ONNX Runtime on this machine's device, and time it.
+    """Run MODEL under ONNX Runtime on this machine's GPU or CPU, and time it.
 
-    Weights that the file does not hold are random. Ctrl-C keeps what was measured.
+    Missing weights are random. Ctrl-C keeps the measurements so far.
 
     \b
     Examples:
@@ -41,12 +41,12 @@ def validate(
     model: str | None, gpu: str | None, data: str | None, json_to: str | None, markdown: bool, method: str | None,
     fail_above: float | None, **terms: Any,
 ) -> None:  # fmt: skip
-    """Say how far predictions are from measurements.
+    """Compare predictions with measurements.
 
     With MODEL: run it here under ONNX Runtime, predict it for this device, and compare the two operator by operator.
-    MODEL may also be a file that `onnxperf measure` wrote on another machine (*.json). Without MODEL: score every
-    method (error, bias, coverage of its ranges) on open measurements, each card left out in turn, and on your own in
-    DIR; a device file (*.toml) there replaces the device of that name.
+    MODEL may also be a file of `onnxperf measure` from another machine (*.json). Without MODEL: score every method
+    (error, bias, coverage of its intervals) on open measurements, each card held out in turn, and on your own in DIR; a
+    device file (*.toml) there replaces the device of that name.
 
     \b
     Examples:
@@ -82,24 +82,24 @@ def _predicting(method: str) -> Any:
 
 
 @click.command()
-@click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda where it can be used]")
+@click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda if usable]")
 @click.option(
     "--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` in DIR instead."
 )
-@click.option("--host-only", is_flag=True, help="Measure how fast this processor launches kernels; needs no GPU.")
+@click.option("--host-only", is_flag=True, help="Measure how fast this CPU launches kernels; needs no GPU.")
 @click.option(
-    "-o", "out", type=click.Path(), help="The file.  [default: this-cpu.toml, CARD-here.toml, this-host.toml]"
+    "-o", "out", type=click.Path(), help="Output file.  [default: this-cpu.toml, CARD-here.toml, this-host.toml]"
 )
-@click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements there.")
-@click.option("--json", "json_to", metavar="FILE|-", help="Write what was found as JSON; - prints JSON only.")
+@click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the measurements in DIR.")
+@click.option("--json", "json_to", metavar="FILE|-", help="Write the result as JSON; - prints JSON only.")
 @debug
 def calibrate(
     provider: str | None, folder: str | None, host_only: bool, out: str | None, keep: str | None, json_to: str | None
 ) -> None:
-    """Run a suite of small measurements on this machine's device, and write a device file fitted to them, for --gpu.
+    """Measure this machine's GPU or CPU with small models, and write a calibrated device file for --gpu.
 
-    With --from: fit the device of another machine to the files in DIR that were measured there. With --host-only: write
-    a file for --host, which says how fast this processor would launch the kernels of any card.
+    With --from: fit to files in DIR that were measured on another machine. With --host-only: write a file for --host,
+    with the launch overhead of this CPU.
 
     \b
     Examples:
@@ -112,9 +112,7 @@ def calibrate(
 
     if host_only:
         if provider or folder or keep:
-            raise UsageError(
-                "--host-only measures this processor alone: --provider, --from and --keep don't go with it"
-            )
+            raise UsageError("--host-only measures this CPU alone: leave --provider, --from and --keep out")
         command.run_host(out, json_to)
         return
     command.run(provider, folder, out, json_to, keep)

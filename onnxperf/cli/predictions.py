@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
-@click.option("--html", "html_to", metavar="FILE", help="Write a page with charts, which opens without a network.")
-@click.option("--detail", is_flag=True, help="Print everything: shares, phases, every kernel, every note.")
+@click.option("--html", "html_to", metavar="FILE", help="Write an HTML report, which needs no network.")
+@click.option("--detail", is_flag=True, help="Print every kernel and note, gaps, and suggestions.")
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
-              help="Also sum up time by module: 2 for such as layer1.0.")  # fmt: skip
+              help="Also list time by module; 2 gives layer1.0.")  # fmt: skip
 @viewed
 @limited
 @debug
@@ -53,7 +53,7 @@ def predict(
     model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
     max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
-    """Predict one run of MODEL, and say what bounds it.
+    """Predict the latency of MODEL, and what it is bound by.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def predict(
 
     for flag, is_set in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and is_set:
-            raise UsageError(f"--json - prints JSON only, with all there is: leave {flag} out")
+            raise UsageError(f"--json - prints JSON only, with every kernel: leave {flag} out")
     asked = take(terms, {"--json": json_to, "--html": html_to}, *files_read({"gpu": gpu, **terms}, model))
     request = read_once(asked_of(model, json_to, gpu=gpu, fit=fit, **terms))
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
@@ -128,13 +128,12 @@ def check(
     models: tuple[str, ...], gpu: tuple[str, ...], json_to: str | None, max_latency: float | None,
     max_memory: float | None, **terms: Any,
 ) -> None:  # fmt: skip
-    """Predict one run of every MODEL on every card and hold it to a limit; print a line for each.
+    """Check the predicted latency or memory of models against a limit; print a line for each model and card.
 
-    A line has ok, over or error, the time, the card's memory that the process holds, the batch under --fit, the card
-    where there are several, the file, and the reason where it is not ok; a model that does not fit into the card's
-    memory is over, and so is one that collects tensors without a known number. The exit code is 1 where a model is
-    over a limit, 2 or 3 where one can't be used; all models are checked first. A --dim, --shapes or --trip-count goes
-    to the models that have such a name.
+    A line has ok, over or error, the time, the GPU memory use, the batch with --fit, the card if there are several, the
+    file, and the reason if it is not ok. A model that does not fit into GPU memory is over, and so is one that collects
+    an unknown number of tensors. The exit code is 1 if a model is over a limit, 2 or 3 if one can't be used; all models
+    are checked first. A --dim, --shapes or --trip-count applies to the models that have this name.
 
     \b
     Examples:
@@ -199,15 +198,15 @@ def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
 )
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
-    """Predict models A and B with the same options, and say what differs and what that costs.
+    """Compare two models: what differs, and what that costs.
 
-    Kernels are matched by their work, not by their names: exports of two frameworks can be compared. A --dim or
-    --shapes whose name only one model has applies to that model alone.
+    Both are predicted with the same options. Kernels are matched by their work, not by their names, so exports of two
+    frameworks can be compared. A --dim or --shapes with a name of only one model applies to that model.
 
-    A or B can also be a run: a file of `predict --trace`, or a profile that ONNX Runtime wrote. Their operators are
-    matched by name. Two runs need no --gpu.
+    A or B can also be a recorded run: a file of `predict --trace`, or a profile of ONNX Runtime. Operators are then
+    matched by name. Two recorded runs need no --gpu.
 
-    A model B that does not fit into the card's memory is over any --fail-above, whether A fits or not.
+    A model B that does not fit into GPU memory is over any --fail-above, whether A fits or not.
 
     \b
     Examples:
@@ -222,9 +221,9 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     if models and not terms["gpu"]:
         raise UsageError(f"--gpu names the card to predict {models[0]} for")
     if terms["fit"] and models:
-        raise UsageError("--fit could take another batch for each model: give both the same with --batch")
+        raise UsageError("--fit could choose different batches for A and B: use --batch")
     if not models and (given := _given(terms, terms)):
-        raise UsageError(f"both runs are over: {given} would not change them")
+        raise UsageError(f"both runs are recorded: leave {given} out")
     show_difference = _diff_models if len(models) == 2 else _diff_runs
     show_difference(a, b, json_to, top, share, terms)
 
@@ -307,13 +306,14 @@ def _held(
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
-@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one product, with a B in front a batch of them.")
+@click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one GEMM; with B a batched one.")
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
 def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
-    """Explain why a run does not reach the datasheet's FLOP/s, in microseconds lost to each cause; or, with --node or
-    --gemm, one kernel's estimate step by step: work, tiles, waves, bounds, power, range.
+    """Explain why a model does not reach the datasheet's FLOP/s: the time lost to each cause.
+
+    With --node or --gemm: one kernel's estimate step by step, with work, tiles, waves, bounds, power and interval.
 
     \b
     Examples:
@@ -322,12 +322,12 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
       onnxperf explain --gemm 4096x4096x4096 --gpu l4 --precision fp32
     """
     if (model is None) if gemm is None else (model is not None or node is not None):
-        raise UsageError("explain takes MODEL, with --node NAME or without, or --gemm alone")
+        raise UsageError("explain takes MODEL, with or without --node NAME, or --gemm alone")
     if gemm is not None and (given := _given(SIZES, terms)):
-        raise UsageError(f"--gemm gives all sizes: {given} would not change them")
+        raise UsageError(f"--gemm sets all sizes: leave {given} out")
     of_kernel = gemm is not None or node is not None
     if of_kernel and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
-        raise UsageError(f"{given} would not change the time of one kernel: leave that out")
+        raise UsageError(f"no effect on one kernel: leave {given} out")
     from onnxperf import explanation as room
     from onnxperf.ground.tables import console
     from onnxperf.views.explanation import show, show_run
@@ -339,7 +339,7 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
         return deliver(json_to, whole.to_json, lambda: show_run(console(), whole))
     explanation = room.explain_kernel(run, room.PRODUCT if node is None else node)
     if explanation.op != "Transfer" and (given := _given(OF_COPIES, terms)):
-        raise UsageError(f"{given} would not change the time of {printable(explanation.kernel)}: leave that out")
+        raise UsageError(f"no effect on {printable(explanation.kernel)}: leave {given} out")
     deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 

@@ -30,35 +30,35 @@ def parse_precisions(text: str) -> tuple[str, ...]:
     """Precisions with commas between."""
     names = tuple(name.strip() for name in text.split(","))
     if unknown := [name for name in names if name not in PRECISIONS]:
-        raise UsageError(f"{unknown[0]!r} is no precision: they are {', '.join(PRECISIONS)}")
+        raise UsageError(f"{unknown[0]!r} is not a precision: choose from {', '.join(PRECISIONS)}")
     return names
 
 
 @click.command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL|FOLDER...")
 @read_option("--batch", "batches", read=parse_batches, metavar="1,2,4,...,256",
-             help="Batches; ... goes on as it began.  [default: the model's own]")  # fmt: skip
+             help="Batch sizes; ... continues the series.  [default: the model's]")  # fmt: skip
 @read_option("--dim", "dims", read=partial(by_name, parse=parse_dim), multiple=True, metavar="NAME=N,N",
-             help="Sizes of a named open dimension; repeatable.")  # fmt: skip
+             help="Sizes of a named dynamic dimension; repeatable.")  # fmt: skip
 @read_option("--precision", "precisions", read=parse_precisions, metavar="fp32,fp16", default="keep",
              show_default=True, help=f"Precisions: {', '.join(PRECISIONS)}.")  # fmt: skip
 @click.option("-o", "out", type=click.Path(), metavar="FILE",
               help="Write a table (.csv, .json, .jsonl, .parquet) or a plot (.png, .svg).")  # fmt: skip
-@click.option("--dask", "scheduler", metavar="tcp://HOST:PORT", help="Predict on this scheduler's Dask cluster.")
+@click.option("--dask", "scheduler", metavar="tcp://HOST:PORT", help="Predict on the Dask cluster of this scheduler.")
 @click.option("--cache", "folder", type=click.Path(), metavar="DIR",
-              help="Where results are kept.  [default: onnxperf/sweeps in the user's cache]")  # fmt: skip
-@click.option("--no-cache", is_flag=True, help="Keep no results, and use none.")
+              help="Where results are cached.  [default: onnxperf/sweeps in the user's cache]")  # fmt: skip
+@click.option("--no-cache", is_flag=True, help="Don't cache results.")
 @of_a_sweep
 @debug
 def sweep(
     models: tuple[str, ...], gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
     out: str | None, scheduler: str | None, folder: str | None, no_cache: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Predict models on every combination of cards, precisions, batches and sizes of open dimensions.
+    """Predict models on every combination of cards, precisions, batch sizes and dimensions.
 
-    Of a FOLDER all .onnx files in it are taken. On each card and in each precision the knee is the smallest batch whose
-    throughput is within 1% of the highest. What can't be predicted says why. With -o a line for each card is printed,
-    else the whole grid. Several models are predicted on all cores. An interrupted sweep goes on where it stopped.
+    A FOLDER stands for all .onnx files in it. On each card and in each precision the knee is the smallest batch with a
+    throughput within 1% of the highest. Without -o the whole grid is printed, with -o one line per card. Several models
+    are predicted on all cores. An interrupted sweep continues where it stopped.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def sweep(
     from onnxperf.views.sweep import PLOTS, check_lines
 
     if no_cache and folder is not None:
-        raise UsageError("--no-cache keeps nothing: leave --cache out")
+        raise UsageError("--no-cache contradicts --cache: give only one")
     grid = grid_of(selected(gpu, every, capacity_bytes, generation), **asked)
     sources = list(_models(models))
     if out is not None:
@@ -142,7 +142,7 @@ def _cache(folder: str | None) -> Cache | None:
     try:
         return Cache.at(usual_folder())
     except EnvironmentFailure as e:
-        click.echo(f"onnxperf: results are not kept: {e}", err=True)
+        click.echo(f"onnxperf: results are not cached: {e}", err=True)
         return None
 
 
@@ -168,5 +168,6 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
     about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")
     click.echo(
-        f"onnxperf: about {about} on this machine, were all like {first.name}; the cache saves its part", err=True
+        f"onnxperf: about {about} on this machine, if all models are like {first.name}; cached results are reused",
+        err=True,
     )

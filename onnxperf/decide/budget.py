@@ -70,12 +70,12 @@ def reasons(p: Prediction, max_seconds: float | None, max_bytes: float | None) -
         need, room = size(m.total_bytes + m.context_bytes), size(m.capacity_bytes)
         found.append(f"it does not fit: {need} are needed, and the card has {room}; {_largest(p)}")
     elif limited and (open_ended := [n.message for n in p.warnings if n.code == UNKNOWN_LENGTH]):
-        found.append(f"nothing says whether it keeps the limits: {open_ended[0]}")
+        found.append(f"can't be checked against the limits: {open_ended[0]}")
     if max_seconds is not None and p.seconds > max_seconds:
         limit = duration(max_seconds)
         found.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")
     if max_bytes is not None and m.reserved_bytes > max_bytes:
-        held = f"{size(m.reserved_bytes)} of memory that the process holds is over the limit of {size(max_bytes)}"
+        held = f"GPU memory use of {size(m.reserved_bytes)} is over the limit of {size(max_bytes)}"
         found.append(f"{held}; {_largest(p)}")
     return "; ".join(found)
 

@@ -130,7 +130,7 @@ def nothing(now: Prediction) -> str:
     """Why no change helps, by how near the run is to what the card can do and what it is bound by; or is tried."""
     if is_long(now):
         many = f"the operators have more than {MAX_TENSORS:,} inputs and outputs"
-        return f"what would make it faster is not looked for: {many}"
+        return f"no suggestions are computed: {many}"
     most, share = max(now.bound_by.items(), key=lambda x: x[1])
     near = now.lower_bound_seconds / now.seconds
     least = f"the speed-of-light bound is {near:.0%} of it"
@@ -258,4 +258,4 @@ def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:
 def each_sample(now: Prediction, then: Prediction) -> str:
     """The time of each sample at another batch, and now."""
     new, old = (duration(p.seconds / p.scenario.batch) for p in (then, now))
-    return f"{new} a sample instead of {old}"
+    return f"{new} per sample instead of {old}"

@@ -111,7 +111,7 @@ def choices(
     ModelError and UsageError where the model can't be predicted on any.
     """
     if any(request.terms.get(term) for term in ("gpus", "parallel")):
-        raise UsageError("cards are compared one by one, by the price of one: leave --gpus and --parallel out")
+        raise UsageError("cards are compared one GPU at a time: leave --gpus and --parallel out")
     devices = [find(gpu)[0] for gpu in gpus]
     r = read_once(request)
     first = on_each(r, devices)
@@ -121,7 +121,7 @@ def choices(
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     one = next(iter(asked.values()))
     if not one.scenario.batch:
-        raise UsageError("there is nothing to choose: the model's batch is 0, it computes nothing")
+        raise UsageError("there is nothing to compare: the model's batch is 0")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return (outline(run, column) for run, column in runs(with_batch(r, batch), [devices[j] for j in at]))
@@ -185,11 +185,11 @@ def selected(
     if generation is not None:
         devices = [d for d in devices if d.architecture.casefold() == generation.casefold()]
         if not devices:
-            raise UsageError(f"--generation {generation} is that of none of these cards: they are {', '.join(known)}")
+            raise UsageError(f"--generation {generation} matches no card: generations are {', '.join(known)}")
     if capacity_bytes is not None:
         devices = [d for d in devices if d.capacity_bytes >= capacity_bytes]
         if not devices:
-            raise UsageError(f"--gpu-memory {size(capacity_bytes)}: none of these cards has as much")
+            raise UsageError(f"--gpu-memory {size(capacity_bytes)}: no card has that much memory")
     return list(dict.fromkeys(devices))
 
 
@@ -202,7 +202,7 @@ def priced(given: Mapping[str, float] | None = None) -> dict[str, Price]:
     for name, usd in (given or {}).items():
         if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
             raise UsageError(f"the price of {name} must be a positive number of US dollars an hour, not {usd!r}")
-        found = {**found, find(name)[0].id: Price(float(usd), "as given")}
+        found = {**found, find(name)[0].id: Price(float(usd), "from --price")}
     return found
 
 

@@ -143,7 +143,7 @@ def _figure(
     if by == "cost" and price is None:
         return None, "has no price: give one with --price CARD=USD"
     if by == "energy" and best.watts is None:
-        return None, "the power of a processor is not modelled"
+        return None, "the power of a CPU is not modelled"
     if by == "cost" and price is not None:
         share *= 1e6 * price.usd_per_hour / 3600
     elif by == "energy" and best.watts is not None:

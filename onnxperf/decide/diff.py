@@ -26,7 +26,7 @@ CAUSES = {
     "same": "same work and time",
     "slower": "same work, slower in B",
     "faster": "same work, faster in B",
-    "changed": "other work in B",
+    "changed": "different work in B",
     "added": "only in B",
     "removed": "only in A",
 }
@@ -34,7 +34,7 @@ ALIKE = 1e-2  # a share of the time: kernels with the same work that differ by l
 CELLS = 1 << 25  # of the table that alignment fills, two bytes each
 LAYOUT = ("last", "ta", "tb")  # how an operand lies in memory is no other work
 FUSED = re.compile("^(Fused|Bias|Skip|Fast|Quick)(?=[A-Z])")  # before the name of an operator that does a little more
-LABELS = {"cin": "channels in", "cout": "channels out", "out": "output positions", "stride": "strides' product"}
+LABELS = {"cin": "channels in", "cout": "channels out", "out": "output positions", "stride": "product of strides"}
 
 Key = tuple[Hashable, ...]
 Pairs = list[tuple[int, int]]

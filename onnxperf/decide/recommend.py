@@ -22,8 +22,8 @@ MOST_REPLICAS = 10_000
 MOST_QPS = 1e9
 #: What the latency is, wherever it is shown.
 ASSUMED = (
-    "mean latency of a request: the wait until its batch is full, the wait in a queue (M/D/1: arrivals at random,"
-    " equal replicas that each have their part of them, one run at a time) and the run; percentiles are higher"
+    "mean latency of a request: batching delay, queueing (M/D/1: random arrivals, split evenly among the replicas, one"
+    " run at a time per replica) and the run itself; percentiles such as p99 are higher"
 )
 
 
@@ -101,7 +101,7 @@ def recommend(
 def keep(r: Recommendation) -> None:
     """Raise LimitExceeded where no card keeps the latency."""
     if not r.plans:
-        raise LimitExceeded(f"no card answers {number(r.qps)} requests a second in {duration(r.limit_s)}")
+        raise LimitExceeded(f"no card serves {number(r.qps)} requests/s at {duration(r.limit_s)}")
 
 
 def recommended(
@@ -173,5 +173,5 @@ def _why(card: Card, limit_s: float, qps: float) -> str:
     if card.best(limit_s) is None:
         return card.lacks(limit_s)
     if any(c.seconds < limit_s for c in card.tried if c.fits):
-        return f"would take more than {MOST_REPLICAS:,} replicas for {qps:,.0f} requests a second"
-    return f"takes {duration(card.tried[0].seconds)} at batch {card.tried[0].batch}, which leaves no time to wait"
+        return f"needs more than {MOST_REPLICAS:,} replicas for {qps:,.0f} requests/s"
+    return f"takes {duration(card.tried[0].seconds)} at batch {card.tried[0].batch}, which leaves no time for queueing"

@@ -61,7 +61,7 @@ def blame(d: Difference, count: int = 3) -> str:
     costs = [
         (x, f"{len(c)} {shortened(o)} ({CAUSES[cause]})") for (o, cause), c in d.groups.items() if (x := total(c)) > 0
     ]
-    costs.append((d.launch_and_gaps_seconds, "launches and gaps"))
+    costs.append((d.launch_and_gaps_seconds, "launch overhead and gaps"))
     most = sorted(((x, what) for x, what in costs if x > 0), reverse=True)[:count]
     return ", ".join(f"{what} {signed(x)}" for x, what in most)
 

@@ -81,7 +81,7 @@ def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:
     too. It raises Error where the model has no other.
     """
     if not (now.run.method.scheduled and PLATFORMS[now.device.kind].launches):
-        raise UsageError("what a change brings is predicted for cards, by the method tile-wave")
+        raise UsageError("changes are predicted on cards, with the method tile-wave")
     run = now.run.alone(now.column)
     found = [*_terms(now, run), *_fallback(now), *_fusions(now, run), *_padded(run), *_parts(now, run)]
     found += _batches(now, at_batch) if at_batch is not None else ()
@@ -95,7 +95,7 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
     for name in precisions(run):
         yield _under(now, run, "precision", {"precision": name})
     for name in lacking(run):
-        yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no units for it")
+        yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no unit for it")
     yield _under(now, run, "launch", {"cuda_graph": True}) if not s.cuda_graph else _without_graph(now, run)
     if run.has_open_dims and not s.fix_dims:
         yield _under(now, run, "launch", {"fix_dims": True})
@@ -147,7 +147,7 @@ def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
 
 def _fallback(now: Prediction) -> Iterator[WhatIf]:
     if (change := without_fallback(now)) is not None:
-        why = "the card computes what the CPU does now, without copies"
+        why = "the operators now on the CPU run on the GPU, without copies"
         yield WhatIf("fallback", change.what, change.seconds, at_best=True, why=why)
 
 
@@ -174,7 +174,7 @@ def _padded(run: Run) -> Iterator[WhatIf]:
     """Dimensions of products padded to what tensor cores are aligned to."""
     for size, to in list(unaligned(run.graph))[:PARTS]:
         then = replace(run, graph=padded(run.graph, size, to))
-        why = "every dimension of that size; what unaligned loads cost is not modelled, only the tiles"
+        why = "every dimension of that size; only tiles are modelled, not unaligned loads"
         yield _predicted("padding", f"dimension {size} padded to {to}", partial(summarise, then), why)
 
 
@@ -194,4 +194,6 @@ def _parts(now: Prediction, run: Run) -> Iterator[WhatIf]:
         with suppress(Error):  # such as that nothing is left
             then = summarise(replace(run, graph=without(run.graph, nodes)))
             range_ = (then.seconds, then.low_seconds, then.high_seconds)
-            yield WhatIf("part", f"without {name}", *range_, why="what the rest takes: this part costs the difference")
+            yield WhatIf(
+                "part", f"without {name}", *range_, why="the time of the rest: this module costs the difference"
+            )

@@ -34,7 +34,7 @@ def product_graph(sizes: str | Sequence[int]) -> Graph:
     """
     text = sizes.strip() if isinstance(sizes, str) else "x".join(map(str, sizes))
     if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){2,3}", text):
-        raise UsageError(f"--gemm {text!r} is not understood: write MxNxK or BxMxNxK, such as 4096x4096x4096")
+        raise UsageError(f"--gemm {text!r} is not valid: write MxNxK or BxMxNxK, such as 4096x4096x4096")
     *stack, m, n, k = map(int, text.split("x"))
     a, c = (Tensor(name, "float32", (*stack, m, last), "input") for name, last in (("a", k), ("c", n)))
     b = Tensor("b", "float32", (*stack, k, n), "input" if stack else "weight")
@@ -51,8 +51,10 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
     """
     prediction, at = summarise(run), _index(node, run)
     if run.kernels.rows[at].communicates:
-        what = f"{printable(node)[:80]} exchanges data with other GPUs: predict --detail has its time, and"
-        raise UsageError(f"{what} onnxperf/lab/derive/collectives.md its formula; explain tells of one card's kernels")
+        what = f"{printable(node)[:80]} is a collective: predict --detail has its time, and"
+        raise UsageError(
+            f"{what} onnxperf/lab/derive/collectives.md its formula; explain covers the kernels of one card"
+        )
     facts = facts_of(run, prediction, at, {})
     device, k, predicted, seconds = run.devices[0], facts.kernel, facts.predicted, facts.seconds
     return Explanation(
@@ -95,11 +97,11 @@ def _remarks(name: str, at: int, x: KernelFacts) -> Iterator[str]:
     k, rows, s = x.kernel, x.run.kernels.rows, x.run.scenario
     if len(k.nodes) > 1:
         nodes = ", ".join(printable(n) for n in k.nodes)
-        yield f"{s.runtime} runs {nodes} as one kernel, {printable(k.op)}: its time is theirs"
+        yield f"{s.runtime} fuses {nodes} into one kernel, {printable(k.op)}: this is its time"
     if more := [printable(other.name) for i, other in enumerate(rows) if i != at and name in other.nodes]:
-        yield f"{printable(name)} has other kernels too: {', '.join(more)}"
+        yield f"{printable(name)} also has the kernels {', '.join(more)}"
     if x.pipe == "tensor_tf32" and s.precision == "keep":
-        yield f"{s.runtime} lets products of FP32 run as TF32: --precision fp32 does not"
+        yield f"{s.runtime} runs FP32 GEMM as TF32; --precision fp32 turns that off"
     if k.repeat > 1:
         yield f"one of {k.repeat} runs of this kernel"
 
@@ -122,9 +124,9 @@ def _missing(name: str, run: Run) -> str:
             seconds = o.repeat * host_node(o).seconds(run.host_costs[0], run.cpus[0])
             return f"{what} runs on the CPU under {runtime}, for {amount(seconds, 's')}: it has no kernel"
         if o.place == "free":
-            return f"{what} is free under {runtime}: a view of its input, or nothing at all; it has no kernel"
+            return f"{what} has no kernel under {runtime}: it is a view of its input, or a no-op"
         return f"{what} has no kernel: {runtime} removes it, or makes it part of another node"
     names = [*dict.fromkeys(n for k in run.kernels.rows for n in (k.name, *k.nodes))]
     near = near_names(name, names, n=3, cutoff=0.5) or [n for n in names if name and name in n][:3]
     hint = f"did you mean {', '.join(map(plain, near))}?" if near else "predict --detail lists all kernels"
-    return f"no kernel or node is called {shown!r} (what can be computed before the run is folded away): {hint}"
+    return f"no kernel or node is called {shown!r} (constants are folded before the run): {hint}"

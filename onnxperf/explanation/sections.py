@@ -21,26 +21,26 @@ UNITS = {"seconds": "s", "bytes": "B", "share": "share", "efficiency": "share"}
 FORMULAS = {
     "blocks": "{stack} x ceil({m} / {tile rows}) x ceil({n} / {tile columns}) x {splits}",
     "waves": "{blocks} / {SMs}",
-    "counted waves": "{waves}; a partial last wave counts as part of a full one",
-    RUNNER_UP: "the second fastest tile, split or algorithm, slowed by the power limit as the kernel is",
+    "counted waves": "{waves}; a partial last wave counts in part",
+    RUNNER_UP: "the second fastest tile, split-K or algorithm, throttled like the kernel",
 }
 FACTORS = ("stack", "m", "n", "k")
 TERMS = {
     "compute": "the arithmetic alone: {flops}",
-    "memory": "traffic, with what is read again: {bytes}",
-    "latency": "what the arithmetic takes longer: dependent steps, prologues, partial waves and tiles",
-    "launch": "start and drain of {launches} kernel(s)",
+    "memory": "traffic, including re-reads: {bytes}",
+    "latency": "added to the arithmetic: dependent instructions, prologues, partial waves and tiles",
+    "launch": "ramp-up and tail of {launches} kernel(s)",
 }
 #: The same for kernels without products, whose instructions are issued more slowly than their FLOPs could be computed.
 TERMS_WITHOUT_PRODUCTS = TERMS | {
-    "compute": "instruction issue: {work}, and computing addresses",
-    "latency": "threads that wait for memory, dependent steps",
+    "compute": "instruction issue: {work}, and address computation",
+    "latency": "memory latency, dependent instructions",
 }
 SHORT = 40  # characters of a constant that is a list
-THIRDS = ("small", "middling", "large")
+THIRDS = ("small", "medium", "large")
 #: What the distances of `latency.intervals` mean.
 CARDS = {
-    "measured": "kernels of this class were measured on this very card",
+    "measured": "kernels of this class were measured on this card",
     "known": "kernels of this class were measured on other cards of its generation",
     "new": "no kernel of this class was measured on a card of its generation",
 }
@@ -62,16 +62,17 @@ def work(x: KernelFacts) -> Iterator[Line]:
     if x.kernel.assumed:
         rule = "assumed: bytes only"
     if w.matrix_flops:
-        yield Line("products", family_of(w).formula(w.size), float(w.matrix_flops), "FLOP", rule)
+        yield Line("GEMM FLOPs", family_of(w).formula(w.size), float(w.matrix_flops), "FLOP", rule)
         if x.executed != w.matrix_flops:
-            saved = f"{x.executed / w.matrix_flops:.4g} of them: masked tiles are skipped, a transform needs fewer"
+            saved = "masked tiles are skipped, transforms (Winograd, FFT) need fewer"
+            saved = f"{x.executed / w.matrix_flops:.4g} of them: {saved}"
             yield Line("executed", saved, x.executed, "FLOP", "latency")
     if w.vector_flops:
         yield Line("vector FLOPs", "elementwise, exponentials, sums", float(w.vector_flops), "FLOP", rule)
     if isinstance(w.size, Transfer):
         yield Line("copied", w.size.way, float(w.size.bytes), "B", rule)
         return
-    stored = f", {amount(float(w.weight_bytes), 'B')} of them weights" if w.weight_bytes else ""
+    stored = f", {amount(float(w.weight_bytes), 'B')} of it weights" if w.weight_bytes else ""
     yield Line("read", f"each operand once{stored}", float(w.bytes_read), "B", rule)
     yield Line("written", "each output once", float(w.bytes_written), "B", rule)
     if w.flops and w.bytes:
@@ -92,11 +93,11 @@ def card(x: KernelFacts) -> Iterator[Line]:
         return f"{at.status}: {at.text}" if at else f"gpu_specs, {d.id}.toml"
 
     if isinstance(w.size, Transfer):
-        yield Line("link", "PCIe or its like, one way", d.pcie_Bps, "B/s", cited("pcie_Bps"))
+        yield Line("link", "PCIe or on-module, one direction", d.pcie_Bps, "B/s", cited("pcie_Bps"))
         return
     if w.flops:
         lanes = f"{d.sms} SMs x {d.lanes} lanes x 2 x {amount(d.boost_hz, 'Hz')}"
-        swap = "" if x.pipe == w.pipe else f"{x.pipe} does the work: the card has no {w.pipe}, or no faster one"
+        swap = "" if x.pipe == w.pipe else f"{x.pipe} is used: the card has no {w.pipe}, or no faster one"
         formula = "; ".join(t for t in (lanes if x.pipe == "fp32" else "", swap) if t)
         yield Line(f"peak {x.pipe}", formula, d.dense_flops[x.pipe], "FLOP/s", cited(x.pipe))
     yield Line("DRAM", d.memory_kind, d.bandwidth_Bps, "B/s", cited("bandwidth_Bps"))
@@ -110,11 +111,11 @@ def choice(x: KernelFacts) -> Iterator[Line]:
     """The variant (tile or algorithm), and every detail that the latency model gives: grid, waves, traffic."""
     where = f"latency, {type(x.kernel.work.size).__name__}"
     if x.predicted.variant:
-        yield Line("form", "tile and split of k, or algorithm", x.predicted.variant, "", where)
+        yield Line("variant", "tile and split-K, or algorithm", x.predicted.variant, "", where)
     detail = {**x.detail, "SMs": float(x.device.sms)}
     if all(f in detail for f in FACTORS):
         text = " x ".join(amount(detail[f]) for f in FACTORS)
-        yield Line("product", "stack x m x n x k", text, "", where)
+        yield Line("GEMM", "batch x m x n x k", text, "", where)
     for name, value in x.detail.items():
         if name in FACTORS or name.endswith("efficiency"):  # those are the waterfall's steps
             continue
@@ -125,9 +126,9 @@ def choice(x: KernelFacts) -> Iterator[Line]:
         yield Line(name, formula, value, unit(name), where)
     occupancy = scalar(x.terms.occupancy)
     if not isinstance(x.kernel.work.size, Transfer):
-        yield Line("SMs occupied", "share that has a block, or a thread, to run", occupancy, "share", where)
+        yield Line("SMs occupied", "share of SMs with a block, or a thread, to run", occupancy, "share", where)
     if workspace := scalar(x.terms.workspace):
-        yield Line("workspace", "for partial sums, or for what an algorithm transforms", workspace, "B", where)
+        yield Line("workspace", "for partial sums of split-K, or transformed tensors", workspace, "B", where)
 
 
 def filled(formula: str, values: Mapping[str, float]) -> str:
@@ -162,11 +163,11 @@ def _least_traffic(x: KernelFacts) -> str:
     seconds, nbytes = scalar(x.bound.memory), float(x.kernel.work.bytes)
     through, dram_s = "the nearest cache", scalar(x.bound.detail.get("DRAM", 0.0))
     if PLATFORMS[x.device.kind].launches:
-        through = "L2, which holds all"
+        through = "L2, which holds everything"
     if dram_s and dram_s >= seconds:
         through = "DRAM"
         if nbytes > (nbytes := min(nbytes, dram_s * x.device.bandwidth_Bps)) * 1.001:
-            through = "DRAM, of weights that L2 can't keep"
+            through = "DRAM, for weights that do not fit into L2"
     return f"{amount(nbytes, 'B')} at {amount(nbytes / seconds, 'B/s')} of {through}" if seconds else "none"
 
 
@@ -189,13 +190,13 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
     if not isinstance(w.size, Transfer):
         peak = x.device.dense_flops[x.pipe]
         fewest = amount(scalar(least.compute) * peak, "FLOP")
-        says = f"{fewest} / {amount(peak, 'FLOP/s')}, the least any algorithm executes"
+        says = f"{fewest} / {amount(peak, 'FLOP/s')}, the fewest that any algorithm executes"
         yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")
         yield Line("floor: bytes", _least_traffic(x), scalar(least.memory), "s", "physics")
         origin = origins().get("pointwise.start.late", "")
-        yield Line("floor: launch", "no kernel is shorter", scalar(least.launch), "s", origin)
+        yield Line("floor: launch", "the shortest kernel", scalar(least.launch), "s", origin)
     wins = "the floor" if scalar(least.seconds) > scalar(b.seconds) else x.predicted.limit
-    yield Line("wins", "the longest term: the kernel is bound by it", wins)
+    yield Line("bound by", "the longest term", wins)
 
 
 def power(x: KernelFacts) -> Iterator[Line]:
@@ -207,11 +208,11 @@ def power(x: KernelFacts) -> Iterator[Line]:
     before = x.seconds / x.factor
     constant = "tensor_pJ_per_flop" if x.pipe.startswith("tensor_") else "pJ_per_flop_12nm"
     origin = origins()
-    energy = "FLOPs and DRAM bytes, each times the energy of one"
+    energy = "FLOPs x energy per FLOP + DRAM bytes x energy per byte"
     yield Line("energy", energy, x.joules, "J", origin.get(f"power.{constant}", ""))
-    yield Line("draws", f"{amount(x.joules, 'J')} / {amount(before, 's')}, at full clock", x.joules / before, "W")
-    limit = f"limit {x.device.tdp_W:g} W, less its idle share"
-    yield Line("may draw", limit, may, "W", origin.get("power.static_share", ""))
+    yield Line("power draw", f"{amount(x.joules, 'J')} / {amount(before, 's')}at full clock", x.joules / before, "W")
+    limit = f"limit {x.device.tdp_W:g} W, minus idle power"
+    yield Line("power budget", limit, may, "W", origin.get("power.static_share", ""))
     slows = "(1 + (E / (P t))^p)^(1/p) over all kernels of the run"
     yield Line("slowdown", slows, x.factor, "", origin.get("power.norm", ""))
     yield Line("time", f"{amount(before, 's')} x {x.factor:.4g}", x.seconds, "s")
@@ -222,25 +223,25 @@ def interval(x: KernelFacts) -> Iterator[Line]:
     w, c, method = x.kernel.work, x.run.constants, x.run.method
     known, width = x.device.corrections, log(x.predicted.high_seconds / x.predicted.seconds)
     if known.half_width is not None and not x.kernel.assumed and not method.error_class:
-        yield Line("half-width", "h: from t / exp(h) to t exp(h), of this very device", width, "", known.source)
+        yield Line("half-width", "h: from t / exp(h) to t exp(h), of this device", width, "", known.source)
         return
     name = class_on(w, x.device)
     at = distance(x.device, name, c)
     if x.kernel.assumed or method.error_class:
         name, at = (UNMEASURED if x.kernel.assumed else method.error_class), "new"
     elif not in_domain([w], [name], c)[0]:
-        says = "no kernel of about this size and type was measured: a multiple of the range on a new card"
+        says = "no kernel of about this size and type was measured: a multiple of the interval on a new card"
         yield Line("domain", says, "outside")
         at = "new"
     cards = c.interval[name].get("cards", ())
-    yield Line("class", "kernels whose errors are of one kind", name)
+    yield Line("class", "kernels that share an error model", name)
     yield Line("card", CARDS[at], at, "", f"measured: {', '.join(cards) or 'none yet'}")
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
-        says = f"among the class's measured kernels by {by}; each third has a range of its own"
+        says = f"among the measured kernels of the class, by {by}; each third has its interval"
         yield Line("size", says, THIRDS[third(w, name, c)])
     path = f"interval.{name}.{at}"
-    says = "h: from t / exp(h) to t exp(h), and not below the floor"
+    says = "h: from t / exp(h) to t exp(h), not below the floor"
     yield Line("half-width", says, width, "", origins().get(path, ""))
 
 

@@ -11,19 +11,19 @@ from op_models import Transfer
 
 #: Why arithmetic runs below its peak: details of an estimate whose names end in "efficiency".
 WHY = {
-    "full tiles": "tiles reach over the edge of the result; k is rounded up",
+    "full tiles": "tiles extend beyond the edge of the output; k is rounded up",
     "full waves": "the last wave of blocks leaves SMs idle",
-    "pipe": "the share of its peak that the unit sustains inside a tile",
-    "tile": "the share of its peak that a tile of this size reaches",
-    "small tiles": "the smaller a tile, the more it loads for each FLOP",
-    "softmax": "exponentials and sums beside the products",
-    "feed": "operands from shared memory and L2, dependent steps along k",
-    "epilogue": "filling a tile, and writing its result",
+    "pipe": "the share of peak that the unit sustains inside a tile",
+    "tile": "the share of peak that a tile of this size reaches",
+    "small tiles": "smaller tiles load more bytes per FLOP",
+    "softmax": "exponentials and sums between the two GEMMs",
+    "feed": "operands from shared memory and L2, dependent instructions along k",
+    "epilogue": "filling the pipeline and writing the output tile",
     "issue slots": "loads take issue slots from arithmetic",
-    "product": "partial tiles, loads beside arithmetic, prologues",
-    "gather": "computing where the operand lies, padding, borders",
+    "GEMM": "partial tiles, loads beside arithmetic, prologues",
+    "gather": "im2col addressing, padding, borders",
     "warps": "too few warps to hide latency",
-    "measured": "what kernels of about this size took beside the model, on this card or others",
+    "measured": "ratio of measured to modelled time of kernels of about this size",
 }
 EFFICIENCY = " efficiency"
 SAME = 1e-9
@@ -53,7 +53,7 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
     body = min(body, seconds)
     if w.matrix_flops:
         now *= x.executed / w.matrix_flops
-        yield "FLOPs saved", "masked tiles are skipped, a transform needs fewer", now
+        yield "FLOPs saved", "masked tiles are skipped, transforms (Winograd, FFT) need fewer", now
         known = [name for name in x.detail if name.endswith(EFFICIENCY) and x.detail[name] > 0]
         for name in known:
             now /= x.detail[name]
@@ -61,23 +61,27 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
             yield short, WHY.get(short, ""), now
         if not known:
             yield "efficiency", "the rate that this form of the kernel reaches", compute
-        rest = "prologues" if known else "partial tiles and waves, prologues, dependent steps"
+        rest = "prologues" if known else "partial tiles and waves, prologues, dependent instructions"
         yield "latency", rest, min(compute + latency, body)
-        yield "memory", "bytes take longer than the arithmetic", min(max(compute + latency, memory), body)
+        yield "memory", "memory traffic takes longer than the arithmetic", min(max(compute + latency, memory), body)
         yield "overlap", "arithmetic and traffic overlap in part", body
     else:
         link = isinstance(w.size, Transfer)
         if not link and (dram := x.detail.get("DRAM bytes", 0.0) / x.peak) > now / 2:
             now = dram
-            yield "DRAM bytes", "less what L2 still holds, and what is read again", now
-            yield "memory", "the rates that DRAM and L2 achieve", memory
+            yield "DRAM bytes", "minus L2 hits, plus what is read again", now
+            yield "memory", "the bandwidth that DRAM and L2 achieve", memory
         else:
-            yield "memory", "the rate that the link achieves" if link else "bytes come from L2, at its rate", memory
-        yield "issue, latency", "issuing instructions, waiting for memory, dependent steps", body
-    yield "launch", "start and drain, added", seconds
+            yield (
+                "memory",
+                "the bandwidth that the link achieves" if link else "all bytes come from L2, at its bandwidth",
+                memory,
+            )
+        yield "issue, latency", "instruction issue, memory latency, dependent instructions", body
+    yield "launch", "ramp-up and tail", seconds
     floor, found = scalar(x.bound.seconds), {} if x.run.method.own_terms else x.device.corrections.operators
     seconds = max(seconds, floor)
     yield "floor", "the speed-of-light bound", seconds
     seconds = max(seconds * found.get(correction_name(x.kernel), 1.0), floor)
-    yield "calibration", "what operators of this type were measured to take on this device", seconds
-    yield "power", "the card's power limit, over the whole run", seconds * x.factor
+    yield "calibration", "the correction factor of this operator type, measured on this device", seconds
+    yield "power", "throttling by the power limit, over the whole run", seconds * x.factor

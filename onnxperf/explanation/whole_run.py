@@ -26,30 +26,30 @@ SCHEMA_VERSION = 1
 SMALL = 1e-6  # the share of a run from which on a cause is named
 #: Causes, in the order of the table, with what they are; the first two are the work itself.
 CAUSES = {
-    "products at peak": "GEMM and convolution at the datasheet's FLOP/s",
-    "other operators": "their bytes, at the rates that DRAM and L2 reach",
-    "low occupancy": "partial tiles and waves, prologues, too few warps: the work does not fill the card",
-    "below peak": "what the units sustain inside full tiles",
-    "operand traffic": "products wait for their bytes",
+    "GEMM and conv at peak": "GEMM and convolution at the datasheet's FLOP/s",
+    "other operators": "memory traffic at the bandwidth that DRAM and L2 achieve",
+    "low occupancy": "partial tiles and waves, prologues, too few warps: the GPU is not filled",
+    "tile efficiency": "the rate sustained inside full tiles is below peak",
+    "memory stalls": "GEMM and convolution wait for DRAM or L2",
     "latency of other operators": "instruction issue, dependent steps, too few bytes in flight",
-    "kernel launch": "start and drain of each kernel on the card",
-    "power limit": "the clock that the card's power limit leaves",
-    "calibration": "what was measured on this device beside the model",
-    "transfers": "copies between host and device",
-    "waiting for the host": "the host has not launched the next kernel yet",
-    "waiting for copies": "the host or a kernel waits for a copy",
-    "between kernels": "gaps on a stream",
-    "communication": "exchanges with other GPUs that no kernel runs beside",
-    "pipeline": "other microbatches, exchanges, and stages that wait for work",
-    "side by side": "kernels on several streams overlap: seconds won",
+    "kernel launch": "ramp-up and tail of each kernel on the GPU",
+    "power limit": "the clock is throttled by the power limit",
+    "calibration": "correction factors measured on this device",
+    "transfers": "H2D and D2H copies",
+    "host-bound": "the GPU is idle until the host launches the next kernel",
+    "waiting for copies": "the host or a kernel waits for an H2D or D2H copy",
+    "between kernels": "gaps between kernels on a stream",
+    "communication": "exposed communication: no kernel overlaps it",
+    "pipeline": "other microbatches, send/recv and pipeline bubbles",
+    "stream overlap": "time saved by kernels that overlap on several streams",
 }
 _OF_PRODUCTS = {
-    "peak": "products at peak", "FLOPs saved": "products at peak", "full tiles": "low occupancy",
+    "peak": "GEMM and conv at peak", "FLOPs saved": "GEMM and conv at peak", "full tiles": "low occupancy",
     "full waves": "low occupancy", "small tiles": "low occupancy", "warps": "low occupancy", "latency": "low occupancy",
-    "memory": "operand traffic", "overlap": "operand traffic",
+    "memory": "memory stalls", "overlap": "memory stalls",
 }  # fmt: skip
 _OF_ANY = {"launch": "kernel launch", "floor": "kernel launch", "calibration": "calibration", "power": "power limit"}
-_OF_GAPS = {"host": "waiting for the host", "copies": "waiting for copies", "stream": "between kernels"}
+_OF_GAPS = {"host": "host-bound", "copies": "waiting for copies", "stream": "between kernels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def explain(
     """
     with speaking_of_arguments():
         if (model is None) if gemm is None else (model is not None or node is not None):
-            raise UsageError("explain takes a model, with a node or without, or --gemm alone")
+            raise UsageError("explain takes a model, with or without a node, or --gemm alone")
         if gemm is not None and (given := [what for what in SIZES if terms.get(what) is not None]):
-            raise UsageError(f"--gemm gives all sizes: {', '.join(given)} would not change them")
+            raise UsageError(f"--gemm sets all sizes: leave {', '.join(given)} out")
         run = run_of(request_for(model if gemm is None else product_graph(gemm), example_inputs, **terms), gpu)
         if node is None and gemm is None:
             return explain_run(run)
@@ -128,7 +128,7 @@ def explain_run(run: Run) -> RunExplanation:
             at_peak += k.repeat * k.work.matrix_flops / x.peak
     for gap in p.gaps:
         found[_OF_GAPS.get(gap.stalled_on, "communication")] += gap.seconds
-    rest = "pipeline" if run.plan.pp > 1 else "communication" if run.plan.gpus > 1 else "side by side"
+    rest = "pipeline" if run.plan.pp > 1 else "communication" if run.plan.gpus > 1 else "stream overlap"
     found[rest] += p.seconds - sum(found.values())
     flops, moved = p.work["matrix_flops"], p.work["bytes_read"] + p.work["bytes_written"]
     peak = flops / at_peak if at_peak else 0.0
@@ -158,5 +158,5 @@ def _cause(x: KernelFacts, step: str) -> str:
     if step in _OF_ANY:
         return _OF_ANY[step]
     if x.kernel.work.matrix_flops:
-        return _OF_PRODUCTS.get(step, "below peak")
+        return _OF_PRODUCTS.get(step, "tile efficiency")
     return "latency of other operators" if step == "issue, latency" else "other operators"

@@ -38,7 +38,7 @@ def _torch_model(text: str) -> Any:
     """
     where, _, name = text.rpartition(":")
     if not (where and name):
-        raise UsageError(f"{text!r} names no model: write MODULE:FACTORY, such as mymodels:build")
+        raise UsageError(f"{text!r} is not a model: write MODULE:FACTORY, such as mymodels:build")
     with _user_code(f"{where} can't be imported"):
         found = _imported(where)
     with _user_code(f"{where} can't give {name!r}"):
@@ -86,7 +86,7 @@ def _keras_file(path: str) -> str:
     if not os.path.exists(path):
         raise UsageError(f"no such file: {path}")
     if framework(path) != "tf":
-        raise UsageError(f"{path} is no file of Keras (*.keras, *.h5) and no folder of a SavedModel")
+        raise UsageError(f"{path} is neither a Keras file (*.keras, *.h5) nor a SavedModel folder")
     return path
 
 

@@ -141,7 +141,7 @@ def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
     except (ValueError, RecursionError):
         raise UsageError(f"{os.fspath(path)} is not valid JSON") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{os.fspath(path)} is no model's config.json: it holds no object")
+        raise UsageError(f"{os.fspath(path)} is not a model's config.json: it is not a JSON object")
     return config_of(found, os.fspath(path))
 
 

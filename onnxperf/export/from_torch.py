@@ -134,7 +134,7 @@ def _exported(
 
 
 def _fixed_batch(name: str, why: str) -> UsageError:
-    says = f"PyTorch can't export {name} with an open batch: {why}"
+    says = f"PyTorch can't export {name} with a dynamic batch: {why}"
     return UsageError(f"{says}; give example inputs of the batch that you want, and leave batch and fit out")
 
 
@@ -254,7 +254,7 @@ def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
     own = sorted(times(declared_dims(i) or ()) for i in model.graph.input)
     if given != own:
         says = f"this {name} is made for inputs of {', '.join(own)}, not of {', '.join(given)}"
-        raise UsageError(f"{says}; leave example_inputs out, and give open dimensions as dims, batch or shapes")
+        raise UsageError(f"{says}; leave example_inputs out, and give dynamic dimensions as dims, batch or shapes")
 
 
 def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> str:

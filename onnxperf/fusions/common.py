@@ -27,7 +27,7 @@ PRODUCT = op.MatMul(A, B)
 #: Products as ONNX writes them and ONNX Runtime fuses them.
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
 #: What runs that hold such products in 8 bits rest on, under runtimes that have no kernels for them.
-NO_KERNELS = "products in 8 bits, for which it has no kernels (TensorRT has)"
+NO_KERNELS = "8-bit GEMM and convolution, for which it has no kernels (TensorRT has)"
 
 
 def narrow(t: Tensor) -> bool:
@@ -95,7 +95,7 @@ def _gelu(m: Match) -> Fused | Miss:
     if Y not in m:
         return Miss("its 1 + erf(x / sqrt 2) is not multiplied by x and 0.5 alone", m.root.nodes)
     if m[X].name != m[Y].name:
-        return Miss("erf and product read different tensors", m.root.nodes)
+        return Miss("erf and Mul read different tensors", m.root.nodes)
     return m.fused("com.microsoft::Gelu", (m[X],))
 
 

@@ -286,7 +286,7 @@ def _rewritten(g: Rewriter, p: Pass, misses: Misses) -> Rewriter:
     """What a pass makes of the graph; the same rewriter where it changes nothing, or fails."""
     try:
         if not isinstance(p, Pass):
-            raise TypeError(f"a {type(p).__name__} is no rule: make one of it with @pattern, @fusion or Pass")
+            raise TypeError(f"a {type(p).__name__} is not a rule: make it one with @pattern, @fusion or Pass")
         before = g.result()
         after = p.run(before)
         if not isinstance(after, Graph):
@@ -330,7 +330,7 @@ def _answer(g: Rewriter, f: Fusion, anchor: Operator) -> Answer:
         return answer
     _check(g, answer)
     if (needed := g.lost(answer)) is not None:
-        return Miss("a value inside it is used elsewhere as well", needed.nodes)
+        return Miss("an intermediate value has other consumers", needed.nodes)
     if len({o.repeat for o in answer.replaced}) > 1:
         return Miss("part of it runs in a loop, part of it does not", anchor.nodes)
     return answer

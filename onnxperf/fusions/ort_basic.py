@@ -159,7 +159,7 @@ def relu_clip(m: Match) -> Fused | Miss:
     """A Clip behind a Relu does the work of both: its lower bound is raised to zero."""
     bounds = m.root.inputs[1:]
     if bounds and bounds[0] is not None and scalar(bounds[0]) is None:
-        return Miss("the lower bound is no constant", m.root.nodes)
+        return Miss("the lower bound is not a constant", m.root.nodes)
     return m.fused("Clip", (m[X], *bounds), m.root.attrs)
 
 
@@ -219,7 +219,7 @@ def conv_batch_norm(m: Match) -> Fused | Miss | None:
     if norm.attrs.get("training_mode"):
         return None
     if not all(t.stored for t in (*conv.present[1:], *norm.present[1:])):
-        return Miss("weights or statistics are no constants", norm.nodes)
+        return Miss("weights or statistics are not constants", norm.nodes)
     return _into_weights(m, conv, norm.inputs[2])
 
 
@@ -230,7 +230,7 @@ def matmul_batch_norm(m: Match) -> Fused | Miss | None:
     if norm.attrs.get("training_mode") or norm.out.rank != 2:
         return None
     if not all(t.stored for t in (m[B], *norm.present[1:])):
-        return Miss("the matrix or statistics are no constants", norm.nodes)
+        return Miss("the matrix or statistics are not constants", norm.nodes)
     return m.fused("Gemm", (m[A], m[B], norm.inputs[2]))
 
 
@@ -246,7 +246,7 @@ def conv_affine(m: Match) -> Fused | Miss:
     if not one and constant.shape not in (column, (1, *column)):
         return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
     if not all(t.stored for t in conv.present[1:]):
-        return Miss("the convolution's weights are no constants", conv.nodes)
+        return Miss("the convolution's weights are not constants", conv.nodes)
     return _into_weights(m, conv, constant if affine.type == "Add" else None)
 
 
@@ -269,7 +269,7 @@ def pad(m: Match) -> Fused | Miss:
     amounts = rest[0].value if rest and rest[0] else before.attrs.get("pads")
     value = (scalar(rest[1]) if len(rest) > 1 and rest[1] else before.attrs.get("value", 0.0)) if amounts else None
     if before.attrs.get("mode", "constant") != "constant" or value != 0 or len(rest) > 2 or not amounts:
-        return Miss("what is padded is not zeros", before.nodes)
+        return Miss("the padding value is not zero", before.nodes)
     ends = (amounts[: len(amounts) // 2], amounts[len(amounts) // 2 :])
     if min(amounts) < 0 or any(half[0] or half[1] for half in ends):
         return Miss(f"the padding {list(amounts)} is not around images alone", before.nodes)

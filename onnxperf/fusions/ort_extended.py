@@ -49,7 +49,7 @@ def conv_activation(m: Match) -> Fused | Miss | None:
     if conv.out.dtype != "float32":
         return None
     if not all(t.stored for t in m.root.present[1:]):
-        return Miss("the bounds of the Clip are no constants", m.root.nodes)
+        return Miss("the bounds of the Clip are not constants", m.root.nodes)
     return _activated(m, "FusedConv", conv)
 
 
@@ -125,8 +125,7 @@ def _unlike(one: Known, other: Known) -> str:
     unknown = [str(axis) for axis, sizes in enumerate(zip(one, other, strict=True)) if None in sizes]
     if not unknown:
         return f"the summands differ in shape: {list(one)}, {list(other)}"
-    sizes = f"the size{'s' if len(unknown) > 1 else ''} of axis {' and '.join(unknown)}"
-    return f"{sizes} of a summand can't be told before the run, so that the two can't be shown to be alike"
+    return f"axis {' and '.join(unknown)} of a summand is dynamic, so that the shapes can't be proven equal"
 
 
 def skips(knows: common.Knows, since: str, until: str = "") -> Fusion:

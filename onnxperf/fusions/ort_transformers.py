@@ -51,7 +51,7 @@ def _skip_layer_norm_alone(m: Match) -> Fused | Miss | None:
     """The same until 1.12, whose kernel has no second result."""
     found = _skip_layer_norm(m)
     second = isinstance(found, Fused) and len(found.operator.outputs) > 1
-    return Miss("the sum is used elsewhere as well", m.root.nodes) if second else found
+    return Miss("the sum has other consumers", m.root.nodes) if second else found
 
 
 SKIP = call(tuple(NORMS), SUM, ...)
@@ -133,7 +133,7 @@ def attention(m: Match) -> Fused | Miss:
         return Miss(f"there is no kernel for {x.dtype}", products[0].nodes)
     mask = next(MASK.match(m[C], m), None) if MASKED in m else m
     if mask is None:
-        return Miss("its mask is written in a form that is not recognised", m[MASKED].nodes)
+        return Miss("its mask is not in a recognised form", m[MASKED].nodes)
     width = sum(p.out.shape[-1] for p in products)
     weight = replace(weight, name=f"{products[0].name}#qkv", shape=(x.shape[-1], width), value=None)
     bias = replace(weight, name=f"{m[QUERIES[2]].name}#qkv", shape=(width,))

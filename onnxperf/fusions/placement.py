@@ -221,7 +221,7 @@ def _note(
     name = f"ONNX Runtime {at}" if later is not None else "ONNX Runtime"
     what = f"kernel for {type} in {dtype or 'no type'} at this opset"
     if _refused(type, dtype):
-        return Note("no-kernel", f"{name} has no {what}; taken to run on the GPU", nodes)
+        return Note("no-kernel", f"{name} has no {what}; assumed to run on the GPU", nodes)
     first = f" ({later} has one)" if later is not None else ""
     return Note("host-fallback", f"{name} has no CUDA {what}{first}: it runs on the host", nodes)
 

@@ -88,7 +88,7 @@ class NodeAt:
         """What an input is known to hold, which must be the same at every batch."""
         before, probed = self.values[index] if index < len(self.values) else (None, None)
         if before is None or probed is None or before.shape != probed.shape or (before != probed).any():
-            raise Unknown("what it is told to do is only known in the run, or depends on the batch")
+            raise Unknown("its parameters are known only at run time, or depend on the batch")
         return before
 
     def changed(self, index: int) -> bool:

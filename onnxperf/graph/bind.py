@@ -262,8 +262,8 @@ def _check_dims(
     inside = {d for info in others if dims for d in declared_dims(info) or () if isinstance(d, str)}
     for name in dims:
         if name not in named and name not in inside:
-            have = f"its open dimensions are {listed(named)}"
-            have = have if named else "its inputs have no open dimension with a name"
+            have = f"its dynamic dimensions are {listed(named)}"
+            have = have if named else "its inputs have no named dynamic dimension"
             raise UsageError(f"the model has no dimension {plain(name)!r}: {have}{nearest(name, named)}")
     return dict(dims)
 
@@ -339,7 +339,7 @@ def _inputs(model: ModelProto) -> dict[str, ValueInfoProto]:
 def _assumed(name: str, dim: Dim, size: int) -> Note:
     what = f"{dim!r}, the leading dimension of input {name!r}," if dim else f"the leading dimension of input {name!r}"
     close = "--batch N" if size == 1 else f"--dim {plain(str(dim))}=N" if dim else f"--shapes {plain(name)}:..."
-    return Note("assumed-batch", f"{what} is open; taken as {size} (set it with {close})")
+    return Note("assumed-batch", f"{what} is dynamic; assumed {size} (set it with {close})")
 
 
 def left_open(missing: Sequence[tuple[str, int, Dim]], example: Mapping[str, Shape], batch: str | None = None) -> str:
@@ -354,10 +354,10 @@ def left_open(missing: Sequence[tuple[str, int, Dim]], example: Mapping[str, Sha
     flags += [f"--shapes {plain(name)}:{times(example[name])}" for name in unnamed]
     give = " ".join(flags[:MOST_NAMED]) + " ..." * (len(flags) > MOST_NAMED)
     if len(missing) == 1 and d is None:
-        return f"input {name!r} leaves axis {axis} open and unnamed: give {give}, say"
+        return f"input {name!r} has a dynamic axis {axis} without a name: give {give}, say"
     if len(missing) == 1:
         other = f"--shapes {plain(name)}:{times(example[name])}"
-        return f"input {name!r} leaves dimension {d!r} (axis {axis}) open: give {give}, say, or {other}"
+        return f"input {name!r} has a dynamic dimension {d!r} (axis {axis}): give {give}, say, or {other}"
     places = [f"{d!r} ({name!r}, axis {axis})" if d else f"axis {axis} of {name!r}" for name, axis, d in missing]
     more = f", and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
-    return f"the inputs leave dimensions open: {', '.join(places[:MOST_NAMED])}{more}; give {give}, say"
+    return f"the inputs have dynamic dimensions: {', '.join(places[:MOST_NAMED])}{more}; give {give}, say"

@@ -42,14 +42,14 @@ def _inline_if(node: ControlNode) -> None:
         del state.operators[start:], state.notes[notes:]
     (_, branch, results, operators, said), (*_, others, _, _) = found if found[0][0] >= found[1][0] else found[::-1]
     state.operators += operators
-    message = f"which branch {node.label!r} takes depends on the data; taken as its {branch}, which costs more"
+    message = f"which branch {node.label!r} takes depends on the data; assumed: its {branch}, the slower one"
     state.notes += [*said, Note("assumed-branch", message, (node.label,))]
     differ = [k for k, (one, other) in enumerate(zip(results, others, strict=True)) if one.shape != other.shape]
     state.assumed.update(results[k].name for k in differ)
     node.define_outputs([Output(t) for t in results])
     for out in (node.names.get(name, name) for k in differ if (name := node.node.output[k])):
         shape = times(state.tensors[out].shape)
-        state.assume(out, f"the shape of {out!r} depends on the branch; taken as {shape}", node.label)
+        state.assume(out, f"the shape of {out!r} depends on the branch; assumed {shape}", node.label)
 
 
 def _cost(state: State, operators: Sequence[Operator]) -> tuple[int, int]:

@@ -203,7 +203,7 @@ class ControlNode:
         bounded = most is not None and most <= MAX_TRIPS
         taken, count = (most or 0, f"{most}, its limit") if bounded else (1, "once")
         flag = f"--trip-count {plain(self.label)}=N"
-        message = f"how often {self.label!r} runs depends on the data; taken as {count} (set it with {flag})"
+        message = f"how often {self.label!r} runs depends on the data; assumed {count} (set it with {flag})"
         self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
         self.assumed, self.open = True, not bounded
         return taken
@@ -245,7 +245,7 @@ class ControlNode:
         for old, new in zip(before, after, strict=False):
             if old is not None and old.shape != new.shape:
                 shapes = f"({times(old.shape)}, {times(new.shape)}, ...)"
-                says = f"what {self.label!r} makes of {old.name!r} changes its shape {shapes}; taken as the first run's"
+                says = f"what {self.label!r} makes of {old.name!r} changes its shape {shapes}; assumed the first run's"
                 if new.name in self.state.sequences:  # what it holds in the end is known all the same
                     self.state.notes.append(Note("assumed-shape", says, (self.label,)))
                 else:

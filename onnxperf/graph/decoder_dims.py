@@ -70,7 +70,9 @@ class DecoderDims:
             if dim is None or dim == size or (self.room and what == TOTAL and dim == self.room):
                 continue
             if isinstance(dim, int):
-                raise UsageError(f"the model's {what} is fixed at {dim}, it can't be {size}: export it with that open")
+                raise UsageError(
+                    f"the model's {what} is fixed at {dim}, it can't be {size}: export it with a dynamic one"
+                )
             if found.setdefault(dim, size) != size:
                 raise UsageError(f"the model has one name, {dim!r}, for lengths that differ: {found[dim]} and {size}")
         return found
@@ -92,7 +94,7 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     pairs = [n for n, i in infos.items() if len(shapes[n]) == 2 and i.type.tensor_type.elem_type in WHOLE]
     ids = [n for n in pairs if named(n, ("ids", "token")) and not named(n, ("position", "type", "segment", "mask"))]
     if not ids:
-        raise UsageError("the model is no decoder: it has no input of token ids [batch, length], such as input_ids")
+        raise UsageError("the model is not a decoder: it has no input of token ids [batch, length], such as input_ids")
     caches = tuple(n for n, shape in shapes.items() if len(shape) >= 4 and named(n, ("past", "cache")))
     masks = [n for n, shape in shapes.items() if len(shape) == 2 and "mask" in n.lower()]
     positions = [n for n in pairs if named(n, ("position",)) and shapes[n][0] != 1]

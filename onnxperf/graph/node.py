@@ -100,7 +100,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
         says = f"{operator} is not defined in onnx; its shapes are {('as the file says', 'assumed')[uncertain]}"
         state.notes.append(Note("unknown-operator", says, (label,)))
     if inside := sum(len(g.node) for g in graphs_in([node])):
-        says = f"{type} holds graphs of {inside:,} nodes, which are not counted: it takes longer than is said here"
+        says = f"{type} holds graphs of {inside:,} nodes, which are not counted: the predicted time is too short"
         state.notes.append(Note("body-not-counted", printable(says), (label,)))
     if not folded:
         operands: tuple[Tensor | None, ...] = (*inputs, *outer)
@@ -298,7 +298,7 @@ def _made_for_others(state: State, read: Iterable[Tensor | None], computed: bool
     sizes = ", ".join(f"{plain(name)}={size}" for name, size in state.binding.symbols.items())
     return (
         f": the file has constants in {names}, made for other sizes than {sizes}; give those that it was exported with,"
-        " or export it anew with these dimensions open"
+        " or export it again with these dimensions dynamic"
     )
 
 

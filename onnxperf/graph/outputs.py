@@ -106,7 +106,7 @@ def _define_sequence(
 
 def note_unknown(state: State, sequence: str, label: str) -> None:
     """Note that nothing says how many tensors a sequence holds that the node `label` makes."""
-    says = f"how many tensors the sequence {plain(sequence)!r} holds is not known before the run; taken as one"
+    says = f"how many tensors the sequence {plain(sequence)!r} holds is not known before the run; assumed one"
     says = f"{says}: the run may need far more memory and time"
     state.notes.append(Note(UNKNOWN_LENGTH, says, (label,) if label else ()))
 
@@ -142,7 +142,7 @@ def _resolve(
         return shape
     shape = _assumed_shape(dims, like, at_most)
     why, limit = ("can't be inferred", "") if at_most is None else ("depends on the data", ", its upper bound")
-    taken = f"taken as {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
+    taken = f"assumed {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
     state.assume(out, f"the shape of {out!r} {why}; {taken}", label)
     return shape
 
@@ -159,7 +159,7 @@ def _check_declared(state: State, out: str, label: str, inferred: Dims, info: Va
     both = f"the file says {times(claimed)}, its inputs make it {times(inferred)}"
     if not (state.binding.dynamic or out in state.declared_in_bodies):
         raise ModelError(f"tensor {out!r}, made by node {label!r}, contradicts itself: {both}")
-    state.notes.append(Note("stale-shape", f"tensor {out!r}: {both}, which is taken", (label,)))
+    state.notes.append(Note("stale-shape", f"tensor {out!r}: {both}, which is used", (label,)))
 
 
 def _assumed_shape(dims: Dims | None, like: Tensor | None, at_most: Shape | None) -> Shape:

@@ -42,13 +42,13 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
         proto, name, folder = _parse(_bytes(path), str(path)), path.name, path.parent
     else:
         kinds = "a path, bytes, an onnx.ModelProto, or a model (no class) of PyTorch, Keras or TensorFlow"
-        raise UsageError(f"can't predict what is of type {type(model).__name__}: give {kinds}")
+        raise UsageError(f"can't predict an object of type {type(model).__name__}: give {kinds}")
     _check_versions(proto, name)
     graphs, nodes = contents(proto)
     tensors = stored_tensors(graphs, nodes)
     texts = _texts(proto, graphs, nodes, tensors)
     if not all(isinstance(text, str) for text in texts):  # protobuf gives it as bytes
-        raise ModelError(f"{name}: a name in it is no valid text (UTF-8); the file is damaged")
+        raise ModelError(f"{name}: a name in it is not valid UTF-8; the file is damaged")
     if len(longest := max(texts, key=len, default="")) > MAX_NAME:
         raise ModelError(
             f"{name}: the name {plain(longest)!r} has {len(longest):,} characters; the limit is {MAX_NAME:,}"
@@ -75,7 +75,7 @@ def external_files(path: str | os.PathLike[str]) -> list[Path]:
 def _bytes(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # reading it could wait for ever
-            raise UsageError(f"{path} is no regular file, but a pipe or a device: give the file itself")
+            raise UsageError(f"{path} is a pipe or a device, not a regular file")
         with path.open("rb") as file:
             data = file.read(MAX_FILE)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ from onnxperf.ground.rules import work_or_bytes
 from op_models import Operator
 
 PROBE = 251  # a prime: times as large as the file's batch is the batch that is probed
-HINT = "export the model with an open batch"
+HINT = "export the model with a dynamic batch"
 MOST_NAMED = 3  # nodes that the note names
 MOST_WAYS = 24  # in which the batch may go through a model
 MOST_TRIED = 200_000  # operators in all ways together, of which each takes some 0.1 ms
@@ -102,10 +102,10 @@ def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed | Non
         open_at = open_at or next((probe.guesses[guess] for guess in guesses), "")
         ways += [{**way, **dict.fromkeys(guesses[:i], False), guess: True} for i, guess in enumerate(guesses)]
         if len(found) > 1 or tried + len(ways) > MOST_WAYS:
-            raise Refusal(f"node {open_at!r} (Reshape) leaves open which axis of its output holds the batch")
+            raise Refusal(f"node {open_at!r} (Reshape) does not tell which axis of its output is the batch")
         if ways and (tried + 1) * len(own.graph.operators) > MOST_TRIED:
             many = f"and with {len(own.graph.operators):,} operators not every way can be tried"
-            raise Refusal(f"node {open_at!r} (Reshape) leaves open which axis of its output holds the batch, {many}")
+            raise Refusal(f"node {open_at!r} (Reshape) does not tell which axis of its output is the batch, {many}")
     if found:
         return found[0]
     probe, error = failed[0]
@@ -158,6 +158,6 @@ def _note(edits: Mapping[str, list[Edit]], binding: Binding) -> Note:
     """Which nodes were changed."""
     nodes = tuple(edits)
     named = ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
-    what = f"the file is made for batch {binding.old_batch}: taken as for batch {binding.batch}, in its inputs"
+    what = f"the file has batch {binding.old_batch}: changed to batch {binding.batch} in its inputs"
     says = f"{what} ({', '.join(binding.batch_axes)}) and in constants of {counted(len(nodes), 'node')}: {named}"
     return Note("rebatched", printable(says), nodes)

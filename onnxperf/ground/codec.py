@@ -202,7 +202,7 @@ def _unpacked(value: Any, where: str) -> bytes:
     try:
         found = pump.decompress(base64.b64decode(value, validate=True), MAX_UNPACKED)
     except (binascii.Error, ValueError, zlib.error):
-        raise UsageError(f"{where} is no base64 of zlib: it is damaged") from None
+        raise UsageError(f"{where} is not valid base64 of zlib: it is damaged") from None
     if not pump.eof or pump.unused_data:
         raise UsageError(f"{where} is cut off, or larger than {MAX_UNPACKED >> 20} MiB unpacked, the limit")
     return found

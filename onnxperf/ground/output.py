@@ -28,7 +28,7 @@ def prepare_streams() -> None:
     """Make stdout and stderr replace characters that they can't encode, rather than fail."""
     # A closed one would leave its number to the next file that is opened: check before any is.
     if sys.stdout is None:
-        raise EnvironmentFailure("stdout is closed: there is nowhere to write the answer to")
+        raise EnvironmentFailure("stdout is closed: the answer can't be written")
     if sys.stderr is None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.set_inheritable(nowhere, True)  # a process that is started has a stderr, too
@@ -117,7 +117,7 @@ def aside(target: str) -> Iterator[Path]:
     check_name(target)
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_file():
-        raise UsageError(f"can't write {target}: it is no regular file")
+        raise UsageError(f"can't write {target}: it is not a regular file")
     try:
         if place.exists() and not os.access(place, os.W_OK):  # what may not be written is not replaced either
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -137,7 +137,7 @@ def aside(target: str) -> Iterator[Path]:
 def check_name(target: str) -> None:
     """Refuse a name that no system takes."""
     if "\0" in target:
-        raise UsageError(f"can't write {printable(target)}: the name has a character of value 0 in it")
+        raise UsageError(f"can't write {printable(target)}: the name has a NUL character")
 
 
 def _unwritten(target: str, e: OSError) -> Error:
@@ -146,7 +146,7 @@ def _unwritten(target: str, e: OSError) -> Error:
 
 
 def _stream(target: str) -> BinaryIO | None:
-    """The target opened for writing where it is no regular file or names one of our own streams, else None."""
+    """The target opened for writing where it is not a regular file or names one of our own streams, else None."""
     if named := STREAM.fullmatch(target):
         number = int(named[1] or ("stdin", "stdout", "stderr").index(target.rpartition("/")[2]))
         sys.stdout.flush()

@@ -44,7 +44,7 @@ class Traffic:
         Raises UsageError where rates, numbers or lengths can't be.
         """
         if isinstance(self.qps, bool) or not isinstance(self.qps, (int, float)) or not 0 < self.qps < 1e6:
-            raise UsageError(f"--qps must be a positive number of requests a second, not {self.qps!r:.60}")
+            raise UsageError(f"--qps must be a positive number of requests per second, not {self.qps!r:.60}")
         if type(self.requests) is not int or not 1 <= self.requests <= MAX_REQUESTS:
             raise UsageError(f"--requests must be a whole number from 1 to {MAX_REQUESTS:,}, not {self.requests!r:.60}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
@@ -66,11 +66,11 @@ def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArr
     if re.fullmatch(r"[0-9]{1,7}", kind) and not numbers:
         kind, numbers = "uniform", [kind, kind]
     if kind not in ("uniform", "lognormal") or len(numbers) != 2 or not all(map(is_number, numbers)):
-        raise UsageError(f"{option} {text!r:.60} is not understood: write {FORMS}")
+        raise UsageError(f"{option} {text!r:.60} is not valid: write {FORMS}")
     a, b = map(float, numbers)
     if not 1 <= a <= MAX_LENGTH or not (b <= 3 if kind == "lognormal" else a <= b <= MAX_LENGTH):
         most = f"lengths are from 1 to {MAX_LENGTH:,}, standard deviations up to 3"
-        raise UsageError(f"{option} {text!r:.60} has sizes that can't be: {most}")
+        raise UsageError(f"{option} {text!r:.60} is out of range: {most}")
     if kind == "uniform":
         lengths = rng.integers(int(a), int(b), count, endpoint=True)
     else:

@@ -26,25 +26,25 @@ from onnxperf.running.terms import Keywords, as_terms
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 ASSUMED = (
-    "no measurement confirms whole generations; for single runs see onnxperf llm --help",
-    "samples of a batch have equal lengths and begin together; choosing tokens costs nothing",
+    "whole generations are not validated by measurements; single runs are, see onnxperf llm --help",
+    "all sequences of a batch have equal lengths and start together; sampling of tokens is not counted",
 )
 #: Of ONNX Runtime 1.31 with --weights.
 WRITTEN_OUT = (
-    "products of more than 16 rows (int8: 5), so prompts and larger batches, first write their weights out in full: a"
-    " decode step of one sample more can take several times as long; without --weights it does not"
+    "GEMMs of more than 16 rows (int8: 5), as in prefill and larger batches, first dequantise their weights to memory:"
+    " one more sequence can make a decode step several times as long; without --weights it does not"
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
-STORED = "the configuration stores weights as {}: here they are {}, unless --weights or --precision fp8 is given"
+STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
 #: Of a configuration whose head is not pruned.
 EVERY_POSITION = (
-    "a prompt's logits are those of all its positions, in time and in memory, as GenAI's builder leaves them;"
-    " --prune-lm-head computes the last one's alone, as serving engines do"
+    "prefill computes the logits of every position, in time and memory, as GenAI's model builder does;"
+    " --prune-lm-head computes those of the last one only, as serving engines do"
 )
 #: Of a configuration with latent attention.
 LATENT = (
-    "no measured kernel attends to latent vectors, and ONNX Runtime has none: it is predicted as fused attention whose"
-    " heads all share keys of {} elements, the first {} of them values"
+    "latent attention (MLA) is not validated, and ONNX Runtime has no kernel for it: it is predicted as fused attention"
+    " whose heads share keys of {} elements, the first {} of them values"
 )
 
 
@@ -135,7 +135,7 @@ def traffic(
         usual = (None, None, USUAL_REQUESTS, USUAL_SEED)
         if (prompts, outputs, requests, seed) != usual:
             what = "--prompt-lengths, --output-lengths, --requests and --seed"
-            raise UsageError(f"{what} are of requests that arrive: give --qps as well")
+            raise UsageError(f"{what} need --qps as well")
         return None
     return Traffic(qps, prompts or str(lengths.prompt), outputs or str(lengths.output), requests, seed)
 
@@ -175,27 +175,27 @@ def steps_of(
     Raises UsageError where they don't go together.
     """
     if (model is None) == (config is None):
-        raise UsageError("give one of the two: a decoder's file, or its config.json by --config")
+        raise UsageError("give either the decoder's ONNX file or its config.json with --config")
     if asked.terms.get("mode", "inference") != "inference":
-        raise UsageError("generation is inference: leave --mode out")
+        raise UsageError("generation is inference only: leave --mode out")
     if config is None:
         if weights is not None or cache is not None or prune_lm_head:
             asked_for = "--weights, --cache and --prune-lm-head"
-            raise UsageError(f"{asked_for} are for graphs made from --config; a file has its own")
-        found = Steps(opened(model), gpu, asked, None if prefill is None else opened(prefill))
-        found.check()
-        return found, None
+            raise UsageError(f"{asked_for} need --config: a file has its own")
+        steps = Steps(opened(model), gpu, asked, None if prefill is None else opened(prefill))
+        steps.check()
+        return steps, None
     if prefill is not None:
-        raise UsageError("--config makes one graph for prompt and tokens: leave --prefill out")
+        raise UsageError("--config makes one graph for prefill and decode: leave --prefill out")
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
-    made = opened(decoder(c, **how))._replace(name=name or c.model_type)
-    begins = opened(decoder(c, **how, begins=True))._replace(name=made.name) if c.latent else None
+    built = opened(decoder(c, **how))._replace(name=name or c.model_type)
+    begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
     told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
     told += [] if prune_lm_head else [EVERY_POSITION]
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
-    found = Steps(made, gpu, asked, begins, told=tuple(told))
-    found.check()
-    return found, c.positions
+    steps = Steps(built, gpu, asked, begins, told=tuple(told))
+    steps.check()
+    return steps, c.positions

@@ -116,15 +116,15 @@ def first_token(steps: Steps, batch: int, lengths: Lengths) -> Seconds:
 
 def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: int) -> Batch:
     """What a batch comes to: tokens of the output behind the first take a decode step each. Bytes are of one GPU."""
-    own = steps.share(batch)
+    samples = steps.share(batch)
     pasts = range(lengths.prompt, lengths.last + 1)
-    decode = steps.over(own, 1, pasts).times(1 / len(pasts))
-    ends = [steps.seconds(own, 1, past) for past in (pasts[0], pasts[-1])]
-    m = steps.at(own, 1, lengths.last).memory
-    each = cache_bytes_per_token * own
-    needed = needed_bytes(steps, own, lengths)
+    decode = steps.over(samples, 1, pasts).times(1 / len(pasts))
+    ends = [steps.seconds(samples, 1, past) for past in (pasts[0], pasts[-1])]
+    m = steps.at(samples, 1, lengths.last).memory
+    each = cache_bytes_per_token * samples
+    needed = needed_bytes(steps, samples, lengths)
     return Batch(
-        batch=batch, output=lengths.output, first=first_token(steps, own, lengths), token=decode, begin=ends[0],
+        batch=batch, output=lengths.output, first=first_token(steps, samples, lengths), token=decode, begin=ends[0],
         end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest),
         capacity_bytes=m.capacity_bytes, longest_context=longest_context(m, steps, each, lengths),
     )  # fmt: skip
@@ -156,28 +156,28 @@ def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths) -> int
     tried is how many samples each microbatch of each group of GPUs has.
     """
     capacity, each = tried[0].capacity_bytes, steps.plan.microbatches
-    known = {ceil(steps.share(b.batch) / each): b.needed_bytes for b in tried}
+    needs = {ceil(steps.share(b.batch) / each): b.needed_bytes for b in tried}
     for batch in (1, 2):
-        known.setdefault(batch, needed_bytes(steps, batch * each, lengths))
+        needs.setdefault(batch, needed_bytes(steps, batch * each, lengths))
     for _ in range(TRIES):
-        low = max((n for n, need in known.items() if need <= capacity), default=0)
-        high = min((n for n, need in known.items() if need > capacity), default=MAX_BATCH + 1)
+        low = max((n for n, need in needs.items() if need <= capacity), default=0)
+        high = min((n for n, need in needs.items() if need > capacity), default=MAX_BATCH + 1)
         if high - low <= 1:
             return low * steps.plan.parts
-        (a, less), (b, more) = sorted(sorted(known.items(), key=lambda at: abs(at[1] - capacity))[:2])
+        (a, less), (b, more) = sorted(sorted(needs.items(), key=lambda at: abs(at[1] - capacity))[:2])
         guess = a + int((capacity - less) * (b - a) / max(more - less, 1))
         guess = min(max(guess, low + 1), high - 1)
-        known[guess] = needed_bytes(steps, guess * each, lengths)
-    return max((n for n, need in known.items() if need <= capacity), default=0) * steps.plan.parts
+        needs[guess] = needed_bytes(steps, guess * each, lengths)
+    return max((n for n, need in needs.items() if need <= capacity), default=0) * steps.plan.parts
 
 
 def by_batch(
     steps: Steps, batches: Sequence[int], lengths: Lengths, each: int, tell: Progress | None = None
 ) -> tuple[Batch, ...]:
     """What each batch comes to, `each` bytes of cache a token."""
-    found = []
+    rows = []
     for i, batch in enumerate(batches):
         if tell:
             tell(f"batch {batch}", i, len(batches))
-        found.append(at_batch(steps, batch, lengths, each))
-    return tuple(found)
+        rows.append(at_batch(steps, batch, lengths, each))
+    return tuple(rows)

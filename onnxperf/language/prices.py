@@ -33,10 +33,10 @@ class Grid:
         return (1 - a) * ((1 - b) * low[j] + b * low[j + 1]) + a * ((1 - b) * high[j] + b * high[j + 1])
 
 
-def _place(known: tuple[float, ...], x: float) -> tuple[int, float]:
+def _place(points: tuple[float, ...], x: float) -> tuple[int, float]:
     """The interval that holds x, and where in it."""
-    i = min(max(bisect_right(known, x) - 1, 0), len(known) - 2)
-    return i, (x - known[i]) / (known[i + 1] - known[i])
+    i = min(max(bisect_right(points, x) - 1, 0), len(points) - 2)
+    return i, (x - points[i]) / (points[i + 1] - points[i])
 
 
 def doubled(first: int, last: int) -> tuple[int, ...]:

@@ -115,12 +115,14 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price) -> Simul
     return Simulation(served, now - arrivals[0].seconds, busy, iteration, decoded, prompted)
 
 
-def together(found: Sequence[Simulation]) -> Simulation:
+def together(simulations: Sequence[Simulation]) -> Simulation:
     """What several servers did at the same time, each with requests of its own."""
-    served = tuple(s for one in found for s in one.served)
+    served = tuple(s for simulation in simulations for s in simulation.served)
     span = max(s.end for s in served) - min(s.arrival.seconds for s in served)
-    busy = sum(one.busy for one in found) / len(found)
-    counts = (sum(getattr(one, what) for one in found) for what in ("iterations", "decoded", "prompted"))
+    busy = sum(simulation.busy for simulation in simulations) / len(simulations)
+    counts = (
+        sum(getattr(simulation, what) for simulation in simulations) for what in ("iterations", "decoded", "prompted")
+    )
     return Simulation(served, span, busy, *counts)
 
 
@@ -149,10 +151,12 @@ def _chunks(prompts: deque[Served], left: int, now: float) -> tuple[int, int, li
 def _check(arrivals: Sequence[Arrival], server: Server) -> None:
     longest = max(a.prompt + a.output for a in arrivals)
     if longest > server.cache_tokens:
-        room = f"the cache has room for {max(server.cache_tokens, 0):,}"
-        raise UsageError(f"a request of {longest:,} tokens can't be served, {room}: take shorter ones, or another card")
+        room = f"the KV cache has room for {max(server.cache_tokens, 0):,}"
+        raise UsageError(
+            f"a request of {longest:,} tokens can't be served, {room}: use shorter requests or another card"
+        )
     if server.budget <= server.running:
-        why = "each of them takes one, and prompts the rest"
-        raise UsageError(f"--chunk {server.budget} is too little for {server.running} requests at a time: {why}")
+        why = "each decode takes one token, prefill the rest"
+        raise UsageError(f"--chunk {server.budget} is too small for {server.running} concurrent requests: {why}")
     if (total := sum(a.output for a in arrivals)) > MAX_TOKENS:
-        raise UsageError(f"{total:,} tokens are too many to simulate: at most {MAX_TOKENS:,}; ask for fewer --requests")
+        raise UsageError(f"{total:,} tokens are too many to simulate: at most {MAX_TOKENS:,}; use fewer --requests")

@@ -67,29 +67,31 @@ def serve(
     a request is too long for the card's memory, the traffic can't be, or a plan has microbatches.
     """
     if steps.plan.microbatches > 1:
-        raise UsageError(f"requests are simulated without microbatches, not by {steps.plan}: leave these out, or --qps")
+        raise UsageError(f"requests can't be simulated with microbatches ({steps.plan}): leave them or --qps out")
     arrivals = traffic.arrivals(positions)
     longest = max(a.prompt + a.output for a in arrivals)
     steps = steps.made_for(longest)
     running = steps.share(running)
     server = Server(running, cache_tokens(steps, running, budget, each), budget)
     turns = [arrivals[k :: steps.groups] for k in range(min(steps.groups, len(arrivals)))]
-    found = [
-        together([simulate(own, server, price) for own in turns]) for price in prices(steps, running, budget, tell)
+    simulations = [
+        together([simulate(turn, server, price) for turn in turns]) for price in prices(steps, running, budget, tell)
     ]
-    one = found[0]
+    middle = simulations[0]
     tokens = sum(a.output for a in arrivals)
     return Service(
-        traffic=traffic, server=server, times={name: percentiles(found, of) for name, of in TIMES.items()},
-        requests_per_second=len(arrivals) / one.span, tokens_per_second=tokens / one.span,
-        utilisation=min(one.busy / one.span, 1.0), batch=one.decoded / one.iterations, iterations=one.iterations,
+        traffic=traffic, server=server, times={name: percentiles(simulations, time) for name, time in TIMES.items()},
+        requests_per_second=len(arrivals) / middle.span, tokens_per_second=tokens / middle.span,
+        utilisation=min(middle.busy / middle.span, 1.0), batch=middle.decoded / middle.iterations,
+        iterations=middle.iterations,
         groups=steps.groups,
     )  # fmt: skip
 
 
-def percentiles(found: Sequence[Simulation], of: str) -> dict[int, Seconds]:
+def percentiles(simulations: Sequence[Simulation], time: str) -> dict[int, Seconds]:
     """The percentiles of a time of `Served` in three simulations, of which the first is the answer."""
-    by = [np.percentile([getattr(s, of) for s in one.served], PERCENTILES).tolist() for one in found]
+    served = ([getattr(s, time) for s in simulation.served] for simulation in simulations)
+    by = [np.percentile(times, PERCENTILES).tolist() for times in served]
     return {p: Seconds(*(row[i] for row in by)) for i, p in enumerate(PERCENTILES)}
 
 
@@ -105,5 +107,5 @@ def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
         held = batch * each * (steps.room or (steps.longest if steps.copies == 1 else 1))
         rooms.append(m.capacity_bytes - m.context_bytes - m.total_bytes + held)
     if min(rooms) <= 0:
-        raise UsageError("weights and activations alone don't fit into the card's memory: nothing can be served")
+        raise UsageError("weights and activations alone don't fit into GPU memory")
     return int(min(rooms) // each)

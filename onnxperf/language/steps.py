@@ -27,8 +27,8 @@ TOLD = frozenset({
 })  # fmt: skip
 #: Of a file whose attention no fusion of the runtime makes one operator.
 APART = (
-    "attention is computed by separate operators, as the file has it, in a step of {:,} kernels: the graph of --config,"
-    " with one operator for it, takes fewer and less time"
+    "attention is not fused in this file, a step has {:,} kernels: the graph of --config has fused attention, fewer"
+    " kernels, and is faster"
 )
 
 
@@ -101,8 +101,8 @@ class Steps:
     def seconds(self, batch: int, new: int, past: int) -> Seconds:
         """How long that run takes: one token after another, a pipeline need not wait for its last microbatch."""
         o = self.at(batch, new, past)
-        found = Seconds(o.seconds, o.low_seconds, o.high_seconds)
-        return found if new > 1 or self.plan.microbatches == 1 else found.times(self._steady(batch, past))
+        seconds = Seconds(o.seconds, o.low_seconds, o.high_seconds)
+        return seconds if new > 1 or self.plan.microbatches == 1 else seconds.times(self._steady(batch, past))
 
     def _steady(self, batch: int, past: int) -> float:
         """The share that a decode step takes, of one whose pipeline begins empty, where one follows the other."""
@@ -117,9 +117,9 @@ class Steps:
         """
         if not pasts:
             return Seconds()
-        known = sorted({pasts[0], pasts[len(pasts) // 2], pasts[-1]})
-        ends = zip(*(self.seconds(batch, new, past).ends() for past in known), strict=True)
-        return Seconds(*(float(np.interp(pasts, known, end).sum()) for end in ends))
+        contexts = sorted({pasts[0], pasts[len(pasts) // 2], pasts[-1]})
+        ends = zip(*(self.seconds(batch, new, past).ends() for past in contexts), strict=True)
+        return Seconds(*(float(np.interp(pasts, contexts, end).sum()) for end in ends))
 
     def cache_bytes_per_token(self) -> int:
         """Bytes of keys and values that a token of one sample takes, in the types that the run has."""
@@ -128,18 +128,18 @@ class Steps:
         caches = {t.name: t.bytes for t in run.typed_graph.inputs if t.name in dims.caches}
         if self.plan.pp > 1:  # of the stage that holds most
             stage = fullest(run.stage_footprints)
-            own = [o for o in run.run_graph.operators if stage_of(o, run.stage_of) == stage]
-            caches = {t.name: caches[t.name] for o in own for t in o.present if t.name in caches}
+            operators = [o for o in run.run_graph.operators if stage_of(o, run.stage_of) == stage]
+            caches = {t.name: caches[t.name] for o in operators for t in o.present if t.name in caches}
         held = sum(caches.values())
         return held // (dims.room or (self.longest if dims.in_place else 1))
 
     def _run(self, batch: int, new: int, past: int) -> Run:
         """The run that `at` describes."""
         model = self.prompt if self.prompt is not None and past == 0 else self.model
-        own, plan = self._dims(model), self.plan
+        decoder, plan = self._dims(model), self.plan
         whole = ceil(batch / plan.microbatches) * plan.parts
-        dims = {**(self.asked.dims or {}), **own.bound(whole, new, past, self.longest)}
-        shapes = own.shapes(whole, self.longest) or None
+        dims = {**(self.asked.dims or {}), **decoder.bound(whole, new, past, self.longest)}
+        shapes = decoder.shapes(whole, self.longest) or None
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
 
     def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
@@ -147,8 +147,8 @@ class Steps:
         run = self._run(batch, new, past)
         attending = [o.type.endswith("Attention") for o in run.run_graph.operators]
         apart = () if any(attending) else (APART.format(len(run.kernels.rows)),)
-        found = (n.message for n in notes(run, 0) if n.code in TOLD)
-        return tuple(dict.fromkeys((*self.told, *apart, *found)))
+        messages = (n.message for n in notes(run, 0) if n.code in TOLD)
+        return tuple(dict.fromkeys((*self.told, *apart, *messages)))
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""
@@ -172,21 +172,21 @@ class Steps:
         """Raise UsageError where the model has no cache of past keys and values, or can't take a prompt, and where a
         size is asked for that batch and lengths decide.
         """
-        dims, given = self._dims(self.model), self.asked.dims or {}
-        if not isinstance(given, Mapping):
-            raise UsageError(f"dims must map names to sizes; a {type(given).__name__} does not")
-        if decided := [name for name in dims.names if name in given]:
+        dims, sizes = self._dims(self.model), self.asked.dims or {}
+        if not isinstance(sizes, Mapping):
+            raise UsageError(f"dims must map names to sizes; a {type(sizes).__name__} does not")
+        if decided := [name for name in dims.names if name in sizes]:
             raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of --dim")
         if not dims.caches:
-            why = "it has no inputs of past keys and values, so every token would be computed anew"
-            raise UsageError(f"{self.model.name} can't be continued: {why}; export it with a cache")
+            why = "it has no inputs for a KV cache, so that every step would recompute all tokens"
+            raise UsageError(f"{self.model.name} can't be continued: {why}; export it with a KV cache")
         if self.prompt is None and dims.new == 1:
-            raise UsageError(f"{self.model.name} takes one token at a time: give the file for the prompt by --prefill")
+            raise UsageError(f"{self.model.name} takes one token at a time: give the model for prefill with --prefill")
 
     @staticmethod
     def _dims(model: Opened) -> DecoderDims:
         """The dimensions of a model, found once."""
         if DecoderDims not in model.kept:
             model.kept[DecoderDims] = decoder_dims(model.proto)
-        found: DecoderDims = model.kept[DecoderDims]
-        return found
+        dims: DecoderDims = model.kept[DecoderDims]
+        return dims

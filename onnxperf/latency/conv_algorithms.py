@@ -97,9 +97,9 @@ def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
         waves = {name: product.detail[name] for name in ("waves", "counted waves", "full waves efficiency")}
         efficiency = works.matrix / works.rate / compute / waves["full waves efficiency"]
         detail = {
-            "executed share": np.ones_like(compute), **waves, "product seconds": compute,
+            "executed share": np.ones_like(compute), **waves, "GEMM seconds": compute,
             "traffic seconds": product.memory, "transform seconds": np.zeros_like(compute),
-            "product efficiency": efficiency,
+            "GEMM efficiency": efficiency,
         }  # fmt: skip
     seconds = np.where(open_to, product.seconds, np.inf)
     return product._replace(seconds=seconds, variant=np.char.add("product ", product.variant), detail=detail)
@@ -267,10 +267,10 @@ def _terms(
     if len(works.each) == 1:  # somebody asks about this one
         counted = counted_waves(waves, coef["alpha"])
         detail = {
-            "executed share": executed_share, "waves": waves, "counted waves": counted, "product seconds": compute,
+            "executed share": executed_share, "waves": waves, "counted waves": counted, "GEMM seconds": compute,
             "traffic seconds": memory, "transform seconds": np.asarray(transform_s),
             "full waves efficiency": waves / counted,
-            "product efficiency": executed_share * works.matrix / works.rate / compute * counted / waves,
+            "GEMM efficiency": executed_share * works.matrix / works.rate / compute * counted / waves,
         }  # fmt: skip
     return KernelTerms(
         useful, memory + transform_s, compute - useful, np.broadcast_to(launch, compute.shape),

@@ -30,7 +30,7 @@ class Processor:
 
     kind = "cpu"  # as of `gpu_specs.Device`
     memory = "cpu"  # ONNX Runtime's word for where its tensors lie
-    clock = "processor time of the one thread"
+    clock = "CPU time of the one thread"
     scope = "steady state, one run under ONNX Runtime, CPU provider, one thread; session start and warm-up excluded"
     stream = 0
     settle_s, still = 1.0, 0.05  # a warm-up ends after so many seconds, or when times differ by no more than this share
@@ -67,10 +67,10 @@ class Processor:
 
     def timed(self, run: Run) -> tuple[float, float]:
         """Seconds of one run: by this clock, and by the wall's."""
-        wall, own = time.perf_counter(), time.thread_time()
+        wall, cpu = time.perf_counter(), time.thread_time()
         run()
-        own, wall = time.thread_time() - own, time.perf_counter() - wall
-        return own, wall
+        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+        return cpu, wall
 
     def streak(self, run: Run, seconds: float) -> tuple[int, float]:
         """Runs back to back for about so many seconds: how many, and how long they took by this clock."""
@@ -151,7 +151,7 @@ class Card:
         """
         if CUDA not in ort.get_available_providers():
             raise EnvironmentFailure(
-                "the ONNX Runtime that is installed knows no CUDA: uninstall onnxruntime, install onnxruntime-gpu"
+                "the installed ONNX Runtime has no CUDA provider: uninstall onnxruntime, install onnxruntime-gpu"
             )
         load_cuda(ort)
         options = {

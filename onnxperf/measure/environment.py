@@ -15,7 +15,7 @@ import gpu_specs
 from onnxperf.ground.errors import EnvironmentFailure, printable
 from onnxperf.measure.record import Place
 
-ELSE = "--provider cpu measures on the processor"
+ELSE = "--provider cpu measures on the CPU"
 #: Distributions that bring the same module.
 RUNTIMES = (
     "onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn",
@@ -64,8 +64,8 @@ def overlapping() -> str:
     if len(installed) < 2:
         return ""
     return (
-        f"{printable(' and '.join(installed))} are both installed and overwrite each other's files, so that either may"
-        " run: uninstall all of them, then install the one that is wanted"
+        f"{printable(' and '.join(installed))} are both installed and overwrite each other's files:"
+        " uninstall all of them, then install one"
     )
 
 
@@ -84,8 +84,8 @@ def processor() -> Place:
     """The CPU of this machine, one thread of which takes part."""
     name = platform.processor() or platform.machine()
     with suppress(OSError):
-        found = re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-        name = found[1].strip() if found else name
+        match = re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+        name = match[1].strip() if match else name
     memory = 0
     with suppress(AttributeError, ValueError, OSError):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -95,11 +95,11 @@ def processor() -> Place:
 def require_device(rt: Any) -> None:
     """Raise EnvironmentFailure where there is no CUDA device."""
     if not check(rt, rt.cudaDriverGetVersion()):
-        raise EnvironmentFailure(f"there is no NVIDIA driver here, and so no CUDA device; {ELSE}")
+        raise EnvironmentFailure(f"there is no NVIDIA driver, so no CUDA device; {ELSE}")
     error, count = rt.cudaGetDeviceCount()
     if error or not count:
         why = rt.cudaGetErrorString(error)[1].decode(errors="replace")
-        raise EnvironmentFailure(f"there is no CUDA device that can be used here ({why}); {ELSE}")
+        raise EnvironmentFailure(f"no CUDA device is usable ({why}); {ELSE}")
 
 
 def graphics(rt: Any, driver: str = "") -> Place:
@@ -135,8 +135,8 @@ def card_of(place: Place) -> str:
 def free_bytes() -> int | None:
     """Memory that is free to use, or None where the system does not say."""
     with suppress(OSError):
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
+        match = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(match[1]) * 1024 if match else None
     return None
 
 

@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> Measurement:
     try:
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
-            raise UsageError(f"can't read {name}: it is no regular file")
+            raise UsageError(f"can't read {name}: it is not a regular file")
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:
@@ -51,18 +51,18 @@ def parse(text: str | bytes) -> Measurement:
     try:
         data = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole)
     except RecursionError:
-        raise UsageError("its lists and objects nest too deep for a measurement") from None
+        raise UsageError("its lists and objects are nested too deeply") from None
     except UnicodeDecodeError:
-        raise UsageError("it is no JSON: it is not in UTF-8") from None
+        raise UsageError("it is not JSON: it is not in UTF-8") from None
     except ValueError as e:
-        raise UsageError(f"it is no JSON: {printable(str(e))[:100]}") from None
+        raise UsageError(f"it is not JSON: {printable(str(e))[:100]}") from None
     if not isinstance(data, dict) or "schema_version" not in data:
-        raise UsageError("it is no measurement: it has no schema_version")
+        raise UsageError("it is not a measurement: it has no schema_version")
     version = data.pop("schema_version")
     if type(version) is not int or version != SCHEMA_VERSION:
         raise UsageError(f"schema_version is {shown(version)}; this version of onnxperf reads {SCHEMA_VERSION}")
-    found: Measurement = from_plain(Measurement, data)
-    return found
+    measurement: Measurement = from_plain(Measurement, data)
+    return measurement
 
 
 def _whole(digits: str) -> int:
@@ -72,4 +72,4 @@ def _whole(digits: str) -> int:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -42,7 +42,9 @@ def ranges(graph: Graph) -> dict[str, range]:
 
 def _range(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> range:
     if t.dtype in ("opaque", "string") or t.dtype.startswith(("complex", "float4", "float6", "float8", "int4", "int2")):
-        raise ModelError(f"{graph.name}: input {t.name!r} is no tensor of plain numbers, and can't be made up")
+        raise ModelError(
+            f"{graph.name}: input {t.name!r} is not a tensor of plain numbers, so no random data can be made"
+        )
     bounds = list(_bounds(users, t)) if "int" in t.dtype else []
     if bounds:
         return range(max(min(bounds), 1))
@@ -113,7 +115,7 @@ def given(path: str | os.PathLike[str], graph: Graph) -> dict[str, Array]:
     try:
         room = sum(t.bytes for t in wanted.values()) + SLACK * (len(wanted) + 1)
         if os.path.getsize(path) > room:
-            raise UsageError(f"{where} holds more than the model's inputs take")
+            raise UsageError(f"{where} is larger than the model's inputs")
         with zipfile.ZipFile(path) as archive:
             names = [n.removesuffix(".npy") for n in archive.namelist()]
             for name in names:
@@ -130,7 +132,7 @@ def given(path: str | os.PathLike[str], graph: Graph) -> dict[str, Array]:
         raise
     except Exception as e:  # hostile archives make zipfile and NumPy raise whatever they like
         why = printable(str(e))[:200]
-        raise UsageError(f"{where} is no .npz file of plain arrays: {why or type(e).__name__}") from None
+        raise UsageError(f"{where} is not an .npz file of plain arrays: {why or type(e).__name__}") from None
 
 
 def _array(archive: zipfile.ZipFile, t: Tensor, where: str) -> Array:

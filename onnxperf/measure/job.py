@@ -60,15 +60,15 @@ class Job:
             if value not in allowed:
                 raise UsageError(f"unknown {what} {value!r}: it is one of {', '.join(allowed)}")
         if not 1 <= self.iterations <= MOST_RUNS:
-            raise UsageError(f"between 1 and {MOST_RUNS:,} runs can be counted, not {self.iterations!r}")
+            raise UsageError(f"iterations must be from 1 to {MOST_RUNS:,}, not {self.iterations!r}")
         if self.warm_runs < 0 or self.warm_s < 0:
-            raise UsageError("a warm-up can't be negative")
+            raise UsageError("the warm-up can't be negative")
         if self.duration_s is not None and not self.duration_s > 0:
             raise UsageError(f"the duration must be positive, not {self.duration_s!r}")
         if self.provider == "cpu" and self.precision == "tf32":
             raise UsageError("TF32 is a type of NVIDIA's tensor cores: the CPU provider can't run in it")
         if self.provider == "cpu" and self.include_transfers:
-            raise UsageError("the CPU provider copies nothing: there are no transfers to include")
+            raise UsageError("the CPU provider has no H2D or D2H copies: leave --include-transfers out")
 
     @property
     def device(self) -> type[LocalDevice]:

@@ -32,8 +32,8 @@ def prepare(job: Job) -> Plan:
     """
     graph = load(job.model, shapes=job.shapes, dims=job.dims, batch=job.batch)
     if held := next((n.nodes[0] for n in graph.notes if n.code == "rebatched"), None):
-        why = f"a file is measured as it is, and node {held!r} holds another batch in a constant"
-        raise UsageError(f"--batch {graph.batch} can't be used: {why}; export the model with an open batch")
+        why = f"a file is measured as it is, and node {held!r} has another batch in a constant"
+        raise UsageError(f"--batch {graph.batch} can't be used: {why}; export the model with a dynamic batch")
     proto, _, folder = read(job.model)
     if job.precision in ("fp32", "tf32") and any(
         t.dtype in NOT_SINGLE for t in (*graph.inputs, *graph.stored()) if t.size > 1
@@ -74,8 +74,8 @@ def _check_room(graph: Graph, job: Job, made_up: int) -> None:
     if free is not None and stored + most > free:
         raise OutOfMemory(
             f"{graph.name}: it takes at least {(stored + most) / 1e9:.3g} GB of memory, {stored / 1e9:.3g} GB of it for"
-            f" weights, and {free / 1e9:.3g} GB are free: end other programs, take a smaller batch or shorter inputs,"
-            " or measure on a machine with more"
+            f" weights, and {free / 1e9:.3g} GB are free: close other programs, use a smaller batch or shorter"
+            " inputs, or a machine with more memory"
         )
 
 
@@ -105,10 +105,10 @@ def check_hosted(plan: Plan, hosted: tuple[tuple[str, str], ...]) -> None:
     run = run_graph(graph, RUNTIMES[plan.job.runtime], LEVELS[plan.job.opt_level])
     ours = {n for o in run.operators if o.place == "gpu" for n in o.nodes}
     # nodes that ONNX Runtime's rewrites made are named after those that they stand for
-    made = {name for name, _ in hosted if name not in plan.nodes and any(n and n in name for n in ours)}
-    if astray := [f"{name} ({type})" for name, type in hosted if name in ours or name in made]:
+    rewritten = {name for name, _ in hosted if name not in plan.nodes and any(n and n in name for n in ours)}
+    if astray := [f"{name} ({type})" for name, type in hosted if name in ours or name in rewritten]:
         listed = printable(", ".join(astray[:5])[:300]) + (f" and {len(astray) - 5} more" if len(astray) > 5 else "")
         raise EnvironmentFailure(
             f"{plan.graph.name}: ONNX Runtime runs nodes on the CPU that belong on the GPU: {listed};"
-            " --allow-host measures it all the same"
+            " --allow-host measures anyway"
         )

@@ -60,7 +60,7 @@ class ModelProcess:
         try:
             self.folder = tempfile.mkdtemp(prefix="onnxperf-")
         except OSError as e:
-            raise EnvironmentFailure(f"there is no place for temporary files: {e.strerror or e}") from None
+            raise EnvironmentFailure(f"no directory for temporary files: {e.strerror or e}") from None
         self.process = context.Process(target=main, args=(theirs, self.folder), daemon=True)
         target = self.plan.profile_to
         try:
@@ -127,7 +127,7 @@ class ModelProcess:
         if self.phase == STARTING:
             hint = "; a script calls measure() under `if __name__ == '__main__':`"
         last = f" (it said: {printable(logged[-1].strip())[:200]})" if logged else ""
-        return f"{self.plan.graph.name}: ONNX Runtime's process was ended {how} while {self.phase}{hint}{last}"
+        return f"{self.plan.graph.name}: the ONNX Runtime process ended {how} while {self.phase}{hint}{last}"
 
 
 @contextmanager

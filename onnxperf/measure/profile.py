@@ -57,23 +57,23 @@ def parse(path: str | os.PathLike[str], skip: int = 0) -> tuple[tuple[OperatorTi
             products = (e for e in events if _key(e)[1] in PRODUCTS)
             alike = {_key(e): json.dumps([e["args"].get(k) for k in SHAPED]) for e in products}
     if not runs:
-        raise EnvironmentFailure("ONNX Runtime's profile holds no whole run: it ended early")
+        raise EnvironmentFailure("ONNX Runtime's profile has no complete run: it ended early")
     least: dict[str, float] = {}
     for key, s in times.items():
         kind = alike.get(key, str(key))
         least[kind] = min(least.get(kind, inf), *s)
-    found = (OperatorTime(*key, len(s), median(s), least[alike.get(key, str(key))]) for key, s in times.items())
-    return tuple(found), Series(tuple(runs))
+    operators = (OperatorTime(*key, len(s), median(s), least[alike.get(key, str(key))]) for key, s in times.items())
+    return tuple(operators), Series(tuple(runs))
 
 
 def merged(passes: Sequence[Sequence[OperatorTime]]) -> tuple[OperatorTime, ...]:
     """The operators of several profiles of one model, in the order of the first: medians of medians, least of all."""
-    found: dict[Key, list[OperatorTime]] = defaultdict(list)
+    times: dict[Key, list[OperatorTime]] = defaultdict(list)
     for o in chain.from_iterable(passes):
-        found[o.name, o.type, o.provider].append(o)
+        times[o.name, o.type, o.provider].append(o)
     return tuple(
         OperatorTime(*key, sum(o.runs for o in at), median(o.median_s for o in at), min(o.least_s for o in at))
-        for key, at in found.items()
+        for key, at in times.items()
     )
 
 
@@ -120,15 +120,15 @@ def _key(event: Event) -> Key:
 
 def own_seconds(calls: Iterable[Call]) -> dict[Key, float]:
     """Seconds of each operator in a run, without those of the nodes in its body."""
-    found: dict[Key, float] = {}
+    seconds: dict[Key, float] = {}
     around: list[tuple[float, Key]] = []  # bodies that run: when each ends, and whose it is
     for key, begin, lasts in sorted(calls, key=lambda c: (c.begin, -c.lasts)):
-        found[key] = found.get(key, 0.0) + lasts * MICROSECOND
+        seconds[key] = seconds.get(key, 0.0) + lasts * MICROSECOND
         while around and begin >= around[-1][0]:
             around.pop()
         if around:
             outer = around[-1][1]
-            found[outer] = max(found[outer] - lasts * MICROSECOND, 0.0)
+            seconds[outer] = max(seconds[outer] - lasts * MICROSECOND, 0.0)
         if key[1] in BODIES:
             around.append((begin + lasts, key))
-    return found
+    return seconds

@@ -207,7 +207,7 @@ class Measurement:
     def alone(self) -> tuple[Seconds, ...]:
         """The times, on a CPU, of the runs in which no other program took the processor: by both clocks the same."""
         pairs = zip(self.device.samples, self.wall.samples, strict=False)
-        return tuple(own for own, wall in pairs if wall <= SHARED * own + CLOCKS_S)
+        return tuple(device for device, wall in pairs if wall <= SHARED * device + CLOCKS_S)
 
     @property
     def disturbed(self) -> str:

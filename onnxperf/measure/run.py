@@ -29,7 +29,10 @@ MOST_EVENTS = 200_000  # nodes x runs in a profile, which takes some 300 bytes f
 SETTLED = 0.99  # passes under the profiler go on until one leaves this share of the sum or more
 
 #: What is inside the time of a run on a card.
-COPIED, NOT_COPIED = "copies of inputs and outputs timed apart, pinned memory", "inputs and outputs stay on the device"
+COPIED, NOT_COPIED = (
+    "copies of inputs and outputs timed separately, pinned memory",
+    "inputs and outputs stay on the device",
+)
 
 Profiles = list[tuple[tuple[OperatorTime, ...], Series]]  # operators and runs of each pass under the profiler
 
@@ -47,7 +50,7 @@ def measure(job: Job, progress: Progress | None = None) -> Measurement:
 
     Raises onnxperf errors; Stopped and Interrupted hold what had been measured before.
     """
-    tell = progress or (lambda stage, done, of: None)
+    tell = progress or (lambda stage, done, total: None)
     plan = prepare(job)
     process, passes, why_not = ModelProcess(plan), Profiles(), ""
     so_far = partial(_measurement, plan, subject_of(plan), process, passes)
@@ -109,13 +112,13 @@ def _measurement(
 ) -> Measurement:
     """The measurement of what a process has told. why_not: why there is no profile, "" where there is one."""
     job, graph = plan.job, plan.graph
-    own = (("onnxperf", VERSION), ("python", platform.python_version()), ("platform", platform.platform()))
+    versions = (("onnxperf", VERSION), ("python", platform.python_version()), ("platform", platform.platform()))
     operators = profile.merged([operators for operators, _ in passes])
     hosted = tuple(name or type for name, type in process.hosted)
     if not hosted and not process.place.shared:  # where the session does not say
         hosted = tuple(o.name for o in operators if o.provider == CPU)
     shapes = tuple((t.name, t.shape) for t in graph.inputs)
-    software = (*process.software, *own)
+    software = (*process.software, *versions)
     m = Measurement(
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         subject=subject,
@@ -142,15 +145,15 @@ def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:
     if several := overlapping():
         yield Note("several-runtimes", several)
     if not m.warm_up.steady:
-        yield Note("not-steady", f"times or clock had not settled after {m.warm_up.runs} runs of warm-up")
+        yield Note("not-steady", f"no steady state after {m.warm_up.runs} warm-up runs: times or clock still changed")
     if device.drifting:
-        yield Note("drift", f"the last third of the runs is {device.drift:+.1%} off the first")
+        yield Note("drift", f"the last third of the runs differs from the first by {device.drift:+.1%}")
     if device.unstable:
-        yield Note("unstable", f"runs differ much: their standard deviation is {device.cv:.0%} of their mean")
+        yield Note("unstable", f"runs vary: the standard deviation is {device.cv:.0%} of the mean")
     if hosted:
-        yield Note("hosted", f"{counted(len(hosted), 'node')} ran on the CPU beside the GPU", hosted)
+        yield Note("hosted", f"{counted(len(hosted), 'node')} ran on the CPU", hosted)
     if m.place.shared and len(m.alone) <= len(device.samples) / 2:
         over = m.wall.median / device.median - 1
-        yield Note(DISTURBED, f"the processor was shared: by the wall's clock a run took {over:.0%} longer")
+        yield Note(DISTURBED, f"the CPU was shared: wall-clock time was {over:.0%} longer")
     if why_not:
-        yield Note("no-profile", f"operators could not be timed one by one: {why_not}")
+        yield Note("no-profile", f"operators could not be profiled: {why_not}")

@@ -74,8 +74,8 @@ def open_session(ort: Any, plan: Plan, device: LocalDevice, log: Callable[[], st
     source, weights = model_and_weights(plan)
     options, chosen = _options(ort, plan, device, weights)
     providers = device.providers(ort, plan.job.precision)
-    for given in providers.values():
-        chosen |= {k: v for k, v in given.items() if k != "user_compute_stream"}
+    for entries in providers.values():
+        chosen |= {k: v for k, v in entries.items() if k != "user_compute_stream"}
     name, start = plan.graph.name, time.perf_counter()
     try:
         inference = ort.InferenceSession(
@@ -152,14 +152,14 @@ def _bind(ort: Any, inference: Any, plan: Plan, device: LocalDevice) -> tuple[An
     for t in plan.graph.inputs:
         if t.name not in types:
             continue  # nothing reads it
-        dtype, given = types[t.name], plan.values[t.name]
-        array = random(t.shape, given, dtype, rng) if isinstance(given, range) else given.astype(dtype)
+        dtype, source = types[t.name], plan.values[t.name]
+        array = random(t.shape, source, dtype, rng) if isinstance(source, range) else source.astype(dtype)
         values.append(_value(ort, array, BIT_PATTERNS.get(dtype, 0), device.memory))
         binding.bind_ortvalue_input(t.name, values[-1])
     for output in inference.get_outputs():
         dtype = _dtype(output.type)
-        known = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences
-        if device.preallocated and known and all(isinstance(d, int) for d in output.shape):
+        numeric = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences
+        if device.preallocated and numeric and all(isinstance(d, int) for d in output.shape):
             kind = BIT_PATTERNS.get(dtype) or np.dtype(dtype).type
             room = ort.OrtValue.ortvalue_from_shape_and_type(output.shape, kind, device.memory, 0)
             binding.bind_ortvalue_output(output.name, room)
@@ -213,5 +213,5 @@ def _plain(text: str) -> str:
 
 def _reason(log: str) -> str:
     """Why a provider could not be loaded: the first error in the log."""
-    found = re.search(r"with error: (.+)", log) or re.search(r"Failed to create .*?\. (.+)", log)
-    return printable(found[1].strip())[:300] if found else "its library could not be loaded"
+    match = re.search(r"with error: (.+)", log) or re.search(r"Failed to create .*?\. (.+)", log)
+    return printable(match[1].strip())[:300] if match else "its library could not be loaded"

@@ -51,7 +51,7 @@ def run(
     if not model:
         raise UsageError("the path of MODEL is empty")
     if search and batches:
-        raise UsageError("--throughput looks for the best batch, --batches says which to try: give one of them")
+        raise UsageError("give either --throughput, which searches the best batch, or --batches")
     check_target(json_to, *(str(path) for path in (model, terms.get("inputs")) if path))
     job = Job(model, provider or usable_provider(), **terms)  # type: ignore[arg-type]
     measured = None
@@ -87,14 +87,14 @@ def _headline(m: Measurement) -> Text:
     text.append(printable(terms) + "\n", style="dim")
     text.append(f"\n{duration(d.median)}", style="bold green")
     i = d.median_interval
-    between = f"; 95% between {duration(i[0])} and {duration(i[1])}" if i else ""
+    between = f"; 95% confidence interval {duration(i[0])} and {duration(i[1])}" if i else ""
     text.append(f"  (median of {counted(len(d.samples), 'run')}{between})")
-    text.append(f"   {duration(m.wall.median)} by the wall's clock")
+    text.append(f"   {duration(m.wall.median)} wall-clock")
     if m.place.shared:
-        what = "undisturbed" if m.alone else "though no run was undisturbed"
-        text.append(f"\n{duration(m.seconds)} {what}, which is what a prediction is compared with")
+        what = "undisturbed" if m.alone else "as every run was disturbed"
+        text.append(f"\n{duration(m.seconds)} {what}, used for comparison with predictions")
     if not m.complete:
-        text.append("\ninterrupted: this is what was measured until then", style="yellow")
+        text.append("\ninterrupted: partial results", style="yellow")
     text.append(f"\n{printable(m.scope)}", style="dim")
     return text
 
@@ -102,20 +102,20 @@ def _headline(m: Measurement) -> Text:
 def _facts(m: Measurement) -> Table:
     """What it was measured with, and what came before and after the counted runs."""
     w, c = m.warm_up, m.copies
-    started = f"session {duration(w.opened_s)}, first run {duration(w.first_s)}"
-    settled = "settled" if w.steady else "not settled"
+    started = f"session creation {duration(w.opened_s)}, first run {duration(w.first_s)}"
+    settled = "settled" if w.steady else "not steady"
     copied = (
         ""
         if c is None
         else (
-            f"inputs to the device {duration(c.to_device_s)} ({size(c.to_device_bytes)}),"
-            f" outputs back {duration(c.from_device_s)} ({size(c.from_device_bytes)})"
+            f"H2D {duration(c.to_device_s)} ({size(c.to_device_bytes)}),"
+            f" D2H {duration(c.from_device_s)} ({size(c.from_device_bytes)})"
         )
     )
     facts = {
         "inputs": ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in m.setting.inputs),
         "clock": m.clock,
-        "start": f"{started}, {w.runs} runs of warm-up in {duration(w.seconds)}: {settled}",
+        "start": f"{started}, {w.runs} warm-up runs in {duration(w.seconds)}: {settled}",
         "copies": copied,
         "sensors": _sensed(m.readings),
         "driver": m.place.driver,
@@ -152,11 +152,11 @@ def _throughput(out: Console, m: Measurement) -> Iterator[Table]:
     """The curve over batches; the rate of the long run stands beside the best of them."""
     if t := m.throughput:
         runs = f"{t.batches:,} runs back to back in {duration(t.seconds)}"
-        found = {t.batch: f"best: {rate(t.samples_per_second)} samples/s, {runs}"}
+        best = {t.batch: f"best: {rate(t.samples_per_second)} samples/s, {runs}"}
         rows = [
             (f"{p.batch:,}", "", "", "out of memory")
             if p.seconds is None
-            else (f"{p.batch:,}", duration(p.seconds), rate(p.batch / (p.seconds or inf)), found.get(p.batch, ""))
+            else (f"{p.batch:,}", duration(p.seconds), rate(p.batch / (p.seconds or inf)), best.get(p.batch, ""))
             for p in t.curve
         ]
         yield tabulate(out, ("#batch", "#time", "#samples/s", "throughput"), rows)

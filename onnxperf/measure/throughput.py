@@ -35,12 +35,12 @@ def measure_throughput(job: Job, batches: Sequence[int], progress: Progress) -> 
         return median_s(job, batch)
 
     points = listed(run_at, batches) if batches else curve(run_at)
-    found = best(points)
-    if found is None:
+    fastest = best(points)
+    if fastest is None:
         least = points[0].batch
-        raise EnvironmentFailure(f"batch {least} does not fit into memory: there is no throughput to find")
-    progress(f"a long run at batch {found.batch}", 0, 0)
-    return Throughput(points, found.batch, *long_run(job, found.batch))
+        raise EnvironmentFailure(f"batch {least} does not fit into memory")
+    progress(f"a long series at batch {fastest.batch}", 0, 0)
+    return Throughput(points, fastest.batch, *long_run(job, fastest.batch))
 
 
 def median_s(job: Job, batch: int, runs: int = RUNS) -> float | None:
@@ -59,7 +59,7 @@ def long_run(job: Job, batch: int) -> tuple[int, float]:
             process.ask(job.duration_s or STREAK_S)
             return process.streak
     except OutOfMemory:
-        raise OutOfMemory(f"batch {batch} ran before, but now memory is short") from None
+        raise OutOfMemory(f"batch {batch} ran before, but is now out of memory") from None
 
 
 @contextmanager

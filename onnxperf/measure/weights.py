@@ -60,7 +60,7 @@ def model_and_weights(plan: Plan) -> tuple[str | bytes, Weights]:
     try:
         return model.SerializeToString(), handed
     except ValueError:
-        why = "what has to be changed in it makes it larger than 2 GiB"
+        why = "with the necessary changes it is larger than 2 GiB"
         raise EnvironmentFailure(f"{plan.graph.name}: {why}") from None
 
 
@@ -139,7 +139,7 @@ def _fill(tensors: list[TensorProto], block: Array) -> None:
     """Write made-up data into the model itself: for constants of nodes and of subgraphs, and types that NumPy lacks."""
     need = sum(map(bytes_of, tensors))
     if need > MOST_INSIDE:
-        raise ModelError(f"{need / 1e9:.3g} GB of weights that the file lacks can't be handed to ONNX Runtime")
+        raise ModelError(f"{need / 1e9:.3g} GB of random weights can't be passed to ONNX Runtime")
     for t in tensors:
         t.raw_data = _made(t, block).tobytes() if _number(t) is not None else bytes(bytes_of(t))
         t.ClearField("data_location")
@@ -189,24 +189,24 @@ def bytes_of(t: TensorProto) -> int:
 
 def changed(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The inputs, with the shapes wanted of them, whose fixed sizes differ or whose open ones have no name."""
-    found = []
+    inputs = []
     for info in model.graph.input:
         wanted = shapes.get(info.name, ())
         pairs = zip(info.type.tensor_type.shape.dim, wanted, strict=False)
         if any(d.dim_value != w if d.HasField("dim_value") else not d.dim_param for d, w in pairs):
-            found.append((info.name, wanted))
-    return tuple(found)
+            inputs.append((info.name, wanted))
+    return tuple(inputs)
 
 
 def named(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
     """The open dimensions that have a name, with the sizes they are bound to."""
-    found = {
+    sizes = {
         dim.dim_param: size
         for info in model.graph.input
         for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False)
         if dim.dim_param
     }
-    return tuple(found.items())
+    return tuple(sizes.items())
 
 
 def entry(t: TensorProto, key: str) -> str:

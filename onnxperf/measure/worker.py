@@ -65,8 +65,8 @@ def main(connection: Connection, folder: str) -> None:
 
 def variables(plan: Plan) -> dict[str, str]:
     """What ONNX Runtime and CUDA are told by the environment, in this process alone."""
-    found = {"ORT_DISABLE_TELEMETRY": "1"}  # no report to its makers, and no thread for it
-    return found | plan.job.device.profiling if plan.profile_to else found
+    environment = {"ORT_DISABLE_TELEMETRY": "1"}  # no report to its makers, and no thread for it
+    return environment | plan.job.device.profiling if plan.profile_to else environment
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def serve(
 
     ort: ONNX Runtime. say, log: as in `main` and `open_session`.
     """
-    say(phase="opening the model")
+    say(phase="creating the session")
     session = open_session(ort, plan, device, log)
     software = tuple((name, version) for name, version in device.software(ort).items() if version)
     say(hosted=session.hosted, options=session.options, place=device.place, clock=device.clock, software=software)
@@ -128,7 +128,7 @@ def count_runs(session: Session, device: LocalDevice, plan: Plan, say: Say) -> N
     first_s = device.timed(session.run)[1]
     say(phase="warming up")
     say(warm_up=WarmUp(session.opened_s, first_s, *warm_up(session.run, device, plan.job)))
-    say(phase="in a counted run")
+    say(phase="in a timed run")
     sample(session.run, device, plan, say)
     if plan.job.include_transfers:
         say(phase="copying inputs and outputs")

@@ -24,7 +24,7 @@ def roofline(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> K
 
 METHOD = Method(
     name="roofline",
-    describe="max(FLOPs / peak, bytes / bandwidth, a launch) of every kernel, added up",
+    describe="sum over kernels of max(FLOPs / peak, bytes / bandwidth, launch)",
     times=roofline,
     error_class="roofline",
     own_terms=True,

@@ -7,7 +7,7 @@ from onnxperf.latency.estimate import kernel_models
 
 METHOD = Method(
     name="sum",
-    describe="the kernels of tile-wave added up, without power limit and schedule",
+    describe="the sum of tile-wave's kernel times, without power limit and schedule",
     times=kernel_models,
     error_class="sum",
 )

@@ -8,7 +8,7 @@ from onnxperf.latency.method import OF_FAMILIES
 
 METHOD = Method(
     name="tile-wave",
-    describe="kernels by tiles and waves, slowed to the power limit and scheduled",
+    describe="kernels by tiles and waves, throttled to the power limit and scheduled",
     times=kernel_models,
     error_class=OF_FAMILIES,
     power_limit=True,

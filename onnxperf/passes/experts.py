@@ -38,9 +38,9 @@ def shard_experts(graph: Graph, ranks: int, stride: int) -> Graph:
         if experts_of(o) % ranks:
             nearest = max(n for n in range(1, ranks) if all(experts_of(m) % n == 0 for m in mixtures))
             has = f"{experts_of(o)} experts of node {printable(o.name)[:80]}"
-            raise UsageError(f"ep={ranks} does not divide the {has}: ep={nearest} would work")
+            raise UsageError(f"ep={ranks} does not divide the {has}: use ep={nearest}")
     operators = [part for o in graph.operators for part in (_divided(o, ranks, stride) if o in mixtures else (o,))]
-    says = f"each of {ranks} GPUs has a part of the experts of {len(mixtures)} mixtures, which tokens take all alike"
+    says = f"each of {ranks} GPUs has a part of the experts of {len(mixtures)} MoE layers; tokens are routed evenly"
     return replace(graph, operators=tuple(operators), notes=(*graph.notes, Note("experts-divided", says)))
 
 

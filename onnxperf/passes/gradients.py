@@ -323,7 +323,7 @@ def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
 
 def unknown(o: Operator) -> UsageError:
     """The error for a form of an operator that its rule does not cover."""
-    return UsageError(f"no gradient is known of node {o.name!r} ({o.type}) as it is used here")
+    return UsageError(f"no gradient is defined for node {o.name!r} ({o.type}) as it is used here")
 
 
 def number(o: Operator, like: Tensor) -> Tensor:

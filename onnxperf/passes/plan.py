@@ -59,7 +59,7 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
     if text is None:
         if gpus is not None and gpus > 1:
             raise UsageError(
-                f"{gpus} GPUs need a plan: give --parallel dp={gpus}, tp={gpus} or pp={gpus}, or a product"
+                f"{gpus} GPUs need a plan: give --parallel dp={gpus}, tp={gpus} or pp={gpus}, or a combination"
             )
         return Plan()
     if not isinstance(text, str):
@@ -68,7 +68,7 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(dp|tp|pp|ep)=(\d{1,6})(?::microbatches=(\d{1,6}))?\s*", part)
         if match is None or match[1] in counts or (match[3] and match[1] != "pp"):
-            raise UsageError(f"--parallel {text!r:.60} is no plan: it is such as {EXAMPLES}, each kind once")
+            raise UsageError(f"--parallel {text!r:.60} is not a plan: write {EXAMPLES}, each kind once")
         counts[match[1]] = int(match[2])
         if match[3]:
             counts["microbatches"] = int(match[3])
@@ -82,7 +82,7 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
     if gpus is not None and plan.gpus != gpus:
         raise UsageError(f"--parallel {plan} takes {plan.gpus} GPUs, not {gpus}: {_nearest(plan, gpus)}")
     if plan.microbatches > 1 and plan.pp == 1:
-        raise UsageError("microbatches are those of a pipeline of several stages: give pp=2:microbatches=4, say")
+        raise UsageError("microbatches need a pipeline of several stages, as in pp=2:microbatches=4")
     return plan
 
 

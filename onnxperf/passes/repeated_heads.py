@@ -53,7 +53,7 @@ def with_repeated_heads(graph: Graph, ranks: int) -> Graph:
     if not wider.heads:
         return graph
     fewest = min(wider.heads.values())
-    says = f"{fewest} heads of keys and values are copied, so that each of {ranks} GPUs has one"
+    says = f"{fewest} KV heads are replicated, so that each of {ranks} GPUs has one"
     return replace(
         graph, operators=tuple(_wider(o, wider, ranks) for o in graph.operators),
         inputs=tuple(wider.tensors.get(t.name, t) for t in graph.inputs),

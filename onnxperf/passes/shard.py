@@ -54,10 +54,12 @@ def shard(graph: Graph, ranks: int, training: bool = False) -> Graph:
         )  # those that leave a number for dp first
         nearest = next((n for n in fewer if _works(graph, n, training)), 1)
         rest = f", with dp={ranks // nearest} for as many GPUs" * (ranks % nearest == 0)
-        instead = f"tp={nearest} would work{rest}" if nearest > 1 else "take dp or pp"
+        instead = f"tp={nearest} fits{rest}" if nearest > 1 else "take dp or pp"
         division.indivisible = division.indivisible or division.odd
         if not division.indivisible:
-            raise UsageError(f"tp={ranks}: no product with a stored matrix feeds another one; {instead}")
+            raise UsageError(
+                f"tp={ranks}: no pair of GEMMs with stored weights can be split by columns and rows; {instead}"
+            )
         node, what = next(iter(division.indivisible.items()))
         more = f" and {len(division.indivisible) - 1} more" if len(division.indivisible) > 1 else ""
         raise UsageError(f"tp={ranks} does not divide {what} of node {printable(node)[:80]}{more}: {instead}")
@@ -146,7 +148,7 @@ def _divided(graph: Graph, ranks: int, training: bool) -> _Division:
             division.indivisible = indivisible
             return division
         whole |= failed
-    raise UsageError(f"tp={ranks}: which products can be divided is not found out for this graph; take dp or pp")
+    raise UsageError(f"tp={ranks}: the GEMMs of this graph can't be analysed for tensor parallelism; take dp or pp")
 
 
 def _place(o: Operator, division: _Division, graph_inputs: set[str], ids: set[str]) -> None:
@@ -269,7 +271,7 @@ def _note(division: _Division, padded: list[str]) -> Note:
     columns, rows, tables = (len(names) for names in (division.columns, division.rows, division.tables))
     says = (
         f"each of {division.ranks} GPUs has a part of {columns} products by columns{more}, of {rows} by rows, and of"
-        f" {tables} tables of embeddings; all else is computed on each"
+        f" {tables} tables of embeddings; everything else is replicated"
     )
     return Note("sharded", says)
 

@@ -63,7 +63,7 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     needs = _needs(forward)
     ends = [t for t in graph.outputs if t.name in needs]
     if not ends:
-        raise UsageError("there is nothing to train: no output depends on a floating-point weight")
+        raise UsageError("no trainable parameters: no output depends on a floating-point weight")
     _check_rules(forward, needs, autograd)
     tape = Tape(needs, at_once=autograd.at_once)
     loss = list(_loss(forward, ends, step.loss, tape, autograd))
@@ -91,7 +91,7 @@ def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
 def _as_it_is(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     """A graph that holds its backward pass, with the update that its gradients take."""
     if step.loss or step.recompute:
-        raise UsageError("the model holds its backward pass: it has its loss, and says itself what is computed again")
+        raise UsageError("the model already has its backward pass, loss and recomputation: leave these options out")
     operators = with_phases(graph.operators)
     adding = [o for o in operators if o.type == ACCUMULATOR]
     buffers = [o.present[0] for o in adding]
@@ -131,7 +131,7 @@ def _check_rules(operators: Sequence[Operator], needs: set[str], autograd: Autog
     if lacking:
         named = "; ".join(f"{type} ({len(names)}: {', '.join(names[:3])})" for type, names in lacking.items())
         raise UsageError(
-            f"{autograd.describe}: no gradient is known of {named[:400]}: training can't be predicted for this model"
+            f"{autograd.describe}: no gradient is defined for {named[:400]}: training can't be predicted for this model"
         )
 
 
@@ -271,4 +271,6 @@ def kept_by_training(before: Graph, step: Graph) -> dict[str, Any]:
 
 def _notes(forward: Sequence[Operator]) -> Iterator[Note]:
     if not any(o.type == "torch::dropout" or (o.type == "Dropout" and len(o.outputs) > 1) for o in forward):
-        yield Note("no-dropout", "the graph has no dropout in training mode: export the module in train mode for it")
+        yield Note(
+            "no-dropout", "the graph has no dropout in training mode: export the module in train mode to include it"
+        )

@@ -30,14 +30,14 @@ def _training(s: Scenario, runtime: Runtime, terms: list[Term]) -> Iterator[str]
     if s.mode == "inference":
         if any(term.mode == "training" for term in terms):
             steps = _listed(_article(term) for term in having(mode="training"))
-            yield f"{steps} belong to a training step: give --mode training"
+            yield f"{steps} need --mode training"
         return
     if runtime.autograd is None:
         yield f"{s.runtime} does not train: give --runtime torch-eager or ort-cuda"
     if s.precision in QUANTISED:
-        yield f"a training step in {s.precision} is not predicted: take fp32, tf32, fp16, bf16 or amp"
+        yield f"training in {s.precision} is not predicted: use fp32, tf32, fp16, bf16 or amp"
     if s.include_transfers:
-        yield "copies are not counted in a training step: leave --include-transfers out"
+        yield "copies are not predicted for a training step: leave --include-transfers out"
 
 
 def _several_gpus(s: Scenario, device: Device) -> Iterator[str]:
@@ -45,23 +45,23 @@ def _several_gpus(s: Scenario, device: Device) -> Iterator[str]:
     plan = plan_of(s)
     if plan.gpus == 1:
         if s.cluster is not None:
-            yield "a cluster joins several GPUs, and one is predicted: give --parallel, or leave --cluster out"
+            yield "--cluster needs several GPUs: give --parallel, or leave --cluster out"
         return
     if device.kind != "gpu":
-        yield f"--parallel divides work among GPUs; {device.id} is a processor"
+        yield f"--parallel needs GPUs; {device.id} is a CPU"
     if s.include_transfers:
-        yield "several GPUs are predicted without copies of inputs and outputs: leave --include-transfers out"
+        yield "copies are not predicted for several GPUs: leave --include-transfers out"
     if s.cuda_graph and plan.pp > 1:
-        what = "each stage of a pipeline replays a graph of its own for each microbatch, which is not predicted"
+        what = "CUDA graphs of pipeline stages are not predicted"
         yield f"{what}: leave --cuda-graph out, or take dp, tp or ep"
     if s.cuda_graph and s.mode == "training":
-        yield "a CUDA graph of a training step is predicted on one GPU alone: leave --cuda-graph out"
+        yield "a CUDA graph of a training step is predicted on one GPU only: leave --cuda-graph out"
     if s.mode == "training" and s.runtime != "torch-eager":
-        yield "training on several GPUs is predicted for PyTorch: give --runtime torch-eager"
+        yield "training on several GPUs is predicted for PyTorch only: give --runtime torch-eager"
     if s.accumulate > 1 and (plan.copies > 1 or plan.pp > 1):
-        yield "gradients are accumulated on one GPU or with tensor parallelism alone: leave --accumulate out"
+        yield "gradient accumulation is predicted on one GPU or with tensor parallelism only: leave --accumulate out"
     if s.mode == "training" and plan.ep > 1:
-        yield "expert parallelism is predicted for inference alone: no gradient of experts is known"
+        yield "expert parallelism is predicted for inference only"
     cluster = device.cluster or usual_cluster(device)
     if plan.gpus > cluster.gpus_per_node and not cluster.network_Bps:
         missing = plan.gpus - cluster.gpus_per_node
@@ -73,7 +73,7 @@ def _runtime(s: Scenario, runtime: Runtime, terms: list[Term]) -> Iterator[str]:
     """What the runtime lacks."""
     if s.precision == AMP and runtime.autocast is None:
         yield f"{s.runtime} has no autocast: amp is PyTorch's; give --runtime torch-eager, or another precision"
-    computes = " computes on a processor and" if runtime.synchronous else ""
+    computes = " runs on a CPU and" if runtime.synchronous else ""
     for term in terms:
         if term.runtime and not getattr(runtime, term.runtime):
             lacking = [*having(runtime=term.runtime)]
@@ -84,9 +84,9 @@ def _runtime(s: Scenario, runtime: Runtime, terms: list[Term]) -> Iterator[str]:
 def _alone(s: Scenario) -> Iterator[str]:
     """Which terms need one another, or exclude it."""
     if s.pageable and not s.include_transfers:
-        yield "pageable memory matters only to copies: give --include-transfers as well"
+        yield "--pageable needs --include-transfers"
     if s.cuda_graph and s.streams > 1:
-        yield "a CUDA graph is captured from one stream: leave --streams at 1 with --cuda-graph"
+        yield "a CUDA graph is captured from one stream: --cuda-graph needs --streams 1"
 
 
 def _method(s: Scenario, terms: list[Term]) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _method(s: Scenario, terms: list[Term]) -> Iterator[str]:
     method = METHODS[s.method]
     unused = [term.flags[0] for term in terms if term.method and not getattr(method, term.method)]
     if unused:
-        yield f"{', '.join(unused)} would change nothing under the method {s.method}: leave that out"
+        yield f"the method {s.method} ignores {', '.join(unused)}: leave that out"
 
 
 def _device(s: Scenario, runtime: Runtime, device: Device, terms: list[Term]) -> Iterator[str]:
@@ -103,11 +103,11 @@ def _device(s: Scenario, runtime: Runtime, device: Device, terms: list[Term]) ->
     if platform.launches:
         return
     if runtime.kind != device.kind:
-        yield f"{device.id} is a processor: the runtime is {platform.runtime} there, not {s.runtime}"
+        yield f"{device.id} is a CPU: the runtime is {platform.runtime} there, not {s.runtime}"
     if s.precision in platform.lacks:
-        yield f"a processor has no {s.precision.upper()}: take another precision"
+        yield f"a CPU has no {s.precision.upper()}: use another precision"
     if any(term.device == "gpu" for term in terms):
-        yield f"a processor has {_listed(f'no {t.noun}' for t in having(device='gpu'))}: leave these options out"
+        yield f"a CPU has {_listed(f'no {t.noun}' for t in having(device='gpu'))}: leave these options out"
 
 
 def _article(term: Term) -> str:

@@ -54,7 +54,7 @@ def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
     UsageError where the model's batch can't be changed.
     """
     if request.batch is not None:
-        raise UsageError("the batch is either given or the largest that fits, not both")
+        raise UsageError("give either a batch or fit, not both")
     device, notes = find(gpu)
     request, terms = read_once(request), request.terms
     least = parse_plan(terms.get("parallel"), terms.get("gpus")).parts
@@ -64,7 +64,7 @@ def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
         try:
             run = run_of(replace(request, batch=times * least), device)
         except UsageError as e:
-            raise UsageError(f"the largest batch can't be looked for: {e}") from None
+            raise UsageError(f"the largest batch that fits can't be searched: {e}") from None
         return run, limits.left(run)
 
     fits, over, lack, halve = 1, 0, 0.0, False  # over: the smallest known to be too large; lack: by which share
@@ -80,5 +80,5 @@ def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
         else:
             over, lack = guess, -room
     if left >= 0 and not over:
-        notes = (*notes, Note("fit-limit", f"the largest batch is looked for up to {MAX_BATCH:,}, and that fits"))
+        notes = (*notes, Note("fit-limit", f"even a batch of {MAX_BATCH:,} fits, the largest that is tried"))
     return replace(run, device_notes=(notes,))

@@ -108,7 +108,7 @@ def _check_bindings(r: Request) -> None:
         if sizes is not None and not isinstance(sizes, Mapping):
             raise UsageError(f"{what} must map names to sizes; a {type(sizes).__name__} does not")
         if not all(isinstance(name, str) for name in sizes or ()):
-            raise UsageError(f"{what} must map names to sizes; one of its names is no text")
+            raise UsageError(f"{what} must map names to sizes; one of its names is not text")
 
 
 def _set(device: Device, terms: Mapping[str, Any]) -> Device:
@@ -123,7 +123,7 @@ def _set(device: Device, terms: Mapping[str, Any]) -> Device:
 def _at_batch(request: Request, batch: int, before: int) -> Graph:
     """The graph of a request at another batch than `before`. Raises UsageError where its batch can't be changed."""
     if isinstance(request.model, Graph):
-        raise UsageError("a graph that is bound can't be divided by its batch: leave dp, ep and microbatches out")
+        raise UsageError("a bound graph can't be split by batch: leave dp, ep and microbatches out")
     r, model = with_batch(request, batch), opened(request.model)
     shapes = None if r.shapes is None else {
         name: (batch, *shape[1:]) if shape and shape[0] == before else shape for name, shape in r.shapes.items()

@@ -88,7 +88,9 @@ class Run:
             check(self.scenario, device)
         if len(columns(self.devices, self.scenario.precision)) > 1:
             ids = ", ".join(d.id for d in self.devices)
-            raise UsageError(f"{ids} can't share one run in precision {self.scenario.precision}: predict each alone")
+            raise UsageError(
+                f"{ids} can't share one run in precision {self.scenario.precision}: predict them separately"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: no stages, which are made again."""
@@ -101,7 +103,7 @@ class Run:
         """
         if others := terms.keys() - TERMS:
             names = ", ".join(sorted(others))
-            raise UsageError(f"a run can't be asked for another {names}: predict again; it takes {', '.join(TERMS)}")
+            raise UsageError(f"a run can't change its {names}: predict again; it can change {', '.join(TERMS)}")
         return replace(self, scenario=settled(replace(self.scenario, **terms), self.devices[0]))
 
     def alone(self, j: int) -> Run:
@@ -351,7 +353,7 @@ def _require_capturable(run: Graph) -> None:
     flow = [n for o in run.operators if o.type in CONTROL for n in o.nodes]
     if flow:
         nodes = printable(", ".join(flow)[:200])
-        raise UsageError(f"a CUDA graph can't be captured: the host decides at every run what {nodes} does")
+        raise UsageError(f"a CUDA graph can't be captured: {nodes} depends on host-side control flow")
     copies = [o for o in run.operators if o.type in ("MemcpyFromHost", "MemcpyToHost")]
     if copies:
         nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])

@@ -118,66 +118,67 @@ def term(default: T, help: str = "", **more: Any) -> T:
 class Terms:
     """How a model is run on a card, as it was asked for."""
 
-    runtime: str = term("", usual="ort-cuda; ort-cpu on a processor", choices=RUNTIMES)
-    opt_level: str = term("all", "Optimisations of ort-cuda and ort-cpu.", choices=LEVELS, noun="optimisation level",
+    runtime: str = term("", usual="ort-cuda; ort-cpu on a CPU", choices=RUNTIMES)
+    opt_level: str = term("all", "Graph optimisation level of ONNX Runtime.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
         None, "A release: ort-cuda and ort-cpu from 1.4 on, tensorrt from 6 on.", usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip
-    ort_transformers: bool = term(False, "First apply onnxruntime.transformers' optimizer.", runtime="offline",
+    ort_transformers: bool = term(False, "First apply the optimizer of onnxruntime.transformers.", runtime="offline",
                                   noun="optimizer of onnxruntime.transformers", acts="graph")  # fmt: skip
     fix_dims: bool = term(
-        False, "Fix open dimensions when the session starts, not in its runs.",
-        about="The session is told the sizes of open dimensions when it starts, as by ONNX Runtime's"
-              " `add_free_dimension_override_by_name`; else they are open as the model is exported.",
+        False, "Fix dynamic dimensions when the session is created.",
+        about="Dynamic dimensions are fixed when the session is created, as by ONNX Runtime's"
+              " `add_free_dimension_override_by_name`; else they stay dynamic, as the model is exported.",
     )  # fmt: skip
-    precision: str = term("keep", "amp is PyTorch's autocast to float16.", choices=PRECISIONS)
-    layout: str | None = term(None, "Memory layout of images: nhwc is channels_last.", usual="the runtime's",
+    precision: str = term("keep", "amp: PyTorch's autocast to float16.", choices=PRECISIONS)
+    layout: str | None = term(None, "Memory layout of images; nhwc is channels_last.", usual="the runtime's",
                               choices=LAYOUTS)  # fmt: skip
     method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS,
                        elsewhere=dict.fromkeys(BASELINES, SERVES_VALIDATE))  # fmt: skip
     mode: str = term(
         "inference", "training: forward, backward and update.", choices=MODES, again=True,
-        about="Training is a step of it: forward, backward and update of the parameters, under torch-eager or ort-cuda;"
-              " a graph that holds its backward pass is taken as it is.",
+        about="Training predicts one step: forward, backward and update of the parameters, under torch-eager or"
+              " ort-cuda; a graph that has its backward pass is used as it is.",
     )  # fmt: skip
-    loss: str | None = term(None, "Of a training step.", about="Of the first output.", usual="what MODEL ends with",
-                            choices=LOSSES, mode="training", again=True)  # fmt: skip
-    optimizer: str | None = term(None, "Of a training step.", usual="adam", choices=OPTIMIZERS, mode="training",
-                                 again=True)  # fmt: skip
-    recompute: bool = term(False, "Compute activations again in the backward pass, to save memory.",
-                           noun="recomputing", mode="training", again=True)  # fmt: skip
-    accumulate: int = term(1, "Batches whose gradients are added up before the update.", most=100_000,
-                           noun="accumulating gradients", mode="training", again=True)  # fmt: skip
-    gpus: int | None = term(None, "GPUs that divide the work.", usual="what --parallel takes", most=65_536, again=True)
+    loss: str | None = term(None, "Loss of a training step.", about="Loss of the first output.",
+                            usual="from the outputs of MODEL", choices=LOSSES, mode="training", again=True)  # fmt: skip
+    optimizer: str | None = term(None, "Optimizer of a training step.", usual="adam", choices=OPTIMIZERS,
+                                 mode="training", again=True)  # fmt: skip
+    recompute: bool = term(False, "Activation checkpointing: recompute activations in the backward pass.",
+                           noun="recomputation", mode="training", again=True)  # fmt: skip
+    accumulate: int = term(1, "Gradient accumulation: batches per update.", most=100_000,
+                           noun="gradient accumulation", mode="training", again=True)  # fmt: skip
+    gpus: int | None = term(None, "Number of GPUs.", usual="as --parallel needs", most=65_536, again=True)
     parallel: str | None = term(
-        None, "How: dp the batch, which is that of all GPUs; tp matrices; pp=4:microbatches=8 layers; ep experts.",
+        None, "Parallelism: dp data (--batch is over all GPUs), tp tensor, pp=4:microbatches=8 pipeline, ep expert.",
         metavar="tp=4|dp=2,tp=4|...", again=True,
-        about='How they divide it: "dp=4" the batch, which is that of all, "tp=4" matrices as Megatron-LM,'
-              ' "pp=4:microbatches=8" layers, "ep=4" batch and experts, "dp=2,tp=4" both.',
+        about='"dp=4" data parallel, where the batch is that of all GPUs; "tp=4" tensor parallel, as Megatron-LM;'
+              ' "pp=4:microbatches=8" pipeline parallel; "ep=4" expert parallel; "dp=2,tp=4" both.',
     )  # fmt: skip
     cluster: str | None = term(
-        None, f"What joins them: {', '.join(clusters())}, or a cluster's TOML file.", metavar="NAME|FILE",
-        about="What joins them, such as dgx-h100, or the path of a cluster's TOML file.",
+        None, f"Interconnect of the GPUs: {', '.join(clusters())}, or a cluster's TOML file.", metavar="NAME|FILE",
+        about="Interconnect of the GPUs, such as dgx-h100, or the path of a cluster's TOML file.",
         usual="the card's NVLink, else PCIe", file=True, again=True,
     )  # fmt: skip
-    streams: int = term(1, "CUDA streams, on which kernels may overlap.", most=64, runtime="launches",
+    streams: int = term(1, "Number of CUDA streams; kernels on several may overlap.", most=64, runtime="launches",
                         method="scheduled", device="gpu")  # fmt: skip
     cuda_graph: bool = term(False, "Replay a captured CUDA graph.", noun="CUDA graph", runtime="launches",
                             method="scheduled", device="gpu")  # fmt: skip
-    include_transfers: bool = term(False, "Count the copies of inputs and outputs.", noun="copies to it", device="gpu",
-                                   acts="copies")  # fmt: skip
-    pageable: bool = term(False, "With --include-transfers: memory is pageable, not pinned.", acts="copies")
+    include_transfers: bool = term(False, "Include H2D and D2H copies of inputs and outputs.", noun="H2D or D2H copies",
+                                   device="gpu", acts="copies")  # fmt: skip
+    pageable: bool = term(False, "With --include-transfers: from pageable, not pinned, memory.", acts="copies")
     host: str = term(
-        "", f"Processor that launches kernels: {', '.join(HOSTS)}, or the file of one (calibrate --host-only).",
-        about="The processor that launches kernels, such as server-2023, or the path of its file, as `onnxperf"
-              " calibrate --host-only` writes it.",
-        usual="one of the card's years", metavar="NAME|FILE", file=True, method="scheduled",
+        "", f"CPU host, which launches kernels: {', '.join(HOSTS)}, or a host file (calibrate --host-only).",
+        about="The CPU host, which launches kernels, such as server-2023, or the path of a file of `onnxperf calibrate"
+              " --host-only`.",
+        usual="usual for the card", metavar="NAME|FILE", file=True, method="scheduled",
     )  # fmt: skip
-    power_limit_W: float | None = term(None, "Power limit the card is set to.", flags=("--power-limit",), metavar="W",
-                                       number="power limit (W)", method="power_limit", again=True)  # fmt: skip
-    clock_Hz: float | None = term(None, "Clock the card is locked to.", flags=("--clock",), metavar="MHZ",
+    power_limit_W: float | None = term(None, "Power limit, as by nvidia-smi -pl.", flags=("--power-limit",),
+                                       metavar="W", number="power limit (W)", method="power_limit",
+                                       again=True)  # fmt: skip
+    clock_Hz: float | None = term(None, "Locked GPU clock, as by nvidia-smi -lgc.", flags=("--clock",), metavar="MHZ",
                                   number="clock (Hz)", again=True)  # fmt: skip
 
 

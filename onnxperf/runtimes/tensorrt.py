@@ -64,7 +64,7 @@ LONGEST_CHAIN = 64  # nodes in one kernel; assumed
 PRODUCT = alone(call(("Conv", "Gemm", "MatMul"), ...))
 
 
-@pattern("product + residual", Y + PRODUCT)
+@pattern("GEMM + residual", Y + PRODUCT)
 def residual(m: Match) -> Fused | Miss:
     """What is added to a product is read by the product's kernel; of two products, by that of the second operand."""
     product, summand, add = m[PRODUCT], m[Y], m.root
@@ -75,7 +75,7 @@ def residual(m: Match) -> Fused | Miss:
     return m.fused(f"com.microsoft::{type}", (*(*product.inputs, None)[:3], summand), product.attrs)
 
 
-@fusion("view behind a product", anchor="Reshape")
+@fusion("view after a GEMM", anchor="Reshape")
 def view_last(g: Rewriter, view: Operator) -> Fused | None:
     """A Reshape between a product and an elementwise operator moves behind it; the other operands are reshaped too."""
     x, after = view.present[0], g.only_user(view.out, *ELEMENTWISE)
@@ -100,7 +100,7 @@ def view_last(g: Rewriter, view: Operator) -> Fused | None:
 ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
 
 
-@pattern("product + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
+@pattern("GEMM + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
 def activation(m: Match) -> Fused | None:
     """A product and the activation that is its only reader are one kernel."""
     product = m[ACTIVATED_PRODUCT]
@@ -162,7 +162,7 @@ def attention(m: Match) -> Fused | Miss | None:
     if softmax.attrs.get("axis", -1) not in (-1, softmax.out.rank - 1):
         return None
     if SOFTMAX not in m:
-        return Miss("its softmax is not one of a scaled and masked product", softmax.nodes)
+        return Miss("its softmax is not over scaled and masked scores", softmax.nodes)
     parts = [m[c] for c in (RESCALED, MASKED, SCALED, SCORES, SOFTMAX) if c in m] + [second]
     q, k, v = (_head(g, t, parts) for t in (m[A], m[B], m[Y]))
     if k.rank not in (3, 4) or q.rank != k.rank or v.rank != k.rank:
@@ -291,17 +291,17 @@ EIGHT_BITS = between_kernels(frozenset(PRODUCTS), frozenset(ELEMENTWISE), frozen
 #: `common.linear` once more behind EIGHT_BITS, which uncovers stored weights.
 RULES = since(
     "6", Pass("constants computed beforehand", folded, once=True),
-    Pass("half precision beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
+    Pass("FP16 beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
     ort_basic.conv_affine, ort_basic.conv_batch_norm, ort_basic.matmul_batch_norm, common.layer_norm,
     common.rms_norm_any, common.gelu, common.fast_gelu_any, common.quick_gelu, common.softmax, common.linear, attention,
-    EIGHT_BITS, common.linear, view_last, activation, residual, Pass("products side by side", _siblings),
+    EIGHT_BITS, common.linear, view_last, activation, residual, Pass("parallel GEMMs merged", _siblings),
     ort_extended.skip_layer_norm, chain, before_rows,
 )  # fmt: skip
 
 
 def _narrow_products(run: Graph) -> str:
     """What no measurement confirms of any release: products in 8 bits."""
-    return "networks in 8 bits" if has_narrow_products(run) else ""
+    return "8-bit networks" if has_narrow_products(run) else ""
 
 
 def _later_releases(run: Graph) -> str:

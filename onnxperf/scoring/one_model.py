@@ -29,9 +29,9 @@ SCHEMA_VERSION = 1
 MOST_WRONG = 10  # operators listed
 NOT_CALIBRATED = Note(
     "not-calibrated",
-    "this processor's figures are nominal or assumed: --gpu takes the device file that `onnxperf calibrate` writes",
+    "this CPU is not calibrated, its figures are nominal: give --gpu a device file of `onnxperf calibrate`",
 )
-INCOMPLETE = Note("interrupted", "the measurement was interrupted: it holds what was measured until then")
+INCOMPLETE = Note("interrupted", "the measurement was interrupted: results are partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def here(
     provider = provider or usable_provider()
     device = find(gpu)[0] if gpu is not None else None
     if device is not None and device.kind != DEVICES[provider].kind:
-        raise UsageError(f"--gpu {gpu} is not what the {provider} provider runs on: name another, or the --provider")
+        raise UsageError(f"--gpu {gpu} is not a device of the {provider} provider: change --gpu or --provider")
     m = measure(Job(model, provider, **terms), progress)
     return compare(m, *_chosen(gpu, m.place), method=method)
 
@@ -142,10 +142,10 @@ def compare(
 ) -> Comparison:
     """Predict what was measured, from the model's skeleton, for a device. Raises Error where that can't be done."""
     if m.seconds <= 0:
-        raise UsageError(f"{m.subject.name}: its measured time is 0: nothing compares with that")
+        raise UsageError(f"{m.subject.name}: its measured time is 0")
     runtime = RUNTIMES.get(m.setting.runtime)
     if runtime is not None and runtime.kind != m.place.kind:
-        raise UsageError(f"{m.subject.name} can't have run under {m.setting.runtime} on {m.place.name}")
+        raise UsageError(f"{m.subject.name} can't run under {m.setting.runtime} on {m.place.name}")
     prediction = summarise(predicted(m, device, method))
     if source == NOMINAL:
         notes = (*notes, NOT_CALIBRATED)
@@ -173,9 +173,9 @@ def device_of(place: Place, files: Iterable[tuple[str, Device]] = ()) -> tuple[D
     A device file of its name, else the catalogue, else, for this machine's own processor, nominal figures.
     Raises UsageError where it is none of them.
     """
-    own = next(((device, name) for name, device in files if answers_to(device, place)), None)
-    if own is not None:
-        return own
+    calibrated = next(((device, name) for name, device in files if answers_to(device, place)), None)
+    if calibrated is not None:
+        return calibrated
     kind = KINDS[place.kind]
     if device := kind.find(place):
         return device, kind.figures
@@ -194,7 +194,7 @@ def _chosen(gpu: str | None, place: Place) -> tuple[Device, str, tuple[Note, ...
     device, notes = find(gpu)
     if device.kind != place.kind:
         raise UsageError(
-            f"it was measured on {place.name}, and --gpu {gpu} is {device.name}: name the device it ran on"
+            f"it was measured on {place.name}, but --gpu {gpu} is {device.name}: name the device it ran on"
         )
     if device.id != place.id and not answers_to(device, place):
         says = f"it was measured on {place.name}, and predicted for {device.name}"

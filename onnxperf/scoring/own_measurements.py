@@ -85,7 +85,7 @@ def own_measurements(folder: Path, progress: Progress) -> OwnMeasurements:
         progress(NAME, i, len(paths))
         try:
             if not path.is_file():
-                raise UsageError("it is no regular file")
+                raise UsageError("it is not a regular file")
             m = read(path)
             if not m.complete:
                 raise UsageError("it was interrupted before it was complete")
@@ -102,7 +102,7 @@ def sources(folder: Path) -> list[Path]:
 
 def _devices(paths: Iterable[Path]) -> tuple[list[tuple[str, Device]], list[tuple[str, str]]]:
     """The device files that can be used, one for each name of a device, and the others with the reason."""
-    found: dict[str, tuple[str, Device]] = {}
+    devices: dict[str, tuple[str, Device]] = {}
     rejected = []
     for path in paths:
         try:
@@ -110,10 +110,10 @@ def _devices(paths: Iterable[Path]) -> tuple[list[tuple[str, Device]], list[tupl
         except gpu_specs.SpecError as e:
             rejected.append((path.name, str(e)))
             continue
-        file, _ = found.setdefault(device.name, (path.name, device))
+        file, _ = devices.setdefault(device.name, (path.name, device))
         if file != path.name:
             rejected.append((path.name, f"{file} describes {device.name} already"))
-    return [*found.values()], rejected
+    return [*devices.values()], rejected
 
 
 def _row(file: str, c: Comparison) -> Row:

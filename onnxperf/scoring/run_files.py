@@ -69,13 +69,13 @@ def read(path: str | os.PathLike[str]) -> TimedRun:
 
     Raises UsageError, which names the file and the line, where it is neither.
     """
-    name, found = printable(os.fspath(path)), _Events()
+    name, events = printable(os.fspath(path)), _Events()
     try:
         if os.stat(path).st_size > MAX_BYTES:
             raise UsageError(f"it is larger than {MAX_BYTES >> 20} MiB; profile fewer runs")
         for where, event in _events(path):
-            _take(found, event, where)
-        return _run(os.path.basename(name), found)
+            _take(events, event, where)
+        return _run(os.path.basename(name), events)
     except OSError as e:
         raise UsageError(f"can't read {name}: {e.strerror or e}") from None
     except UsageError as e:
@@ -99,8 +99,8 @@ def _events(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
                 data = json.loads(text, parse_constant=_refuse)
             except (ValueError, RecursionError):
                 raise UsageError(
-                    f"{where} is no event: a profile of ONNX Runtime and a trace of onnxperf have one on each line"
-                    " (is the file cut off?)"
+                    f"{where} is not an event: a profile of ONNX Runtime and a trace of onnxperf have one per line"
+                    " (is the file truncated?)"
                 ) from None
             for event in data if isinstance(data, list) else (data,):
                 count += 1
@@ -113,10 +113,10 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _take(found: _Events, event: Any, where: str) -> None:
+def _take(events: _Events, event: Any, where: str) -> None:
     """Add an event to what was found, if it tells of a run, a node or a kernel."""
     if not isinstance(event, dict) or "ph" not in event:
-        raise UsageError(f"{where} is no event of a trace: it is {shown(event)}")
+        raise UsageError(f"{where} is not a trace event: {shown(event)}")
     if event["ph"] != "X":
         return
     cat, name = (_text(event, key, where) for key in ("cat", "name"))
@@ -125,16 +125,16 @@ def _take(found: _Events, event: Any, where: str) -> None:
     if not isinstance(args, dict):
         raise UsageError(f"{where}: args must be an object, not {shown(args)}")
     if name == "model_run":
-        found.runs.append((begin, begin + lasts, args))
+        events.runs.append((begin, begin + lasts, args))
     elif cat == "Kernel":
         parent = _text(args, "parent_name", where, name).removesuffix(ENDING)
-        found.kernels.append((begin, lasts, parent, _text(args, "op_name", where, "Kernel")))
-        _keep_nodes(found, parent, args, where)
+        events.kernels.append((begin, lasts, parent, _text(args, "op_name", where, "Kernel")))
+        _keep_nodes(events, parent, args, where)
     elif cat == "Node" and name.endswith(ENDING):
-        own = name.removesuffix(ENDING)
-        key = own, _text(args, "op_name", where, ""), _text(args, "provider", where, "")
-        found.calls.append(Call(found.keys.setdefault(key, key), begin, lasts))
-        _keep_nodes(found, own, args, where)
+        operator = name.removesuffix(ENDING)
+        key = operator, _text(args, "op_name", where, ""), _text(args, "provider", where, "")
+        events.calls.append(Call(events.keys.setdefault(key, key), begin, lasts))
+        _keep_nodes(events, operator, args, where)
 
 
 def _text(holder: Event, key: str, where: str, default: str | None = None) -> str:
@@ -151,36 +151,36 @@ def _time(event: Event, key: str, where: str) -> float:
     return float(value)
 
 
-def _keep_nodes(found: _Events, name: str, args: Event, where: str) -> None:
+def _keep_nodes(events: _Events, name: str, args: Event, where: str) -> None:
     """Keep the names of the nodes that an operator of a trace stands for."""
-    if "nodes" in args and name not in found.nodes:
-        given = args["nodes"]
-        if not isinstance(given, list) or not all(isinstance(n, str) and len(n) <= MAX_TEXT for n in given):
-            raise UsageError(f"{where}: nodes must be a list of names, not {shown(given)}")
-        found.nodes[name] = tuple(map(printable, given))
+    if "nodes" in args and name not in events.nodes:
+        nodes = args["nodes"]
+        if not isinstance(nodes, list) or not all(isinstance(n, str) and len(n) <= MAX_TEXT for n in nodes):
+            raise UsageError(f"{where}: nodes must be a list of names, not {shown(nodes)}")
+        events.nodes[name] = tuple(map(printable, nodes))
 
 
-def _run(name: str, found: _Events) -> TimedRun:
+def _run(name: str, events: _Events) -> TimedRun:
     """The run that the events tell of."""
-    if not found.runs:
-        raise UsageError("it holds no whole run (no event `model_run`): is it a profile of ONNX Runtime?")
-    runs = sorted(found.runs, key=lambda r: r[:2])
+    if not events.runs:
+        raise UsageError("it has no complete run (no event `model_run`): is it a profile of ONNX Runtime?")
+    runs = sorted(events.runs, key=lambda r: r[:2])
     facts = runs[0][2]
     measured = "onnxperf_version" not in facts
     first = 1 if len(runs) > 1 else 0  # a session's first run makes what later ones find
-    operators = _operators(found, runs, first)
+    operators = _operators(events, runs, first)
     if len(operators) > MAX_OPERATORS or len({o.type for o in operators}) > MAX_TYPES:
         raise UsageError(f"it has more than {MAX_OPERATORS:,} operators, or {MAX_TYPES:,} types of them")
     if (seconds := median(end - begin for begin, end, _ in runs[first:]) * MICROSECOND) <= 0:
-        raise UsageError("its runs took no time: nothing compares with that")
-    launches = measured and not found.kernels and any(provider not in ("", ON_CPU) for *_, provider in found.keys)
+        raise UsageError("its runs took no time")
+    launches = measured and not events.kernels and any(provider not in ("", ON_CPU) for *_, provider in events.keys)
     if not measured:
         model, device, runtime = (_text(facts, key, "model_run", "?") for key in ("model", "device", "runtime"))
         name = title(model, device, runtime)
     return TimedRun(name, measured, seconds, operators, len(runs) - first, (LAUNCHES_ONLY,) if launches else ())
 
 
-def _operators(found: _Events, runs: list[tuple[float, float, Event]], first: int) -> tuple[Timed, ...]:
+def _operators(events: _Events, runs: list[tuple[float, float, Event]], first: int) -> tuple[Timed, ...]:
     """The operators of the runs from number `first` on, each with the median of its times in a run.
 
     Where there are times of kernels these count, and of other nodes only those on the CPU: nodes without a kernel are
@@ -188,16 +188,16 @@ def _operators(found: _Events, runs: list[tuple[float, float, Event]], first: in
     """
     begins = [begin for begin, *_ in runs]
     calls, kernels = defaultdict[int, list[Call]](list), defaultdict[int, dict[Key, float]](dict)
-    for call in found.calls:
+    for call in events.calls:
         i = bisect_right(begins, call.begin) - 1
         if i >= first and call.begin <= runs[i][1]:
             calls[i].append(call)
-    for begin, lasts, name, type in found.kernels:
+    for begin, lasts, name, type in events.kernels:
         if (i := bisect_right(begins, begin) - 1) >= first:
             kernels[i][name, type, ""] = kernels[i].get((name, type, ""), 0.0) + lasts * MICROSECOND
     times: dict[Key, list[float]] = defaultdict(list)
     for i in range(first, len(runs)):
         on_host = own_seconds(calls[i]).items()
-        for key, seconds in (*kernels[i].items(), *(x for x in on_host if not found.kernels or x[0][2] == ON_CPU)):
+        for key, seconds in (*kernels[i].items(), *(x for x in on_host if not events.kernels or x[0][2] == ON_CPU)):
             times[key].append(seconds)
-    return tuple(Timed(name, type, median(s), found.nodes.get(name, ())) for (name, type, _), s in times.items())
+    return tuple(Timed(name, type, median(s), events.nodes.get(name, ())) for (name, type, _), s in times.items())

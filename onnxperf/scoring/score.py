@@ -57,7 +57,7 @@ def score(kind: str, pairs: Iterable[Pairs], by_card: bool = True) -> list[Score
     alike: dict[tuple[str, str, str], list[Pairs]] = {}
     for p in pairs:
         alike.setdefault((p.name, p.gpu * by_card, p.method), []).append(p)
-    found: list[Score] = []
+    scores: list[Score] = []
     for (name, gpu, method), parts in alike.items():
         columns = (np.concatenate([getattr(p, c) for p in parts]) for c in ("measured", "predicted", "low", "high"))
         measured, predicted, low, high = columns
@@ -65,8 +65,8 @@ def score(kind: str, pairs: Iterable[Pairs], by_card: bool = True) -> list[Score
         for rows, taken in (("test", test), ("rest", ~test)):
             if taken.any():
                 terms = _terms(measured[taken], predicted[taken], low[taken], high[taken])
-                found.append(Score(kind, name, gpu, rows, method, int(taken.sum()), *terms))
-    return found + over_cards(found) if by_card else found
+                scores.append(Score(kind, name, gpu, rows, method, int(taken.sum()), *terms))
+    return scores + over_cards(scores) if by_card else scores
 
 
 Terms = tuple[float, float, float | None, float | None]

@@ -21,14 +21,14 @@ def show(out: Console, c: Comparison) -> None:
     weights = ", random weights" if m.subject.weights == "random" else ""
     out.print(Text(printable(f"{s.runtime}, {s.precision} precision, batch {s.batch}{weights}"), style="dim"))
     out.print()
-    spread = f"{p.interval:.0%} between {duration(p.low_seconds)} and {duration(p.high_seconds)}"
+    spread = f"{p.interval:.0%} interval {duration(p.low_seconds)} and {duration(p.high_seconds)}"
     inside = "within the range" if c.in_range else "outside the range"
     lines = (
         ("measured", duration(m.seconds), _basis(c)),
         ("predicted", duration(p.seconds), spread),
         ("error", f"{c.error:+.1%}", inside),
     )
-    out.print(tabulate(out, ("!what", "#time", "how sure"), lines, heads=False))
+    out.print(tabulate(out, ("!what", "#time", "range"), lines, heads=False))
     out.print()
     put(out, (types(c), operators(c)))
     put_notes(out, notes(c))
@@ -38,7 +38,7 @@ def _basis(c: Comparison) -> str:
     """How the measured time follows from the runs, and how sure their median is."""
     series = c.measurement.device
     interval = series.median_interval
-    sure = f"95% between {duration(interval[0])} and {duration(interval[1])}" if interval else "few runs"
+    sure = f"95% confidence interval {duration(interval[0])} and {duration(interval[1])}" if interval else "few runs"
     runs = len(series.samples)
     if c.measurement.place.shared:
         return f"undisturbed run; median of {runs} runs {duration(series.median)} ({sure})"
@@ -57,7 +57,7 @@ def operators(c: Comparison) -> Sheet:
         (shortened(x.name), shortened(x.type), *_figures(x.measured_s, x.predicted_s))
         for x in worst(c.rows, MOST_WRONG)
     ]
-    title = f"The {len(lines)} operators that are most wrong"
+    title = f"The {len(lines)} operators with the largest errors"
     return Sheet(title, ("operator", "!type", *FIGURES), tuple(lines), ("type",))
 
 
@@ -74,27 +74,27 @@ def _figures(measured: float | None, predicted: float | None) -> tuple[str, str,
 
 def notes(c: Comparison) -> list[str]:
     """How operators were timed, what has no counterpart, and the notes of the comparison."""
-    found = []
+    lines = []
     if c.rows:
         of_each = "one at a time, launches included."
         if c.measurement.place.shared:
             of_each = "of each the fastest call; predicted times hold what the runtime spends on each."
         unmatched = f"{_unmatched(c.only_predicted, 'predicted')}; {_unmatched(c.only_measured, 'measured')}"
-        found = [
-            f"Operators are timed by ONNX Runtime's profiler in runs of their own, {of_each}",
-            f"Without a counterpart: {unmatched}.",
+        lines = [
+            f"Operators are timed by ONNX Runtime's profiler in separate runs, {of_each}",
+            f"Not matched: {unmatched}.",
         ]
     together = sum(r.measured_s or 0.0 for r in c.rows)
     if together > 1.05 * c.measurement.seconds:
-        times = f"{duration(together)}, longer than the model in its runs ({duration(c.measurement.seconds)})"
-        found.append(f"Operators were measured at {times}: launches count, and what else keeps the machine busy.")
-    return [*found, *(f"{printable(n.code)}: {printable(n.message)}" for n in c.notes)]
+        times = f"{duration(together)}, longer than the model's runs ({duration(c.measurement.seconds)})"
+        lines.append(f"Operators were measured at {times}, including launch overhead and other load on the machine.")
+    return [*lines, *(f"{printable(n.code)}: {printable(n.message)}" for n in c.notes)]
 
 
 def _unmatched(rows: tuple[Joined, ...], side: str) -> str:
     """How much time has no counterpart on the other side, and the operators that it is most of."""
     if not rows:
-        return f"nothing that was {side}"
+        return f"nothing {side}"
     most = ", ".join(shortened(r.name) for r in rows[:3])
     what = f"{len(rows)} operator{'s' * (len(rows) > 1)}"
     return f"{duration(sum(abs(r.error_s) for r in rows))} {side} in {what} ({most})"
@@ -110,10 +110,10 @@ def files(t: OwnMeasurements) -> list[Sheet]:
         for r in t.rows
     ]  # fmt: skip
     heads = ("file", "model", "device", "!precision", "#batch", "#measured", "#predicted", "#error", "!in range")
-    known = {r.device: r.figures for r in t.rows}
+    figures = {r.device: r.figures for r in t.rows}
     means = [
         (
-            *map(shortened, (s.name, known[s.name])), str(s.count), f"{s.mape:.1%}", f"{s.bias:+.1%}",
+            *map(shortened, (s.name, figures[s.name])), str(s.count), f"{s.mape:.1%}", f"{s.bias:+.1%}",
             f"{s.coverage:.0%}", f"±{s.half_width:.0%}",
         )
         for s in t.scores
@@ -131,14 +131,14 @@ def file_notes(t: OwnMeasurements) -> list[str]:
     """What the words of these tables mean."""
     if not t.rows:
         return []
-    found = [
+    lines = [
         "Your measurements: each file of `onnxperf measure` is predicted for the device that it names, with the "
         "constants that ship and the figures of the catalogue or of a device file. error: predicted / measured, less "
         "1; in range: the measured time is within the stated range."
     ]
     if any(r.figures == NOMINAL for r in t.rows):
-        found.append(
-            f"{NOMINAL}: those of this machine's processor, in part assumed. The device file that `onnxperf calibrate` "
+        lines.append(
+            f"{NOMINAL}: those of this machine's CPU, in part assumed. The device file that `onnxperf calibrate` "
             "writes takes their place when it lies beside the measurements."
         )
-    return found
+    return lines

@@ -64,13 +64,13 @@ def of(p: Prediction) -> TimedRun:
     """
     steps = host_steps(p.run, p.column)
     if steps and not PLATFORMS[p.device.kind].launches:
-        found = [(s.begin_s, s.name, s.op, s.end_s - s.begin_s, s.nodes) for s in steps]
+        times = [(s.begin_s, s.name, s.op, s.end_s - s.begin_s, s.nodes) for s in steps]
     else:
-        found = [(k.start_seconds, k.name, k.op, k.seconds, k.nodes) for k in p.kernels]
-        found += [(s.begin_s, s.name, s.op, s.end_s - s.begin_s, s.nodes) for s in steps if s.computed]
+        times = [(k.start_seconds, k.name, k.op, k.seconds, k.nodes) for k in p.kernels]
+        times += [(s.begin_s, s.name, s.op, s.end_s - s.begin_s, s.nodes) for s in steps if s.computed]
     operators = (
         Timed(printable(name), printable(short_type(op)), seconds, tuple(map(printable, nodes)))
-        for _, name, op, seconds, nodes in sorted(found, key=lambda x: x[0])
+        for _, name, op, seconds, nodes in sorted(times, key=lambda x: x[0])
     )
     s = p.scenario
     return TimedRun(title(s.model, p.device.name, s.runtime), False, p.seconds, tuple(operators))
@@ -137,10 +137,10 @@ class RunDifference(Document):
     @property
     def by_type(self) -> dict[str, tuple[Pair, ...]]:
         """The pairs by operator type, those that take most time first."""
-        found: dict[str, list[Pair]] = defaultdict(list)
+        groups: dict[str, list[Pair]] = defaultdict(list)
         for p in self.pairs:
-            found[p.type].append(p)
-        ranked = sorted(found.items(), key=lambda g: -fsum(o.seconds for p in g[1] for o in (*p.a, *p.b)))
+            groups[p.type].append(p)
+        ranked = sorted(groups.items(), key=lambda g: -fsum(o.seconds for p in g[1] for o in (*p.a, *p.b)))
         return {type: tuple(pairs) for type, pairs in ranked}
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,9 +183,9 @@ def difference(a: TimedRun, b: TimedRun) -> RunDifference:
     owner, its = owners(operators, kernels), defaultdict[int, list[Timed]](list)
     for j, i in sorted(owner.items()):
         its[i].append(operators[j])
-    found = [((k,), tuple(its[i])) for i, k in enumerate(kernels)]
+    matched = [((k,), tuple(its[i])) for i, k in enumerate(kernels)]
     alone = [((), (o,)) for j, o in enumerate(operators) if j not in owner]
-    pairs = (Pair(other, own) if swapped else Pair(own, other) for own, other in (*found, *alone))
+    pairs = (Pair(second, first) if swapped else Pair(first, second) for first, second in (*matched, *alone))
     return RunDifference(a, b, tuple(pairs))
 
 
@@ -193,7 +193,7 @@ def keep(d: RunDifference, share: float) -> None:
     """Raise LimitExceeded where B is slower than A by more than that share."""
     if d.ratio > 1 + share:
         costs = [(fsum(p.seconds for p in pairs), shortened(type)) for type, pairs in d.by_type.items()]
-        costs.append((d.rest_seconds, "launches and gaps"))
+        costs.append((d.rest_seconds, "launch overhead and gaps"))
         most = ", ".join(f"{what} {signed(s)}" for s, what in sorted(costs, reverse=True)[:3] if s > 0)
         over = f"B is slower than A by {d.ratio - 1:.1%}, over the limit of {100 * share:.4g}%"
         raise LimitExceeded(f"{over}; most of it: {most}")

@@ -88,8 +88,8 @@ class Cache:
     def read(self, place: Path) -> Cells:
         """The cells in a file; none where there is no such file, or it holds something else."""
         try:
-            found = json.loads(_regular(place).decode("utf-8"))
-            return {(c["precision"], c["spec"]): _choice(c["choice"]) for c in found["cells"]}
+            data = json.loads(_regular(place).decode("utf-8"))
+            return {(c["precision"], c["spec"]): _choice(c["choice"]) for c in data["cells"]}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
@@ -114,22 +114,22 @@ def _regular(place: Path) -> bytes:
     with os.fdopen(os.open(place, flags), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
-            raise ValueError(f"{place} is no file of results")
+            raise ValueError(f"{place} is not a results file")
         return file.read(MAX_FILE)
 
 
-def _choice(given: Mapping[str, Any]) -> Choice:
+def _choice(data: Mapping[str, Any]) -> Choice:
     """A choice as it was kept; KeyError, TypeError or ValueError where it is none, or its figures can't be."""
     for f in fields(Choice):
-        if type(given[f.name]) not in KINDS[str(f.type)]:
+        if type(data[f.name]) not in KINDS[str(f.type)]:
             raise TypeError(f.name)
         least, most = RANGES[f.name]
-        if given[f.name] is not None and not least <= given[f.name] <= most:
+        if data[f.name] is not None and not least <= data[f.name] <= most:
             raise ValueError(f.name)
-    found = Choice(**given)
-    if not found.low_seconds <= found.seconds <= found.high_seconds:
+    choice = Choice(**data)
+    if not choice.low_seconds <= choice.seconds <= choice.high_seconds:
         raise ValueError("seconds")
-    return found
+    return choice
 
 
 def _hash(text: str) -> str:

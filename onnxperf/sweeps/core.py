@@ -82,6 +82,6 @@ def sweep(
                        trip_counts=trip_counts, **terms)  # fmt: skip
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:
-            found = list(blocks([Model(model, examples=example_inputs)], grid, here, kept))
-        rows = (replace(row, why=as_arguments(row.why)) for block in found for row in block.rows)
+            swept = list(blocks([Model(model, examples=example_inputs)], grid, here, kept))
+        rows = (replace(row, why=as_arguments(row.why)) for block in swept for row in block.rows)
         return Sweep(tuple(rows), grid.named["dims"])

@@ -17,12 +17,12 @@ APART = ("cards/", "lab/")  # a card is asked for by its contents; no answer rea
 @cache
 def edition() -> str:
     """The version, and a hash of all code and constants: a rule or a constant of your own makes another edition."""
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     ours = Path(__file__).parents[1]
     for root in (*(Path(package.__file__ or "").parent for package in (gpu_specs, op_models)), ours):
         files = ((p.relative_to(root).as_posix(), p) for p in root.rglob("*") if p.suffix in SUFFIXES)
         for name, path in sorted(files):
             if not name.startswith(APART):
                 content = path.read_bytes()
-                found.update(f"{root.name}/{name} {len(content)}\n".encode() + content)
-    return f"{VERSION}-{found.hexdigest()}"
+                digest.update(f"{root.name}/{name} {len(content)}\n".encode() + content)
+    return f"{VERSION}-{digest.hexdigest()}"

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 ANSWERS_S = 10.0  # how long a scheduler may take to answer
 ASKED_S = 1.0  # how often it is asked whether it is there
-KEPT = "what is in the cache stays; run the same command again to go on"
+KEPT = "the cache is kept; run the same command again to continue"
 
 
 class Engine(NamedTuple):
@@ -107,7 +107,7 @@ def _pool(workers: int) -> Iterator[Executor]:
     try:
         yield pool
     except BrokenExecutor:
-        ended = "a process that predicts was ended, by the system perhaps, for want of memory"
+        ended = "a worker process was killed, perhaps out of memory"
         raise EnvironmentFailure(f"{ended}; {KEPT}") from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -136,7 +136,7 @@ def _cluster(scheduler: str, here: Executor) -> Iterator[Engine]:
 
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said below
-    lost = f"the Dask scheduler at {scheduler} is gone; {KEPT}"
+    lost = f"lost the connection to the Dask scheduler at {scheduler}; {KEPT}"
     try:
         client: Any = distributed.Client(scheduler, timeout=ANSWERS_S, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as e:
@@ -147,7 +147,7 @@ def _cluster(scheduler: str, here: Executor) -> Iterator[Engine]:
             raise EnvironmentFailure(f"the Dask scheduler at {scheduler} has no workers: start some with `dask worker`")
         yield Engine(here, OnDask(client), 4 * threads)
     except distributed.scheduler.KilledWorker:
-        raise EnvironmentFailure(f"worker after worker of {scheduler} ended at the same task; {KEPT}") from None
+        raise EnvironmentFailure(f"workers of {scheduler} keep dying at the same task; {KEPT}") from None
     except ImportError as e:
         raise EnvironmentFailure(f"workers of {scheduler} can't run this: {e}; install onnxperf there") from None
     except (CancelledError, asyncio.CancelledError, OSError) as e:

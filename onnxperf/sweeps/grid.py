@@ -87,23 +87,23 @@ def grid_of(
     names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
     for name in names or ("",):
         check_values({"precision": name})
-    for what, given in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):
-        if given is not None and not isinstance(given, Mapping):
-            raise UsageError(f"{what} must be a mapping, not a {type(given).__name__}")
+    for what, binding in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):
+        if binding is not None and not isinstance(binding, Mapping):
+            raise UsageError(f"{what} must be a mapping, not a {type(binding).__name__}")
     sizes: tuple[int | None, ...] = (None,)
     if batches is not None:
         sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
-    open_dims = tuple((name, _sizes(given, f"dimension {name!r}", 1 << 31)) for name, given in (dims or {}).items())
+    open_dims = tuple((name, _sizes(size, f"dimension {name!r}", 1 << 31)) for name, size in (dims or {}).items())
     unique = tuple(dict.fromkeys(names))
     return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, as_terms(terms), priced(prices))
 
 
-def _sizes(given: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:
+def _sizes(asked: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:
     """Sizes that are given, each once, in the order given."""
     try:
-        found = tuple(dict.fromkeys(whole(size, what) for size in (given if isinstance(given, Iterable) else [given])))
+        sizes = tuple(dict.fromkeys(whole(size, what) for size in (asked if isinstance(asked, Iterable) else [asked])))
     except TypeError:
-        found = ()
-    if not found or not all(0 < size <= most for size in found):
-        raise UsageError(f"{what} must be whole numbers from 1 to {most:,}, not {given!r}")
-    return found
+        sizes = ()
+    if not sizes or not all(0 < size <= most for size in sizes):
+        raise UsageError(f"{what} must be whole numbers from 1 to {most:,}, not {asked!r}")
+    return sizes

@@ -50,9 +50,9 @@ class Row:
 
     def to_dict(self, dims: tuple[str, ...]) -> dict[str, Any]:
         """The row as plain data, with a column for each of these dimensions."""
-        own, sizes = {f.name: getattr(self, f.name) for f in fields(self)}, dict(self.dims)
-        at = list(own).index("dims")
-        pairs = list(own.items())
+        cells, sizes = {f.name: getattr(self, f.name) for f in fields(self)}, dict(self.dims)
+        at = list(cells).index("dims")
+        pairs = list(cells.items())
         return dict([*pairs[:at], *((f"dim_{name}", sizes.get(name)) for name in dims), *pairs[at + 1 :]])
 
 
@@ -81,18 +81,18 @@ class Block:
 
 
 def block(
-    model: str, dims: Dims, grid: Grid, found: Mapping[int | None, Mapping[tuple[str, int], Choice | Error]]
+    model: str, dims: Dims, grid: Grid, answers: Mapping[int | None, Mapping[tuple[str, int], Choice | Error]]
 ) -> Block:
     """The block of what was found, by batch and then by precision and card."""
     rows, model = list[Row](), printable(model)
     for precision in grid.precisions:
         for j, device in enumerate(grid.devices):
-            cells = {batch: found[batch][precision, j] for batch in grid.batches}
+            cells = {batch: answers[batch][precision, j] for batch in grid.batches}
             choices = [c for c in cells.values() if isinstance(c, Choice)]
             knee, most = best(choices), max((c.batch for c in choices if c.fits), default=0)
             for batch, cell in cells.items():
-                own = model, device, precision, dims, batch
-                rows.append(_row(grid, *own, cell, cell is knee, isinstance(cell, Choice) and cell.batch == most))
+                place = model, device, precision, dims, batch
+                rows.append(_row(grid, *place, cell, cell is knee, isinstance(cell, Choice) and cell.batch == most))
     return Block(model, dims, tuple(rows))
 
 

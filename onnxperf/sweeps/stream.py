@@ -40,7 +40,7 @@ class _Task:
 
     model: str
     point: Point
-    known: Cells
+    cached: Cells
     place: Path | None
     lacks: tuple[tuple[str, tuple[int, ...]], ...]
     done: int
@@ -57,7 +57,7 @@ def blocks(
     """
     specs = [spec(device) for device in grid.devices]
     nowhere = {name for names in grid.named.values() for name in names} if len(models) > 1 else set()
-    found: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
+    answers: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
     failed: Error | None = None
     some = False
     for task, answer in _in_order(_tasks(models, grid, engine, cache, specs, nowhere), engine.ahead):
@@ -65,15 +65,15 @@ def blocks(
             tell(Path(task.model).name, task.done, len(models) * grid.points)
         new = _cells(task, grid, answer)
         keys = {(name, j): (name, specs[j]) for name in grid.precisions for j in range(len(specs))}
-        found[task.point.batch] = {at: new[at] if at in new else task.known[key] for at, key in keys.items()}
+        answers[task.point.batch] = {at: new[at] if at in new else task.cached[key] for at, key in keys.items()}
         failed = failed or next((x for x in new.values() if isinstance(x, Error)), None)
-        some = some or any(isinstance(x, Choice) for x in found[task.point.batch].values())
+        some = some or any(isinstance(x, Choice) for x in answers[task.point.batch].values())
         fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
         if cache and task.place and fresh:
-            cache.write(task.place, {**task.known, **fresh})
-        if len(found) == len(grid.batches):
-            yield block(task.model, task.point.dims, grid, found)
-            found = {}
+            cache.write(task.place, {**task.cached, **fresh})
+        if len(answers) == len(grid.batches):
+            yield block(task.model, task.point.dims, grid, answers)
+            answers = {}
     if nowhere:
         raise UsageError(f"no model has a dimension, tensor or loop {', '.join(map(repr, sorted(nowhere)))}")
     if failed and not some:
@@ -95,24 +95,24 @@ def _tasks(
     )
     for (i, m), read in _in_order(reads, engine.ahead):
         name = m.name or (read.name if isinstance(read, Prepared) else "model")
-        own = grid
+        narrowed = grid
         if isinstance(read, Prepared) and len(models) > 1:
             nowhere -= {name for names in read.names.values() for name in names}
-            own = grid.narrowed(read.names)
-        points = own.each()
+            narrowed = grid.narrowed(read.names)
+        points = narrowed.each()
         for n, point in enumerate(points, 1):
             done = i * grid.points + n * grid.points // len(points)
             if isinstance(read, Error):
                 yield _Task(name, point, {}, None, whole, done), _answered(read)
                 continue
-            place = cache.place(read, own, point) if cache else None
-            known = cache.read(place) if cache and place else {}
-            lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in known)) for x, at in whole)
+            place = cache.place(read, narrowed, point) if cache else None
+            cached = cache.read(place) if cache and place else {}
+            lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in cached)) for x, at in whole)
             asked = tuple((x, tuple(grid.devices[j] for j in at)) for x, at in lacks if at)
-            task = _Task(name, point, known, place, tuple(x for x in lacks if x[1]), done)
-            shapes = {**read.shapes, **(own.shapes or {})}
-            given = read.data, point, shapes, own.trip_counts, own.terms, asked
-            yield task, engine.predicts.submit(predicted, *given) if asked else _answered((edition(), []))
+            task = _Task(name, point, cached, place, tuple(x for x in lacks if x[1]), done)
+            shapes = {**read.shapes, **(narrowed.shapes or {})}
+            work = read.data, point, shapes, narrowed.trip_counts, narrowed.terms, asked
+            yield task, engine.predicts.submit(predicted, *work) if asked else _answered((edition(), []))
 
 
 def _cells(task: _Task, grid: Grid, answer: Answer | Error) -> dict[tuple[str, int], Choice | Error]:
@@ -123,7 +123,7 @@ def _cells(task: _Task, grid: Grid, answer: Answer | Error) -> dict[tuple[str, i
     made_by, cells = answer
     if made_by != edition():
         raise EnvironmentFailure(
-            f"a worker has another onnxperf, {made_by}, than this one, {edition()}: install this there"
+            f"a worker has another onnxperf, {made_by}, than this one, {edition()}: install this version there"
         )
     return dict(zip(places, (cell for column in cells for cell in column), strict=True))
 

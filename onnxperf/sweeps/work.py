@@ -53,7 +53,7 @@ def prepare(model: Any, example_inputs: Any, open_batch: bool, named: Mapping[st
         data = skeleton(first.proto, first.folder)
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         every = names_of(first)
-        names = {what: {name for name in given if has(every[what], name)} for what, given in named.items()}
+        names = {what: {name for name in bound if has(every[what], name)} for what, bound in named.items()}
         return Prepared(first.name, data, digest, names, shapes)
     except Error as e:
         return e

@@ -78,7 +78,7 @@ def show_gpu(out: Console, device: Device) -> None:
     rows = []
     for name, value in facts(device).items():
         source = device.source_of(name)
-        status, text = (source.status, source.text) if source else ("default", "the card file does not say")
+        status, text = (source.status, source.text) if source else ("default", "not in the card file")
         rows.append((name, printable(quantity(name, value)), status, printable(text)))
     out.print(tabulate(out, ("!fact", "!value", "!status", "source"), rows, spare=("status", "source")))
     for note in device.notes:
@@ -87,14 +87,14 @@ def show_gpu(out: Console, device: Device) -> None:
 
 def as_json(device: Device) -> dict[str, Any]:
     """A card as plain data, SI units."""
-    known = facts(device)
+    specs = facts(device)
     return {
         "id": device.id,
         "name": device.name,
         "aliases": [*device.aliases, *device.short_names],
         "kind": device.kind,
-        **{k: list(v) if isinstance(v, tuple) else v for k, v in known.items() if k not in device.dense_flops},
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in specs.items() if k not in device.dense_flops},
         "dense_flops": dict(device.dense_flops),
-        "sources": {name: {"status": s.status, "text": s.text} for name in known if (s := device.source_of(name))},
+        "sources": {name: {"status": s.status, "text": s.text} for name in specs if (s := device.source_of(name))},
         "notes": list(device.notes),
     }

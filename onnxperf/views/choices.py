@@ -16,15 +16,17 @@ from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shorten
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
 BY = {
-    "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost of a million samples",
-    "energy": "energy of a sample",
+    "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost per million samples",
+    "energy": "energy per sample",
 }  # fmt: skip
 
 
 def show_comparison(out: Console, c: Comparison) -> None:
     """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
     limit = f", at most {duration(c.max_seconds)}" if c.max_seconds is not None else ""
-    asked = f"{shortened(c.model)} under {c.runtime}, precision {c.precision}, batch {c.batch}{limit}: by {BY[c.by]}"
+    asked = (
+        f"{shortened(c.model)} under {c.runtime}, precision {c.precision}, batch {c.batch}{limit}: ranked by {BY[c.by]}"
+    )
     out.print(Text(printable(asked), style="bold"))
     names = (
         "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
@@ -64,35 +66,35 @@ def _line(x: Candidate) -> tuple[str, ...]:
 
 def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
     if any(x.ties for x in ranked):
-        yield "= ties with another card: their 80% intervals overlap; cards that tie with the best of a rank share it"
+        yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     if any(x.price is not None for x in ranked):
-        yield "$/million is the cost of a million samples at full load, at the best batch"
+        yield "$/million is the cost per million samples at full load and the best batch"
     yield from _on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
 
 
-def _on_prices(found: Iterable[tuple[str, Price]]) -> Iterator[str]:
+def _on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
     """Where prices are from, and that they are old."""
-    shipped = [(id, p) for id, p in found if p.date]
+    shipped = [(id, p) for id, p in prices if p.date]
     if shipped:
         oldest = min(p.date for _, p in shipped)
-        doubt = "; not compared with the price lists" if any(p.status == "unverified" for _, p in shipped) else ""
+        doubt = "; not checked against price lists" if any(p.status == "unverified" for _, p in shipped) else ""
         listed = ", ".join(f"{id} {p.source}" for id, p in shipped[:6]) + (" ..." if len(shipped) > 6 else "")
-        yield f"prices on demand since {oldest}{doubt}: {listed}; --price l4=0.80 replaces one"
+        yield f"on-demand prices as of {oldest}{doubt}: {listed}; --price l4=0.80 overrides one"
 
 
 def show_recommendation(out: Console, r: Recommendation) -> None:
     """Print the cheapest plan in a sentence, all plans, and why other cards have none."""
     asked = f"{shortened(r.model)} under {r.runtime}, precision {r.precision}"
-    goal = f"{number(r.qps)} requests a second in {duration(r.limit_s)}"
+    goal = f"{number(r.qps)} requests/s at a mean latency of {duration(r.limit_s)}"
     out.print(Text(printable(f"{asked}: {goal}"), style="bold"))
     if r.plans:
         out.print(Text(_sentence(r.plans[0]), style="bold green"))
         names = ("!card", "#replicas", "#worst case", "#batch", "#mean latency", "#run", "#busy", "#W", "#$/hour")
         out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
     else:
-        out.print(Text("none of these cards keeps that", style="bold red"))
+        out.print(Text("no card meets this target", style="bold red"))
     _put_reasons(out, r.others)
     put_notes(out, _on_plans(r))
 
@@ -100,17 +102,17 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
 def _on_plans(r: Recommendation) -> Iterator[str]:
     yield ASSUMED
     if r.plans:
-        yield "worst case: replicas where a run takes as long as the upper end of its 80% interval"
+        yield "worst case: replicas if each run takes the upper end of its 80% interval"
     if r.fixed:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:
-        yield "$/hour is the price of all replicas, whether they are busy or idle; the cheapest card comes first"
+        yield "$/hour is the price of all replicas, busy or idle; cheapest card first"
     yield from _on_prices(r.prices)
 
 
 def _sentence(p: Plan) -> str:
-    cost = f", ${p.usd_per_hour:,.2f} an hour" if p.usd_per_hour is not None else ""
-    return f"{p.replicas} x {p.device_name} at batch {p.batch}: {duration(p.seconds)} in the mean{cost}"
+    cost = f", ${p.usd_per_hour:,.2f} per hour" if p.usd_per_hour is not None else ""
+    return f"{p.replicas} x {p.device_name} at batch {p.batch}: {duration(p.seconds)} mean latency{cost}"
 
 
 def _plan_line(p: Plan) -> tuple[str, ...]:
@@ -123,12 +125,12 @@ def _plan_line(p: Plan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def show_what_ifs(out: Console, found: WhatIfs) -> None:
+def show_what_ifs(out: Console, what_ifs: WhatIfs) -> None:
     """Print the changes that make a run faster, and in a line each those that slow it, change nothing or can't be."""
-    p = found.now
+    p = what_ifs.now
     asked = f"{shortened(p.scenario.model)} on {p.device.name} under {p.scenario.runtime}: {duration(p.seconds)} now"
     out.print(Text(printable(asked), style="bold"))
-    possible = [(c, p.seconds / c.seconds, c.run_seconds or c.seconds) for c in found.changes if c.seconds]
+    possible = [(c, p.seconds / c.seconds, c.run_seconds or c.seconds) for c in what_ifs.changes if c.seconds]
     rows = [(c.what, duration(s), f"{_bound(c)}{gain:.2f}x", c.why) for c, gain, s in possible if gain >= GAINS]
     if rows:
         out.print(tabulate(out, ("change", "#time", "#faster", "why"), [tuple(map(printable, row)) for row in rows]))
@@ -139,7 +141,7 @@ def show_what_ifs(out: Console, found: WhatIfs) -> None:
     for what, listed in (("slower", slower), ("the same", same)):
         if listed:
             out.print(Text(printable(f"{what}: {', '.join(listed)}"), style="dim"))
-    for c in found.changes:
+    for c in what_ifs.changes:
         if c.seconds is None:
             out.print(Text(printable(f"{c.what}: {c.why}"), style="dim"))
 

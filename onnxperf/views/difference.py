@@ -31,7 +31,7 @@ def show(out: Console, d: Difference, *, top: int = 8) -> None:
     terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {how}, {batch}, {s.method}"
     asked = Text(printable(f"A: {s.model}") + "\n" + printable(f"B: {d.b.scenario.model}"), style="bold")
     asked.append("\n" + printable(terms), style="not bold dim")
-    runs = ("!", "#time", f"#{d.a.interval:.0%} between", "#kernels", "#added up")
+    runs = ("!", "#time", f"#{d.a.interval:.0%} interval", "#kernels", "#sum of kernels")
     groups = ("operator", "what", "#kernels", "#in A", "#in B", "#difference")
     kernels = ("kernel in A", "in B", "operator", "what", "#difference")
     differing = d.of(*(CAUSES.keys() - {"same"}))[:top]
@@ -39,7 +39,7 @@ def show(out: Console, d: Difference, *, top: int = 8) -> None:
     parts = (
         asked,
         Text(verdict(d), style="bold green"),
-        tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("added up",)),
+        tabulate(out, runs, [_run("A", d.a), _run("B", d.b)], spare=("sum of kernels",)),
         tabulate(out, groups, _lines(d), spare=("in A", "in B")),
         tabulate(out, kernels, rows, spare=("operator",)),
         Text("\n".join(_notes(d)), style="dim"),
@@ -53,7 +53,7 @@ def verdict(d: Difference | RunDifference) -> str:
         return f"A and B take the same time, {duration(d.a.seconds)}"
     if abs(d.seconds) < ALIKE * d.a.seconds:
         about = f"{duration(d.a.seconds)} and {duration(d.b.seconds)}"
-        return f"A and B take the same time, {about}: a difference under {ALIKE:.0%} is none"
+        return f"A and B take the same time, {about}(difference below {ALIKE:.0%})"
     than = "slower" if d.seconds > 0 else "faster"
     return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
 
@@ -72,8 +72,8 @@ def _lines(d: Difference) -> list[tuple[str, ...]]:
     if same := d.of("same"):
         lines.append(_line("(all)", CAUSES["same"], same))
     beside = [signed(p.seconds - p.sum_seconds).lstrip("+") for p in (d.a, d.b)]  # below 0 where kernels overlap
-    lines.append(("(none)", "launches and gaps", "", *beside, signed(d.launch_and_gaps_seconds)))
-    return [*lines, ("together", "", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
+    lines.append(("(none)", "launch overhead and gaps", "", *beside, signed(d.launch_and_gaps_seconds)))
+    return [*lines, ("total", "", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
 
 
 def _line(name: str, what: str, changes: Sequence[Change]) -> tuple[str, ...]:
@@ -93,12 +93,12 @@ def _what(c: Change) -> str:
 
 def _notes(d: Difference) -> list[str]:
     """What was remarked of one model alone."""
-    found = []
+    lines = []
     for name, p, other in (("A", d.a, d.b), ("B", d.b, d.a)):
-        known = {_remark(n) for n in other.warnings}
-        alone = (n for n in p.warnings if n.code not in QUIET and _remark(n) not in known)
-        found += [f"{name}: {n.code}  {printable(n.message)}" for n in alone]
-    return found
+        remarks = {_remark(n) for n in other.warnings}
+        alone = (n for n in p.warnings if n.code not in QUIET and _remark(n) not in remarks)
+        lines += [f"{name}: {n.code}  {printable(n.message)}" for n in alone]
+    return lines
 
 
 def _remark(n: Note) -> tuple[str, str]:

@@ -20,7 +20,7 @@ def show(out: Console, e: Explanation) -> None:
     if e.remark:
         asked.append("\n" + printable(e.remark), style="not bold yellow")
     answer = Text(duration(e.seconds), style="bold green")
-    between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
+    between = f"{e.interval:.0%} interval {duration(e.low_seconds)} to {duration(e.high_seconds)}"
     answer.append(f"  ({between})   bound by {e.limit}", style="not bold default")
     parts: list[RenderableType] = [asked, answer]
     if e.steps:
@@ -35,7 +35,7 @@ def show_run(out: Console, e: RunExplanation) -> None:
     """Print why a run does not reach the datasheet's rate: the answer, and the causes that its time goes to."""
     asked = Text(printable(f"{e.terms} on {e.card} ({e.gpu})"), style="bold")
     answer = Text(duration(e.seconds), style="bold green")
-    between = f"{e.interval:.0%} between {duration(e.low_seconds)} and {duration(e.high_seconds)}"
+    between = f"{e.interval:.0%} interval {duration(e.low_seconds)} to {duration(e.high_seconds)}"
     answer.append(f"  ({between})", style="not bold default")
     if e.peak:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, 'FLOP/s')} on the datasheet"

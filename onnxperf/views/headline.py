@@ -94,9 +94,9 @@ def _terms(p: Prediction) -> Iterator[str]:
         f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
         "CUDA graph" if s.cuda_graph else "",
         f"{s.streams} streams" if s.streams > 1 else "",
-        f"with transfers{' of pageable memory' if s.pageable else ''}" if s.include_transfers else "",
+        f"with H2D/D2H copies{' from pageable memory' if s.pageable else ''}" if s.include_transfers else "",
         f"{s.host} host" if s.host != usual_host(p.device) else "",
-        f"at most {s.power_limit_W:g} W" if s.power_limit_W else "",
+        f"power limit {s.power_limit_W:g} W" if s.power_limit_W else "",
         f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
     )  # fmt: skip
     return filter(None, terms)
@@ -131,10 +131,10 @@ def _limits(p: Prediction) -> dict[str, str]:
 
 _LIMITS = {
     "compute": "arithmetic is", "memory": "memory bandwidth is", "latency": "low occupancy is",
-    "launch": "launch overhead is", "transfer": "copies between host and card are",
-    "cpu": "what the CPU computes is", "communication": "exchange with other cards is",
+    "launch": "launch overhead is", "transfer": "H2D and D2H copies are",
+    "cpu": "operators on the CPU are", "communication": "communication with other GPUs is",
 }  # fmt: skip
-_LIMITS_ON_A_CORE = {"latency": "arithmetic below its peak is", "launch": "the runtime's cost of each operator is"}
+_LIMITS_ON_A_CORE = {"latency": "arithmetic below peak is", "launch": "the runtime's per-operator overhead is"}
 
 
 def gain(p: Prediction, c: Change) -> str:

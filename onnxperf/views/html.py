@@ -36,10 +36,10 @@ def page(p: Prediction, changes: Changes, at_batch: AtBatch | None = None, tell:
     """The same with changes that are known; tell: is told of the progress."""
     style, program = _read("report.css"), "\n".join(map(_read, PROGRAM))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(program)}"
-    found = json.dumps(data(p, changes, at_batch, tell), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(data(p, changes, at_batch, tell), separators=(",", ":"), allow_nan=False)
     parts = {
         "policy": f"{policy}; base-uri 'none'; form-action 'none'",
-        "style": style, "program": program, "data": found.translate(ESCAPED),
+        "style": style, "program": program, "data": text.translate(ESCAPED),
     }  # fmt: skip
     return Template(_read("report.html")).substitute(parts)
 

@@ -49,7 +49,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
         "bounds": list(BOUND_BY),
         "shares": [[name, _digits(share), printable(means[name])] for name, share in largest_shares(p)],
         "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
-        "roofs": _roofs(p), "pace": printable(told.get("paced by", "")), "gaps": printable(told.get("gaps", "")),
+        "roofs": _roofs(p), "pace": printable(told.get("pace", "")), "gaps": printable(told.get("gaps", "")),
         "card": launches(p), "laid_out": p.run.method.scheduled,
         "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch, tell),
         "facts": [[label, printable(text)[:MESSAGE]] for label, text in facts(p)],
@@ -112,7 +112,7 @@ def _kind(p: Prediction, k: KernelPrediction) -> tuple[Any, ...]:
 
 def _roofs(p: Prediction) -> dict[str, list[list[Any]]]:
     """What no kernel exceeds on this device: bytes/s of its memories, and FLOP/s of the units that the kernels use."""
-    memories, units = ([[roof.name, _digits(roof.rate)] for roof in found] for found in roofs(p))
+    memories, units = ([[roof.name, _digits(roof.rate)] for roof in kind] for kind in roofs(p))
     return {"memory": memories, "compute": units}
 
 
@@ -128,7 +128,7 @@ def _memory(p: Prediction) -> dict[str, Any]:
             alive.append(now)
     held = (m.weights_bytes, m.activations_bytes, m.workspace_bytes, m.context_bytes)
     surplus = max(0, m.reserved_bytes - sum(held))
-    names = ("weights", "activations", "workspace", "CUDA context", "allocator surplus")
+    names = ("weights", "activations", "workspace", "CUDA context", "allocator slack")
     return {
         "parts": [[name, size] for name, size in zip(names, (*held, surplus), strict=True) if size],
         "held": m.reserved_bytes, "capacity": m.capacity_bytes, "fits": m.fits, "host": m.host_bytes,
@@ -146,11 +146,11 @@ def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
     before, *during = p.run.footprint.alive
     yield now, before
     left, pipeline = iter(during), p.run.plan.pp > 1
-    own = fullest(p.run.stage_footprints) if pipeline else 0
+    stage = fullest(p.run.stage_footprints) if pipeline else 0
     for o in p.run.run_graph.operators:
         if o.place not in ("free", "host"):
             now = max(now, next(starts, now))  # exchanges run beside what stands behind them
-        if not pipeline or stage_of(o, p.run.stage_of) == own:
+        if not pipeline or stage_of(o, p.run.stage_of) == stage:
             yield _digits(now, 8), next(left)
 
 
@@ -169,7 +169,7 @@ def _batches(p: Prediction, at_batch: AtBatch | None, tell: Progress | None) -> 
 
 
 def _no_other(batch: int) -> Prediction:
-    raise UsageError("no other batch was asked for: to_html(at_batch=...) predicts them")
+    raise UsageError("other batches were not requested: to_html(at_batch=...) predicts them")
 
 
 def _what_ifs(
@@ -184,10 +184,10 @@ def _what_ifs(
         alone = what_if(p, at_batch).changes
     except UsageError as e:
         return {"changes": [], "why": _sentence(str(e))}
-    known = {c.what for c in alone}
-    together = [WhatIf("", c.what, c.seconds, at_best=c.most, why=c.why) for c in changes if c.what not in known]
-    found = sorted((*alone, *together), key=lambda c: (c.seconds is None, c.seconds or 0.0))
-    return {"changes": [_change(c) for c in found], "why": ""}
+    names = {c.what for c in alone}
+    together = [WhatIf("", c.what, c.seconds, at_best=c.most, why=c.why) for c in changes if c.what not in names]
+    ranked = sorted((*alone, *together), key=lambda c: (c.seconds is None, c.seconds or 0.0))
+    return {"changes": [_change(c) for c in ranked], "why": ""}
 
 
 def _change(c: WhatIf) -> list[Any]:

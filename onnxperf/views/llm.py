@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 PLOTS = (".png", ".svg")
 ASSUMED = (
-    "requests: a simulation of vLLM's scheduling with the cache in pages, which ONNX Runtime GenAI may not have",
-    "an iteration's prompts are priced as one sequence; logits are of every position unless the head is pruned",
+    "requests: a simulation of vLLM's scheduler with a paged KV cache, which ONNX Runtime GenAI may not have",
+    "the prompts of an iteration are predicted as one sequence; logits are of every position unless --prune-lm-head",
 )
-TIMES = ("#first token", "#80% interval", "#each further", "#80% interval ")
+TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
 SPARE = ("longest context", "80% interval", "80% interval ")
 
@@ -41,12 +41,12 @@ def show(out: Console, g: Generation) -> None:
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
-    cache = f"{size(g.cache_bytes_per_token)} of cache for each token"
-    most = f"the largest batch that fits is {g.largest_batch:,}" if g.largest_batch else "not even one sample fits"
+    cache = f"{size(g.cache_bytes_per_token)} of KV cache per token"
+    most = f"largest batch that fits: {g.largest_batch:,}" if g.largest_batch else "batch 1 does not fit"
     out.print(f"weights {size(g.weights_bytes)}, {cache}; {most} ({size(g.capacity_bytes)})")
     out.print()
     lines = tuple(_line(b) for b in g.batches)
-    put(out, [Sheet("time to the first token and time of each further one", NAMES, lines, SPARE)])
+    put(out, [Sheet("time to first token (TTFT) and time per output token (TPOT)", NAMES, lines, SPARE)])
     if g.service is not None:
         put(out, [service_sheet(g.service)])
     put_notes(out, (*g.notes, *(ASSUMED if g.service is not None else ())))
@@ -55,13 +55,13 @@ def show(out: Console, g: Generation) -> None:
 def service_sheet(s: Service) -> Sheet:
     """How requests were served: a line for each time, a column for each percentile."""
     t = s.traffic
-    drawn_as = f"{t.requests:,} requests, {number(t.qps)} a second, prompts {t.prompts}, outputs {t.outputs}"
+    drawn_as = f"{t.requests:,} requests at {number(t.qps)}/s, prompts {t.prompts}, outputs {t.outputs}"
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
-    load = f"busy {s.utilisation:.0%}, {number(s.batch)} of {s.server.running} decode on average"
+    load = f"utilization {s.utilisation:.0%}, on average {number(s.batch)} of {s.server.running} sequences decode"
     load += f", on each of {s.groups} groups" * (s.groups > 1)
     lines = tuple(
-        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in found.values()))
-        for name, found in s.times.items()
+        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in percentiles.values()))
+        for name, percentiles in s.times.items()
     )
     names = ("!with 80% intervals", *(f"#p{p}" for p in PERCENTILES))
     return Sheet(printable(f"{drawn_as}: {did}; {load}"), names, lines)
@@ -69,8 +69,8 @@ def service_sheet(s: Service) -> Sheet:
 
 def _types(g: Generation) -> str:
     kept = "as stored" if g.precision == "keep" else g.precision
-    own = [f"{kind} {what}" for kind, what in ((g.weights, "weights"), (g.cache, "cache")) if kind]
-    return ", ".join((kept, *own))
+    types = [f"{kind} {what}" for kind, what in ((g.weights, "weights"), (g.cache, "cache")) if kind]
+    return ", ".join((kept, *types))
 
 
 def _line(b: Batch) -> tuple[str, ...]:
@@ -113,12 +113,12 @@ def drawn(g: Generation) -> Figure:
         _curve(axes, rates, times, 1e3)
         for b, x, t in zip(rows, rates, times, strict=True):
             axes.annotate(f"{b.batch}", (x, 1e3 * t.seconds), xytext=(-3, 4), textcoords="offset points", ha="right")
-        axes.set(ylabel=label, xlabel="output tokens/s, prompt included", xscale="log" if rows else "linear")
+        axes.set(ylabel=label, xlabel="output tokens/s, including prefill", xscale="log" if rows else "linear")
         axes.margins(x=0.06, y=0.1)
     if rows:
         below.set_yscale("log")
         above.set_ylim(bottom=0)
-        above.legend(["a point for each batch, with its samples", "80% interval"], loc="lower right")
+        above.legend(["one point per batch, labelled with it", "80% interval"], loc="lower right")
     else:
         above.text(0.5, 0.5, "no batch fits into memory", transform=above.transAxes, ha="center")
         for axes in (above, below):
@@ -141,11 +141,11 @@ def _curve(axes: Axes, x: Sequence[float], times: Sequence[Seconds], unit: float
 
 def _service(axes: Axes, s: Service) -> None:
     """The percentiles of what requests take, in seconds; waiting, which is often nothing, is left to the table."""
-    for name, found in s.times.items():
+    for name, percentiles in s.times.items():
         if name != "waiting":
-            _curve(axes, range(len(found)), list(found.values()), 1.0, name.replace("_", " "))
-    about = f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} are served"
-    share = f"share of {s.traffic.requests:,} requests that take no longer"
+            _curve(axes, range(len(percentiles)), list(percentiles.values()), 1.0, name.replace("_", " "))
+    about = f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} requests/s are served"
+    share = f"percentile of {s.traffic.requests:,} requests"
     axes.set(ylabel="seconds", xlabel=share, yscale="log", title=about)
     axes.set_xticks(range(len(PERCENTILES)), [f"{p}%" for p in PERCENTILES])
     axes.legend()

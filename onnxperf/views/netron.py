@@ -86,8 +86,8 @@ def costs(p: Prediction) -> dict[str, Cost]:
             parts.setdefault(node, []).append((seconds, bound))
         for node in nodes[1:]:
             fused.setdefault(node, nodes[0])
-    own = {node: Cost(sum(s for s, _ in found), max(found)[1]) for node, found in parts.items()}
-    return {**{node: Cost(0.0, fused_into=into) for node, into in fused.items()}, **own}
+    costs = {node: Cost(sum(s for s, _ in shares), max(shares)[1]) for node, shares in parts.items()}
+    return {**{node: Cost(0.0, fused_into=into) for node, into in fused.items()}, **costs}
 
 
 def _of_the_run(p: Prediction) -> Iterator[tuple[str, str]]:

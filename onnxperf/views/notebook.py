@@ -21,7 +21,7 @@ def notebook(p: Prediction) -> str:
     terms = f"{p.run.runtime.title or s.runtime}, {s.precision} precision, batch {s.batch}"
     head = f"<b>{_text(asked)}</b> ({_text(terms)}): <b>{duration(p.seconds)}</b>"
     between = f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}"
-    fits = "" if p.memory.fits else "<br><b>DOES NOT FIT into the memory</b>"
+    fits = "" if p.memory.fits else "<br><b>DOES NOT FIT into memory</b>"
     bound = ", ".join(f"{name} {share:.0%}" for name, share in largest_shares(p))
     memory = f"{size(p.memory.total_bytes)} of {size(p.memory.capacity_bytes)}"
     facts = f"{between}<br>bound by {_text(bound)}; memory {memory}{fits}"

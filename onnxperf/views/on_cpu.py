@@ -36,11 +36,11 @@ def advice(p: Prediction) -> str:
     fallen = {n for note in p.warnings if note.code == "host-fallback" for n in note.nodes}
     lacking = [op for op, each in by_type(p).items() if fallen & {n for o in each for n in o.nodes}]
     if not lacking:
-        return "the CPU computes shapes or control flow while the card waits; fixed dimensions help"
+        return "shapes or control flow run on the CPU while the GPU idles; fixed dimensions help"
     types = ", ".join(printable(op.rpartition("::")[2]) for op in lacking[:NAMED])
     types += f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
     if any(name in lacking[0] for name in INTEGER):
         instead = "quantise with QuantizeLinear and DequantizeLinear (QDQ), or use the model in FP16"
     else:
         instead = "use operators or types that have a kernel, or --runtime tensorrt"
-    return f"the CPU computes {types}, without a CUDA kernel: {instead}"
+    return f"{types} run on the CPU, without a CUDA kernel: {instead}"

@@ -10,12 +10,12 @@ from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import duration, number, shortened, size, tabulate
 
 
-def show(out: Console, found: Divisions) -> None:
+def show(out: Console, divisions: Divisions) -> None:
     """Print a line for each plan that fits, the fastest first, then why the others can't be used.
 
-    Exchange, waiting: the share of the time in which a GPU only exchanges data or waits for others.
+    Exposed communication: the share of the time in which a GPU only communicates or waits for others.
     """
-    asked = f"{shortened(found.model)} on {found.gpus} x {found.gpu}, batch {found.batch} of all GPUs"
+    asked = f"{shortened(divisions.model)} on {divisions.gpus} x {divisions.gpu}, batch {divisions.batch} over all GPUs"
     out.print(Text(printable(asked), style="bold"))
     rows = [
         (
@@ -23,15 +23,15 @@ def show(out: Console, found: Divisions) -> None:
             number(d.throughput_per_second, 4), f"{d.exposed_communication_seconds / d.seconds:.0%}",
             size(d.process_bytes),
         )
-        for d in found.plans
+        for d in divisions.plans
     ]  # fmt: skip
     if rows:
-        names = ("!plan", "#time", "#80% interval", "#samples/s", "#exchange, waiting", "#memory per GPU")
+        names = ("!plan", "#time", "#80% interval", "#samples/s", "#exposed communication", "#memory per GPU")
         out.print(tabulate(out, names, rows, spare=("80% interval",)))
     else:
         out.print(Text("no plan fits", style="bold red"))
     reasons: dict[str, list[str]] = {}
-    for plan, why in found.others:
+    for plan, why in divisions.others:
         reasons.setdefault(why, []).append(plan)
     for why, plans in reasons.items():
         out.print(Text(f"{'; '.join(plans)}: {printable(why)}"))

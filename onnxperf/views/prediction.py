@@ -1,4 +1,4 @@
-"""A prediction on a terminal: twelve lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
+"""A prediction on a terminal: eleven lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
 
 Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
 """
@@ -43,7 +43,7 @@ URGENT = (
 )
 BRIEF_NOTES = 3  # of these at most
 MESSAGE = 120  # characters of such a note
-NO_MODULES = "no times by module: the exporter recorded no module paths in this file"
+NO_MODULES = "no times by module: this file has no module paths from its exporter"
 NAMED = 6  # nodes of a note on the detailed screen
 
 K = TypeVar("K", bound=Hashable)
@@ -54,7 +54,7 @@ def show(
     out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = (),
     depth: int | None = None, untried: bool = False,
 ) -> None:  # fmt: skip
-    """Print a prediction: twelve lines, or with `detail` everything that is known of it.
+    """Print a prediction: eleven lines, or with `detail` everything that is known of it.
 
     `top` is how many different kernels to list: by default none, with `detail` all. `changes` are the same run under
     other terms, and `untried` says that there are more of them; `depth` is that of the modules by which time is summed
@@ -136,9 +136,9 @@ def _urgent(notes: Sequence[Note]) -> Text:
     """The notes that change how an answer is to be read: one for each code, and long ones cut."""
     lines = []
     for code in URGENT:
-        if found := [note for note in notes if note.code == code]:
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            lines.append((code, shorten(printable(found[0].message), MESSAGE, placeholder=" ...") + more, ""))
+        if alike := [note for note in notes if note.code == code]:
+            more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+            lines.append((code, shorten(printable(alike[0].message), MESSAGE, placeholder=" ...") + more, ""))
     return listed(lines[:BRIEF_NOTES])
 
 
@@ -163,21 +163,21 @@ def _shares(out: Console, p: Prediction) -> Table:
 
 def meanings(p: Prediction) -> dict[str, str]:
     """What it means that a run is bound by something, and what helps, on that kind of device."""
-    replayed = {"launch": "starting kernels is the limit; larger batches help"} if p.scenario.cuda_graph else {}
+    replayed = {"launch": "launch overhead of kernels; larger batches help"} if p.scenario.cuda_graph else {}
     return {**_MEANING, "cpu": advice(p), **(replayed if launches(p) else _ON_A_CORE)}
 
 
 _MEANING = {
-    "compute": "arithmetic or instruction issue is the limit; fusion or a faster type helps",
-    "memory": "reading and writing memory is the limit; a smaller type or larger batches help",
-    "latency": "too little work at once to fill the card; larger batches help",
-    "launch": "starting kernels is the limit; larger batches or a CUDA graph help",
-    "transfer": "copies between host and card are the limit",
-    "communication": "exchange with other cards is the limit",
+    "compute": "compute-bound: arithmetic or instruction issue; fusion or a faster type helps",
+    "memory": "memory-bound: DRAM or L2 bandwidth; a smaller type or larger batches help",
+    "latency": "low occupancy: too little parallel work to fill the GPU; larger batches help",
+    "launch": "launch overhead of kernels; larger batches or a CUDA graph help",
+    "transfer": "H2D and D2H copies",
+    "communication": "communication with other GPUs",
 }
 _ON_A_CORE = {
-    "latency": "arithmetic below its peak: elementwise loops, short rows, registers that are not full",
-    "launch": "what the runtime spends on each operator",
+    "latency": "arithmetic below peak: elementwise loops, short rows, partly filled vector registers",
+    "launch": "per-operator overhead of the runtime",
 }
 
 
@@ -194,19 +194,19 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     added, path, least = map(duration, (p.sum_seconds, p.critical_path_seconds, p.lower_bound_seconds))
     yield "kernels", f"{len(p.kernels)}: {added} sum of kernels, {path} critical path, {least} speed-of-light bound"
     products, others = number(w["matrix_flops"] / 1e9, 4), number(w["vector_flops"] / 1e9)
-    flops = f"{products} GFLOP in GEMM and convolution, {others} elsewhere"
+    flops = f"{products} GFLOP in GEMM and convolution, {others} in other operators"
     yield "work", f"{flops}; {size(w['bytes_read'])} read, {size(w['bytes_written'])} written"
     yield "memory", _memory(p)
-    home = f"; {size(m.host_bytes)} on the host" if m.host_bytes else ""
-    context = " and CUDA's context" if m.context_bytes else ""
-    yield "", f"the process holds {size(m.reserved_bytes)}, including unused allocator memory{context}{home}"
+    home = f"; {size(m.host_bytes)} of host memory" if m.host_bytes else ""
+    context = "CUDA context and " if m.context_bytes else ""
+    yield "", f"GPU memory use {size(m.reserved_bytes)}, incl. {context}allocator slack{home}"
     if p.kernels and p.run.method.scheduled and launches(p):
-        yield "paced by", _pace(p)
+        yield "pace", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
-        yield "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)}; the longest {_gap(p.gaps[0])}"
+        yield "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)} gaps; the longest {_gap(p.gaps[0])}"
     if p.watts is not None and p.joules_per_sample is not None:
-        slowed = f"; the card's limit slows every kernel by {p.power_factor - 1:.0%}" if p.power_factor > 1.01 else ""
-        yield "power", f"{p.watts:.0f} W on average, {number(p.joules_per_sample)} J a sample{slowed}"
+        slowed = f"; the power limit slows every kernel by {p.power_factor - 1:.0%}" if p.power_factor > 1.01 else ""
+        yield "power", f"{p.watts:.0f} W on average, {number(p.joules_per_sample)} J per sample{slowed}"
 
 
 def _pace(p: Prediction) -> str:
@@ -222,16 +222,16 @@ def _pace(p: Prediction) -> str:
     return "; ".join(parts)
 
 
-_PACE = {"stream": "kernels", "host": "the host", "copies": "copies", "communication": "other GPUs"}
+_PACE = {"stream": "GPU-bound", "host": "host-bound", "copies": "copy-bound", "communication": "communication-bound"}
 
 
 def _gap(gap: Gap) -> str:
     if not gap.after:
-        return f"{duration(gap.seconds)} at the end, until the host knows"
+        return f"{duration(gap.seconds)} at the end, until the host is notified"
     return f"{duration(gap.seconds)} before {shortened(gap.after)} ({_WAITS[gap.stalled_on]})"
 
 
-_WAITS = {"stream": "between kernels", "host": "not launched yet", "copies": "copies", "communication": "exchange"}
+_WAITS = {"stream": "between kernels", "host": "host-bound", "copies": "copies", "communication": "communication"}
 
 
 def _phases(out: Console, p: Prediction) -> Table:
@@ -296,7 +296,7 @@ def _alike(kernels: Iterable[KernelPrediction]) -> list[list[KernelPrediction]]:
 
 def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Table:
     """A row for each group of kernels with equal work."""
-    names = ("~kernel", "operator", "#times", "#each", "#range", "#GFLOP", "#moved", "!bound by", "!source")
+    names = ("~kernel", "operator", "#times", "#each", "#80% interval", "#GFLOP", "#bytes", "!bound by", "!source")
     rows = []
     for k, *others in groups:
         times = k.repeat * (1 + len(others))
@@ -305,7 +305,7 @@ def _kernels(out: Console, groups: Iterable[Sequence[KernelPrediction]]) -> Tabl
         moved = size((k.bytes_read + k.bytes_written) / k.repeat)
         named = (k.name, _short(k.op), f"{times} x")
         rows.append((*named, each, f"{low} - {high}", gflop, moved, _word(k.limit), k.source))
-    return tabulate(out, names, rows, spare=("range", "source", "GFLOP", "moved", "operator", "bound by"))
+    return tabulate(out, names, rows, spare=("80% interval", "source", "GFLOP", "bytes", "operator", "bound by"))
 
 
 def _changes(out: Console, p: Prediction, changes: Changes) -> Table:

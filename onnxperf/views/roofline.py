@@ -70,11 +70,11 @@ def plot(p: Prediction, format: str = "svg") -> bytes:
 
 
 def _draw(axes: Axes, p: Prediction) -> None:
-    found, (memories, units) = dots(p), roofs(p)
+    drawn, (memories, units) = dots(p), roofs(p)
     ridge = units[0].rate / memories[0].rate if units else 1.0
-    rates = [d.rate for d in found] or [roof.rate for roof in units] or [1e9]
-    low = min([d.intensity for d in found] + [ridge]) / 2
-    high = max([d.intensity for d in found] + [ridge * 4]) * 2
+    rates = [d.rate for d in drawn] or [roof.rate for roof in units] or [1e9]
+    low = min([d.intensity for d in drawn] + [ridge]) / 2
+    high = max([d.intensity for d in drawn] + [ridge * 4]) * 2
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
@@ -89,22 +89,22 @@ def _draw(axes: Axes, p: Prediction) -> None:
         axes.annotate(f"{unit.name}, {number(unit.rate / 1e12)} TFLOP/s", (high, unit.rate), (-4, 3), ha="right",
                       textcoords="offset points", fontsize=8, color="0.25")  # fmt: skip
     total = sum(k.seconds for k in p.kernels) or 1.0
-    for bound in (b for b in BOUND_BY if any(d.bound == b for d in found)):
-        own = [d for d in found if d.bound == bound]
-        areas = [max(SMALLEST, LARGEST * d.seconds / total) for d in own]
+    for bound in (b for b in BOUND_BY if any(d.bound == b for d in drawn)):
+        group = [d for d in drawn if d.bound == bound]
+        areas = [max(SMALLEST, LARGEST * d.seconds / total) for d in group]
         axes.scatter(
-            [d.intensity for d in own], [d.rate for d in own], areas, COLOURS[bound], alpha=0.65, linewidths=0.5,
+            [d.intensity for d in group], [d.rate for d in group], areas, COLOURS[bound], alpha=0.65, linewidths=0.5,
             edgecolors="white", zorder=2,
-            label=f"bound by {bound}, {sum(d.seconds for d in own) / total:.1%} of the kernels' time",
+            label=f"bound by {bound}, {sum(d.seconds for d in group) / total:.1%} of kernel time",
         )  # fmt: skip
-    _name(axes, found, total)
+    _name(axes, drawn, total)
     _label(axes, p, sum(k.seconds for k in p.kernels if not k.flops) / total)
 
 
-def _name(axes: Axes, found: Sequence[Dot], total: float) -> None:
+def _name(axes: Axes, dots: Sequence[Dot], total: float) -> None:
     """Write names beside the dots that take most time, where there is room."""
     taken: list[tuple[float, float]] = []
-    for d in found[:NAMED]:
+    for d in dots[:NAMED]:
         x, y = axes.transLimits.transform((log10(d.intensity), log10(d.rate)))  # shares of the axes
         if d.seconds >= WORTH_A_NAME * total and all(abs(x - a) > WIDE or abs(y - b) > HIGH for a, b in taken):
             taken.append((x, y))
@@ -120,8 +120,8 @@ def _label(axes: Axes, p: Prediction, unseen: float) -> None:
     s = p.scenario
     asked = f"{shortened(s.model)} on {p.device.name}, {p.run.runtime.title or s.runtime}, batch {s.batch}"
     axes.set_title(f"{printable(asked)}: {duration(p.seconds)}", fontsize=10, parse_math=False)
-    moving = f"; kernels without arithmetic, {unseen:.0%} of the kernels' time, are not shown" if unseen >= SEEN else ""
-    axes.set_xlabel(f"FLOP per byte that kernels read and write{moving}", fontsize=9)
+    moving = f"; kernels without arithmetic, {unseen:.0%} of kernel time, are not shown" if unseen >= SEEN else ""
+    axes.set_xlabel(f"arithmetic intensity, FLOP/byte{moving}", fontsize=9)
     axes.set_ylabel("FLOP/s", fontsize=9)
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -137,11 +137,11 @@ def dots(p: Prediction) -> list[Dot]:
         moved = k.bytes_read + k.bytes_written
         if k.flops and moved and k.seconds:
             together[k.op, k.bound_by, k.seconds, k.flops, moved] += k.seconds
-    found = (
+    kinds = (
         Dot(flops / moved, flops / each, bound, shortened(short_type(op)), seconds)
         for (op, bound, each, flops, moved), seconds in together.items()
     )
-    return sorted(found, key=lambda d: -d.seconds)[:DOTS]
+    return sorted(kinds, key=lambda d: -d.seconds)[:DOTS]
 
 
 def roofs(p: Prediction) -> tuple[list[Roof], list[Roof]]:

@@ -85,16 +85,16 @@ def _reasons(rows: Iterable[Row]) -> Iterator[str]:
 
 def _gathered(pairs: Iterable[tuple[T, str]]) -> list[tuple[T, tuple[str, ...]]]:
     """What stands beside the same thing, together."""
-    found: dict[T, list[str]] = {}
+    groups: dict[T, list[str]] = {}
     for what, beside in pairs:
-        found.setdefault(what, []).append(beside)
-    return [(what, tuple(beside)) for what, beside in found.items()]
+        groups.setdefault(what, []).append(beside)
+    return [(what, tuple(beside)) for what, beside in groups.items()]
 
 
 def check_lines(target: str, lines: int) -> None:
     """Raise UsageError where a plot would have too many lines, EnvironmentFailure where it can't be drawn here."""
     if lines > LINES:
-        fewer = f"at most {LINES} can be told apart: name fewer cards, precisions and sizes, or write a table"
+        fewer = f"at most {LINES} are distinguishable: name fewer cards, precisions and sizes, or write a table"
         raise UsageError(f"-o {target}: a line for each model, size, precision and card makes {lines:,}; {fewer}")
     if find_spec("matplotlib") is None:
         raise EnvironmentFailure(f"drawing {target} takes matplotlib: pip install 'onnxperf[plot]'")
@@ -136,7 +136,7 @@ def drawn(blocks: Sequence[Block]) -> Figure:
         axes.set_xticks(ticks, map(str, ticks))
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    above.set(ylabel="samples/s, knees circled", ylim=(0, None), title="" if several else _plain(_name(blocks[0])))
+    above.set(ylabel="samples/s (circles: knees)", ylim=(0, None), title="" if several else _plain(_name(blocks[0])))
     below.set(xlabel="batch", ylabel="latency in ms", yscale="log")
     below.yaxis.set_major_formatter(LogFormatter())  # 10 and 100, no powers of ten
     below.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
@@ -147,12 +147,12 @@ def drawn(blocks: Sequence[Block]) -> Figure:
 
 def _gathered_rows(blocks: Iterable[Block]) -> dict[tuple[str, str, str], list[Row]]:
     """The rows with figures that fit by model, card and precision."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    lines: dict[tuple[str, str, str], list[Row]] = {}
     for b in blocks:
         for r in b.rows:
             if r.fits:
-                found.setdefault((_name(b), r.gpu, r.precision), []).append(r)
-    return found
+                lines.setdefault((_name(b), r.gpu, r.precision), []).append(r)
+    return lines
 
 
 def _plain(text: str) -> str:

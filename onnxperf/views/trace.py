@@ -66,8 +66,8 @@ def _gpus_of_each(plan: Plan) -> list[str]:
     if plan.gpus == 1:
         return [""]
     each = plan.gpus // plan.pp
-    ranks = [f"GPU {s}" if each == 1 else f"GPUs {s * each}-{(s + 1) * each - 1}, each alike" for s in range(plan.pp)]
-    return [f", stage {s + 1} of {plan.pp}: {own}" if plan.pp > 1 else f", {own}" for s, own in enumerate(ranks)]
+    ranks = [f"GPU {s}" if each == 1 else f"GPUs {s * each}-{(s + 1) * each - 1}, identical" for s in range(plan.pp)]
+    return [f", stage {s + 1} of {plan.pp}: {rank}" if plan.pp > 1 else f", {rank}" for s, rank in enumerate(ranks)]
 
 
 def _stage_of(p: Prediction) -> Callable[[int], int]:
@@ -133,11 +133,11 @@ def _of_a_kernel(k: KernelPrediction, tid: int, pid: int) -> Event:
 
 def _operators(p: Prediction) -> Operators:
     """The operators of the run and their places in it, by the index of their kernel; by name where they have none."""
-    found: dict[int | str, tuple[int, Operator]] = {}
+    operators: dict[int | str, tuple[int, Operator]] = {}
     launched = (i for i, k in enumerate(p.run.kernels.rows) if k.op != TRANSFER)
     for place, o in enumerate(p.run.run_graph.operators):
-        found[o.name if o.place in ("free", "host") else next(launched)] = (place, o)
-    return found
+        operators[o.name if o.place in ("free", "host") else next(launched)] = (place, o)
+    return operators
 
 
 def _shape(t: Tensor) -> dict[str, list[int]]:

@@ -20,7 +20,7 @@ TYPES = 12  # lines by operator type before the rest is summed up
 def show(out: Console, d: RunDifference, *, top: int = 8) -> None:
     """Print the difference of two runs. `top` is how many operators to list, the largest differences first."""
     said = Text("\n".join(f"{name}: {_told(r)}" for name, r in (("A", d.a), ("B", d.b))), style="bold")
-    totals = ("!", "#time", "#operators", "#added up")
+    totals = ("!", "#time", "#operators", "#sum of operators")
     runs = [
         (x, duration(r.seconds), str(len(r.operators)), duration(r.sum_seconds)) for x, r in (("A", d.a), ("B", d.b))
     ]
@@ -30,7 +30,7 @@ def show(out: Console, d: RunDifference, *, top: int = 8) -> None:
     parts = (
         said,
         Text(verdict(d), style="bold green"),
-        tabulate(out, totals, runs, spare=("added up",)),
+        tabulate(out, totals, runs, spare=("sum of operators",)),
         tabulate(out, ("operator", "#count", *sides), _lines(d), spare=("count",)),
         tabulate(out, ("~operator in A", "~in B", "type", *sides), rows, spare=("type",)),
         Text("\n".join(f"{printable(note)}" for note in (*d.a.notes, *d.b.notes)), style="dim"),
@@ -51,8 +51,8 @@ def _lines(d: RunDifference) -> list[tuple[str, ...]]:
     if rest := [p for _, pairs in groups[TYPES:] for p in pairs]:
         lines.append(("(others)", str(len(rest)), *_times(rest)))
     beside = [signed(r.seconds - r.sum_seconds).lstrip("+") for r in (d.a, d.b)]  # below 0 where operators overlap
-    lines.append(("launches and gaps", "", *beside, signed(d.rest_seconds)))
-    return [*lines, ("together", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
+    lines.append(("launch overhead and gaps", "", *beside, signed(d.rest_seconds)))
+    return [*lines, ("total", "", duration(d.a.seconds), duration(d.b.seconds), signed(d.seconds))]
 
 
 def _times(pairs: Sequence[Pair]) -> tuple[str, ...]:

@@ -108,8 +108,8 @@ def test_measurements_of_several_devices_are_refused(
     "files, says",
     [
         ({}, "holds no file"),
-        ({"a.json": "[" * 100_000}, "nest too deep"),
-        ({"a.json": "\x00\x1b[31m"}, "no JSON"),
+        ({"a.json": "[" * 100_000}, "are nested too deeply"),
+        ({"a.json": "\x00\x1b[31m"}, "not JSON"),
         ({"a.json": '{"schema_version": 1e999}'}, "schema_version"),
     ],
 )
@@ -141,11 +141,11 @@ def test_a_measurement_names_a_card_but_no_file(calibrate, on_a_card: tuple[Meas
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (("--from", "runs", "--provider", "cpu"), "don't go with it"),
-        (("--from", "runs", "--keep", "kept"), "don't go with it"),
+        (("--from", "runs", "--provider", "cpu"), "leave --provider"),
+        (("--from", "runs", "--keep", "kept"), "leave --provider"),
         (("--from", "nowhere"), "nowhere"),
         (("-o", "out.txt"), "ends in .toml"),
-        (("-o", "mine.toml"), "is no file of that kind"),
+        (("-o", "mine.toml"), "is not a file of that kind"),
         (("-o", "no/such/folder.toml"), "there is no folder"),
         (("--json", ""), "name of a file"),
         (("--keep", "mine.toml"), "mine.toml"),

@@ -120,13 +120,13 @@ def test_operators_that_ran_elsewhere_are_left_out(card: Card, nominal_cpu: Devi
     assert [(d.model, "processor" in d.reason) for d in found.dropped] == [(measurements[0].subject.name, True)]
     here = measured(true_cpu)[-1:]
     other = replace(here[0], operators=tuple(replace(o, provider="OtherProvider") for o in here[0].operators))
-    with pytest.raises(UsageError, match="another provider"):
+    with pytest.raises(UsageError, match="another execution provider"):
         fit([other], nominal_cpu)
 
 
 def test_few_rows_are_refused(card: Card) -> None:
     base, _, measurements = card
-    with pytest.raises(UsageError, match="2 rows can be used, and it takes 3"):
+    with pytest.raises(UsageError, match="2 rows can be used, 3 are needed"):
         fit(measurements[:2], base)
 
 

@@ -98,9 +98,9 @@ def test_a_slow_round_among_others_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (("--provider", "cpu"), "don't go with it"), (("--from", "runs"), "don't go with it"),
-    (("--keep", "there"), "don't go with it"), (("-o", "host.txt"), "ends in .toml"),
-    (("-o", "no/host.toml"), "no folder"), (("-o", "other.toml"), "no file of that kind"),
+    (("--provider", "cpu"), "leave --provider"), (("--from", "runs"), "leave --provider"),
+    (("--keep", "there"), "leave --provider"), (("-o", "host.txt"), "ends in .toml"),
+    (("-o", "no/host.toml"), "no folder"), (("-o", "other.toml"), "not a file of that kind"),
     (("-o", "h.toml", "--json", "h.toml"), "would overwrite"),
 ])  # fmt: skip
 def test_requests_that_are_refused_before_anything_is_measured(calibrate, arguments, says: str, tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ def test_the_screen_says_what_prices_are_and_that_batches_can_not_be_tried(capsy
     code, out, _ = onnxperf_cli("recommend", model, *terms, "5", "--qps", "100")
     assert code == 0 and "$/hour is the price of all replicas" in out and "the batch can't be changed" in out
     code, out, _ = onnxperf_cli("compare", model, "--gpu", "t4")
-    assert code == 0 and "the cost of a million samples at full load" in out and "the batch can't be changed" in out
+    assert code == 0 and "the cost per million samples at full load" in out and "the batch can't be changed" in out
     written = tmp_path / "none.json"
     code, out, err = onnxperf_cli("recommend", model, *terms, "0.001", "--qps", "100", "--json", str(written))
-    assert code == 1 and "none of these cards" in out and "no card answers 100 requests a second in 1 us" in err
+    assert code == 1 and "no card meets this target" in out and "no card serves 100 requests/s at 1 us" in err
     assert json.loads(written.read_text())["others"][0]["gpu"] == "t4"
 
 

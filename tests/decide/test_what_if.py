@@ -40,7 +40,7 @@ def test_what_can_not_be_says_why() -> None:
     found = {c.what: c for c in whatif(net(1), gpu="t4", dims=None).changes}
     missing = [c for c in found.values() if c.seconds is None]
     assert all(c.why for c in missing)
-    assert found["--precision bf16"].why.endswith("has no units for it")
+    assert found["--precision bf16"].why.endswith("has no unit for it")
 
 
 def test_no_gain_is_of_a_unit_that_is_missing_and_predict_tries_the_same() -> None:
@@ -105,7 +105,7 @@ def test_fusions_that_nearly_matched_are_bounds() -> None:
 
 
 def test_it_is_for_cards_and_the_schedule() -> None:
-    with pytest.raises(UsageError, match="by the method tile-wave"):
+    with pytest.raises(UsageError, match="with the method tile-wave"):
         whatif(net(), gpu="l4", batch=1, method="roofline")
 
 

@@ -179,8 +179,8 @@ BAD = [
     (("some_models:build",), "needs example inputs"),
     (("some_models:build", "--input", "2x63"), "does not run on these example inputs"),
     (("some_models:build", "--input", "2x64", "--input", "2x64"), "does not run on these example inputs"),
-    (("some_models:build", "--input", "2,64"), "--input '2,64' is not understood"),
-    (("some_models:build", "--input", "2x64:int4"), "--input '2x64:int4' is not understood"),
+    (("some_models:build", "--input", "2,64"), "--input '2,64' is not valid"),
+    (("some_models:build", "--input", "2x64:int4"), "--input '2x64:int4' is not valid"),
     (("some_models:build", "--input", "999999999x999999999"), "elements"),
     (("some_models:build", "--input", "a:2", "--input", "a:2"), "name every one once, or none"),
     (("some_models:build", "--input", "a:2", "--input", "2"), "name every one once, or none"),
@@ -311,7 +311,7 @@ def test_what_is_no_keras_model(run, keras_files: Path, tmp_path: Path, how: tup
     (tmp_path / "empty").mkdir()
     for name, code, says in (
         ("none.keras", 2, "no such file"),
-        ("empty", 2, "no folder of a SavedModel"),
+        ("empty", 2, "nor a SavedModel folder"),
         ("broken.keras", 3, "broken.keras"),
         ("broken.h5", 3, "broken.h5"),
     ):
@@ -343,7 +343,7 @@ def test_the_input_option() -> None:
     torch = pytest.importorskip("torch")
     assert all(isinstance(getattr(torch, name), torch.dtype) for name in EXAMPLES)
     for text in ("", "x", "x:", ":2x2", "2x", "-2", "x:2x2:", "2x2:float8", "2x2:x:float32"):
-        with pytest.raises(UsageError, match="is not understood"):
+        with pytest.raises(UsageError, match="is not valid"):
             parse_input(text)
 
 

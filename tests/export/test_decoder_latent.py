@@ -163,7 +163,7 @@ def test_the_cache_is_as_small_as_engines_keep_it_on_every_gpu() -> None:
 
 def test_attention_of_latent_vectors_is_said_to_be_unmeasured() -> None:
     latent, usual = (onnxperf.llm(config=c, gpu="h100", prompt=16, output=4) for c in (SMALL, TINY))
-    says = "no measured kernel attends to latent vectors"
+    says = "latent attention (MLA) is not validated"
     assert any(says in note for note in latent.notes) and not any(says in note for note in usual.notes)
     with pytest.raises(onnxperf.Error, match="tp=3 does not divide"):
         onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, parallel="tp=3")

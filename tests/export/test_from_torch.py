@@ -336,7 +336,9 @@ def test_only_inputs_as_long_as_the_first_have_the_batch() -> None:
 
 
 def test_a_module_of_one_batch_says_what_to_give() -> None:
-    with pytest.raises(UsageError, match=r"Fixed with an open batch: .*give example inputs of the batch that you want"):
+    with pytest.raises(
+        UsageError, match=r"Fixed with a dynamic batch: .*give example inputs of the batch that you want"
+    ):
         onnxperf.predict(Fixed(), torch.ones(3, 4), gpu="l4", fit=True)
     with pytest.raises(UsageError, match="Fixed does not run on these example inputs at batch 6"):
         onnxperf.predict(Fixed(), torch.ones(3, 4), gpu="l4", batch=6)

@@ -86,7 +86,7 @@ def swap(old, new):
         ("a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2"),
         ("a = " + "[" * 5000, "is nested too deeply"),
         ("a = " + "9" * 5000, "is not valid TOML"),
-        ("#" * 1_000_001, "has 1,000,001 bytes; such a file has at most 1,000,000"),
+        ("#" * 1_000_001, "has 1,000,001 bytes; the limit is 1,000,000"),
         ("", "name is missing; it is needed"),
         (swap('name = "My Card"', ""), "name is missing; it is needed"),
         (swap('"My Card"', "7"), "name is 7; it needs a line of printable text"),
@@ -122,7 +122,7 @@ def swap(old, new):
         (swap("lanes = 8 }", "lanes = 0 }"), "pcie in [power_and_links] is a table; it needs"),
         (swap("{ gen = 4, lanes = 8 }", "28.8"), "pcie in [power_and_links] is 28.8; it needs { gen = 4"),
         (swap("pcie = { gen = 4, lanes = 8 }", ""), "pcie in [power_and_links] is missing; it or host_link_GBps is"),
-        (CARD + "host_link_GBps = 450\n", "pcie in [power_and_links] stands beside host_link_GBps; one of them is"),
+        (CARD + "host_link_GBps = 450\n", "pcie in [power_and_links] contradicts host_link_GBps; give only one is"),
         (CARD + "host_link_GBps = 0\n", "host_link_GBps in [power_and_links] is 0; it needs a number"),
         ('kind = "tpu"' + CARD, "kind is 'tpu'; it needs one of gpu, cpu"),
         ("kind = [1]" + CARD, "kind is a list; it needs one of gpu, cpu"),
@@ -141,9 +141,9 @@ def swap(old, new):
         (CARD + SOURCE.replace("text", "txt"), "unknown key 'txt' in [[source]] 1; did you mean 'text'?"),
         (
             CARD + SOURCE.replace("sms", "smss"),
-            "'smss' in [[source]] 1 is no fact of this file; did you mean",
+            "'smss' in [[source]] 1 is not a fact of this file; did you mean",
         ),
-        (CARD + SOURCE.replace("sms", "fp64"), "'fp64' in [[source]] 1 is no fact of this file"),
+        (CARD + SOURCE.replace("sms", "fp64"), "'fp64' in [[source]] 1 is not a fact of this file"),
         (CARD + SOURCE + SOURCE, "'sms' in [[source]] 2 already has a source; each fact needs just one"),
     ],
 )
@@ -159,9 +159,9 @@ def test_a_path_that_is_no_readable_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     for path, message in [
         (tmp_path / "none.toml", "does not exist; the path of a TOML file is needed"),
-        (tmp_path, "is no regular file; a TOML file is needed"),
-        (tmp_path / "pipe.toml", "is no regular file"),
-        ("/dev/zero", "is no regular file"),
+        (tmp_path, "is not a regular file; a TOML file is needed"),
+        (tmp_path / "pipe.toml", "is not a regular file"),
+        ("/dev/zero", "is not a regular file"),
         (f"{tmp_path}/{'x' * 5000}.toml", "cannot be read (File name too long)"),
         ("a\0b.toml", "is not valid TOML"),
     ]:

@@ -103,7 +103,7 @@ def test_zero_is_a_size_and_an_unset_dimension_is_not_zero() -> None:
     assert shape(g, "y") == (1, 0, 8)
     model = parse_model(STATIC)
     model.graph.input[0].type.tensor_type.shape.dim[2].Clear()
-    with pytest.raises(UsageError, match=r"leaves axis 2 open and unnamed: give --shapes x:1x3x128x8"):
+    with pytest.raises(UsageError, match=r"dynamic axis 2 without a name: give --shapes x:1x3x128x8"):
         load(model)
     model = parse_model(STATIC)
     model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
@@ -117,7 +117,7 @@ def test_all_open_dimensions_are_named_at_once_with_sizes_that_work() -> None:
         d.Clear()
     said = "'seq' ('x', axis 1), 'heads' ('k', axis 1), 'past' ('k', axis 2), axis 1 of 'u', axis 2 of 'u'; give "
     flags = "--dim seq=128 --dim heads=128 --dim past=128 --shapes u:4x128x128, say"
-    with pytest.raises(UsageError, match=re.escape(f"the inputs leave dimensions open: {said}{flags}")):
+    with pytest.raises(UsageError, match=re.escape(f"the inputs have dynamic dimensions: {said}{flags}")):
         load(model)
     with pytest.raises(UsageError, match=r"'past'.*; give --dim seq=128 --dim past=128 --shapes u:4x128x128, say"):
         load(model, dims={"heads": 12})
@@ -297,7 +297,7 @@ def test_dim_gives_an_input_that_is_a_whole_number() -> None:
     text = f"{HEAD} g (float[4, 8] x, int64 n, float f) => (y) {{ z = Range(c0, n, c1) y = Relu(x) q = Neg(f) }}"
     text = text.replace("=> (y)", "=> (float[4, 8] y, int64[many] z) <int64 c0 = {0}, int64 c1 = {1}>")
     assert shape(run(text, dims={"n": 7}), "z") == (7,)
-    with pytest.raises(UsageError, match="the model has no dimension 'f': its open dimensions are 'n'"):
+    with pytest.raises(UsageError, match="the model has no dimension 'f': its dynamic dimensions are 'n'"):
         run(text, dims={"f": 7})
 
 
@@ -367,7 +367,7 @@ def test_a_dimension_that_is_named_as_a_sum_follows_from_its_parts(mask: str, id
     dims = {"past": 64, "sequence": 2} if ids == "sequence" else {"past": 64}
     found = load(decoder(mask, ids), dims=dims).inputs
     assert [t.shape[1] for t in found if t.name == "attention_mask"] == [size]
-    with pytest.raises(UsageError, match=r"leaves? dimensions? (?!.*past [+])"):
+    with pytest.raises(UsageError, match=r"dynamic dimensions?:? (?!.*past [+])"):
         load(decoder(mask, ids))
 
 

@@ -42,7 +42,7 @@ def test_names_are_taken_from_their_places() -> None:
         fixed.bound(3, 5, 7, 99)
     with pytest.raises(UsageError, match="one name, 'n', for lengths that differ: 1 and 7"):
         decoder_dims(model(("b", "n"), ("b", 2, "n", 4))).bound(3, 1, 7, 99)
-    with pytest.raises(UsageError, match="is no decoder"):
+    with pytest.raises(UsageError, match="is not a decoder"):
         decoder_dims(model(("b", "s", 1), None))
 
 

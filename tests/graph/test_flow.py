@@ -185,7 +185,7 @@ def test_what_the_file_says_of_branches_that_differ_comes_first() -> None:
     model = parse_model(branched("d", ", bool d").replace("float[] y", "float[2, 3] y"))
     graph = load(model)
     assert graph.outputs[0].shape == (2, 3)
-    assert "taken as 2x3" in graph.notes[1].message
+    assert "assumed 2x3" in graph.notes[1].message
 
 
 def test_no_branch_is_known_to_be_the_result() -> None:

@@ -117,7 +117,7 @@ def test_a_target_that_merges_the_batch_elsewhere_is_not_believed() -> None:
 def test_an_axis_that_nothing_tells_from_another_is_refused() -> None:
     text = f"(float[N, 5, 8] x) => (float[N, 5, 8] y) {{ {target('s', 5, 'BB', 4)} {target('o', 5, 'N', 8)}"
     text += " a = Transpose<perm = [1, 0, 2]>(x) b = Reshape(a, s) c = Relu(b) d = Reshape(c, o)"
-    with pytest.raises(UsageError, match=r"node 'Reshape_3' \(Reshape\) leaves open which axis"):
+    with pytest.raises(UsageError, match=r"node 'Reshape_3' \(Reshape\) does not tell which axis"):
         load(model(text + " y = Transpose<perm = [1, 0, 2]>(d) }"), batch=3)
 
 
@@ -126,7 +126,7 @@ def test_a_large_model_is_not_tried_in_every_way(monkeypatch: pytest.MonkeyPatch
     text, weights = RIGHT["second"]
     load(model(text, 1, weights), batch=3)
     monkeypatch.setattr("onnxperf.graph.rebatch.MOST_TRIED", 20)
-    with pytest.raises(UsageError, match=r"leaves open .* operators not every way can be tried; export the model"):
+    with pytest.raises(UsageError, match=r"does not tell .* operators not every way can be tried; export the model"):
         load(model(text, 1, weights), batch=3)
 
 
@@ -134,7 +134,7 @@ def test_the_note_says_what_was_done() -> None:
     graph = load(model(ATTENTION, 1, RIGHT["attention"][1]), batch=16)
     (note,) = [n for n in graph.notes if n.code == "rebatched"]
     assert note.nodes == ("Reshape_3", "Reshape_6", "Reshape_12")
-    assert "made for batch 1" in note.message and "batch 16" in note.message and "Reshape_3" in note.message
+    assert "the file has batch 1" in note.message and "batch 16" in note.message and "Reshape_3" in note.message
     assert rebatched(load(model(ATTENTION, 1, RIGHT["attention"][1]))) is None
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_batch_is_refused(what: str) -> None:
     text = TWICE.replace("BEFORE", MIXING[what]).replace("AFTER", "")
     assert load(model(text)).batch == 1
     with pytest.raises(
-        UsageError, match=r"--batch 3 can't be used, the model is made for batch 1: .*node '.*open batch$"
+        UsageError, match=r"--batch 3 can't be used, the model is made for batch 1: .*node '.*dynamic batch$"
     ):
         load(model(text), batch=3)
 
@@ -289,7 +289,7 @@ def test_an_input_whose_shape_is_given_is_no_batch() -> None:
 
 
 def test_a_measurement_runs_the_file_as_it_is() -> None:
-    with pytest.raises(UsageError, match="a file is measured as it is, and node 'Reshape_3' holds another batch"):
+    with pytest.raises(UsageError, match="a file is measured as it is, and node 'Reshape_3' has another batch"):
         prepare(Job(model(ATTENTION, 1, RIGHT["attention"][1]), "cpu", batch=2))
 
 

@@ -69,7 +69,7 @@ def test_the_prompt_is_read_once_and_then_each_token(type: str) -> None:
     assert caches == [(2, 2, 2, 0, 4), (2, 2, 2, 19, 4)]  # the mean of 8 to 30
     assert graph.outputs[0].shape == (2, 32)
     [note] = [n for n in graph.notes if n.code == "assumed-trip-count"]
-    assert "taken as 23, its limit" in note.message
+    assert "assumed 23, its limit" in note.message
     assert not [n for n in graph.notes if n.code in ("body-not-counted", "unknown-operator")]
 
 

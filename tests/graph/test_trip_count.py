@@ -75,15 +75,13 @@ def test_a_condition_that_counts_is_counted(case: str) -> None:
 def test_what_the_data_decide_is_taken_as_the_limit(case: str) -> None:
     graph = load(counting(50, 1, 1, DATA[case]))
     assert [o.repeat for o in graph.operators if o.type == "Abs"] == [50]
-    assert [n.code for n in graph.notes] == ["assumed-trip-count"] and "taken as 50, its limit" in graph.notes[
-        0
-    ].message
+    assert [n.code for n in graph.notes] == ["assumed-trip-count"] and "assumed 50, its limit" in graph.notes[0].message
     assert [o.repeat for o in load(counting(50, 1, 1, DATA[case]), trip_counts={"Loop_0": 4}).operators][1] == 4
 
 
 def test_a_limit_that_stands_for_none_is_none() -> None:
     graph = load(counting(2**63 - 1, 1, 1, DATA["the data"]))
-    assert [o.repeat for o in graph.operators if o.type == "Abs"] == [1] and "taken as once" in graph.notes[0].message
+    assert [o.repeat for o in graph.operators if o.type == "Abs"] == [1] and "assumed once" in graph.notes[0].message
 
 
 def floating(start: float, step: float) -> ModelProto:

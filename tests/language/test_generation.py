@@ -140,7 +140,7 @@ def test_heads_of_keys_are_copied_to_gpus_that_have_none(kind: str, weights: str
     )  # fmt: skip
     assert few.batches == enough.batches and few.cache_bytes_per_token == enough.cache_bytes_per_token
     assert few.weights_bytes == enough.weights_bytes and few.largest_batch == enough.largest_batch
-    assert any("2 heads of keys and values are copied" in note for note in few.notes)
+    assert any("2 KV heads are replicated" in note for note in few.notes)
     with pytest.raises(UsageError, match="does not divide 3 heads"):
         odd = {**SMALL, "num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 192}
         onnxperf.llm(config=odd, gpu="h100", prompt=64, output=9, parallel="tp=4")
@@ -153,7 +153,7 @@ def test_steps_of_several_gpus_are_replayed_from_a_cuda_graph() -> None:
         launched, replayed = (onnxperf.llm(**at, parallel=plan, cuda_graph=graph) for graph in (False, True))
         assert replayed.batches[0].token.seconds < launched.batches[0].token.seconds
         assert replayed.largest_batch == launched.largest_batch and replayed.plan == plan
-    with pytest.raises(UsageError, match="stage of a pipeline"):
+    with pytest.raises(UsageError, match="CUDA graphs of pipeline stages"):
         onnxperf.llm(**at, parallel="pp=2", cuda_graph=True)
 
 
@@ -207,13 +207,13 @@ def test_files_with_past_lengths_are_continued() -> None:
 @pytest.mark.parametrize(
     ("model", "asked", "says"),
     [
-        ("gpt2.onnx", {}, "has no inputs of past keys and values|it has no inputs of past"),
-        ("resnet50.onnx", {}, "is no decoder"),
-        (None, {}, "give one of the two"),
+        ("gpt2.onnx", {}, "has no inputs for a KV cache|it has no inputs for"),
+        ("resnet50.onnx", {}, "is not a decoder"),
+        (None, {}, "give either the decoder"),
         (None, {"config": SMALL, "prefill": "x"}, "leave prefill out"),
-        ("gpt2-past.onnx", {"config": SMALL}, "give one of the two"),
-        ("gpt2-past.onnx", {"weights": "int4"}, "are for graphs made from config"),
-        ("gpt2-past.onnx", {"cache": "fp8"}, "cache and prune.* are for graphs made from config; a file has its own"),
+        ("gpt2-past.onnx", {"config": SMALL}, "give either the decoder"),
+        ("gpt2-past.onnx", {"weights": "int4"}, "need config"),
+        ("gpt2-past.onnx", {"cache": "fp8"}, "cache and prune.* need config: a file has its own"),
         (None, {"config": SMALL, "cache": "int4"}, "a cache of 'int4' is not known: it is fp8 or int8"),
         (None, {"config": SMALL, "weights": "int3"}, "'int3' are not known"),
         (None, {"config": SMALL, "prompt": 4000}, "made for 4,096"),
@@ -232,8 +232,8 @@ def test_files_with_past_lengths_are_continued() -> None:
         (None, {"config": SMALL, "dims": {"x": 3}}, "'x'"),
         (None, {"config": SMALL, "gpu": ["l4"]}, "gpu|card"),
         (None, {"config": SMALL, "parallel": "ep=2"}, "ep=2: the model has no operator"),
-        (None, {"config": SMALL, "parallel": "tp=3"}, "tp=3 does not divide 4 heads .*: tp=2 would work"),
-        (None, {"config": SMALL, "parallel": "pp=2:microbatches=2", "qps": 1}, "without microbatches"),
+        (None, {"config": SMALL, "parallel": "tp=3"}, "tp=3 does not divide 4 heads .*: tp=2 fits"),
+        (None, {"config": SMALL, "parallel": "pp=2:microbatches=2", "qps": 1}, "with microbatches"),
     ],
 )
 def test_what_cannot_be_says_why(model: str | None, asked: dict[str, Any], says: str) -> None:
@@ -277,9 +277,9 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     [
         ("t4", {"precision": "tf32"}, "t4 has no tensor_tf32 unit"),
         ("a100", {"precision": "fp8"}, "has no float8e4m3fn unit"),
-        ("h100", {"precision": "fp8"}, "no measurement confirms ONNX Runtime predictions"),
+        ("h100", {"precision": "fp8"}, "are not validated by a measurement"),
         ("h100", {"parallel": "tp=2"}, "each of 2 GPUs has a part"),
-        ("l4", {"precision": "fp16", "weights": "int4"}, "first write their weights out"),
+        ("l4", {"precision": "fp16", "weights": "int4"}, "first dequantise their weights"),
     ],
 )
 def test_what_a_step_takes_for_granted_is_said(gpu: str, asked: dict[str, Any], says: str) -> None:

@@ -115,7 +115,7 @@ def on_a_cpu(on_a_gpu: Measurement) -> Measurement:
         place=Place("cpu", "", "A Processor", 16 * 10**9, 1),
         setting=replace(on_a_gpu.setting, runtime="ort-cpu", options=()),
         subject=replace(on_a_gpu.subject, weights="stored"),
-        clock="processor time of the one thread",
+        clock="CPU time of the one thread",
         warm_up=WarmUp(0.2, 0.04, 10, 0.35, False),
         device=around(0.03, 4),
         wall=around(0.04, 4),

@@ -214,12 +214,12 @@ def test_what_a_stranger_sends_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     "text, why",
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe\x00", "no JSON"),
-        (b"[" * 100_000, "nest too deep for a measurement"),
-        (b"9" * 5000, "no JSON: a number has 5,000 digits"),
-        (b"[]", "no measurement"),
-        (b"{}", "no measurement"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "are nested too deeply"),
+        (b"9" * 5000, "not JSON: a number has 5,000 digits"),
+        (b"[]", "not a measurement"),
+        (b"{}", "not a measurement"),
         (b'{"schema_version": 2}', "schema_version is 2"),
         (b'{"schema_version": true}', "schema_version is true"),
         (b'{"schema_version": 1}', "lacks"),

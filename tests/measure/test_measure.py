@@ -172,7 +172,7 @@ def kill_with(number: int) -> Callable[..., None]:
 @posix
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
 def test_a_process_that_dies_leaves_its_samples(name: str) -> None:
-    with pytest.raises(Stopped, match=f"by signal {name} while in a counted run") as e:
+    with pytest.raises(Stopped, match=f"by signal {name} while in a timed run") as e:
         measure(job(iterations=10**6), kill_with(getattr(signal, name)))
     assert e.value.exit_code == 4
     m = e.value.measurement
@@ -355,7 +355,7 @@ def test_shape_arithmetic_may_run_on_the_cpu() -> None:
         ({"precision": "int8"}, "unknown precision"),
         ({"opt_level": "most"}, "unknown optimisation level"),
         ({"precision": "tf32"}, "TF32"),
-        ({"include_transfers": True}, "copies nothing"),
+        ({"include_transfers": True}, "no H2D or D2H copies"),
         ({"iterations": 0}, "between 1 and 1,000,000 runs"),
         ({"iterations": 10**7}, "between 1 and 1,000,000 runs"),
         ({"warm_s": -1.0}, "can't be negative"),

@@ -56,7 +56,7 @@ def test_the_first_runs_are_left_out(written: Callable[..., Path]) -> None:
     operators, runs = parse(written(*three_runs()), skip=2)
     assert [(o.runs, o.least_s) for o in operators] == [(1, pytest.approx(20e-6)), (1, pytest.approx(5e-6))]
     assert len(runs.samples) == 1
-    with pytest.raises(EnvironmentFailure, match="no whole run"):
+    with pytest.raises(EnvironmentFailure, match="no complete run"):
         parse(written(*three_runs()), skip=3)
 
 

@@ -133,9 +133,9 @@ def test_nothing_fits(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
 @pytest.mark.parametrize(
     "options, code, says",
     [
-        (("--throughput", "--batches", "1,2"), 2, "give one of them"),
-        (("--batches", "1,,2"), 2, "no list of batches"),
-        (("--batches", "0"), 2, "no list of batches"),
+        (("--throughput", "--batches", "1,2"), 2, "give either"),
+        (("--batches", "1,,2"), 2, "not a list of batches"),
+        (("--batches", "0"), 2, "not a list of batches"),
         (("--json", ""), 2, "--json needs the name"),
         (("--json", "{model}"), 2, "would overwrite"),
         (("--json", "{model}.folder/m.json"), 2, "there is no folder"),
@@ -143,7 +143,7 @@ def test_nothing_fits(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
         (("--provider", "cpu", "--inputs", "{model}.npz"), 2, ".npz"),
         (("--shapes", "x:1xtwo"), 2, "--shapes"),
         (("--dim", "M=3"), 2, "no dimension"),
-        (("--duration", "10"), 2, "no duration"),
+        (("--duration", "10"), 2, "not a duration"),
         (("--iterations", "0"), 2, "--iterations"),
     ],
 )

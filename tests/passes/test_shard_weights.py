@@ -55,7 +55,7 @@ def _weights(r: Any) -> list[Any]:
 def test_blocks_of_packed_weights_stay_whole() -> None:
     config = {**CONFIGS["llama"], "intermediate_size": 32 * 6}
     assert run(config, "tp=2", "int4").own_graph
-    with pytest.raises(UsageError, match=r"tp=4 does not divide 6 blocks of weights of node .*: tp=2 would work"):
+    with pytest.raises(UsageError, match=r"tp=4 does not divide 6 blocks of weights of node .*: tp=2 fits"):
         run(config, "tp=4", "int4").own_graph  # noqa: B018
 
 

@@ -142,12 +142,12 @@ def test_dropout_is_that_of_train_mode() -> None:
     ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager or ort-cuda"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
     ({"loss": "hinge"}, "unknown loss 'hinge'"),
-    ({"mode": "inference", "optimizer": "sgd"}, "belong to a training step"),
+    ({"mode": "inference", "optimizer": "sgd"}, "need --mode training"),
     ({"mode": "sleeping"}, "unknown mode 'sleeping'"),
-    ({"precision": "int8"}, "a training step in int8 is not predicted"),
-    ({"include_transfers": True}, "copies are not counted in a training step"),
+    ({"precision": "int8"}, "training in int8 is not predicted"),
+    ({"include_transfers": True}, "copies are not predicted for a training step"),
     ({"accumulate": 0}, "accumulate must be a whole number from 1"),
-    ({"mode": "inference", "accumulate": 2}, "belong to a training step"),
+    ({"mode": "inference", "accumulate": 2}, "need --mode training"),
 ])  # fmt: skip
 def test_terms_that_do_not_go_together(terms: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
@@ -157,7 +157,7 @@ def test_terms_that_do_not_go_together(terms: dict[str, Any], why: str) -> None:
 def test_what_has_no_gradient_is_named() -> None:
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]> g (float[8, 8, 8] x) => (float[8] y)
     { w = Constant <value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> () h = Mul(x, w) y = Det(h) }""")
-    with pytest.raises(UsageError, match="nothing to train"):
+    with pytest.raises(UsageError, match="no trainable parameters"):
         step(model)
     weight = model.graph.initializer.add(name="v", dims=(8, 8), data_type=1, data_location=1)
     weight.external_data.add(key="location", value="weights-not-included.bin")
@@ -171,5 +171,5 @@ def test_a_form_without_a_gradient_is_named() -> None:
     g (float[64] x) => (float[8] y) { y = MatMul(x, v) }""")
     weight = model.graph.initializer.add(name="v", dims=(64, 8), data_type=1, data_location=1)
     weight.external_data.add(key="location", value="weights-not-included.bin")
-    with pytest.raises(UsageError, match=r"no gradient is known of node '.*' \(MatMul\) as it is used here"):
+    with pytest.raises(UsageError, match=r"no gradient is defined for node '.*' \(MatMul\) as it is used here"):
         step(model)

@@ -92,7 +92,7 @@ def test_a_careless_rule_is_refused_where_others_read(operators: list[Operator],
     after = optimise(before, {BASIC: (pair,)}, BASIC)
     assert [o.type for o in after.operators] == left
     whole(after, before)
-    refused = [n for n in after.notes if "used elsewhere" in n.message]
+    refused = [n for n in after.notes if "other consumers" in n.message]
     assert bool(refused) == (left[-1] in "BC" and len(left) == len(operators))
     assert after.operators[0].inputs[0] == before.inputs[0]
 
@@ -148,7 +148,7 @@ def test_a_function_among_the_rules_is_left_out_and_told_by_its_name() -> None:
     before = graph(op("a", "A", "x", "m"), op("b", "B", "m", "y"))
     after = optimise(before, {BASIC: (bare, pair)}, BASIC)  # type: ignore[dict-item]
     assert [o.type for o in after.operators] == ["AB"]
-    says = "a function is no rule: make one of it with @pattern, @fusion or Pass"
+    says = "a function is not a rule: make it one with @pattern, @fusion or Pass"
     assert after.notes == (Note("failed-fusion", f"bare did not apply: it failed with TypeError: {says}"),)
 
 

@@ -125,20 +125,20 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "scale of more axes": (
         "(float[1,3,8,8] x) => (float[1,1,4,6,6] y) " + MUL, {**W, "b": (1, 1, 1, 1, 1)}, "Conv Mul", "a channel",
     ),
-    "weights are no constants": (
+    "weights are not constants": (
         "(float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,6,6] y) " + ADD, {"b": (4, 1, 1)}, "Conv Add",
-        "weights are no constants",
+        "weights are not constants",
     ),
-    "convolution used elsewhere": (BOTH + ADD, {**W, "b": (4, 1, 1)}, "Conv Add", "used elsewhere"),
+    "convolution used elsewhere": (BOTH + ADD, {**W, "b": (4, 1, 1)}, "Conv Add", "other consumers"),
     "convolution and itself": (CONV + "{c=Conv(x,w) y=Add(c,c)}", W, "Conv Add", ""),
-    "batch norm, used elsewhere": (BOTH + NORM, {**W, "s": (4,)}, "Conv BatchNormalization", "used elsewhere"),
+    "batch norm, used elsewhere": (BOTH + NORM, {**W, "s": (4,)}, "Conv BatchNormalization", "other consumers"),
     "batch norm in training": (
         "(float[1,3,8,8] x) => (float[1,4,6,6] y, float[4] m)"
         "{c=Conv(x,w) y,m,v=BatchNormalization<training_mode=1>(c,s,s,s,s)}",
         {**W, "s": (4,)}, "Conv BatchNormalization", "",
     ),
     "statistics are no constants": (
-        "(float[1,3,8,8] x, float[4] s) => (float[1,4,6,6] y) " + NORM, W, "Conv BatchNormalization", "no constants",
+        "(float[1,3,8,8] x, float[4] s) => (float[1,4,6,6] y) " + NORM, W, "Conv BatchNormalization", "not constants",
     ),
     "bias of two axes": (STACK + LINEAR, {"w": (4, 5), "b": (1, 5)}, "MatMul Add", "adds only a vector to a stack"),
     "bias of more axes than the product": (
@@ -150,7 +150,7 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "stack of matrices": (STACK + LINEAR, {"w": (2, 4, 5), "b": (5,)}, "MatMul Add", ""),
     "product is an output": (
         "(float[3,4] x) => (float[3,5] y, float[3,5] c) " + LINEAR, {"w": (4, 5), "b": (5,)}, "MatMul Add",
-        "used elsewhere",
+        "other consumers",
     ),
     "two products of stacks": (
         STACK + "{c=MatMul(x,w) d=MatMul(x,v) y=Add(c,d)}", {"w": (4, 5), "v": (4, 5)}, "MatMul MatMul Add",
@@ -166,11 +166,11 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
         TWO + SKIP.replace("-1", "1"), {"s": (3, 4)}, "Add LayerNormalization", "over the last axis alone",
     ),
     "sum is used elsewhere": (
-        TWO.replace("y)", "y, float[2,3,4] c)") + SKIP, {"s": (4,)}, "Add LayerNormalization", "used elsewhere",
+        TWO.replace("y)", "y, float[2,3,4] c)") + SKIP, {"s": (4,)}, "Add LayerNormalization", "other consumers",
     ),
     "mean is an output": (
         TWO.replace("y)", "y, float[2,3,1] m)") + SKIP.replace(" y", " y,m"), {"s": (4,)}, "Add LayerNormalization",
-        "used elsewhere",
+        "other consumers",
     ),
     "bias of all axes": (HIDDEN + "{c=Add(x,b) y=Gelu(c)}", {"b": (2, 3, 4)}, "Add Gelu", "no summand is a bias"),
     "gelu by another constant": (HIDDEN + GELU, {**G, "r": 1.5}, "Div Erf Add Mul Mul", ""),
@@ -180,7 +180,7 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
         HIDDEN.replace("y)", "y, float[2,3,4] e)") + GELU, G, "Div Erf Add Mul Mul", "",
     ),
     "half of x is an output": (
-        HIDDEN.replace("y)", "y, float[2,3,4] a)") + GELU, G, "Div Erf Add Mul Mul", "used elsewhere",
+        HIDDEN.replace("y)", "y, float[2,3,4] a)") + GELU, G, "Div Erf Add Mul Mul", "other consumers",
     ),
     "tanh of a fourth power": (HIDDEN + TANH, {**T, "t": 4.0}, "Pow Mul Add Mul Tanh Add Mul Mul", ""),
     "layer norm over axis 1": (

@@ -117,7 +117,7 @@ def test_the_answer_says_which_session_it_is_of() -> None:
     )
     codes = [{w.code for w in p.warnings} & {"open-dims", "fixed-dims"} for p in (opened, closed, static)]
     assert codes == [{"open-dims"}, {"fixed-dims"}, set()]
-    assert "dimensions open as exported" in opened.scope
+    assert "dynamic dimensions as exported" in opened.scope
     assert "dimensions fixed" in closed.scope
     for runtime in ("torch-eager", "tensorrt"):
         other = predicted(text, runtime=runtime)
@@ -182,8 +182,8 @@ def test_a_branch_by_a_size_is_decided_where_the_size_is_fixed() -> None:
     ("one", "other", "says"),
     [
         ((2, "s", 8), (2, "s", 8), ""),
-        ((None, None, 8), (None, None, 8), "the sizes of axis 0 and 1 of a summand can't be told before the run"),
-        ((2, None, 8), (2, 4, 8), "the size of axis 1 of a summand can't be told before the run"),
+        ((None, None, 8), (None, None, 8), "axis 0 and 1 of a summand is dynamic"),
+        ((2, None, 8), (2, 4, 8), "axis 1 of a summand is dynamic"),
         ((2, 4, 8), (1, 4, 8), "the summands differ in shape: [2, 4, 8], [1, 4, 8]"),
         ((2, 3, 4, 8), (2, 3, 4, 8), "the summands have 4 and 4 axes, where it takes three of each"),
     ],

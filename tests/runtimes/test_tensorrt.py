@@ -329,8 +329,8 @@ def test_a_gelu_of_another_domain_is_taken_by_name(run: Callable[..., Graph]) ->
 
 @pytest.mark.parametrize(
     ("version", "precision", "what"),
-    [(None, "fp16", "of releases after 7:"), (None, "int8", "releases after 7 and networks in 8 bits"),
-     ("7", "fp16", ""), ("7", "int8", "of networks in 8 bits")],
+    [(None, "fp16", "of releases after 7:"), (None, "int8", "releases after 7 and 8-bit networks"),
+     ("7", "fp16", ""), ("7", "int8", "of 8-bit networks")],
 )  # fmt: skip
 def test_what_no_row_confirms_is_said_and_has_a_wide_range(version: str | None, precision: str, what: str) -> None:
     model = residual(True)

@@ -125,7 +125,7 @@ def test_which_device_a_measurement_is_predicted_for(tmp_path: Path) -> None:
         (("{taken}", "--gpu", "{cpu}"), "is some CPU: name the device it ran on"),
         (("{taken}", "--gpu", "nothing-like-it"), "unknown gpu"),
         (("{taken}", "--json", "{taken}"), "would overwrite"),
-        (("{small}", "--provider", "cpu", "--gpu", "l4"), "not what the cpu provider runs on"),
+        (("{small}", "--provider", "cpu", "--gpu", "l4"), "not a device of the cpu provider"),
         (("--batch", "2"), "without MODEL"),
         (("--gpu", ""), "without MODEL"),
         (("{taken}", "--gpu", ""), "unknown gpu"),
@@ -154,7 +154,7 @@ def test_another_card_than_the_one_it_ran_on_is_remarked(run: Run, small: Path, 
     "change, says",
     [
         ({"device": Series((0.0,)), "operators": ()}, "measured time is 0"),
-        ({"place": Place("cpu", "", "NVIDIA L4", 0, 1)}, "can't have run under ort-cuda"),
+        ({"place": Place("cpu", "", "NVIDIA L4", 0, 1)}, "can't run under ort-cuda"),
         ({"subject": Subject("m", "", 20, "stored", b"no model")}, ""),
     ],
 )
@@ -204,8 +204,8 @@ def test_files_of_a_folder_are_scored_and_the_others_listed(run: Run, folder: Pa
     assert by["NVIDIA L4"]["count"] == 3 and by["NVIDIA L4"]["mape"] == pytest.approx(0.15, abs=1e-4)
     assert by["some CPU"]["coverage"] == 1
     why = {r["file"]: r["reason"] for r in found["rejected"]}
-    assert "schema_version is 2" in why["later.json"] and "no JSON" in why["text.json"]
-    assert "no regular file" in why["folder.json"] and "onnxperf calibrate" in why["elsewhere.json"]
+    assert "schema_version is 2" in why["later.json"] and "not JSON" in why["text.json"]
+    assert "not a regular file" in why["folder.json"] and "onnxperf calibrate" in why["elsewhere.json"]
     assert "cpu.toml describes some CPU already" in why["twice.toml"] and "broken.toml" in why and "scores.json" in why
     code, out, _ = run("validate", "--data", folder)
     assert code == 0 and "Your measurements by device" in out and "Files that can't be used" in out
@@ -288,4 +288,4 @@ def test_operators_that_take_longer_than_the_model_are_told(
     m = made_up(small, 1.0)
     operators = tuple(replace(o, median_s=slower * o.median_s, least_s=slower * o.least_s) for o in m.operators)
     code, out, err = run("validate", put(tmp_path / "m.json", replace(m, operators=operators)))
-    assert ("longer than the model in its runs" in " ".join(out.split())) == told, (code, err)
+    assert ("longer than the model's runs" in " ".join(out.split())) == told, (code, err)

@@ -128,12 +128,12 @@ RUN = json.dumps(model_run(0, 9))
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("nonsense", "line 2 is no event"),
-        ('{"ph": "X", "cat": ', "line 2 is no event.*cut off"),
-        ("[" * 100_000, "line 2 is no event"),
-        ("[17]", "line 2 is no event of a trace: it is 17"),
-        ('{"traceEvents": []}', "line 2 is no event of a trace: it is an object"),
-        (RUN.replace('"dur": 9', '"dur": NaN'), "line 2 is no event"),
+        ("nonsense", "line 2 is not an event"),
+        ('{"ph": "X", "cat": ', "line 2 is not an event.*truncated"),
+        ("[" * 100_000, "line 2 is not an event"),
+        ("[17]", "line 2 is not a trace event: 17"),
+        ('{"traceEvents": []}', "line 2 is not a trace event: an object"),
+        (RUN.replace('"dur": 9', '"dur": NaN'), "line 2 is not an event"),
         (RUN.replace('"dur": 9', '"dur": -9'), "line 2: dur must be microseconds from 0 to 1e.15, not -9"),
         (RUN.replace('"dur": 9', '"dur": 1e400'), "line 2: dur must be microseconds"),
         (RUN.replace('"dur": 9', '"dur": "9"'), 'line 2: dur must be microseconds from 0 to 1e.15, not "9"'),
@@ -144,7 +144,7 @@ RUN = json.dumps(model_run(0, 9))
         (json.dumps(node("a" * 10_001, 0, 1)), "line 2: name must be text of at most 10,000"),
         (json.dumps(node("a", 0, 1, nodes=["b", 1])), "line 2: nodes must be a list of names, not a list"),
         (json.dumps(node("a", 0, 1, nodes={})), "line 2: nodes must be a list of names, not an object"),
-        (json.dumps(node("a", 0, 1)), "it holds no whole run"),
+        (json.dumps(node("a", 0, 1)), "it has no complete run"),
         ("x" * (1 << 20), "line 2 is longer than 1 MiB"),
     ],
     ids=range(18),
@@ -192,7 +192,7 @@ def test_the_command_takes_models_and_runs(small: Path, tmp_path: Path, run: Run
     code, out, err = run("diff", trace, measured)
     assert (code, err) == (0, "")
     assert out.startswith("A: small.onnx on NVIDIA L4 under ort-cuda (predicted)\nB: measured.json (measured, median")
-    assert "launches and gaps" in out and "Softmax" in out
+    assert "launch overhead and gaps" in out and "Softmax" in out
     code, out, err = run("diff", trace, small, "--gpu", "t4", "--batch", "64", "--json", "-")
     assert (code, err) == (0, "")
     answer = json.loads(out)
@@ -206,7 +206,7 @@ def test_the_command_takes_models_and_runs(small: Path, tmp_path: Path, run: Run
     ("arguments", "says"),
     [
         ((), "--gpu names the card to predict"),
-        (("--gpu", "l4", "--batch", "2", "--fit"), "--fit could take another batch"),
+        (("--gpu", "l4", "--batch", "2", "--fit"), "--fit could choose different batches"),
     ],
 )
 def test_what_a_model_needs(arguments: tuple[str, ...], says: str, small: Path, written: Any, run: Run) -> None:
@@ -217,7 +217,7 @@ def test_what_a_model_needs(arguments: tuple[str, ...], says: str, small: Path, 
 def test_runs_that_are_over_take_no_terms(written: Callable[..., Path], run: Run) -> None:
     path = written(node("a", 0, 5), model_run(0, 9))
     code, out, err = run("diff", path, path, "--gpu", "l4", "--batch", "2")
-    assert (code, out) == (2, "") and "--gpu, --batch would not change them" in err
+    assert (code, out) == (2, "") and "leave --gpu, --batch out" in err
     assert run("diff", path, path)[0] == 0
 
 

@@ -122,7 +122,9 @@ def test_a_large_sweep_says_so_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     code, out, err = cli("net.onnx", *GRID, "-o", "s.csv")
     assert code == 0 and out
     assert err.startswith("onnxperf: 16 cells: 1 model x 4 batches and sizes x 2 precisions x 2 cards\n")
-    assert re.search(r"about ([\d.]+ hours|1 minute|(?!1 )\d+ minutes) on this machine, were all like net.onnx", err)
+    assert re.search(
+        r"about ([\d.]+ hours|1 minute|(?!1 )\d+ minutes) on this machine, if all models are like net.onnx", err
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,17 +133,17 @@ def test_a_large_sweep_says_so_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         ("net.onnx --gpu l4,nope", 2, "unknown gpu 'nope'"),
         ("net.onnx", 2, "name the cards"),
         ("net.onnx --gpu l4 --price l4=0", 2, "the price of l4 must be a positive number"),
-        ("net.onnx --gpu l4 --batch 4,2,...,256", 2, "--batch '4,2,...,256' does not say how it goes on"),
-        ("net.onnx --gpu l4 --batch 1,...", 2, "--batch '1,...' does not say how it goes on"),
-        ("net.onnx --gpu l4 --precision fp32,fp3", 2, "--precision 'fp3' is no precision"),
+        ("net.onnx --gpu l4 --batch 4,2,...,256", 2, "--batch '4,2,...,256' can't be extended"),
+        ("net.onnx --gpu l4 --batch 1,...", 2, "--batch '1,...' can't be extended"),
+        ("net.onnx --gpu l4 --precision fp32,fp3", 2, "--precision 'fp3' is not a precision"),
         ("net.onnx --gpu l4 --dim x=1 --dim x=2", 2, "--dim gives 'x' twice"),
         ("net.onnx --gpu l4 --dim seq=1", 2, "no dimension 'seq'"),
         ("net.onnx --gpu l4 -o s.xls", 2, "its ending must be one of .csv, .json, .jsonl, .parquet, .png, .svg"),
         ("net.onnx --gpu l4 -o nowhere/s.csv", 2, "there is no folder nowhere"),
         ("net.onnx --gpu l4 -o folder.csv", 2, "can't write folder.csv: it is a folder"),
-        ("net.onnx --all --batch 1,2 -o s.png", 2, "at most 20 can be told apart"),
+        ("net.onnx --all --batch 1,2 -o s.png", 2, "at most 20 are distinguishable"),
         ("net.onnx --gpu l4 --cache taken", 4, "can't keep results in taken"),
-        ("net.onnx --gpu l4 --cache x --no-cache", 2, "leave --cache out"),
+        ("net.onnx --gpu l4 --cache x --no-cache", 2, "--no-cache contradicts --cache"),
         ("net.onnx --gpu l4 --dask there", 2, "write the address of a scheduler"),
         ("net.onnx --gpu l4 --dask tcp://127.0.0.1:1", 4, "no Dask scheduler answers at tcp://127.0.0.1:1"),
         ("nowhere.onnx --gpu l4", 2, "no such file: nowhere.onnx"),
@@ -161,5 +163,5 @@ def test_what_is_wrong_is_said_in_a_line(cli: Cli, arguments: str, code: int, sa
 def test_where_nothing_can_be_kept_it_goes_on_without(cli: Cli) -> None:
     Path("cache").write_text("a file", encoding="utf-8")
     code, out, err = cli("net.onnx", "--gpu", "l4")
-    assert code == 0 and "knee" in out and "results are not kept" in err
+    assert code == 0 and "knee" in out and "results are not cached" in err
     assert cli("net.onnx", "--gpu", "l4", "--no-cache") == (0, out, "")

@@ -21,7 +21,7 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     config.write_text(json.dumps(SMALL))
     picture, given = tmp_path / "p.svg", ("llm", "--config", str(config), "--gpu", "l4", "--prompt", "64")
     code, out, err = onnxperf_cli(*given, "--batch", "1..3", "--plot", str(picture))
-    assert (code, err) == (0, "") and "first token" in out and picture.read_text().lstrip().startswith("<?xml")
+    assert (code, err) == (0, "") and "TTFT" in out and picture.read_text().lstrip().startswith("<?xml")
     code, out, err = onnxperf_cli(*given, "--batch", "1..3", "--json", "-")
     answer = json.loads(out)
     assert [b["batch"] for b in answer["batches"]] == [1, 2, 3]
@@ -30,11 +30,11 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     code, out, err = onnxperf_cli(*given, "--batch", "2", "--cache", "fp8", "--weights", "int4")
     assert (code, err) == (0, "") and "as stored, int4 weights, fp8 cache" in " ".join(out.split())
     code, out, err = onnxperf_cli(*given, "--batch", "8", "--qps", "2", "--requests", "9", "--chunk", "64")
-    assert (code, err) == (0, "") and "time to first token" in out and "9 requests, 2 a second" in out
+    assert (code, err) == (0, "") and "time to first token" in out and "9 requests at 2/s" in out
     for wrong, says in (
-        (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "give --qps"),
-        (("--batch", "4..2"), "ends before it begins"), (("--mode", "training"), "No such option"),
-        (("--requests", "9"), "give --qps"), (("--seed", "9"), "give --qps"), (("--plot", "-"), "only --json - prints"),
+        (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "need --qps"),
+        (("--batch", "4..2"), "ends before it starts"), (("--mode", "training"), "No such option"),
+        (("--requests", "9"), "need --qps"), (("--seed", "9"), "need --qps"), (("--plot", "-"), "only --json - prints"),
         (("--json", "a.svg", "--plot", "a.svg"), "would both write a.svg"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip

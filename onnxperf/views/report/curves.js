@@ -13,15 +13,15 @@ const drawMemory = (d) => {
     bar.append(part);
   });
   holder.append(
-    el("p", { class: "says" }, `The process holds ${bytes(m.held)} of the ${d.card ? "card" : "machine"}'s ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, and leaves ${bytes(free)}` : "does not fit"}.${m.host ? ` ${bytes(m.host)} lie in the host's memory.` : ""}`),
+    el("p", { class: "says" }, `${d.card ? "GPU memory" : "Memory"} use is ${bytes(m.held)} of ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, ${bytes(free)} are free` : "does not fit"}.${m.host ? ` Host memory: ${bytes(m.host)}.` : ""}`),
     bar,
     el("ul", { class: "legend" }, ...m.parts.map(([name, size]) => el("li", {}, el("i", { class: shade(name) }), `${name} ${bytes(size)}`))));
   if (!m.peak || !d.kernels.name.length) {
-    holder.append(empty("This run has no kernels over which activations would come and go."));
+    holder.append(empty("This run has no kernels, so there is no memory timeline."));
     return;
   }
   const at = m.alive.indexOf(Math.max(...m.alive));
-  const title = `Activations alive over time, at most ${bytes(m.alive[at])} at ${duration(m.times[at])}`;
+  const title = `Live activation memory over time, peak ${bytes(m.alive[at])} at ${duration(m.times[at])}`;
   const plot = el("div", { class: "plot" });
   holder.append(el("figure", {}, el("figcaption", { class: "above" }, title), plot));
   atWidth(plot, (width) => plot.replaceChildren(memoryChart(d, width, title, at)));
@@ -62,7 +62,7 @@ const memoryChart = (d, width, title, at) => {
     const i = m.times.findLastIndex((start) => start <= t);
     if (i < 0 || t > d.seconds) return;
     add(hover, { x1: x(t), x2: x(t), visibility: "visible" }, []);
-    showTip([`${bytes(m.alive[i])} alive`, `from ${duration(m.times[i])}`], { left: e.clientX, width: 0, top: box.top + y(m.alive[i]), bottom: box.top + y(m.alive[i]) });
+    showTip([`${bytes(m.alive[i])} live`, `from ${duration(m.times[i])}`], { left: e.clientX, width: 0, top: box.top + y(m.alive[i]), bottom: box.top + y(m.alive[i]) });
   });
   chart.addEventListener("pointerleave", () => { hover.setAttribute("visibility", "hidden"); hideTip(); });
   return chart;
@@ -76,7 +76,7 @@ const drawBatch = (d) => {
     rate: n / b.seconds[i], least: n / b.high[i], most: n / b.low[i], now: n === d.batch,
   }));
   if (rows.length < 2) {
-    const why = b.fixed || (b.fits[0] ? "no other was tried" : "it does not fit into the memory");
+    const why = b.fixed || (b.fits[0] ? "no other batch was tried" : "it does not fit into memory");
     holder.append(empty(`Only batch ${d.batch} is shown: ${why}.`));
     return;
   }
@@ -84,12 +84,12 @@ const drawBatch = (d) => {
   const best = able.reduce((a, r) => (r.rate > a.rate ? r : a), able[0]);
   const over = rows.find((r) => !r.fits);
   holder.append(el("p", { class: "says" }, [
-    best && `Most samples a second at batch ${best.n}: ${count(best.rate)}, at ${duration(best.seconds)} a run.`,
-    over && `Batch ${over.n} takes ${bytes(over.held)}, which does not fit into the memory.`,
+    best && `Highest throughput at batch ${best.n}: ${count(best.rate)} samples/s, ${duration(best.seconds)} per run.`,
+    over && `Batch ${over.n} takes ${bytes(over.held)}, which does not fit into memory.`,
   ].filter(Boolean).join(" ")));
   const charts = [
-    ["Latency against batch", duration, (r) => [r.low, r.seconds, r.high], (r) => `${duration(r.seconds)}, 80% interval ${duration(r.low)} to ${duration(r.high)}`],
-    ["Throughput against batch, samples a second", short, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],
+    ["Latency by batch", duration, (r) => [r.low, r.seconds, r.high], (r) => `${duration(r.seconds)}, 80% interval ${duration(r.low)} to ${duration(r.high)}`],
+    ["Throughput by batch, samples/s", short, (r) => [r.least, r.rate, r.most], (r) => `${count(r.rate)} samples/s, 80% interval ${count(r.least)} to ${count(r.most)}`],
   ];
   const pair = el("div", { class: "pair" });
   holder.append(pair);

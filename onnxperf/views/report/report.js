@@ -24,7 +24,7 @@ const drawAnswer = (d) => {
     byId("verdict").append(el("p", { class: "best" }, ...marked(h.best), ...more));
   }
   byId("scope").textContent = `${d.scope}. Inputs: ${d.inputs.join(", ")}.`;
-  byId("version").textContent = `Predicted by onnxperf ${d.version}, without a run.`;
+  byId("version").textContent = `Predicted by onnxperf ${d.version}, without running the model.`;
 };
 
 /** The interval as a line with the prediction on it. */
@@ -39,7 +39,7 @@ const rangeOf = (d) => {
 const drawBound = (d) => {
   const holder = byId("bound");
   if (!d.shares.length) {
-    holder.append(empty("Nothing takes time in this run."));
+    holder.append(empty("This run takes no time."));
     return;
   }
   const bar = el("div", { class: "stack tall", "aria-hidden": "true" });
@@ -61,7 +61,7 @@ const drawWhatIfs = (d) => {
   const others = can.filter((c) => c.gain < 1.005);
   const not = found.filter((c) => !c.gain);
   if (d.what_ifs.why) {
-    holder.append(empty(`No change was tried: ${d.what_ifs.why}.`));
+    holder.append(empty(`No changes were tried: ${d.what_ifs.why}.`));
     return;
   }
   const widest = Math.max(...can.map((c) => c.gain), 1);
@@ -74,15 +74,15 @@ const drawWhatIfs = (d) => {
       c.low === null ? "" : `${duration(c.low)} \u2013 ${duration(c.high)}`,
     ];
   };
-  const heads = [["Change"], ["Speed", true], ["Time", true], ["80% interval", true]];
-  holder.append(el("p", { class: "says" }, "Each line is a prediction of its own, for the same number of samples."),
+  const heads = [["Change"], ["Speedup", true], ["Time", true], ["80% interval", true]];
+  holder.append(el("p", { class: "says" }, "Each line is a separate prediction for the same number of samples."),
     faster.length ? plainTable("Changes that make it faster", heads, faster.map(row), true) : empty("No change makes it faster."));
   if (others.length) {
-    holder.append(el("details", {}, el("summary", {}, `${plural(others.length, "change")} that ${others.length === 1 ? "makes" : "make"} it slower or change nothing`),
-      plainTable("Changes that make it slower or change nothing", heads, others.map(row), true)));
+    holder.append(el("details", {}, el("summary", {}, `${plural(others.length, "change")} that ${others.length === 1 ? "makes" : "make"} it slower or no faster`),
+      plainTable("Changes that make it slower or no faster", heads, others.map(row), true)));
   }
   if (not.length) {
-    holder.append(el("details", {}, el("summary", {}, `${plural(not.length, "change")} that can't be made`),
+    holder.append(el("details", {}, el("summary", {}, `${plural(not.length, "change")} that can't be applied`),
       el("ul", { class: "notes" }, ...not.map((c) => el("li", {}, ...marked(c.what), el("small", {}, c.why))))));
   }
 };
@@ -93,9 +93,9 @@ const drawNotes = (d) => {
   const near = d.notes.filter(([code]) => code === "not-fused");
   const item = ([code, message, nodes, count]) => el("li", {}, el("strong", {}, code), ` ${message}`,
     nodes.length ? el("small", { dir: "auto" }, nodes.join(", ") + (count > nodes.length ? ` and ${count - nodes.length} more` : "")) : null);
-  holder.append(notes.length ? el("ul", { class: "notes" }, ...notes.map(item)) : empty("Nothing to note."));
+  holder.append(notes.length ? el("ul", { class: "notes" }, ...notes.map(item)) : empty("No notes."));
   if (near.length) holder.append(el("details", {}, el("summary", {}, `${plural(near.length, "note")} on missed fusions`), el("ul", { class: "notes" }, ...near.map(item))));
-  holder.append(el("details", {}, el("summary", {}, "Figures of the run"),
+  holder.append(el("details", {}, el("summary", {}, "Run summary"),
     el("dl", { class: "facts" }, ...d.facts.map(([label, text]) => el("div", {}, el("dt", {}, label), el("dd", {}, text))))));
 };
 

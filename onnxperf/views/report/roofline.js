@@ -7,7 +7,7 @@ const drawRoofline = (d, all) => {
   const drawn = all.filter((k) => k.flops > 0 && k.moved > 0).slice(0, DOTS);
   const moving = all.filter((k) => !(k.flops > 0 && k.moved > 0)).slice(0, DOTS);
   if (!all.length) {
-    holder.replaceWith(empty("This run launches no kernel, so there is nothing to draw."));
+    holder.replaceWith(empty("This run launches no kernel, so there is no roofline."));
     return;
   }
   const [dram, near] = d.roofs.memory;
@@ -17,7 +17,7 @@ const drawRoofline = (d, all) => {
   const used = d.bounds.filter((_, b) => all.some((k) => k.bound === b));
   const plot = el("div", { class: "plot" });
   holder.append(plot, el("figcaption", {}, legend(used.map((b) => b)),
-    el("p", { class: "hint" }, "A dot is all kernels of equal work; its area is their share of the time. Tab to the chart, then the arrow keys go from dot to dot.")));
+    el("p", { class: "hint" }, "Each dot stands for all kernels of equal work; its area is their share of the time. Tab to the chart, then the arrow keys go from dot to dot.")));
   atWidth(plot, (width) => plot.replaceChildren(rooflineChart(d, drawn, moving, { dram, near, ridge, width })));
 };
 
@@ -26,10 +26,10 @@ const rooflineInWords = (d, all, drawn, moving, ridge) => {
   const left = drawn.filter((k) => k.flops / k.moved < ridge);
   const parts = [];
   if (drawn.length) {
-    parts.push(`Left of the ridge, at ${digits(ridge)} FLOP/byte, ${d.roofs.memory[0][0]} feeds a kernel more slowly than it could compute: ${share(left)} of all kernels' time. What ${d.roofs.memory[1][0]} holds may lie above that roof.`);
+    parts.push(`Left of the ridge, at ${digits(ridge)} FLOP/byte, ${d.roofs.memory[0][0]} bandwidth is the limit: memory-bound kernels take ${share(left)} of kernel time. Kernels with data in ${d.roofs.memory[1][0]} may lie above that roof.`);
   }
-  if (moving.length) parts.push(`Those that only move data, ${share(moving)}, stand below the axis.`);
-  if (all.length > DOTS) parts.push(`Shown are the ${DOTS.toLocaleString("en-US")} kinds that take most time.`);
+  if (moving.length) parts.push(`Kernels without arithmetic, ${share(moving)}, are shown below the axis.`);
+  if (all.length > DOTS) parts.push(`Shown are the ${DOTS.toLocaleString("en-US")} kinds of kernels that take most time.`);
   return parts.join(" ");
 };
 
@@ -38,7 +38,7 @@ const kindLines = (d, k) => [
   `${duration(k.total)}, ${percent(k.total / d.seconds)} of the run, bound by ${d.bounds[k.bound]}`,
   k.kernels > 1 ? `each ${duration(k.seconds)}, such as ${k.name}` : k.op,
   k.flops ? `${flopRate(k.flops / k.seconds)}${k.unit ? ` on ${k.unit}` : ""}` : "",
-  k.moved ? `${k.flops ? `${digits(k.flops / k.moved)} FLOP/byte, ` : ""}${bytes(k.moved)} moved` : "",
+  k.moved ? `${k.flops ? `${digits(k.flops / k.moved)} FLOP/byte, ` : ""}${bytes(k.moved)} read and written` : "",
 ];
 
 const rooflineChart = (d, drawn, moving, { dram, near, ridge, width }) => {
@@ -83,7 +83,7 @@ const rooflineChart = (d, drawn, moving, { dram, near, ridge, width }) => {
     marks.push(svg("rect", { class: `dot b-${d.bounds[k.bound]}`, x: at, y: height - 26, width: Math.max(1, wide - 1), height: 14, rx: 2 }));
     at += wide;
   }
-  if (strip) chart.append(svg("text", { class: "label", x: edge.left, y: height - 32, "aria-hidden": "true" }, "no arithmetic: data movement alone, by time"));
+  if (strip) chart.append(svg("text", { class: "label", x: edge.left, y: height - 32, "aria-hidden": "true" }, "no arithmetic: data movement only, by time"));
   const order = [...drawn, ...moving];
   dots.append(...marks);
   chart.append(dots);

@@ -6,14 +6,14 @@ const MORE = 1000; // and with each press of the button
 const drawTable = (d, all) => {
   const holder = byId("table");
   if (!d.kernels.name.length) {
-    holder.append(empty("This run launches no kernel."));
+    holder.append(empty("This run launches no kernels."));
     return;
   }
   const kernels = tableRows(d, all);
   const state = { by: "kernel", sort: "seconds", down: true, text: "", bound: "", most: FIRST };
   const search = el("input", { type: "search", id: "filter-text", placeholder: "name, operator or module", autocomplete: "off", spellcheck: "false" });
   const bounds = d.bounds.filter((_, b) => all.some((k) => k.bound === b));
-  const select = el("select", { id: "filter-bound" }, el("option", { value: "" }, "anything"), ...bounds.map((b) => el("option", { value: b }, b)));
+  const select = el("select", { id: "filter-bound" }, el("option", { value: "" }, "all"), ...bounds.map((b) => el("option", { value: b }, b)));
   const views = ["kernel", "operator", ...(d.kernels.modules.some(Boolean) ? ["module"] : [])];
   const pick = el("fieldset", { class: "pick" }, el("legend", { class: "unseen" }, "A row for each"), ...views.map((by) => {
     const input = el("input", { type: "radio", name: "by", value: by, id: `by-${by}`, checked: by === state.by });
@@ -123,8 +123,8 @@ const COLUMN = {
   share: { id: "share", title: "Share", figure: true, cell: shareCell },
   range: { id: "high", title: "80% interval", figure: true, cell: (r) => `${duration(r.low)} \u2013 ${duration(r.high)}` },
   bound: { id: "bound", title: "Bound by", cell: boundCell },
-  flops: { id: "flops", title: "Work", figure: true, cell: (r) => r.flops ? flops(r.flops) : "" },
-  moved: { id: "moved", title: "Moved", figure: true, cell: (r) => bytes(r.moved) },
+  flops: { id: "flops", title: "FLOPs", figure: true, cell: (r) => r.flops ? flops(r.flops) : "" },
+  moved: { id: "moved", title: "Bytes", figure: true, cell: (r) => bytes(r.moved) },
   start: { id: "start", title: "Start", figure: true, cell: (r) => duration(r.start) },
   stream: { id: "stream", title: "Stream", spare: true, cell: (r) => r.stream },
   variant: { id: "variant", title: "Tile or algorithm", spare: true, cell: (r) => r.variant },

@@ -5,12 +5,12 @@ const drawTimeline = (d, all) => {
   const holder = byId("timeline");
   const rows = d.kernels;
   if (!rows.name.length) {
-    holder.replaceWith(empty("This run launches no kernel, so nothing happens in time."));
+    holder.replaceWith(empty("This run launches no kernel, so there is no timeline."));
     return;
   }
   byId("timeline-says").textContent = d.laid_out
     ? [d.pace && `Pace: ${d.pace}.`, d.gaps && `Gaps: ${d.gaps}.`].filter(Boolean).join(" ")
-    : "This method adds kernels up, one after the other: it knows no host and no gaps.";
+    : "This method adds up kernel times: it has no host thread and no gaps.";
   const lanes = timelineLanes(d, all);
   const state = { from: 0, to: d.seconds, chosen: -1, width: 0 };
   const plot = el("div", {
@@ -66,7 +66,7 @@ const drawTimeline = (d, all) => {
       button("\u2190", "Earlier", acts.ArrowLeft), button("\u2192", "Later", acts.ArrowRight), seen),
     plot,
     el("figcaption", {}, legend(d.bounds.filter((_, b) => all.some((k) => k.bound === b))),
-      el("p", { class: "hint", id: "timeline-keys" }, "Wheel or pinch zooms, dragging pans. With the chart in focus, + and \u2212 zoom, 0 shows all, \u2190 and \u2192 pan, \u2191 and \u2193 go from kernel to kernel. The table of kernels has the same as text.")));
+      el("p", { class: "hint", id: "timeline-keys" }, "Wheel or pinch zooms, dragging pans. With the chart in focus, + and \u2212 zoom, 0 shows all, \u2190 and \u2192 pan, \u2191 and \u2193 go from kernel to kernel. The table of kernels shows the same as text.")));
   atWidth(plot, (width) => { state.width = width; draw(); });
 };
 
@@ -74,10 +74,10 @@ const drawTimeline = (d, all) => {
 const hostOf = (d) => d.card ? "host" : "runtime";
 const ENTERING = -1; // instead of a kernel: what the host does before the first one
 
-/** What a lane is called: copies, exchanges (of a process group where there are several), or a stream. */
+/** What a lane is called: copies, collectives (of a process group where there are several), or a stream. */
 const laneName = (d, stream) => {
   if (stream.startsWith("copy")) return stream.replace("copy", "copies");
-  if (stream.startsWith("comm")) return stream.replace("comm", "exchanges").replace("-", " ");
+  if (stream.startsWith("comm")) return stream.replace("comm", "communication").replace("-", " ");
   return d.card ? `stream ${stream}` : "operators";
 };
 
@@ -89,7 +89,7 @@ const timelineLanes = (d, all) => {
     name: laneName(d, name), bars: every.filter((i) => rows.stream[i] === s).map((i) => [rows.start[i], rows.start[i] + all.of(i).seconds, i]).sort((a, b) => a[0] - b[0]),
   })).sort((a, b) => (a.name < b.name ? -1 : 1));
   const copies = lanes.filter((l) => l.name.startsWith("copies"));
-  const exchanges = lanes.filter((l) => l.name.startsWith("exchanges"));
+  const exchanges = lanes.filter((l) => l.name.startsWith("communication"));
   const streams = lanes.filter((l) => !copies.includes(l) && !exchanges.includes(l));
   const entered = [0, Math.min(...rows.launch), ENTERING];
   const host = [entered, ...every.map((i) => [rows.launch[i], rows.launched[i], i])].filter(([start, end]) => end > start);
@@ -97,7 +97,7 @@ const timelineLanes = (d, all) => {
 };
 
 const kernelLines = (d, all, i) => {
-  if (i === ENTERING) return [`the ${hostOf(d)} enters the run`];
+  if (i === ENTERING) return [`the ${hostOf(d)} starts the run`];
   const k = all.of(i);
   const rows = d.kernels;
   return [
