@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -296,3 +297,15 @@ def test_no_answer_opens_anything_of_the_laboratory(command: tuple[str, ...], tm
     done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr.strip()) == (0, "")
     assert done.stdout
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    """Within the repository; what lies elsewhere is not looked up."""
+    pages = [p for folder in (*BUILDINGS, "samples", "docs") for p in (ROOT / folder).rglob("*.md")]
+    broken = [
+        (str(page.relative_to(ROOT)), link)
+        for page in (*pages, *ROOT.glob("*.md"))
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert not broken

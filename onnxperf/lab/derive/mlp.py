@@ -84,7 +84,7 @@ def trained(e: Examples, without: Sequence[str], steps: int = STEPS) -> list[Arr
     try:
         import torch
     except ImportError:
-        raise EnvironmentFailure("training the networks takes torch: pip install 'onnxperf[fit,torch]'") from None
+        raise EnvironmentFailure("training the networks takes torch: pip install 'onnxperf[lab]'") from None
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in one order
