@@ -21,6 +21,7 @@ SLOW = (
     "export/test_command.py",
     "export/test_from_tf.py",
     "export/test_from_torch.py",
+    "export/test_rebatch.py",
     "graph/test_against_ort.py",
     "graph/test_node_cases.py",
     "graph/test_skeleton.py",

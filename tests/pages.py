@@ -107,9 +107,11 @@ def sampled_runs() -> list[MeasuredRun]:
     return [run for _, run in sample()[1]]
 
 
+@cache
 def thinned() -> report.Report:
     """The report of the sample."""
-    with patch.object(report, "read", lambda *_: sample()):
+    rows = sample()
+    with patch.object(report, "read", lambda *_: rows):
         return report.validate()
 
 

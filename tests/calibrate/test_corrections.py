@@ -25,6 +25,7 @@ def error(device: Device, true: Device, sample: str) -> float:
     return abs(float(np.log(predicted(path, device).seconds / predicted(path, true).seconds)))
 
 
+FEW = slice(None, 12)  # measurements, for what doesn't depend on how many there are
 Card = tuple[Device, Device, tuple[Measurement, ...]]
 
 
@@ -108,7 +109,7 @@ def test_no_prediction_beats_the_peak_that_rows_show(nominal_cpu: Device) -> Non
 def test_rows_faster_than_physics_are_left_out(card: Card) -> None:
     base, _, measurements = card
     bent = [replace(m, device=replace(m.device, samples=(1e-9,))) for m in measurements[:5]]
-    found = fit([*bent, *measurements[5:]], base)
+    found = fit([*bent, *measurements[FEW][5:]], base)
     assert len(found.dropped) == 5
     assert all("peak" in d.reason for d in found.dropped)
 
@@ -116,7 +117,7 @@ def test_rows_faster_than_physics_are_left_out(card: Card) -> None:
 def test_operators_that_ran_elsewhere_are_left_out(card: Card, nominal_cpu: Device, true_cpu: Device) -> None:
     base, _, measurements = card
     node = predicted(measurements[0].subject.skeleton, base).kernels[0].name
-    found = fit([replace(measurements[0], hosted=(node,)), *measurements[1:]], base)
+    found = fit([replace(measurements[0], hosted=(node,)), *measurements[FEW][1:]], base)
     assert [(d.model, "processor" in d.reason) for d in found.dropped] == [(measurements[0].subject.name, True)]
     here = measured(true_cpu)[-1:]
     other = replace(here[0], operators=tuple(replace(o, provider="OtherProvider") for o in here[0].operators))
@@ -133,10 +134,11 @@ def test_few_rows_are_refused(card: Card) -> None:
 def test_a_model_that_cannot_be_predicted_is_left_out(card: Card) -> None:
     base, _, measurements = card
     broken = replace(measurements[0], subject=replace(measurements[0].subject, skeleton=b"no model"))
-    found = fit([broken, *measurements[1:]], base)
+    found = fit([broken, *measurements[FEW][1:]], base)
     assert [d.model for d in found.dropped] == [broken.subject.name]
 
 
-def test_corrections_that_the_device_had_do_not_matter(card: Card, found: Calibration) -> None:
-    _, true, measurements = card
-    assert fit(measurements, true).device.corrections == found.device.corrections
+def test_corrections_that_the_device_had_do_not_matter(card: Card) -> None:
+    base, true, measurements = card
+    corrections = [fit(measurements[FEW], device).device.corrections for device in (true, base)]
+    assert corrections[0] == corrections[1] != base.corrections

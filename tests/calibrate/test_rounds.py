@@ -118,6 +118,7 @@ def of_suite(d: Device, host: float, longest: float) -> list[Measurement]:
     return [slower(m, longest) if m.subject.name == CASES[1].name else m for m in found]
 
 
+@pytest.mark.slow
 def test_the_host_is_what_whole_runs_say(nominal_cpu: Device) -> None:
     found = fit(of_suite(nominal_cpu, 1.6, 1.0), nominal_cpu)
     assert found.device.corrections.host == pytest.approx(1.6, rel=0.1) and not found.left_out
@@ -132,6 +133,7 @@ def test_the_host_is_what_whole_runs_say(nominal_cpu: Device) -> None:
     assert found.device.corrections.host == pytest.approx(1.0, rel=0.1), "operators that start late are no slow host"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host, longest, says", [(1.0, 13.6, "differ by a factor of"), (8.0, 1.0, "the plausible range")]
 )

@@ -110,6 +110,7 @@ def test_requests_that_are_refused_before_anything_is_measured(calibrate, argume
     assert (tmp_path / "other.toml").read_text(encoding="utf-8") == "[tool]\n"
 
 
+@pytest.mark.slow
 def test_chains_run_here_as_written() -> None:
     pytest.importorskip("onnxruntime")
     few, many = (this_host._fastest("Neg", nodes) for nodes in (1, 600))

@@ -63,6 +63,7 @@ def test_no_unit_that_a_card_lacks_is_named() -> None:
     assert {"fp16", "int8", "fp8"} <= precisions["l4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "gpu", "terms"),
     [

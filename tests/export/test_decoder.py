@@ -208,8 +208,7 @@ def test_onnx_runtime_keeps_keys_and_values_in_8_bits(kind: str) -> None:
     assert (found["int8"] != found[None]).any()
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
-@pytest.mark.parametrize("cache", ["fp8", "int8"])
+@pytest.mark.parametrize(("kind", "cache"), [("llama", "fp8"), ("gpt_oss", "int8")])
 def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, cache: str) -> None:
     """Its CUDA provider, in half precision; and --precision changes neither caches nor their scales."""
     given = {**TINY, "model_type": kind, "head_dim": 16, "torch_dtype": "float16"}
@@ -297,6 +296,7 @@ def test_null_is_none_of_it_whatever_the_family_has() -> None:
     assert (config_of(usual).softcap, config_of(without).softcap) == (50.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "more"),
     [

@@ -49,7 +49,6 @@ MODULES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_an_export_at_batch_1_has_the_kernels_of_one_at_6(name: str) -> None:
     build, example = MODULES[name]

@@ -127,8 +127,7 @@ def test_four_gpus_divide_weights_and_cache() -> None:
     assert one.batches[0].token.seconds / 4 < four.batches[0].token.seconds < one.batches[0].token.seconds
 
 
-@pytest.mark.parametrize("weights", [None, "int4"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("kind", "weights"), [("llama", None), ("qwen2", "int4"), ("qwen3", None)])
 def test_heads_of_keys_are_copied_to_gpus_that_have_none(kind: str, weights: str | None) -> None:
     """As if the model had a head for each, which is what engines make of its weights."""
     few, enough = (
