@@ -62,7 +62,7 @@ def line(x: Array, seconds: Array, layers: Array | float = 1.0) -> Line:
     Of data-parallel training on G devices, x is a device's own share of the batch. An error is relative to the root of
     measured times predicted, as of the round before: too long and too short by a factor count alike.
     """
-    found, predicted = Line(0.0, 0.0), seconds
+    best, predicted = Line(0.0, 0.0), seconds
     for _ in range(ROUNDS):
         root = np.sqrt(seconds * predicted)
         columns = np.stack([np.broadcast_to(layers, np.shape(x)) / root, x / root], axis=1)
@@ -70,9 +70,9 @@ def line(x: Array, seconds: Array, layers: Array | float = 1.0) -> Line:
         b = np.linalg.lstsq(columns / size, wanted, rcond=None)[0] / size
         for kept in np.flatnonzero(b[::-1] < 0):
             b = np.where(np.arange(2) == kept, columns[:, kept] @ wanted / (columns[:, kept] @ columns[:, kept]), 0.0)
-        found = Line(*map(float, b))
-        predicted = np.maximum(found.seconds(x, layers), 1e-3 * seconds)
-    return found
+        best = Line(*map(float, b))
+        predicted = np.maximum(best.seconds(x, layers), 1e-3 * seconds)
+    return best
 
 
 def layer_rows(models: Sequence[MeasuredModel]) -> list[LayerRow]:
@@ -91,18 +91,18 @@ def layer_rows(models: Sequence[MeasuredModel]) -> list[LayerRow]:
 
 def lines_of(rows: Sequence[LayerRow]) -> Mapping[str, Line]:
     """The line of each category that has FEWEST rows or more."""
-    found = {}
+    lines = {}
     for category in CATEGORIES:
-        if len(own := [r for r in rows if r.category == category]) >= FEWEST:
-            count, x, seconds = (np.array([r[i] for r in own]) for i in (2, 3, 4))
-            found[category] = line(x, seconds, count)
-    return found
+        if len(members := [r for r in rows if r.category == category]) >= FEWEST:
+            count, x, seconds = (np.array([r[i] for r in members]) for i in (2, 3, 4))
+            lines[category] = line(x, seconds, count)
+    return lines
 
 
 def misses(rows: Sequence[LayerRow], lines: Mapping[str, Line]) -> Array:
     """log(measured / predicted) of the rows that have a line."""
-    own = [r for r in rows if r.category in lines]
-    return np.array([np.log(r.seconds / float(lines[r.category].seconds(r.operations, r.layers))) for r in own])
+    members = [r for r in rows if r.category in lines]
+    return np.array([np.log(r.seconds / float(lines[r.category].seconds(r.operations, r.layers))) for r in members])
 
 
 def fitted(models: Sequence[MeasuredModel], source: str) -> Lines | None:
@@ -117,7 +117,7 @@ def fitted(models: Sequence[MeasuredModel], source: str) -> Lines | None:
     off = [misses([r for r in rows if r.network == n], lines_of([r for r in rows if r.network != n])) for n in networks]
     every = np.abs(np.concatenate(off))
     half_width = float(np.quantile(every, COVERAGE)) if len(every) >= FEWEST else None
-    return Lines(tuple((name, *found) for name, found in lines.items()), (), half_width, source)
+    return Lines(tuple((name, *coefficients) for name, coefficients in lines.items()), (), half_width, source)
 
 
 def written(folder: str, out: str) -> Lines:

@@ -69,15 +69,15 @@ def derive_all(data: Path, output: Path | None, jobs: int) -> None:
     with ProcessPoolExecutor(jobs) as pool, Progress(console=err, disable=not err.is_terminal) as progress:
         task = progress.add_task("fitting", total=1 + len(left_out))
 
-        def keep(found: Derived) -> None:
-            passes[found.without] = found
+        def keep(derived: Derived) -> None:
+            passes[derived.without] = derived
             progress.advance(task)
             if not err.is_terminal:
                 click.echo(f"fitted {len(passes)} of {1 + len(left_out)}", err=True)
 
         keep(pool.submit(derive, tables).result())
-        for found in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
-            keep(found)
+        for derived in pool.map(derive, [tables] * len(left_out), left_out, [passes[""]] * len(left_out)):
+            keep(derived)
     for name, text in texts(data, tables, passes).items():
         folder = output or (APART if name.startswith(LEFT_OUT) else SHIPPED)
         write_file(str(made(folder / name)), text)

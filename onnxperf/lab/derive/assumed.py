@@ -24,20 +24,20 @@ ELSEWHERE = ("interval", "rig", "processor")  # tables of ranges, of benchmarks'
 
 def assumed_numbers() -> dict[str, float]:
     """The assumed constants of kernels on cards that no derived file overrules, by dotted path."""
-    found, known = flat(file_of(ASSUMED)["constants"]), derived_paths()
-    numbers = {path: float(v) for path, v in found.items() if isinstance(v, int | float)}
-    return {p: v for p, v in numbers.items() if p not in known and p.partition(".")[0] not in ELSEWHERE}
+    assumed, overruled = flat(file_of(ASSUMED)["constants"]), derived_paths()
+    numbers = {path: float(v) for path, v in assumed.items() if isinstance(v, int | float)}
+    return {p: v for p, v in numbers.items() if p not in overruled and p.partition(".")[0] not in ELSEWHERE}
 
 
 def runs() -> list[Run]:
     """One measured run of each model, runtime and precision of the sample."""
-    found: dict[tuple[str, ...], Run] = {}
+    by_model: dict[tuple[str, ...], Run] = {}
     for _, measured, _ in model_runs(SAMPLE):
         for r in measured:
             key = (r.model, r.runtime, r.precision)
-            if key not in found:
-                found[key] = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario)
-    return list(found.values())
+            if key not in by_model:
+                by_model[key] = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario)
+    return list(by_model.values())
 
 
 def share(run: Run, constants: Constants) -> float:
@@ -58,7 +58,7 @@ def main() -> None:
     for run in track(every, "runs", console=err, disable=not err.is_terminal):
         for path, constants in changed.items():
             shares[path].append(share(run, constants))
-    mean = {path: float(np.mean(found)) for path, found in shares.items()}
+    mean = {path: float(np.mean(run_shares)) for path, run_shares in shares.items()}
     click.echo(f"Means over {len(every)} runs.\n\n| assumed | value | share of the time |\n| --- | --: | --: |")
     for path, value in sorted(mean.items(), key=lambda item: -item[1]):
         if value >= LEAST:

@@ -35,9 +35,9 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     names = (data / d.folder / d.names for d in datasets() if d.names)
     hashes = {p.relative_to(data).as_posix(): _hash(p) for p in (*files(data), *names) if p.is_file()}
     fitted = passes[""].rows
-    made: dict[str, str] = {}
+    written: dict[str, str] = {}
     for name in fitted:
-        made |= _both(name, *_of_set(SETS[name], tables, passes, dies, hashes))
+        written |= _both(name, *_of_set(SETS[name], tables, passes, dies, hashes))
     kept = {name: file_of(name) for name in SETS if name not in fitted}
     shipped = file_of("intervals").get("constants", {}) if kept else {}
     shipped_without = left_out_of("intervals") if kept else {}
@@ -55,19 +55,19 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
             apart_lines += _plain(f"without.{die}.interval", ranges[die])
         else:
             lines += _plain("constants.interval", ranges[die])
-    made |= _both("intervals", lines, apart_lines)
-    known = {path: v for values in passes[""].values.values() for path, v in values.items()}
-    known |= {f"interval.{name}": table for name, table in ranges[""].items()}
+    written |= _both("intervals", lines, apart_lines)
+    values_by_path = {path: v for values in passes[""].values.values() for path, v in values.items()}
+    values_by_path |= {f"interval.{name}": table for name, table in ranges[""].items()}
     apart: dict[str, dict[str, float]] = {}
-    for name, groups in models.derive(data, assumed().having(known)).items():
-        made |= _both(name, *_by_group(groups, _meaning(models.SETS[name].parameters)))
-        known |= groups[""]
+    for name, groups in models.derive(data, assumed().having(values_by_path)).items():
+        written |= _both(name, *_by_group(groups, _meaning(models.SETS[name].parameters)))
+        values_by_path |= groups[""]
         apart |= {group: apart.get(group, {}) | dict(values) for group, values in groups.items()}
-    if costs := host.derive(data, assumed().having(known)):
-        made |= _both("host", *_by_group(costs, _meaning(host.PARAMETERS)))
-    if widths := whole_runs.derive(data, assumed().having(known | costs.get("", {})), apart):
-        made |= _both("whole_runs", *_by_group(widths, {}))
-    return made
+    if costs := host.derive(data, assumed().having(values_by_path)):
+        written |= _both("host", *_by_group(costs, _meaning(host.PARAMETERS)))
+    if widths := whole_runs.derive(data, assumed().having(values_by_path | costs.get("", {})), apart):
+        written |= _both("whole_runs", *_by_group(widths, {}))
+    return written
 
 
 def _both(name: str, lines: Sequence[str], apart: Sequence[str]) -> dict[str, str]:
@@ -78,11 +78,11 @@ def _both(name: str, lines: Sequence[str], apart: Sequence[str]) -> dict[str, st
 
 def _ranges(misses: Sequence[Misses], reach: Mapping[str, Any], die: str, before: Mapping[str, Any]) -> dict[str, Any]:
     """The table of intervals without a die: new ones for the classes with rows, and the earlier ones of all others."""
-    found = {**before, **intervals(misses, reach, die)}
-    known = {g for r in reach.values() for g in r["generations"]} | {*before.get("generations", ())}
-    between = before.get("between", found["between"])  # too few classes to derive what all have in common
-    classes = {name: found[name] for name in sorted(found) if isinstance(found[name], Mapping)}
-    return {"generations": sorted(known), "between": between, **classes}
+    tables = {**before, **intervals(misses, reach, die)}
+    generations = {g for r in reach.values() for g in r["generations"]} | {*before.get("generations", ())}
+    between = before.get("between", tables["between"])  # too few classes to derive what all have in common
+    classes = {name: tables[name] for name in sorted(tables) if isinstance(tables[name], Mapping)}
+    return {"generations": sorted(generations), "between": between, **classes}
 
 
 def _of_set(

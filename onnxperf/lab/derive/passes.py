@@ -95,8 +95,8 @@ def rows_of(tables: Sequence[Table]) -> int:
 
 def having(constants: Constants, sets: Sequence[ConstantSet], values: Mapping[str, Mapping[str, Any]]) -> Constants:
     """The constants with the values of these sets, and of all that they are derived after."""
-    for one in sets:
-        constants = having(constants, one.after, values).having(values[one.name])
+    for constant_set in sets:
+        constants = having(constants, constant_set.after, values).having(values[constant_set.name])
     return constants
 
 
@@ -107,20 +107,20 @@ def _fitted(
     tiles = learned(wanted, [_others(t, without) for t in every])
     kept = [t for t in (_others(t, without) for t in chosen) if t.gpus]
     start = start.having(tiles)
-    found = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
-    values: dict[str, Any] = {path: rounded(v) for path, v in found.values.items()}
-    values = {**tiles, **values, **overheads_of(wanted, found)}
-    return {**values, **residuals(wanted, kept, start.having(values), each_card=not without)}, found.rows
+    fitted = fit(wanted, kept, start) if kept or not without else unfitted(wanted)
+    values: dict[str, Any] = {path: rounded(v) for path, v in fitted.values.items()}
+    values = {**tiles, **values, **overheads_of(wanted, fitted)}
+    return {**values, **residuals(wanted, kept, start.having(values), each_card=not without)}, fitted.rows
 
 
-def overheads_of(wanted: ConstantSet, found: Fit) -> dict[str, float]:
+def overheads_of(wanted: ConstantSet, fitted: Fit) -> dict[str, float]:
     """What each rig's clock includes on each card; "other": on cards without rows, the median of these or the usual."""
     values: dict[str, float] = {}
     for rig, usual in overheads(wanted.name).items():
-        own = {gpu: rounded(s) for (r, gpu), s in found.overhead_s.items() if r == rig}
-        known = [] if wanted.usual_overhead else [s for (r, _), s in found.overhead_s.items() if r == rig]
-        other = rounded(float(np.median(known or [usual])))
-        values |= {f"rig.{wanted.name}.{rig}.{gpu}": s for gpu, s in {**own, "other": other}.items()}
+        by_card = {gpu: rounded(s) for (r, gpu), s in fitted.overhead_s.items() if r == rig}
+        cards_s = [] if wanted.usual_overhead else [s for (r, _), s in fitted.overhead_s.items() if r == rig]
+        other = rounded(float(np.median(cards_s or [usual])))
+        values |= {f"rig.{wanted.name}.{rig}.{gpu}": s for gpu, s in {**by_card, "other": other}.items()}
     return values
 
 
@@ -156,7 +156,7 @@ def _misses(
 
 def missed(wanted: ConstantSet, t: Table, constants: Constants) -> Array:
     """log(measured / predicted) of rows that last long enough to tell, nan elsewhere, [n, g]."""
-    known = kernels().get(t.name)
-    inside = np.array([[known.overhead(t.rig, g, constants) if known else 0.0 for g in t.gpus]])
+    measured = kernels().get(t.name)
+    inside = np.array([[measured.overhead(t.rig, g, constants) if measured else 0.0 for g in t.gpus]])
     read = seconds(wanted, t, [gpu_specs.load(g) for g in t.gpus], constants) + inside
     return np.where(t.seconds > t.least_s, np.log(t.seconds / read), np.nan)

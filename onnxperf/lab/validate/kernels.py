@@ -41,7 +41,7 @@ def pairs(table: Table, method: str = ALL) -> Iterator[Pairs]:
     the half-widths were derived (`derive.passes.missed`).
     """
     table = table.take(np.flatnonzero((table.seconds > table.least_s).any(axis=1)))
-    long, known = table.seconds > table.least_s, kernels()[table.name]
+    long, measured = table.seconds > table.least_s, kernels()[table.name]
     for name in chosen(method, OF_KERNELS):
         scored = SCORED[name]
         for j, (gpu, die) in enumerate(zip(table.gpus, table.dies, strict=True)):
@@ -52,11 +52,11 @@ def pairs(table: Table, method: str = ALL) -> Iterator[Pairs]:
             if name == LINEAR:
                 yield from _on_lines(table, at, j)
                 continue
-            seconds, width, own = answers(table, at, gpu, scored, constants)
-            at, seconds, width = at[own], seconds[own], width[own]
+            seconds, width, has_terms = answers(table, at, gpu, scored, constants)
+            at, seconds, width = at[has_terms], seconds[has_terms], width[has_terms]
             if not len(at):
                 continue
-            read = known.overhead(table.rig, "other" if scored.left_out else gpu, constants) + seconds
+            read = measured.overhead(table.rig, "other" if scored.left_out else gpu, constants) + seconds
             low, high = read * np.exp(-width), read * np.exp(width)
             keys = at + (crc32(table.name.encode()) << 24)
             yield Pairs(reported(table), gpu, name, keys, table.seconds[at, j], read, low, high, table.test[at])
@@ -85,11 +85,12 @@ def answers(table: Table, rows: Array, gpu: str, scored: Scored, c: Constants) -
     """Seconds of some of a table's works [k] as its rig runs them on a card, their half-widths, as logarithms, and
     whether the method has terms of its own for them.
     """
-    works, device, known = [table.works[i] for i in rows], gpu_specs.load(gpu), kernels()[table.name]
+    works, device, measured = [table.works[i] for i in rows], gpu_specs.load(gpu), kernels()[table.name]
     if scored.method.own_terms:
-        found = estimate(
+        estimates = estimate(
             Kernels(tuple(Kernel(str(i), "", (), w) for i, w in enumerate(works))), [device], scored.method, c
         )
-        return found.seconds[:, 0] + known.beside_s(c), found.half_width[:, 0], found.variant[:, 0] != BY_FAMILY
+        by_method = estimates.variant[:, 0] != BY_FAMILY
+        return estimates.seconds[:, 0] + measured.beside_s(c), estimates.half_width[:, 0], by_method
     every = np.ones(len(works), dtype=bool)
-    return known.seconds(works, [device], c)[:, 0], half_widths(works, Cards([device], c))[:, 0], every
+    return measured.seconds(works, [device], c)[:, 0], half_widths(works, Cards([device], c))[:, 0], every

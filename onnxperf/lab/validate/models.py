@@ -27,12 +27,12 @@ def _part(p: Prediction, part: str) -> float:
     return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
 
 
-def pairs(run: MeasuredRun, of: Models, method: str = ALL) -> Iterator[Pairs]:
+def pairs(run: MeasuredRun, kind: Models, method: str = ALL) -> Iterator[Pairs]:
     """One measured run beside the answer of each method, or of one.
 
     Raises Error where it can't be one of this model.
     """
-    own = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
+    prediction_run = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
     key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
 
     def pair(method: str, *seconds: float) -> Pairs:
@@ -41,8 +41,8 @@ def pairs(run: MeasuredRun, of: Models, method: str = ALL) -> Iterator[Pairs]:
 
     for name in chosen(method, OF_MODELS):
         scored = SCORED[name]
-        constants = left_out(of.left_out(run) if scored.left_out else "")
-        p = summarise(replace(own, baseline=scored.method, constants=constants))
+        constants = left_out(kind.left_out(run) if scored.left_out else "")
+        p = summarise(replace(prediction_run, baseline=scored.method, constants=constants))
         if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):
             raise UsageError(FASTER)
         if run.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):

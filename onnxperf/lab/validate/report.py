@@ -77,42 +77,42 @@ def validate(data: Path | None = None, progress: Progress | None = None, method:
     """
     tell = progress or (lambda what, done, total: None)
     tell("reading", 0, 1)
-    own = own_measurements(data, tell) if data else OwnMeasurements()
-    tables, runs, dropped = read(data or SAMPLE, own)
+    measurements = own_measurements(data, tell) if data else OwnMeasurements()
+    tables, runs, dropped = read(data or SAMPLE, measurements)
     total = len(tables) + len(runs)
     parts: list[Pairs] = []
     for i, t in enumerate(tables):
         tell(kernels.reported(t), i, total)
         parts += kernels.pairs(t, method)
-    found, ordered = score("kernels", parts), order("kernels", parts)
+    scores, ordered = score("kernels", parts), order("kernels", parts)
     one_by_one: list[Pairs] = []
     together: list[tuple[Models, Pairs]] = []
     by_source: list[Pairs] = []
-    for i, (of, run) in enumerate(runs):
+    for i, (model, run) in enumerate(runs):
         tell(run.model, len(tables) + i, total)
         try:
-            one_by_one += (some := list(models.pairs(run, of, method)))
-            together += ((of, replace(p, name=of.heading(run))) for p in some)
-            by_source += (replace(p, name=f"{of.reported}, {run.source}") for p in some if of.ranged(run))
+            one_by_one += (some := list(models.pairs(run, model, method)))
+            together += ((model, replace(p, name=model.heading(run))) for p in some)
+            by_source += (replace(p, name=f"{model.reported}, {run.source}") for p in some if model.ranged(run))
         except Error as e:
-            dropped[of.reported][printable(str(e))[:200]] += 1
-    found += score("model", one_by_one)
+            dropped[model.reported][printable(str(e))[:200]] += 1
+    scores += score("model", one_by_one)
     for by_card in (True, False):
-        found += score("models", (p for of, p in together if (of.apart is None) == by_card), by_card=by_card)
-    found += score("watts", (p for rows in drawn(data or SAMPLE) for p in energy.pairs(rows)))
-    found += score("source", by_source, by_card=False)
-    ordered += order("models", (replace(p, name=of.reported) for of, p in together))
+        scores += score("models", (p for model, p in together if (model.apart is None) == by_card), by_card=by_card)
+    scores += score("watts", (p for rows in drawn(data or SAMPLE) for p in energy.pairs(rows)))
+    scores += score("source", by_source, by_card=False)
+    ordered += order("models", (replace(p, name=model.reported) for model, p in together))
     tell("done", total, total)
     return Report(
         data=str(data) if data else "sample",
         constants=left_out().source,
         interval=COVERAGE,
-        scores=tuple(found),
+        scores=tuple(scores),
         order=tuple(ordered),
         dropped=tuple((t, why, n) for t, reasons in dropped.items() for why, n in sorted(reasons.items()) if n),
         overhead_s=_overheads(tables),
         same_without=tuple(sorted(die for die in _dies(tables, runs) if left_out(die) == left_out())),
-        measurements=own,
+        measurements=measurements,
     )
 
 
@@ -135,16 +135,16 @@ def sources(data: Path | None) -> list[Path]:
 
 
 def read(
-    data: Path, own: OwnMeasurements
+    data: Path, measurements: OwnMeasurements
 ) -> tuple[list[Table], list[tuple[Models, MeasuredRun]], dict[str, Counter[str]]]:
     """The tables of kernels and the runs of whole models in a folder, and how many rows are not taken, by reason.
 
-    Raises UsageError where there are none, and no measurements of the user's `own` either.
+    Raises UsageError where there are none, and no measurements of the user's either.
     """
     if not data.is_dir():
         raise UsageError(f"{data} is no folder of measurements")
     tables = kernel_tables(data)
-    known = [t for t in tables if t.name in known_kernels() and known_kernels()[t.name].scored]
+    scored = [t for t in tables if t.name in known_kernels() and known_kernels()[t.name].scored]
     runs: list[tuple[Models, MeasuredRun]] = []
     dropped: dict[str, Counter[str]] = {}
     for t in tables:
@@ -152,13 +152,13 @@ def read(
         why = {SHORT: short} if t.name in known_kernels() else {UNKNOWN: every}
         if (k := known_kernels().get(t.name)) is None or k.scored:
             dropped.setdefault(kernels.reported(t), Counter()).update({**t.dropped, **why})
-    for of, some, others in model_runs(data):
-        runs += ((of, run) for run in some)
-        dropped[of.reported] = Counter(others)
+    for model, some, others in model_runs(data):
+        runs += ((model, run) for run in some)
+        dropped[model.reported] = Counter(others)
     runs.sort(key=lambda x: (x[1].model, *x[1].dims.values()))  # each is loaded once
-    if not any((t.seconds > t.least_s).any() for t in known) and not runs and not own.rows:
+    if not any((t.seconds > t.least_s).any() for t in scored) and not runs and not measurements.rows:
         places = ", ".join(p.relative_to(data).as_posix() for p in sources(data))
-        reasons = "; ".join(f"{name}: {why}" for name, why in own.rejected[:3]) or unused(tables)
+        reasons = "; ".join(f"{name}: {why}" for name, why in measurements.rejected[:3]) or unused(tables)
         reasons = reasons or f"nothing that fits in {places}"
         raise UsageError(f"{data} holds no measurements to score: {reasons}")
-    return known, runs, dropped
+    return scored, runs, dropped

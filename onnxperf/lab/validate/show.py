@@ -61,7 +61,9 @@ def markdown(report: Report) -> str:
 
 def heading(method: str) -> str:
     """What a method's column of errors is called."""
-    published = {models.PUBLISHED + m: f"#{name}" for _, of in datasets.models() for m, name in of.published.items()}
+    published = {
+        models.PUBLISHED + m: f"#{name}" for _, model in datasets.models() for m, name in model.published.items()
+    }
     ours = {SHIPPED: "#in-sample", MLP_LEFT_OUT: "#mlp", MLP: "#mlp in-sample"}
     return {**ours, **{m: f"#{m}" for m in (ROOFLINE, SUM, LINEAR)}, **published}[method]
 
@@ -102,7 +104,7 @@ def cards(report: Report) -> Sheet:
 
 def of_models(report: Report) -> tuple[Sheet, ...]:
     """Whole models, a table for each file of them: by card, then the mean over cards, or by what is scored apart."""
-    return tuple(_of_file(report, of) for _, of in datasets.models())
+    return tuple(_of_file(report, model) for _, model in datasets.models())
 
 
 def _of_file(report: Report, model: Models) -> Sheet:
@@ -132,13 +134,13 @@ def by_model(report: Report) -> Sheet:
 
 def _scored(report: Report) -> tuple[str, ...]:
     """The methods that whole models were scored by."""
-    published = dict.fromkeys(models.PUBLISHED + m for _, of in datasets.models() for m in of.published)
+    published = dict.fromkeys(models.PUBLISHED + m for _, model in datasets.models() for m in model.published)
     return tuple(m for m in (*OF_MODELS, *published) if any(s.method == m for s in report.scores))
 
 
 def _spare() -> tuple[str, ...]:
     """The columns that go first where lines are short."""
-    return (*COMPARED, *(name for _, of in datasets.models() for name in of.spare), "sum")
+    return (*COMPARED, *(name for _, model in datasets.models() for name in model.spare), "sum")
 
 
 def ordering(report: Report) -> Sheet:
@@ -194,17 +196,17 @@ def notes(report: Report) -> list[str]:
         lines.append(
             "FP4 was measured on one die alone: without it, priors and the rows of other types are all there is."
         )
-    if any(of.heads(name) for _, of in datasets.models() if of.constants == "host" for name in names):
+    if any(model.heads(name) for _, model in datasets.models() if model.constants == "host" for name in names):
         lines.append(
             "ONNX Runtime: every row counts alike. Left out is what the same source measured of the same model, from "
             "the host's costs; nothing else is fitted to rows like these. Stable Diffusion's are not among them."
         )
-    if any(of.heads(name) for _, of in datasets.models() if of.graph for name in names):
+    if any(model.heads(name) for _, model in datasets.models() if model.graph for name in names):
         lines.append(
             "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
             "Nothing is fitted to convolutional networks; left out is the card, as for kernels."
         )
-    if any(of.heads(name) for _, of in datasets.models() if of.constants == "range" for name in names):
+    if any(model.heads(name) for _, model in datasets.models() if model.constants == "range" for name in names):
         lines.append(
             "TensorRT: Paddle Inference ran it, with copies of images from pageable memory; the release is not named. "
             "Nothing but the width of ranges comes from these rows: that from the other models. graphs in parts: some "
