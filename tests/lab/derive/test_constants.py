@@ -214,7 +214,7 @@ def test_shipped_constants_predict_what_they_were_derived_from() -> None:
     """The command's files and the code belong together: half of each set's rows come out nearer than 35%."""
     every = read(SAMPLE)
     for wanted in SETS.values():
-        for t in [] if wanted.of else fitted_rows(every, wanted):
+        for t in [] if wanted.measured_as else fitted_rows(every, wanted):
             miss = missed(wanted, t, shipped())
             if np.isfinite(miss).any():
                 assert np.nanmedian(np.abs(miss)) < 0.35, t.name
