@@ -6,7 +6,6 @@ docs/Changelog.md. Where the one of 7.2 has what 6.0 lacks, it is taken to have 
 
 from __future__ import annotations
 
-from onnxperf.ground.releases import Release, opset_in, release
 from op_models import Operator
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
@@ -54,19 +53,15 @@ DOMAINS = ("com.microsoft", "com.ms.internal", "ai.onnx.ml", "ai.onnx.preview", 
 QDQ = "quantize_static with quant_format=QDQ, activation_type=QInt8, weight_type=QInt8 and ActivationSymmetric"
 
 
-def refused(o: Operator, at: Release | None = None) -> str:
-    """Why TensorRT's importer does not take an operator and what to do, "" where it does; at: a release, None for
-    today's.
+def refused(o: Operator) -> str:
+    """Why TensorRT's importer does not take an operator in any release and what to do, "" where it does.
 
-    Operators of domains that nobody knows may be plugins, which it looks for by name. One of an opset that the release
-    does not support stands for what a file for that release would have.
+    Operators of domains that nobody knows may be plugins, which it looks for by name.
     """
     if o.type in NOT_IMPORTED and ("Integer" in o.type or "Quantize" in o.type or o.type.startswith("QLinear")):
         return f"it takes quantised models as QuantizeLinear and DequantizeLinear around plain operators ({QDQ})"
     if o.type in NOT_IMPORTED:
         return "it has no such operator: replace it, add a plugin, or leave this part to ONNX Runtime"
-    if at is not None and 0 < o.version <= opset_in(OPSETS, at) and at < (first := release(SINCE.get(o.type, "0"))):
-        return f"release {at} has no such operator: take {first} or a later one, replace it, or add a plugin"
     if o.type.startswith(DOMAINS) and o.type not in BY_NAME:
         return "they are not ONNX's: export the model anew, without optimising or quantising it for ONNX Runtime"
     if o.type.rpartition("::")[2] not in (Q, DQ) or not o.outputs or not o.present:

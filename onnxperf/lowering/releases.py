@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxperf.ground.errors import UsageError
@@ -17,7 +17,8 @@ class Releases:
     opsets: the highest opset of ONNX that each loads, by the first release that loads it; the first of all is the
     oldest known. newest: today's. changed: the fields of `Runtime` that are others in a release than today. says: what
     is known of a release and what is inferred, for a note. layouts: since which release the order of images can be
-    chosen, "" for all.
+    chosen, "" for all. operators: since which release an operator is taken, of a runtime that takes them one by one,
+    whatever the opset of the file; none where files are refused by their opset.
     """
 
     opsets: Mapping[str, int]
@@ -25,6 +26,7 @@ class Releases:
     changed: Callable[[Release], Mapping[str, Any]]
     says: Callable[[Release], str]
     layouts: str = ""
+    operators: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def oldest(self) -> Release:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rule, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
-from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.ground.errors import Error, ModelError, UsageError, counted, printable
 from onnxperf.ground.releases import MOST, Release, opset_in, release
 from onnxperf.lowering.releases import Releases
 from onnxperf.passes.step import Training
@@ -208,16 +208,28 @@ def _of_release(runtime: Runtime, releases: Releases, at: Release) -> Runtime:
     return replace(runtime, release=at, describe=f"{what} {at}{comma}{more}", layouts=layouts, training=None, **changes)
 
 
-def check_opset(graph: Graph, runtime: Runtime) -> None:
-    """Raise UsageError where the release of a runtime does not load the opset of a graph, with the first that does."""
+def check_file(graph: Graph, runtime: Runtime) -> None:
+    """Raise ModelError where the release of a runtime does not take the graph of a file, with the first that does: it
+    does not load the opset, or takes operators one by one and lacks some.
+    """
     if runtime.releases is None or runtime.release is None:
+        return
+    if later := runtime.releases.operators:
+        _refuse(graph, runtime, lambda o: _too_early(runtime.release, release(later.get(o.type, "0"))))
         return
     opset = max((o.version for o in graph.operators if "::" not in o.type), default=0)
     if opset > (most := opset_in(runtime.releases.opsets, runtime.release)):
         first = runtime.releases.loading(opset)
         instead = f"take {first} or a later release, or" if first is not None else "no release known loads it:"
         says = f"{runtime.describe.partition(',')[0]} loads opset {most} of ONNX at most, and this model is of opset"
-        raise UsageError(f"{says} {opset}: {instead} export it at opset {most}")
+        raise ModelError(f"{says} {opset}: {instead} export it at opset {most}")
+
+
+def _too_early(at: Release | None, first: Release) -> str:
+    """What to do about an operator that came with a later release, "" where it did not."""
+    if at is None or at >= first:
+        return ""
+    return f"release {at} has no such operator: take {first} or a later one, replace it, or add a plugin"
 
 
 def of_layout(runtime: Runtime, layout: str) -> Runtime:
@@ -236,9 +248,9 @@ def run_graph(
 
     `transformers` says whether the optimizer of onnxruntime.transformers has been at work on the file before, `amp`
     whether it runs under autocast, which the runtime must have, `step` what a training step has beside the graph.
-    Raises UsageError where the runtime refuses operators, or one of them can't be trained.
+    Raises ModelError where the runtime refuses operators, UsageError where one of them can't be trained.
     """
-    _check_operators(graph, runtime)
+    _refuse(graph, runtime, runtime.refused)
     if transformers:
         before = Counter(o.type for o in graph.operators)
         graph = optimise(graph, runtime.offline, DISABLED, runtime.release)
@@ -280,11 +292,11 @@ def _with_kind(graph: Graph, old: str, new: str) -> Graph:
     return replace(graph, operators=tuple(operators))
 
 
-def _check_operators(graph: Graph, runtime: Runtime) -> None:
-    """Raise UsageError where the runtime can't run some operators: what to do about each kind, and which nodes."""
+def _refuse(graph: Graph, runtime: Runtime, reason: Callable[[Operator], str]) -> None:
+    """Raise ModelError where there is a reason not to take some operators: what to do about each kind, which nodes."""
     refused: dict[str, list[Operator]] = {}
     for o in graph.operators:
-        if why := runtime.refused(o):
+        if why := reason(o):
             refused.setdefault(why, []).append(o)
     if not refused:
         return
@@ -293,4 +305,4 @@ def _check_operators(graph: Graph, runtime: Runtime) -> None:
         types = ", ".join(dict.fromkeys(o.type for o in found))
         nodes = ", ".join(dict.fromkeys(n for o in found for n in o.nodes))
         parts.append(f"{printable(types)} ({counted(len(found), 'node')}: {printable(nodes)[:NAMED]}): {why}")
-    raise UsageError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")
+    raise ModelError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")

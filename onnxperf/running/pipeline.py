@@ -13,7 +13,7 @@ from onnxperf.export import source
 from onnxperf.graph import Graph, Note, Opened, batch_dim, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.ground.errors import UsageError
-from onnxperf.lowering.runtime import check_opset
+from onnxperf.lowering.runtime import check_file
 from onnxperf.passes.plan import parse_plan, per_gpu
 from onnxperf.running.run import Kept, Run, columns
 from onnxperf.running.scenario import Scenario, joined, settled
@@ -97,7 +97,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         scenario = settled(usual, devices[at[0]])
         notes = tuple(cards[j][1] for j in at)
         run = Run(graph, tuple(devices[j] for j in at), scenario, kept=kept, device_notes=notes)
-        check_opset(graph, run.runtime)
+        check_file(graph, run.runtime)
         placed.update((j, (run, column)) for column, j in enumerate(at))
     return [placed[j] for j in range(len(devices))]
 

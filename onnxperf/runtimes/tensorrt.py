@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from onnxperf.fusions import common, ort_basic, ort_extended
@@ -29,7 +28,7 @@ from onnxperf.fusions.common import has_narrow_products, narrow
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion, since
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FREE
-from onnxperf.fusions.tensorrt_importer import NEWEST, OPSETS, refused
+from onnxperf.fusions.tensorrt_importer import NEWEST, OPSETS, SINCE, refused
 from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.releases import MOST, Release
@@ -317,8 +316,7 @@ def _until_7(graph: Graph) -> Graph:
 
 def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's."""
-    older = {"place": _until_7, "unmeasured": _narrow_products} if at <= LAST_GROUP_BY_GROUP else {}
-    return {"refused": partial(refused, at=at), **older}
+    return {"place": _until_7, "unmeasured": _narrow_products} if at <= LAST_GROUP_BY_GROUP else {}
 
 
 def says(at: Release) -> str:
@@ -340,5 +338,5 @@ RUNTIME = Runtime(
     ),
     title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
-    refused=refused, unmeasured=_later_releases, releases=Releases(OPSETS, NEWEST, in_release, says),
+    refused=refused, unmeasured=_later_releases, releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE),
 )  # fmt: skip
