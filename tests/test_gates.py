@@ -256,7 +256,7 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
         ({"models": "--help.onnx", "gpu": "t4"}, "--max-latency, --max-memory or both"),
         ({"models": "none.onnx", "gpu": "t4", "max_latency": "1s"}, "none.onnx: no such file"),
         ({"models": "*.onnx", "gpu": "$(touch hacked)", "max_latency": "1s"}, "unknown gpu '$(touch hacked)'"),
-        ({"models": "*.onnx\n$(touch hacked)", "gpu": "t4", "max_latency": "`touch hacked`"}, "is no duration"),
+        ({"models": "*.onnx\n$(touch hacked)", "gpu": "t4", "max_latency": "`touch hacked`"}, "is not a duration"),
         ({"models": "*.onnx", "gpu": "t4", "max_latency": "1s", "arguments": "; touch hacked"}, "no such"),
     ],
 )

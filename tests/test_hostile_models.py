@@ -37,10 +37,10 @@ BOMBS = {
 @pytest.mark.parametrize("case", BOMBS)
 def test_an_empty_result_does_not_pass_through_a_huge_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference would hold gigabytes on the way to a tensor of no elements: such nodes are not evaluated."""
-    from onnxperf.graph import load, values
+    from onnxperf.graph import load
 
     evaluated = []
-    monkeypatch.setattr(values, "ReferenceEvaluator", lambda node, **_: evaluated.append(node.op_type))
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator", lambda node, **_: evaluated.append(node.op_type))
     text, constants = BOMBS[case]
     head = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (int64[m, n] y, float[2] z)'
     model = parse_model(f"{head} {{ {text} z = Relu(x) }}")

@@ -75,7 +75,7 @@ def test_a_prediction_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        ({"batch": 2}, r'has a dynamic dimension .sequence. .axis 1. open: give dims=\{"sequence": 128\}, say, or '
+        ({"batch": 2}, r'has a dynamic dimension .sequence. .axis 1.: give dims=\{"sequence": 128\}, say, or '
                        r'shapes=\{"input_ids": \[2, 128\]\}'),
         ({"batch": 0, "dims": {"sequence": 8}}, "batch must be at least 1, not 0"),
         ({"dims": {"sequence": 8}, "runtime": "ort-cpu", "cuda_graph": True}, "leave streams and cuda_graph out"),

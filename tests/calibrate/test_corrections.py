@@ -118,7 +118,7 @@ def test_operators_that_ran_elsewhere_are_left_out(card: Card, nominal_cpu: Devi
     base, _, measurements = card
     node = predicted(measurements[0].subject.skeleton, base).kernels[0].name
     found = fit([replace(measurements[0], hosted=(node,)), *measurements[FEW][1:]], base)
-    assert [(d.model, "processor" in d.reason) for d in found.dropped] == [(measurements[0].subject.name, True)]
+    assert [(d.model, "CPU" in d.reason) for d in found.dropped] == [(measurements[0].subject.name, True)]
     here = measured(true_cpu)[-1:]
     other = replace(here[0], operators=tuple(replace(o, provider="OtherProvider") for o in here[0].operators))
     with pytest.raises(UsageError, match="another execution provider"):

@@ -207,7 +207,7 @@ def test_a_cache_is_changed_in_place_or_grows_as_the_file_says(
     assert kernel.bytes_read == 2 * 128 * 2 + 2 * 4 + 4 + position * read
     assert kernel.bytes_written == 128 * 2 + position * written
     notes = [n.message for n in p.warnings if n.code == "assumed-length"]
-    full = "caches of 100 positions are assumed full: the length in use is known only at run time"
+    full = "KV caches of 100 positions are assumed full: the length in use is known only at run time"
     assert notes == ([f"{full} (--dim NAME=N sets an input that is a number)"] if not total and length == 100 else [])
     assert not [n for n in p.warnings if n.code in ("stale-shape", "assumed-shape")]
 

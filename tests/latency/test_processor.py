@@ -180,7 +180,7 @@ def test_a_processor_runs_one_operator_after_the_other(core: gpu_specs.Device) -
      {"include_transfers": True}, {"power_limit_W": 50.0}, {"clock_Hz": 1e9}],
 )  # fmt: skip
 def test_what_only_a_card_has_is_refused(core: gpu_specs.Device, terms: dict[str, object]) -> None:
-    with pytest.raises(onnxperf.UsageError, match="processor"):
+    with pytest.raises(onnxperf.UsageError, match="CPU"):
         predict(SAMPLES / "resnet50.onnx", gpu=core, **terms)  # type: ignore[arg-type]
 
 

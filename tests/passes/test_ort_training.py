@@ -68,7 +68,7 @@ def test_no_measurement_confirms_it() -> None:
     )
     model.graph.node.insert(0, onnx.helper.make_node("MatMul", ["x", "w"], ["h"]))
     model.graph.node[1].input[0] = "h"
-    with pytest.raises(UsageError, match="ONNX Runtime Training: no gradient is known of Mish"):
+    with pytest.raises(UsageError, match="ONNX Runtime Training: no gradient is defined for Mish"):
         step(model)
 
 

@@ -60,10 +60,10 @@ def test_a_plan_is_read_and_written() -> None:
         ("dp=2,tp=2", 8, "takes 4 GPUs, not 8: dp=4,tp=2 does"),
         ("dp=3,tp=3", 8, "takes 9 GPUs, not 8: give --gpus 9"),
         (None, 4, "4 GPUs need a plan"),
-        ("fsdp=4", None, "is no plan"),
+        ("fsdp=4", None, "is not a plan"),
         ("tp=2,tp=2", None, "each kind once"),
         ("tp=0", None, "must be a number from 1"),
-        ("tp=4:microbatches=2", None, "is no plan"),
+        ("tp=4:microbatches=2", None, "is not a plan"),
         ("dp=65536,tp=2", None, "takes 131,072 GPUs"),
         ("tp=2", True, "whole number"),
     ],
@@ -467,7 +467,7 @@ def test_the_command_line_takes_plans(tmp_path: Path) -> None:
     assert [name.rpartition(", ")[2] for name in groups.values()] == ["stage 1 of 2: GPU 0", "stage 2 of 2: GPU 1"]
     assert {e["pid"] for e in events if e.get("cat") == "Kernel"} == set(groups)
     refused = run("compare", model, "--gpu", "l4,t4", "--parallel", "tp=2")
-    assert isinstance(refused.exception, UsageError) and "one by one" in str(refused.exception)
+    assert isinstance(refused.exception, UsageError) and "one GPU at a time" in str(refused.exception)
     ranked = json.loads(run("recommend", model, "--gpu", "l4", "--gpus", "2", "--json", "-").stdout)
     assert {p["plan"] for p in ranked["plans"]} >= {"dp=2", "tp=2", "pp=2"}
     for arguments in (["--gpus", "2"], ["--latency-ms", "5"], ["--gpu", "l4", "--gpus", "2", "--parallel", "tp=2"]):

@@ -142,12 +142,12 @@ def test_dropout_is_that_of_train_mode() -> None:
     ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager or ort-cuda"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
     ({"loss": "hinge"}, "unknown loss 'hinge'"),
-    ({"mode": "inference", "optimizer": "sgd"}, "need --mode training"),
+    ({"mode": "inference", "optimizer": "sgd"}, "need mode training"),
     ({"mode": "sleeping"}, "unknown mode 'sleeping'"),
     ({"precision": "int8"}, "training in int8 is not predicted"),
     ({"include_transfers": True}, "copies are not predicted for a training step"),
     ({"accumulate": 0}, "accumulate must be a whole number from 1"),
-    ({"mode": "inference", "accumulate": 2}, "need --mode training"),
+    ({"mode": "inference", "accumulate": 2}, "need mode training"),
 ])  # fmt: skip
 def test_terms_that_do_not_go_together(terms: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
@@ -162,7 +162,7 @@ def test_what_has_no_gradient_is_named() -> None:
     weight = model.graph.initializer.add(name="v", dims=(8, 8), data_type=1, data_location=1)
     weight.external_data.add(key="location", value="weights-not-included.bin")
     model.graph.node[1].op_type, model.graph.node[1].input[1] = "MatMul", "v"
-    with pytest.raises(UsageError, match=r"no gradient is known of Det \(1: "):
+    with pytest.raises(UsageError, match=r"no gradient is defined for Det \(1: "):
         step(model)
 
 

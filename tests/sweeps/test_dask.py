@@ -39,7 +39,7 @@ def test_what_is_lost_is_done_again_and_nothing_twice(tmp_path: Path) -> None:
         assert repr(found) == repr(local), "to the last digit, each once and in order"
         done = 0
         with (
-            pytest.raises(EnvironmentFailure, match=r"scheduler at tcp://\S+ is gone; what is in the cache stays"),
+            pytest.raises(EnvironmentFailure, match=r"scheduler at tcp://\S+; the cache is kept"),
             engine(1, cluster.scheduler_address) as far,
         ):
             for _ in blocks(models, grid, far, cache):
