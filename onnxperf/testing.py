@@ -32,7 +32,7 @@ def _assert_latency(*model_and_examples: Any, **terms: Any) -> Prediction | list
     from onnxperf.decide.budget import check  # only here: the plugin is loaded with every run of pytest
 
     try:
-        found: Prediction | list[Prediction] = check(*model_and_examples, **terms)
-        return found
+        prediction: Prediction | list[Prediction] = check(*model_and_examples, **terms)
+        return prediction
     except BudgetExceeded as e:
         pytest.fail(str(e), pytrace=False)
