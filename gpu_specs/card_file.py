@@ -145,16 +145,16 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     corrections, blocks = data.pop("corrections", older), data.pop("source", [])
     lines = data.pop("linear", None)
     tables = {table: data.pop(table, {}) for table in layout}
-    known = {*head, *layout, "corrections", "linear", "source"}
-    fields, facts = toml.take(head, data, "", known), [key for key in data if key in _FACTS]
+    allowed = {*head, *layout, "corrections", "linear", "source"}
+    fields, facts = toml.take(head, data, "", allowed), [key for key in data if key in _FACTS]
     for table, keys in layout.items():
         where = f" in [{table}]"
         taken = toml.take(keys, tables[table], where, keys)
         facts += tables[table]
         fields |= {"dense_flops": Rates(tuple(taken.items()))} if table == "dense_TFLOPS" else taken
     if not cpu and ("pcie" in facts) == ("host_link_GBps" in facts):
-        found = "contradicts host_link_GBps; give only one" if "pcie" in facts else "is missing; it or host_link_GBps"
-        raise toml.Unusable(f"pcie in [power_and_links] {found} is needed")
+        problem = "contradicts host_link_GBps; give only one" if "pcie" in facts else "is missing; it or host_link_GBps"
+        raise toml.Unusable(f"pcie in [power_and_links] {problem} is needed")
     defaults = {"kind": "gpu", "base_hz": None, "tensor_hz": fields["boost_hz"], "l2_partitions": 1}
     defaults |= _NOT_OF_A_CPU if cpu else {}
     if corrections is not None:

@@ -54,8 +54,8 @@ def load_cluster(name: str) -> Cluster:
         if name not in clusters():
             close = get_close_matches(name[:64], clusters(), n=1)
             hint = f"did you mean {close[0]}? " if close else ""
-            known = f"{hint}It is one of {', '.join(clusters())}, or the path of a cluster's .toml file"
-            raise SpecError(f"unknown cluster {name[:64]!r}: {known}")
+            choices = f"{hint}It is one of {', '.join(clusters())}, or the path of a cluster's .toml file"
+            raise SpecError(f"unknown cluster {name[:64]!r}: {choices}")
         return _read(_FOLDER / f"{name}.toml")
     return _read(Path(name))
 
@@ -84,8 +84,8 @@ def _read(path: Path) -> Cluster:
             if table == "network" and tables[table] is None:
                 continue
             fields |= toml.take(keys, tables[table] or {}, f" in [{table}]", keys)
-        given = [key for values in tables.values() if values for key in values]
-        return Cluster(path.stem, **_checked(fields), sources=_sources(blocks, given))
+        facts = [key for values in tables.values() if values for key in values]
+        return Cluster(path.stem, **_checked(fields), sources=_sources(blocks, facts))
     except toml.Unusable as error:
         raise SpecError(f"cluster file {str(path)!r}: {error}") from None
 
@@ -100,13 +100,13 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _sources(blocks: Any, given: list[str]) -> tuple[Source, ...]:
+def _sources(blocks: Any, facts: list[str]) -> tuple[Source, ...]:
     """The sources of the figures. Raises Unusable where a figure has none."""
     if not isinstance(blocks, list):
         raise toml.Unusable("source needs to be written as [[source]] blocks")
     taken = [toml.take(_SOURCE, block, f" in [[source]] {i}", _SOURCE) for i, block in enumerate(blocks, 1)]
     sources = tuple(Source(**fields) for fields in taken)
     told = {fact for source in sources for fact in source.facts}
-    if left := [key for key in given if key not in told]:
+    if left := [key for key in facts if key not in told]:
         raise toml.Unusable(f"no [[source]] names {', '.join(left)}: each figure needs one")
     return sources

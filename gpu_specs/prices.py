@@ -46,7 +46,7 @@ def prices() -> dict[str, Price]:
     try:
         data = toml.tables(_FILE)
         status = toml.text(data["status"])
-        found = [toml.take(_KEYS, entry, " in [[price]]", _KEYS) for entry in data["price"]]
+        entries = [toml.take(_KEYS, entry, " in [[price]]", _KEYS) for entry in data["price"]]
     except (toml.Unusable, KeyError) as error:
         raise SpecError(f"{_FILE}: {error}") from None
-    return {entry.pop("card"): Price(**entry, status=status) for entry in found}
+    return {entry.pop("card"): Price(**entry, status=status) for entry in entries}

@@ -105,11 +105,11 @@ class Key:
 def tables(path: Path) -> dict[str, Any]:
     """What a TOML file holds. Raises Unusable."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device might never end
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
             raise Unusable("is not a regular file; a TOML file is needed")
-        if found.st_size > MAX_BYTES:
-            raise Unusable(f"has {found.st_size:,} bytes; the limit is {MAX_BYTES:,}")
+        if status.st_size > MAX_BYTES:
+            raise Unusable(f"has {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
         content = path.read_bytes().decode("utf-8-sig")
         for at, line in enumerate(content.split("\n"), 1):
             if (dots := line.count(".")) > MAX_DOTS:
@@ -127,17 +127,17 @@ def tables(path: Path) -> dict[str, Any]:
         raise Unusable(f"is not valid TOML: {_cut(str(error), 200)}") from None
 
 
-def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
+def take(keys: Mapping[str, Key], data: Any, where: str, allowed: Iterable[str]) -> dict[str, Any]:
     """The converted values of one table by field, in the order of `keys`.
 
-    where: the table's place for messages, such as " in [memory]"; known: all keys that are allowed in it. Raises
+    where: the table's place for messages, such as " in [memory]"; allowed: all keys that are allowed in it. Raises
     Unusable.
     """
     if not isinstance(data, dict):
         raise Unusable(f"{where.removeprefix(' in ')} needs to be a table")
     for key in data:
-        if key not in known:
-            raise Unusable(f"unknown key {_shown(key)}{where}{nearest(key, known)}")
+        if key not in allowed:
+            raise Unusable(f"unknown key {_shown(key)}{where}{nearest(key, allowed)}")
     taken = {}
     for key, at in keys.items():
         if key in data:
@@ -150,9 +150,9 @@ def take(keys: Mapping[str, Key], data: Any, where: str, known: Iterable[str]) -
     return taken
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The question "did you mean ...?" with the known name that is nearest to an unknown one; "" where none is near."""
-    close = get_close_matches(name[:64], list(known), n=1)
+    close = get_close_matches(name[:64], list(names), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

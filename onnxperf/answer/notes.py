@@ -108,8 +108,8 @@ def _full_caches(graph: Graph) -> Iterator[Note]:
     """Which caches are taken as full, because only a run knows how much of them is filled."""
     nodes: dict[int, list[str]] = {}
     for o in graph.operators:
-        known = IN_PLACE in o.attrs or any(t.size == 1 and t.value for t in o.present)  # a Scatter's buffer is full
-        for output in () if known else shared_caches(o):
+        told = IN_PLACE in o.attrs or any(t.size == 1 and t.value for t in o.present)  # a Scatter's buffer is full
+        for output in () if told else shared_caches(o):
             if o.outputs[output].rank > 1:
                 nodes.setdefault(o.outputs[output].shape[-2], []).extend(o.nodes)
     for length, names in nodes.items():
@@ -188,13 +188,13 @@ def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator
     if DEVICE_MODELS[device.kind].error_class:
         return
     if c.interval["generations"] and device.capability[0] not in c.interval["generations"]:
-        known = ", ".join(f"{major}.x" for major in c.interval["generations"])
+        measured = ", ".join(f"{major}.x" for major in c.interval["generations"])
         major, minor = device.capability
         says = f"{device.id} has compute capability {major}.{minor}; constants were derived from cards of"
-        yield Note("outside-calibration", f"{says} {known}: {ranges}")
+        yield Note("outside-calibration", f"{says} {measured}: {ranges}")
     rows = run.kernels.rows
     near = in_domain([k.work for k in rows], classes, c)
-    if outside := [k for k, known in zip(rows, near, strict=True) if not known]:
+    if outside := [k for k, measured in zip(rows, near, strict=True) if not measured]:
         are = "is" if len(outside) == 1 else "are"
         says = f"{len(outside)} of {len(rows)} kernels {are} outside the measured sizes and types: {ranges}"
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))

@@ -69,13 +69,13 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     less than their kernels' ranges say, these are scaled by `share`. Of methods with an error class of their own none
     of this is known: their ranges are the kernels'. Kernels whose sizes are upper bounds may have nothing to do.
     """
-    half_width, known = float(run.estimates.run_half_width[j]), run.constants.interval
+    half_width, widths = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
         kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
-        kind = next(k for k in kinds if k in known["run"])
-        idle = (total - busy) * float(np.hypot(known["host"], run.cpus[j].half_width))
-        inside = known["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
-        half_width = float(np.hypot(inside, known["run"][kind]))
+        kind = next(k for k in kinds if k in widths["run"])
+        idle = (total - busy) * float(np.hypot(widths["host"], run.cpus[j].half_width))
+        inside = widths["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
+        half_width = float(np.hypot(inside, widths["run"][kind]))
     at_most = np.array([k.at_most for k in run.kernels.rows], dtype=bool)
     seconds = run.estimates.seconds[:, j]
     kept = 1.0 - busy / total * float(seconds[at_most].sum()) / float(seconds.sum() or 1.0)  # were they to do nothing

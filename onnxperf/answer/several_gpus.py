@@ -57,8 +57,8 @@ def notes(run: Run, j: int) -> Iterator[Note]:
             f"the interconnect is assumed, the usual one of the card: {joined.describe}, {rate}; set it with --cluster"
         )
         yield Note("usual-cluster", says)
-    own = [k.work.size for k in run.kernels.rows if k.communicates]
-    span = max((1 + (s.ranks - 1) * s.stride for s in own), default=1)  # type: ignore[union-attr]
+    collectives = [k.work.size for k in run.kernels.rows if k.communicates]
+    span = max((1 + (s.ranks - 1) * s.stride for s in collectives), default=1)  # type: ignore[union-attr]
     if not joined.switched and span > CROWD and joined.efficiency is None:
         says = (
             "collectives of more than two GPUs without NVSwitch depend on the machine: their speed is that of one"

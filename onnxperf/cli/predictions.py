@@ -222,8 +222,8 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
         raise UsageError(f"--gpu names the card to predict {models[0]} for")
     if terms["fit"] and models:
         raise UsageError("--fit could choose different batches for A and B: use --batch")
-    if not models and (given := _given(terms, terms)):
-        raise UsageError(f"both runs are recorded: leave {given} out")
+    if not models and (unused := _given(terms, terms)):
+        raise UsageError(f"both runs are recorded: leave {unused} out")
     show_difference = _diff_models if len(models) == 2 else _diff_runs
     show_difference(a, b, json_to, top, share, terms)
 
@@ -323,11 +323,11 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
     """
     if (model is None) if gemm is None else (model is not None or node is not None):
         raise UsageError("explain takes MODEL, with or without --node NAME, or --gemm alone")
-    if gemm is not None and (given := _given(SIZES, terms)):
-        raise UsageError(f"--gemm sets all sizes: leave {given} out")
+    if gemm is not None and (unused := _given(SIZES, terms)):
+        raise UsageError(f"--gemm sets all sizes: leave {unused} out")
     of_kernel = gemm is not None or node is not None
-    if of_kernel and (given := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
-        raise UsageError(f"no effect on one kernel: leave {given} out")
+    if of_kernel and (unused := _given(OF_A_RUN if gemm is None else OF_A_RUN + OF_A_MODEL, terms)):
+        raise UsageError(f"no effect on one kernel: leave {unused} out")
     from onnxperf import explanation as room
     from onnxperf.ground.tables import console
     from onnxperf.views.explanation import show, show_run
@@ -338,8 +338,8 @@ def explain(model: str | None, node: str | None, gemm: str | None, json_to: str 
         whole = room.explain_run(run)
         return deliver(json_to, whole.to_json, lambda: show_run(console(), whole))
     explanation = room.explain_kernel(run, room.PRODUCT if node is None else node)
-    if explanation.op != "Transfer" and (given := _given(OF_COPIES, terms)):
-        raise UsageError(f"no effect on {printable(explanation.kernel)}: leave {given} out")
+    if explanation.op != "Transfer" and (unused := _given(OF_COPIES, terms)):
+        raise UsageError(f"no effect on {printable(explanation.kernel)}: leave {unused} out")
     deliver(json_to, explanation.to_json, lambda: show(console(), explanation))
 
 

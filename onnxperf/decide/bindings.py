@@ -25,15 +25,15 @@ def narrowed(requests: Sequence[Request]) -> list[Request]:
     """
     if len(requests) < 2 or not any(getattr(r, what) for r in requests for what in NAMED):
         return list(requests)
-    found = [_names(r) for r in requests]
-    every: Names = {what: set().union(*(names[what] for names in found)) for what in NAMED}
-    return [replace(r, **_kept(r, own, every)) for r, own in zip(requests, found, strict=True)]
+    bound = [_names(r) for r in requests]
+    every: Names = {what: set().union(*(names[what] for names in bound)) for what in NAMED}
+    return [replace(r, **_kept(r, of_model, every)) for r, of_model in zip(requests, bound, strict=True)]
 
 
-def _kept(r: Request, own: Names, every: Names) -> dict[str, Any]:
+def _kept(r: Request, of_model: Names, every: Names) -> dict[str, Any]:
     """The bindings of a request that its own model has a name for, or no model."""
     return {
-        what: {n: v for n, v in (getattr(r, what) or {}).items() if has(own[what], n) or not has(every[what], n)}
+        what: {n: v for n, v in (getattr(r, what) or {}).items() if has(of_model[what], n) or not has(every[what], n)}
         for what in NAMED
     }
 

@@ -44,13 +44,14 @@ def check(
             raise UsageError("a budget is max_ms, max_gb or both")
         limits = limits_of(max_ms, max_gb)
         of_fit = {"max_ms": max_ms, "max_gb": max_gb} if fit else {}
-        found: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, fit=fit, **of_fit, **terms)
-        if isinstance(found, Prediction):
-            keep(found, limits.seconds, limits.bytes)
-            return found
-        if over := [f"on {p.scenario.gpu} {why}" for p in found if (why := reasons(p, limits.seconds, limits.bytes))]:
+        predicted: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, fit=fit, **of_fit, **terms)
+        if isinstance(predicted, Prediction):
+            keep(predicted, limits.seconds, limits.bytes)
+            return predicted
+        over = [f"on {p.scenario.gpu} {why}" for p in predicted if (why := reasons(p, limits.seconds, limits.bytes))]
+        if over:
             raise BudgetExceeded("; ".join(over))
-        return found
+        return predicted
 
 
 def keep(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> None:
@@ -64,20 +65,20 @@ def reasons(p: Prediction, max_seconds: float | None, max_bytes: float | None) -
     the limits are, it does not fit into that memory, or nothing bounds what it needs of it. Empty where it keeps them,
     or where there are none.
     """
-    m, found = p.memory, []
+    m, why = p.memory, []
     limited = max_seconds is not None or max_bytes is not None
     if limited and not m.fits:
         need, room = size(m.total_bytes + m.context_bytes), size(m.capacity_bytes)
-        found.append(f"it does not fit: {need} are needed, and the card has {room}; {_largest(p)}")
+        why.append(f"it does not fit: {need} are needed, and the card has {room}; {_largest(p)}")
     elif limited and (open_ended := [n.message for n in p.warnings if n.code == UNKNOWN_LENGTH]):
-        found.append(f"can't be checked against the limits: {open_ended[0]}")
+        why.append(f"can't be checked against the limits: {open_ended[0]}")
     if max_seconds is not None and p.seconds > max_seconds:
         limit = duration(max_seconds)
-        found.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")
+        why.append(f"{duration(p.seconds)} is over the limit of {limit}; most of it goes to {blame(p)}")
     if max_bytes is not None and m.reserved_bytes > max_bytes:
         held = f"GPU memory use of {size(m.reserved_bytes)} is over the limit of {size(max_bytes)}"
-        found.append(f"{held}; {_largest(p)}")
-    return "; ".join(found)
+        why.append(f"{held}; {_largest(p)}")
+    return "; ".join(why)
 
 
 def blame(p: Prediction, count: int = 3) -> str:

@@ -200,8 +200,8 @@ def _lacks(card: Device, precision: str) -> bool:
 def _quantised(run: Run) -> Iterator[str]:
     """The 8-bit precisions that the card has units for, where they change anything."""
     for name in () if run.scenario.precision in QUANTISED else QUANTISED:
-        known = not lacks_unit(run.devices[0], name)
-        if known and run.kept(in_precision, run.own_graph, name).operators != run.own_graph.operators:
+        supported = not lacks_unit(run.devices[0], name)
+        if supported and run.kept(in_precision, run.own_graph, name).operators != run.own_graph.operators:
             yield name
 
 

@@ -119,20 +119,20 @@ def choices(
     if len(errors) == len(devices):
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
-    one = next(iter(asked.values()))
-    if not one.scenario.batch:
+    example = next(iter(asked.values()))
+    if not example.scenario.batch:
         raise UsageError("there is nothing to compare: the model's batch is 0")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return (outline(run, column) for run, column in runs(with_batch(r, batch), [devices[j] for j in at]))
 
     tried, fixed = _tried(asked, predicted, limit_s, tell)
-    terms = {what: getattr(one.scenario, what) for what in ("runtime", "precision", "batch")}
+    terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
         Card(d, choice_of(p), tried[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
     )
-    return Choices(one.scenario.model, terms, tuple(cards), fixed)
+    return Choices(example.scenario.model, terms, tuple(cards), fixed)
 
 
 def batches(now: Prediction, at_batch: AtBatch, tell: Progress | None = None) -> tuple[tuple[Choice, ...], str]:
@@ -181,11 +181,11 @@ def selected(
     if not named and not every and capacity_bytes is None and generation is None:
         raise UsageError("name the cards: --gpu l4,t4, --all, --gpu-memory 24GB or --generation ada")
     devices = [find(gpu)[0] for gpu in named or gpu_specs.ids()]
-    known = sorted({d.architecture for d in devices})
+    generations = sorted({d.architecture for d in devices})
     if generation is not None:
         devices = [d for d in devices if d.architecture.casefold() == generation.casefold()]
         if not devices:
-            raise UsageError(f"--generation {generation} matches no card: generations are {', '.join(known)}")
+            raise UsageError(f"--generation {generation} matches no card: generations are {', '.join(generations)}")
     if capacity_bytes is not None:
         devices = [d for d in devices if d.capacity_bytes >= capacity_bytes]
         if not devices:
@@ -193,17 +193,17 @@ def selected(
     return list(dict.fromkeys(devices))
 
 
-def priced(given: Mapping[str, float] | None = None) -> dict[str, Price]:
+def priced(usd_by_card: Mapping[str, float] | None = None) -> dict[str, Price]:
     """Prices by the card's id: those that ship, and those that are given by a name of a card, in US dollars an hour.
 
     Raises UsageError for a card that nobody knows, and a price that is no positive number.
     """
-    found = gpu_specs.prices()
-    for name, usd in (given or {}).items():
+    prices = gpu_specs.prices()
+    for name, usd in (usd_by_card or {}).items():
         if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
             raise UsageError(f"the price of {name} must be a positive number of US dollars an hour, not {usd!r}")
-        found = {**found, find(name)[0].id: Price(float(usd), "from --price")}
-    return found
+        prices = {**prices, find(name)[0].id: Price(float(usd), "from --price")}
+    return prices
 
 
 def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:

@@ -104,19 +104,18 @@ def compared(
     """`compare` of a request. Raises UsageError also where `by` is none of RANKED_BY."""
     if by not in RANKED_BY:
         raise UsageError(f"cards are ranked by one of {', '.join(RANKED_BY)}, not {by!r}")
-    found = choices(request, gpus, limit_s, tell)
-    candidates = _candidates(found, by, limit_s, prices)
+    chosen = choices(request, gpus, limit_s, tell)
+    candidates = _candidates(chosen, by, limit_s, prices)
     able = sorted((c for c in candidates if c.figure is not None), key=lambda c: c.figure[1] if c.figure else 0.0)
     unable = [c for c in candidates if c.figure is None]
-    return Comparison(
-        model=found.model, **found.terms, by=by, max_seconds=limit_s, cards=(*_ranked(able), *unable), fixed=found.fixed
-    )
+    cards = (*_ranked(able), *unable)
+    return Comparison(chosen.model, **chosen.terms, by=by, max_seconds=limit_s, cards=cards, fixed=chosen.fixed)
 
 
-def _candidates(found: Choices, by: str, limit_s: float | None, prices: Mapping[str, Price]) -> list[Candidate]:
+def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping[str, Price]) -> list[Candidate]:
     """Every card with its figure, or why it has none."""
     candidates = []
-    for card in found.cards:
+    for card in chosen.cards:
         best, price, asked = card.best(limit_s), prices.get(card.device.id), card.asked
         figure, why = None, card.why
         if asked is not None:

@@ -94,11 +94,11 @@ class Difference(Document):
     @property
     def groups(self) -> dict[tuple[str, str], tuple[Change, ...]]:
         """What differs by operator and cause, those that cost or save most first."""
-        found: dict[tuple[str, str], list[Change]] = defaultdict(list)
+        alike: dict[tuple[str, str], list[Change]] = defaultdict(list)
         for c in self.changes:
             if c.cause != "same":
-                found[c.operator, c.cause].append(c)
-        ranked = sorted(found.items(), key=lambda g: -abs(total(g[1])))
+                alike[c.operator, c.cause].append(c)
+        ranked = sorted(alike.items(), key=lambda g: -abs(total(g[1])))
         return {key: tuple(changes) for key, changes in ranked}
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,17 +210,17 @@ def in_order(a: Sequence[Key], b: Sequence[Key]) -> Pairs:
     pairs = [*((i, i) for i in range(head)), *((n + i, m + i) for i in range(tail))]
     if (n - head + 1) * (m - head + 1) > CELLS:
         return pairs
-    own, other = x[head:n], np.array(y[head:m], dtype=np.int64)
-    longest = np.zeros((len(own) + 1, len(other) + 1), dtype=np.uint16)
-    for i, number in enumerate(own):
+    ours, other = x[head:n], np.array(y[head:m], dtype=np.int64)
+    longest = np.zeros((len(ours) + 1, len(other) + 1), dtype=np.uint16)
+    for i, number in enumerate(ours):
         longest[i + 1, 1:] = np.maximum.accumulate(np.maximum(longest[i, 1:], longest[i, :-1] + (other == number)))
-    i, j = len(own), len(other)
+    i, j = len(ours), len(other)
     while i and j:
-        if own[i - 1] == other[j - 1]:
+        if ours[i - 1] == other[j - 1]:
             i, j = i - 1, j - 1
             pairs.append((head + i, head + j))
         else:  # of two rests that are as long, the one without the larger number: the same where a and b are swapped
-            up = (longest[i - 1, j], own[i - 1]) > (longest[i, j - 1], other[j - 1])
+            up = (longest[i - 1, j], ours[i - 1]) > (longest[i, j - 1], other[j - 1])
             i, j = (i - 1, j) if up else (i, j - 1)
     return sorted(pairs)
 
@@ -231,8 +231,8 @@ def anywhere(a: Iterable[tuple[int, Key | None]], b: Iterable[tuple[int, Key | N
     for j, key in b:
         if key is not None:
             theirs[key].append(j)
-    found = {key: iter(indices) for key, indices in theirs.items()}
-    return [(i, j) for i, key in a if key in found for j in islice(found[key], 1)]
+    left = {key: iter(indices) for key, indices in theirs.items()}
+    return [(i, j) for i, key in a if key in left for j in islice(left[key], 1)]
 
 
 def _gaps(anchors: Sequence[int], count: int) -> list[int]:
@@ -244,11 +244,11 @@ def _changes(left: Sequence[_Trait], right: Sequence[_Trait], pairs: Pairs) -> l
     """Every kernel once, in the order of A, with what is in B alone behind it."""
     partner = dict(pairs)
     met = set(partner.values())
-    found = []
+    changes = []
     for i, x in enumerate(left):
         y = right[partner[i]] if i in partner else None
-        found.append(_change(x, y) if y else Change(x.kernel, None, x.operator, "removed"))
-    return found + [Change(None, y.kernel, y.operator, "added") for j, y in enumerate(right) if j not in met]
+        changes.append(_change(x, y) if y else Change(x.kernel, None, x.operator, "removed"))
+    return changes + [Change(None, y.kernel, y.operator, "added") for j, y in enumerate(right) if j not in met]
 
 
 def _change(x: _Trait, y: _Trait) -> Change:

@@ -19,8 +19,8 @@ def without(graph: Graph, nodes: Collection[str]) -> Graph:
     they read is an output.
     """
     kept = tuple(o for o in graph.operators if not set(o.nodes) & set(nodes))
-    made = {t.name for o in kept for t in o.outputs}
-    gone = {t.name: t for o in graph.operators for t in o.outputs if t.name not in made}
+    written = {t.name for o in kept for t in o.outputs}
+    gone = {t.name: t for o in graph.operators for t in o.outputs if t.name not in written}
     read = {t.name for o in kept for t in o.present}
     new = {name: replace(t, kind="input") for name, t in gone.items() if name in read}
     left_over = [t for o in kept for t in o.outputs if t.name not in read and t.name not in graph.output_names]
@@ -38,12 +38,12 @@ def _reading(o: Operator, named: dict[str, Tensor]) -> Operator:
 
 def unaligned(graph: Graph) -> Iterator[tuple[int, int]]:
     """Sizes of products that are no multiple of UNIT, with the next one; those of most products first."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for o in graph.operators:
         if o.type in PRODUCTS:
             sizes = {size for t in (*o.present[:2], o.out) for size in t.shape[-2:]}
-            found.update(size for size in sizes if size > LEAST and size % UNIT)
-    for size, _ in found.most_common():
+            counts.update(size for size in sizes if size > LEAST and size % UNIT)
+    for size, _ in counts.most_common():
         yield size, -(-size // UNIT) * UNIT
 
 

@@ -69,9 +69,9 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
     if not 2 <= gpus <= MOST_GPUS:
         raise UsageError(f"plans are searched for 2 to {MOST_GPUS} GPUs, not {gpus}")
     terms = {k: v for k, v in request.terms.items() if k not in ("gpus", "parallel")}
-    one, device = replace(read_once(request), terms=terms), find(gpu)[0]
-    batch = run_of(one, device).graph.batch
-    plans, found, others = list(every_plan(gpus)), list[Division](), list[tuple[str, str]]()
+    alone, device = replace(read_once(request), terms=terms), find(gpu)[0]
+    batch = run_of(alone, device).graph.batch
+    plans, divided, others = list(every_plan(gpus)), list[Division](), list[tuple[str, str]]()
     for i, plan in enumerate(plans):
         if tell is not None:
             tell(str(plan), i, len(plans))
@@ -79,7 +79,7 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
             others.append((str(plan), f"a batch of {batch} can't be divided by {plan.parts}"))
             continue
         try:
-            run = run_of(replace(one, terms={**terms, "parallel": str(plan)}), device)
+            run = run_of(replace(alone, terms={**terms, "parallel": str(plan)}), device)
             of = outline(run)
         except Error as e:
             others.append((str(plan), str(e)))
@@ -87,15 +87,15 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
         if of.memory.fits:
             held = of.memory.reserved_bytes
             times = (of.seconds, of.low_seconds, of.high_seconds, batch / of.seconds, of.exposed_seconds)
-            found.append(Division(str(plan), *times, held))
+            divided.append(Division(str(plan), *times, held))
         else:
             lacks = of.memory.total_bytes + of.memory.context_bytes - of.memory.capacity_bytes
             others.append((str(plan), f"lacks {lacks / 1e9:.1f} GB of memory on each GPU"))
-    found.sort(key=lambda d: d.seconds)
-    return Divisions(run_of(one, device).graph.name, device.id, gpus, batch, tuple(found), tuple(others))
+    divided.sort(key=lambda d: d.seconds)
+    return Divisions(run_of(alone, device).graph.name, device.id, gpus, batch, tuple(divided), tuple(others))
 
 
-def keep(found: Divisions) -> None:
+def keep(divisions: Divisions) -> None:
     """Raise LimitExceeded where no plan fits."""
-    if not found.plans:
-        raise LimitExceeded(f"no plan for {found.gpus} x {found.gpu} fits")
+    if not divisions.plans:
+        raise LimitExceeded(f"no plan for {divisions.gpus} x {divisions.gpu} fits")

@@ -92,10 +92,10 @@ def recommend(
     `predict` raises.
     """
     with speaking_of_arguments():
-        found = priced(prices)
+        usd = priced(prices)
         limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
-        cards: list[Gpu] = list(found) if gpu is None else list(gpu)
-        return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, found)
+        cards: list[Gpu] = list(usd) if gpu is None else list(gpu)
+        return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, usd)
 
 
 def keep(r: Recommendation) -> None:
@@ -111,9 +111,9 @@ def recommended(
     """`recommend` of a request: `limit_s` in seconds."""
     if isinstance(qps, bool) or not isinstance(qps, (int, float)) or not 0 < qps < MOST_QPS:
         raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
-    found = choices(request, gpus, limit_s, tell)
+    chosen = choices(request, gpus, limit_s, tell)
     plans, others = list[Plan](), list[tuple[str, str]]()
-    for card in found.cards:
+    for card in chosen.cards:
         plan = _cheapest(card, limit_s, qps, prices.get(card.device.id))
         if plan is None:
             others.append((card.device.id, _why(card, limit_s, qps)))
@@ -121,9 +121,9 @@ def recommended(
             plans.append(plan)
     plans.sort(key=lambda p: (p.usd_per_hour is None, p.usd_per_hour or p.replicas, p.seconds))
     used = tuple((p.gpu, prices[p.gpu]) for p in plans if p.gpu in prices)
-    terms = {what: found.terms[what] for what in ("runtime", "precision")}
-    return Recommendation(found.model, **terms, limit_s=limit_s, qps=qps, plans=tuple(plans), others=tuple(others),
-                          prices=used, fixed=found.fixed)  # fmt: skip
+    terms = {what: chosen.terms[what] for what in ("runtime", "precision")}
+    return Recommendation(chosen.model, **terms, limit_s=limit_s, qps=qps, plans=tuple(plans), others=tuple(others),
+                          prices=used, fixed=chosen.fixed)  # fmt: skip
 
 
 def mean_latency(replicas: np.ndarray[Any, Any], run_s: float, batch: int, qps: float) -> np.ndarray[Any, Any]:
@@ -158,9 +158,9 @@ def _cheapest(card: Card, limit_s: float, qps: float, price: Price | None) -> Pl
 
 
 def _plan(device: Device, c: Choice, limit_s: float, qps: float, price: Price | None) -> Plan | None:
-    if (found := fewest(c.seconds, c.batch, qps, limit_s)) is None:
+    if (fleet := fewest(c.seconds, c.batch, qps, limit_s)) is None:
         return None
-    replicas, seconds = found
+    replicas, seconds = fleet
     slow = fewest(c.high_seconds, c.batch, qps, limit_s)
     return Plan(
         device.id, device.name, c.batch, replicas, seconds, qps / replicas * c.seconds / c.batch, c.seconds, c.watts,

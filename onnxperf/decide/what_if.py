@@ -83,9 +83,9 @@ def what_if(now: Prediction, at_batch: AtBatch | None = None) -> WhatIfs:
     if not (now.run.method.scheduled and PLATFORMS[now.device.kind].launches):
         raise UsageError("changes are predicted on cards, with the method tile-wave")
     run = now.run.alone(now.column)
-    found = [*_terms(now, run), *_fallback(now), *_fusions(now, run), *_padded(run), *_parts(now, run)]
-    found += _batches(now, at_batch) if at_batch is not None else ()
-    order = sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0.0))
+    changes = [*_terms(now, run), *_fallback(now), *_fusions(now, run), *_padded(run), *_parts(now, run)]
+    changes += _batches(now, at_batch) if at_batch is not None else ()
+    order = sorted(changes, key=lambda c: (c.seconds is None, c.seconds or 0.0))
     return WhatIfs(now, tuple(order))
 
 
@@ -157,10 +157,10 @@ def _fusions(now: Prediction, run: Run) -> Iterator[WhatIf]:
     for note in now.warnings:
         if note.code == NEAR:
             named = set(note.nodes)
-            own = [k for k in now.kernels if k.nodes and named.issuperset(k.nodes) and _light(k)]
-            if (seconds := sum(k.seconds for k in own)) >= FUSION * now.seconds:
+            replaced = [k for k in now.kernels if k.nodes and named.issuperset(k.nodes) and _light(k)]
+            if (seconds := sum(k.seconds for k in replaced)) >= FUSION * now.seconds:
                 rule, _, why = note.message.partition(" did not apply: ")
-                costs.append((seconds, rule, why, {n for k in own for n in k.nodes}))
+                costs.append((seconds, rule, why, {n for k in replaced for n in k.nodes}))
     for _, rule, why, nodes in sorted(costs, key=lambda x: -x[0])[:FUSIONS]:
         then = replace(run, placed=without(run.run_graph, nodes))
         yield _predicted("fusion", rule, partial(summarise, then), f"nearly matched: {why}", True)

@@ -82,8 +82,8 @@ class Explanation(Document):
         """Of the steps of what bounds the kernel the one that loses most, if any does."""
         bound = "memory" if self.bound_by == "transfer" else self.bound_by if self.bound_by in STEPS_OF else ""
         others = {name for names in STEPS_OF.values() for name in names}
-        own = [s for s in self.steps if (s.name in STEPS_OF[bound] if bound else s.name not in others)]
-        return min((s for s in own if s.factor < 1), key=lambda s: s.factor, default=None)
+        steps = [s for s in self.steps if (s.name in STEPS_OF[bound] if bound else s.name not in others)]
+        return min((s for s in steps if s.factor < 1), key=lambda s: s.factor, default=None)
 
     @property
     def product(self) -> float:

@@ -38,10 +38,10 @@ def product_graph(sizes: str | Sequence[int]) -> Graph:
     *stack, m, n, k = map(int, text.split("x"))
     a, c = (Tensor(name, "float32", (*stack, m, last), "input") for name, last in (("a", k), ("c", n)))
     b = Tensor("b", "float32", (*stack, k, n), "input" if stack else "weight")
-    made = replace(c, kind="activation")
+    result = replace(c, kind="activation")
     inputs = tuple(t for t in (a, b) if not t.stored)
-    one = Operator(PRODUCT, "MatMul", (a, b), (made,), version=13, nodes=(PRODUCT,))
-    return Graph(f"{PRODUCT} {text}", (one,), inputs, (made,))
+    product = Operator(PRODUCT, "MatMul", (a, b), (result,), version=13, nodes=(PRODUCT,))
+    return Graph(f"{PRODUCT} {text}", (product,), inputs, (result,))
 
 
 def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
@@ -71,9 +71,9 @@ def explain_kernel(run: Run, node: str = PRODUCT) -> Explanation:
 def facts_of(run: Run, p: Prediction, at: int, read: dict[str, Any]) -> KernelFacts:
     """What is known of kernel number `at` of a run on its first device; `read` gets the constants that were read."""
     k, predicted = run.kernels.rows[at], p.kernels[at]
-    known = traced(run.constants, read)
+    constants = traced(run.constants, read)
     layer = run.method.layer(k)
-    terms, bound = single(k.work, run.devices[0], known, run.method, run.kernels.stored_bytes, layer)
+    terms, bound = single(k.work, run.devices[0], constants, run.method, run.kernels.stored_bytes, layer)
     seconds, joules = predicted.seconds / k.repeat, float(run.estimates.joules[at, 0]) / k.repeat
     return KernelFacts(run, k, predicted, terms, bound, seconds, joules, 1.0 if k.way else p.power_factor, read)
 
@@ -86,10 +86,10 @@ def terms_of(s: Scenario) -> str:
 def _index(name: str, run: Run) -> int:
     """The index of the kernel of that name, or of the largest one that does work of the node."""
     rows = run.kernels.rows
-    found = [i for i, k in enumerate(rows) if name == k.name or name in k.nodes]
-    if not found:
+    matches = [i for i, k in enumerate(rows) if name == k.name or name in k.nodes]
+    if not matches:
         raise UsageError(_missing(name, run))
-    return max(found, key=lambda i: (rows[i].name == name, rows[i].work.matrix_flops, rows[i].work.bytes))
+    return max(matches, key=lambda i: (rows[i].name == name, rows[i].work.matrix_flops, rows[i].work.bytes))
 
 
 def _remarks(name: str, at: int, x: KernelFacts) -> Iterator[str]:

@@ -221,9 +221,9 @@ def power(x: KernelFacts) -> Iterator[Line]:
 def interval(x: KernelFacts) -> Iterator[Line]:
     """Where the range comes from."""
     w, c, method = x.kernel.work, x.run.constants, x.run.method
-    known, width = x.device.corrections, log(x.predicted.high_seconds / x.predicted.seconds)
-    if known.half_width is not None and not x.kernel.assumed and not method.error_class:
-        yield Line("half-width", "h: from t / exp(h) to t exp(h), of this device", width, "", known.source)
+    corrections, width = x.device.corrections, log(x.predicted.high_seconds / x.predicted.seconds)
+    if corrections.half_width is not None and not x.kernel.assumed and not method.error_class:
+        yield Line("half-width", "h: from t / exp(h) to t exp(h), of this device", width, "", corrections.source)
         return
     name = class_on(w, x.device)
     at = distance(x.device, name, c)

@@ -41,15 +41,15 @@ def traced(c: Constants, seen: dict[str, Any]) -> Constants:
 @cache
 def origins() -> Mapping[str, str]:
     """Where every shipped constant comes from, by dotted path; files later in the alphabet overrule earlier ones."""
-    found = {p.path: "assumed, its prior" for s in constant_sets().values() for p in s.parameters}
+    sources = {p.path: "assumed, its prior" for s in constant_sets().values() for p in s.parameters}
     for file in sorted(files("onnxperf.latency").joinpath("constants").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".toml"):
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             rows = table.get("made", {}).get("rows")
             says = f"{'assumed' if file.name == ASSUMED else 'derived'}, {file.name}"
             says += f" from {rows:,} rows" if isinstance(rows, int) else ""
-            found |= dict.fromkeys(_paths(table.get("constants", {}), ""), says)
-    return found
+            sources |= dict.fromkeys(_paths(table.get("constants", {}), ""), says)
+    return sources
 
 
 def _paths(table: Mapping[str, Any], head: str) -> Iterator[str]:

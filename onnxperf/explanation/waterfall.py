@@ -54,14 +54,14 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
     if w.matrix_flops:
         now *= x.executed / w.matrix_flops
         yield "FLOPs saved", "masked tiles are skipped, transforms (Winograd, FFT) need fewer", now
-        known = [name for name in x.detail if name.endswith(EFFICIENCY) and x.detail[name] > 0]
-        for name in known:
+        efficiencies = [name for name in x.detail if name.endswith(EFFICIENCY) and x.detail[name] > 0]
+        for name in efficiencies:
             now /= x.detail[name]
             short = name.removesuffix(EFFICIENCY)
             yield short, WHY.get(short, ""), now
-        if not known:
+        if not efficiencies:
             yield "efficiency", "the rate that this form of the kernel reaches", compute
-        rest = "prologues" if known else "partial tiles and waves, prologues, dependent instructions"
+        rest = "prologues" if efficiencies else "partial tiles and waves, prologues, dependent instructions"
         yield "latency", rest, min(compute + latency, body)
         yield "memory", "memory traffic takes longer than the arithmetic", min(max(compute + latency, memory), body)
         yield "overlap", "arithmetic and traffic overlap in part", body
@@ -79,9 +79,9 @@ def _times(x: KernelFacts, now: float) -> Iterator[tuple[str, str, float]]:
             )
         yield "issue, latency", "instruction issue, memory latency, dependent instructions", body
     yield "launch", "ramp-up and tail", seconds
-    floor, found = scalar(x.bound.seconds), {} if x.run.method.own_terms else x.device.corrections.operators
+    floor, factors = scalar(x.bound.seconds), {} if x.run.method.own_terms else x.device.corrections.operators
     seconds = max(seconds, floor)
     yield "floor", "the speed-of-light bound", seconds
-    seconds = max(seconds * found.get(correction_name(x.kernel), 1.0), floor)
+    seconds = max(seconds * factors.get(correction_name(x.kernel), 1.0), floor)
     yield "calibration", "the correction factor of this operator type, measured on this device", seconds
     yield "power", "throttling by the power limit, over the whole run", seconds * x.factor

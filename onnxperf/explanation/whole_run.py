@@ -101,8 +101,8 @@ def explain(
     with speaking_of_arguments():
         if (model is None) if gemm is None else (model is not None or node is not None):
             raise UsageError("explain takes a model, with or without a node, or --gemm alone")
-        if gemm is not None and (given := [what for what in SIZES if terms.get(what) is not None]):
-            raise UsageError(f"--gemm sets all sizes: leave {', '.join(given)} out")
+        if gemm is not None and (sizes := [what for what in SIZES if terms.get(what) is not None]):
+            raise UsageError(f"--gemm sets all sizes: leave {', '.join(sizes)} out")
         run = run_of(request_for(model if gemm is None else product_graph(gemm), example_inputs, **terms), gpu)
         if node is None and gemm is None:
             return explain_run(run)
@@ -112,24 +112,24 @@ def explain(
 def explain_run(run: Run) -> RunExplanation:
     """Explain a run on its first device."""
     p, device, s = summarise(run), run.devices[0], run.scenario
-    found, at_peak = dict.fromkeys(CAUSES, 0.0), 0.0
-    known: dict[Any, KernelFacts] = {}
+    lost, at_peak = dict.fromkeys(CAUSES, 0.0), 0.0
+    facts: dict[Any, KernelFacts] = {}
     for at, k in enumerate(run.kernels.rows):
         if k.communicates:
             continue
         same = (k.work, run.method.layer(k))
-        x = known.setdefault(same, known.get(same) or facts_of(run, p, at, {}))
+        x = facts.setdefault(same, facts.get(same) or facts_of(run, p, at, {}))
         left = p.kernels[at].seconds
         for cause, seconds in _causes(x):
-            found[cause] += k.repeat * seconds
+            lost[cause] += k.repeat * seconds
             left -= k.repeat * seconds
-        found["calibration"] += left  # which is of operators' types: kernels of the same work may differ in it
+        lost["calibration"] += left  # which is of operators' types: kernels of the same work may differ in it
         if k.work.matrix_flops:
             at_peak += k.repeat * k.work.matrix_flops / x.peak
     for gap in p.gaps:
-        found[_OF_GAPS.get(gap.stalled_on, "communication")] += gap.seconds
+        lost[_OF_GAPS.get(gap.stalled_on, "communication")] += gap.seconds
     rest = "pipeline" if run.plan.pp > 1 else "communication" if run.plan.gpus > 1 else "stream overlap"
-    found[rest] += p.seconds - sum(found.values())
+    lost[rest] += p.seconds - sum(lost.values())
     flops, moved = p.work["matrix_flops"], p.work["bytes_read"] + p.work["bytes_written"]
     peak = flops / at_peak if at_peak else 0.0
     return RunExplanation(
@@ -137,7 +137,7 @@ def explain_run(run: Run) -> RunExplanation:
         seconds=p.seconds, low_seconds=p.low_seconds, high_seconds=p.high_seconds, interval=p.interval, peak=peak,
         achieved=flops / p.seconds if p.seconds else 0.0, intensity=flops / moved if moved else 0.0,
         ridge_point=peak / device.bandwidth_Bps,
-        losses=tuple(Loss(c, found[c], CAUSES[c]) for c in CAUSES if abs(found[c]) > SMALL * p.seconds),
+        losses=tuple(Loss(c, lost[c], CAUSES[c]) for c in CAUSES if abs(lost[c]) > SMALL * p.seconds),
     )  # fmt: skip
 
 

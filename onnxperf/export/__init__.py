@@ -65,8 +65,8 @@ def source(
         with EXPORTING:
             proto = import_module(f"onnxperf.export.from_{extra}").proto
             # a batch that is no size is refused later, where it is bound to the graph
-            given = (model, example_inputs, batch if is_size else None, open_batch)
-            return proto(*given, shapes) if extra == "tf" else proto(*given, dynamic or {}, train), None
+            request = (model, example_inputs, batch if is_size else None, open_batch)
+            return proto(*request, shapes) if extra == "tf" else proto(*request, dynamic or {}, train), None
     except SystemExit:
         raise ModelError("the model's own code asked to exit while it was exported") from None
 

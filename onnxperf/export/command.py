@@ -40,9 +40,9 @@ def _torch_model(text: str) -> Any:
     if not (where and name):
         raise UsageError(f"{text!r} is not a model: write MODULE:FACTORY, such as mymodels:build")
     with _user_code(f"{where} can't be imported"):
-        found = _imported(where)
+        module = _imported(where)
     with _user_code(f"{where} can't give {name!r}"):
-        model = getattr(found, name, None)
+        model = getattr(module, name, None)
     if model is None:
         raise UsageError(f"{where} has no {name!r}: write MODULE:FACTORY, such as mymodels:build")
     if framework(model) is None and callable(model):
@@ -63,9 +63,9 @@ def _imported(where: str) -> ModuleType:
     name = f"onnxperf_export_{path.stem}"  # differs from the names of all other modules
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # it ends with .py
-    sys.modules[name] = made = module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager
@@ -110,15 +110,15 @@ def run(
 
 def _axes(dynamic: Sequence[Axis], inputs: Sequence[Input]) -> dict[str, dict[int, str]]:
     """The names of open dimensions by input and axis; UsageError where there is no such input or axis."""
-    ranks, found = {name: len(shape) for name, shape, _ in inputs if name}, dict[str, dict[int, str]]()
+    ranks, axes = {name: len(shape) for name, shape, _ in inputs if name}, dict[str, dict[int, str]]()
     for name, axis, dim in dynamic:
         if axis >= ranks.get(name, 0):
             has = (
                 f"has axes 0 to {ranks[name] - 1}" if name in ranks else f"is no input: give --input {name}:1x128, say"
             )
             raise UsageError(f"--dynamic {name}:{axis}={dim}: {name!r} {has}")
-        found.setdefault(name, {})[axis] = dim
-    return found
+        axes.setdefault(name, {})[axis] = dim
+    return axes
 
 
 def _write(
@@ -173,10 +173,10 @@ def _examples(extra: str, inputs: Sequence[Input]) -> Any:
         raise UsageError("--input names an input twice, or only some of them: name every one once, or none")
     if extra == "torch":
         torch = import_module("torch")
-        made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for _, shape, dtype in inputs]
+        arrays = [torch.zeros(shape, dtype=getattr(torch, dtype)) for _, shape, dtype in inputs]
     else:
-        made = [np.broadcast_to(np.zeros((), dtype), shape) for _, shape, dtype in inputs]
-    return dict(zip(names, made, strict=True)) if any(names) else made
+        arrays = [np.broadcast_to(np.zeros((), dtype), shape) for _, shape, dtype in inputs]
+    return dict(zip(names, arrays, strict=True)) if any(names) else arrays
 
 
 def strip(model: str, out: str) -> tuple[int, int, str]:

@@ -85,8 +85,9 @@ def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: 
     if not skip:
         return w.norm(name, x, c.hidden), x
     scale = w.weight(f"{name}.weight", c.hidden)
-    made = [name] if last else [name, "", "", f"{name}/sum"]
-    return w.node(f"{MS}::SkipSimplifiedLayerNormalization", name, [x, skip, scale], made, epsilon=1e-6), f"{name}/sum"
+    outputs = [name] if last else [name, "", "", f"{name}/sum"]
+    y = w.node(f"{MS}::SkipSimplifiedLayerNormalization", name, [x, skip, scale], outputs, epsilon=1e-6)
+    return y, f"{name}/sum"
 
 
 def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
@@ -94,14 +95,14 @@ def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: S
     at = f"{at}/attn"
     widths = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
     if c.qk_norm:
-        made = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
+        projected = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
         for p in ("q", "k"):
             split = w.integers(f"{at}/{p}_heads", 0, 0, -1, c.head_dim)
             joined = w.integers(f"{at}/{p}_width", 0, 0, widths[p])
-            y = w.node("Reshape", f"{at}/{p}_norm/Reshape_1", [made[p], split])
+            y = w.node("Reshape", f"{at}/{p}_norm/Reshape_1", [projected[p], split])
             y = w.norm(f"{at}/{p}_norm", y, c.head_dim)
-            made[p] = w.node("Reshape", f"{at}/{p}_norm/Reshape_2", [y, joined])
-        parts = [made["q"], made["k"], made["v"]]
+            projected[p] = w.node("Reshape", f"{at}/{p}_norm/Reshape_2", [y, joined])
+        parts = [projected["q"], projected["k"], projected["v"]]
     else:
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
     caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]

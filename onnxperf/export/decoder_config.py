@@ -137,29 +137,29 @@ def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
     if len(data) > MAX_CONFIG:
         raise UsageError(f"{os.fspath(path)} is larger than 1 MiB, which no model's config.json is")
     try:
-        found = json.loads(data)
+        config = json.loads(data)
     except (ValueError, RecursionError):
         raise UsageError(f"{os.fspath(path)} is not valid JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise UsageError(f"{os.fspath(path)} is not a model's config.json: it is not a JSON object")
-    return config_of(found, os.fspath(path))
+    return config_of(config, os.fspath(path))
 
 
-def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
+def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
     """The sizes in a configuration that was read from `where`, of the text decoder where there is more. Raises what
     `read_config` does.
     """
-    if isinstance(given.get("text_config"), Mapping):
-        given = {**given, **given["text_config"]}
-    kind = given.get("model_type")
+    if isinstance(config.get("text_config"), Mapping):
+        config = {**config, **config["text_config"]}
+    kind = config.get("model_type")
     kind = TEXT.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = near_names(kind, FAMILIES) if isinstance(kind, str) else []
         hint = f" (did you mean {near[0]}?)" if near else ""
-        known = ", ".join(sorted({*FAMILIES, *TEXT}))
-        raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {known}")
+        types = ", ".join(sorted({*FAMILIES, *TEXT}))
+        raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {types}")
     usual = FAMILIES[kind]
-    c = {key: value for key, value in {**usual, **given}.items() if value is not None}  # null: there is none of it
+    c = {key: value for key, value in {**usual, **config}.items() if value is not None}  # null: there is none of it
 
     def size(key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
         value = c.get(key, usual)
@@ -187,7 +187,7 @@ def config_of(given: Mapping[str, Any], where: str = "config.json") -> DecoderCo
     kv_heads = size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
-    latent = _latent(size, given) if kind in ("deepseek_v2", "deepseek_v3") else {}
+    latent = _latent(size, config) if kind in ("deepseek_v2", "deepseek_v3") else {}
     head_dim = latent.pop("head_dim", head_dim)
     rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
     return DecoderConfig(
@@ -229,11 +229,11 @@ def _stored(quantised: Any) -> dict[str, Any]:
     return {"stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else ""}
 
 
-def _latent(size: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _latent(size: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """What latent attention adds. Its heads are not grouped."""
     nope, rope = size("qk_nope_head_dim"), size("qk_rope_head_dim")
     return {
-        "latent": size("kv_lora_rank"), "q_latent": size("q_lora_rank") if given.get("q_lora_rank") else 0,
+        "latent": size("kv_lora_rank"), "q_latent": size("q_lora_rank") if config.get("q_lora_rank") else 0,
         "nope_dim": nope, "v_dim": size("v_head_dim"), "head_dim": nope + rope, "rotated": rope,
     }  # fmt: skip
 
@@ -243,7 +243,7 @@ def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str
     every = range(layers)
     if kind in ("mixtral", "gpt_oss", "llama4_text"):
         inner, step = size("intermediate_size"), size("interleave_moe_layer_step", 1)
-        found = {
+        experts = {
             "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2), "expert_inner": inner,
             "shared_inner": inner if kind == "llama4_text" else 0,
             "sparse": tuple((i + 1) % step == 0 for i in every),
@@ -251,7 +251,7 @@ def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str
     elif kind.startswith("deepseek") or kind == "glm4_moe":
         inner = size("moe_intermediate_size")
         dense, step = size("first_k_dense_replace", 0, least=0), size("moe_layer_freq", 1)
-        found = {
+        experts = {
             "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
             "shared_inner": inner * size("n_shared_experts", 0, least=0),
             "sparse": tuple(i >= dense and i % step == 0 for i in every),
@@ -262,15 +262,15 @@ def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str
         if not isinstance(whole, list):
             raise UsageError(f"{where}: mlp_only_layers must be a list of layers, not {whole!r:.60}")
         dense_ones = {i for i in whole if isinstance(i, int)}
-        found = {
+        experts = {
             "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
             "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
             "sparse": tuple((i + 1) % step == 0 and i not in dense_ones for i in every),
         }  # fmt: skip
     else:
         return {}
-    if found["taken"] > found["experts"]:
+    if experts["taken"] > experts["experts"]:
         raise UsageError(
-            f"{where}: a token can't take {found['taken']} experts (num_experts_per_tok) of {found['experts']}"
+            f"{where}: a token can't take {experts['taken']} experts (num_experts_per_tok) of {experts['experts']}"
         )
-    return found
+    return experts

@@ -54,9 +54,9 @@ class Writer:
     def node(self, type: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any) -> str:
         """A node of this name; returns the name of its first output, which is its own where none is given."""
         domain, _, kind = type.rpartition("::")
-        made = list(outputs) or [name]
-        self.nodes.append(helper.make_node(kind, list(inputs), made, name=name, domain=domain, **attrs))
-        return made[0]
+        results = list(outputs) or [name]
+        self.nodes.append(helper.make_node(kind, list(inputs), results, name=name, domain=domain, **attrs))
+        return results[0]
 
     def norm(self, name: str, x: str, size: int) -> str:
         """RMS norm of the last axis."""
@@ -70,7 +70,7 @@ class Writer:
             packed = self.weight(f"{name}.weight", n, blocks, BLOCK * self.bits // 8, type=TensorProto.UINT8)
             inputs = [x, packed, self.weight(f"{name}.scales", n * blocks)]
             attrs: dict[str, Any] = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
-            found = self.node(f"{MS}::MatMulNBits", f"{name}/MatMul", inputs, **attrs)
+            y = self.node(f"{MS}::MatMulNBits", f"{name}/MatMul", inputs, **attrs)
         else:
-            found = self.node("MatMul", f"{name}/MatMul", [x, self.weight(f"{name}.weight", k, n)])
-        return self.node("Add", f"{name}/Add", [found, self.weight(f"{name}.bias", n)]) if bias else found
+            y = self.node("MatMul", f"{name}/MatMul", [x, self.weight(f"{name}.weight", k, n)])
+        return self.node("Add", f"{name}/Add", [y, self.weight(f"{name}.bias", n)]) if bias else y

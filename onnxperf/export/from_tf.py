@@ -159,15 +159,15 @@ def _frozen(name: str, function: Any, with_weights: bool) -> tuple[Any, dict[str
     inlined = freeze._FunctionConverterDataInEager(function, False, True, variable_names_allowlist=frozenset())
     variables = {id(v.handle): v for v in function.graph.variables}
     captured = {inner.op.name: variables.get(id(outer), outer) for outer, inner in function.graph.captures}
-    found = {node: (value.dtype, value.shape) for node, value in captured.items()}
+    captures = {node: (value.dtype, value.shape) for node, value in captured.items()}
     for node in inlined.graph_def.node:
         if node.op in ("VarHandleOp", "VariableV2"):
-            found[node.name] = (tf.as_dtype(node.attr["dtype"].type), tf.TensorShape(node.attr["shape"].shape))
-    _refuse(name, {"lookup tables" for dtype, _ in found.values() if dtype == tf.resource})
+            captures[node.name] = (tf.as_dtype(node.attr["dtype"].type), tf.TensorShape(node.attr["shape"].shape))
+    _refuse(name, {"lookup tables" for dtype, _ in captures.values() if dtype == tf.resource})
     origin = _passed_on(inlined.graph_def)
     read_by_loops = (read for node in inlined.graph_def.node if "While" in node.op for read in node.input)
     large, looped = {}, {origin.get(read, read) for read in read_by_loops}
-    for i, (node, (dtype, shape)) in enumerate(found.items()):
+    for i, (node, (dtype, shape)) in enumerate(captures.items()):
         value = captured.get(node)
         most = MAX_LOOPED if node in looped else MAX_VALUE
         if with_weights and value is not None:

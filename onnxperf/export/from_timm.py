@@ -31,10 +31,10 @@ def graph(name: str, side: int, millions: float) -> bytes:
     from onnxperf.export.from_torch import proto
 
     module = timm.create_model(name)
-    own = sum(p.numel() for p in module.parameters()) / 1e6
-    if abs(own / millions - 1) > APART:
+    parameters = sum(p.numel() for p in module.parameters()) / 1e6
+    if abs(parameters / millions - 1) > APART:
         raise ModelError(
-            f"timm {timm.__version__} has a model of that name with {own:.2f} M parameters, not {millions} M"
+            f"timm {timm.__version__} has a model of that name with {parameters:.2f} M parameters, not {millions} M"
         )
     data: bytes = proto(module, torch.zeros(2, 3, side, side), open_batch=True).SerializeToString()
     return data

@@ -68,10 +68,10 @@ def proto(
         if dynamic:
             raise UsageError(f"a {name} keeps the dimensions that it was exported with: leave --dynamic out")
         if isinstance(model, torch.export.ExportedProgram):
-            found, program = _converted(model, name), model
+            exported, program = _converted(model, name), model
         else:
-            found, program = model.model.clone(), model.exported_program
-        result = _stripped(found, _root(program) or name)
+            exported, program = model.model.clone(), model.exported_program
+        result = _stripped(exported, _root(program) or name)
     _check_fit(result, example_inputs, name)
     return result
 
@@ -98,8 +98,8 @@ def write(model: Any, example_inputs: Any, path: Path, dynamic: Axes = NO_AXES) 
 @contextmanager
 def _isolated() -> Iterator[None]:
     """Run quietly on the CPU, without gradients and autocast; the caller's random state is the same afterwards."""
-    own = torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=())
-    with quiet(), torch.no_grad(), torch.device("cpu"), own[0], own[1]:
+    contexts = torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=())
+    with quiet(), torch.no_grad(), torch.device("cpu"), contexts[0], contexts[1]:
         yield
 
 
@@ -115,7 +115,7 @@ def _exported(
         (args, kwargs), dynamic = (
             with_open_batch(light, arguments) if open_batch else with_open_axes(light, arguments, axes)
         )
-        found: ir.Model = _onnx(light, (*args, kwargs), dynamic).model
+        model: ir.Model = _onnx(light, (*args, kwargs), dynamic).model
     except Exception as e:  # the exporter raises many kinds
         error = _cause(e)
         if why := _refusal(light, arguments, error):
@@ -126,11 +126,11 @@ def _exported(
         # raises the ModelError if the open batch is not the reason
         _exported(module, name, arguments, None, False, axes, train)
         raise _fixed_batch(name, _reason(error)) from None
-    _check_open(found, axes)
-    leading = [value.shape[0] for value in found.graph.inputs if value.shape]
+    _check_open(model, axes)
+    leading = [value.shape[0] for value in model.graph.inputs if value.shape]
     if open_batch and batch_of(arguments) is not None and not any(isinstance(d, ir.SymbolicDim) for d in leading):
         raise _fixed_batch(name, "it only runs at the batch of the example inputs")
-    return found
+    return model
 
 
 def _fixed_batch(name: str, why: str) -> UsageError:
@@ -157,15 +157,15 @@ def _converted(program: torch.export.ExportedProgram, name: str) -> ir.Model:
     """The program as an ONNX model; its weights, on whatever device, are replaced by stand-ins before they are read."""
     numbers = count()
     try:
-        found = _onnx(program, (), optimize=False)
-        for value in found.model.graph.initializers.values():
+        converted = _onnx(program, (), optimize=False)
+        for value in converted.model.graph.initializers.values():
             tensor = getattr(value.const_value, "raw", None)
             if isinstance(tensor, torch.Tensor) and _plain(tensor):
                 value.const_value = ir.tensor_adapters.TorchTensor(_stand_in(tensor, numbers), value.name)
-        found.optimize()
+        converted.optimize()
     except Exception as e:
         raise ModelError(f"PyTorch can't export this {name} to ONNX: {_reason(_cause(e))}; {TRY}") from None
-    model: ir.Model = found.model
+    model: ir.Model = converted.model
     return model
 
 
@@ -174,8 +174,8 @@ def _copied(module: torch.nn.Module, name: str, train: bool) -> torch.nn.Module:
     numbers, memo = count(), {}
     try:
         for part in module.modules():
-            for own in (part._parameters, part._buffers, vars(part)):
-                for tensor in own.values():
+            for tensors in (part._parameters, part._buffers, vars(part)):
+                for tensor in tensors.values():
                     if isinstance(tensor, torch.Tensor) and id(tensor) not in memo and _plain(tensor):
                         memo[id(tensor)] = _stand_in(tensor, numbers)
         light = copy.deepcopy(module, memo).eval()
@@ -231,8 +231,8 @@ def _stripped(model: ir.Model, name: str) -> ModelProto:
     for value in (v for graph in model.graphs() for v in graph.initializers.values()):
         t = value.const_value
         if t is not None and t.nbytes > INSIDE_BYTES and (t.dtype.is_floating_point() or t.size > MAX_VALUE):
-            shape, own = ir.Shape(t.shape.numpy()), value.name or ""
-            value.const_value = ir.ExternalTensor(WEIGHTS, 0, t.nbytes, t.dtype, shape=shape, name=own)
+            shape, weight = ir.Shape(t.shape.numpy()), value.name or ""
+            value.const_value = ir.ExternalTensor(WEIGHTS, 0, t.nbytes, t.dtype, shape=shape, name=weight)
     model.graph.name = name
     bare: ModelProto = ModelProto.FromString(skeleton(ir.to_proto(model)))
     return bare
@@ -250,10 +250,10 @@ def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
     """Raise UsageError for examples of other shapes than those a program was exported with."""
     if examples is None:
         return
-    given = sorted(times(x.shape) for x in tree_leaves(examples) if hasattr(x, "shape"))
-    own = sorted(times(declared_dims(i) or ()) for i in model.graph.input)
-    if given != own:
-        says = f"this {name} is made for inputs of {', '.join(own)}, not of {', '.join(given)}"
+    shapes = sorted(times(x.shape) for x in tree_leaves(examples) if hasattr(x, "shape"))
+    declared = sorted(times(declared_dims(i) or ()) for i in model.graph.input)
+    if shapes != declared:
+        says = f"this {name} is made for inputs of {', '.join(declared)}, not of {', '.join(shapes)}"
         raise UsageError(f"{says}; leave example_inputs out, and give dynamic dimensions as dims, batch or shapes")
 
 

@@ -61,8 +61,8 @@ def callee_of(model: Any) -> Callee:
     if not callable(model):
         raise ModelError(f"{name!r} has no signatures and can't be called: there is nothing to export")
     call = model.__call__ if isinstance(model, tf.Module) else model
-    own = getattr(call, "input_signature", None)
-    return Callee(name, call, own and (tuple(own), {}), list(inspect.signature(call).parameters))
+    signature = getattr(call, "input_signature", None)
+    return Callee(name, call, signature and (tuple(signature), {}), list(inspect.signature(call).parameters))
 
 
 def _keras(model: Any) -> Callee:
@@ -147,26 +147,26 @@ def specs_of(
     others stay open; the message names them all.
     """
     structure = _arguments(callee, examples) if callee.inputs is None else callee.inputs
-    own = given = tf.nest.flatten(structure)
-    if strange := [type(s).__name__ for s in own if not isinstance(s, tf.TensorSpec)]:
+    declared = wanted = tf.nest.flatten(structure)
+    if strange := [type(s).__name__ for s in declared if not isinstance(s, tf.TensorSpec)]:
         raise ModelError(f"the model takes a {strange[0]}; only dense tensors can be exported")
     names: list[str] = []
-    for i, s in enumerate(own):
+    for i, s in enumerate(declared):
         names.append(f"{s.name or 'input'}_{i}" if s.name is None or s.name in names else s.name)
-    lead = next((s.shape[0] for s in own if s.shape.rank), 1) if callee.inputs is None else None
+    lead = next((s.shape[0] for s in declared if s.shape.rank), 1) if callee.inputs is None else None
     if examples is not None and callee.inputs is not None:
         if isinstance(examples, Mapping) and set(examples) == set(names):
             examples = [examples[name] for name in names]
         examples = examples if isinstance(examples, (Mapping, list, tuple)) else [examples]
-        if isinstance(examples, Mapping) or len(examples) != len(own):
+        if isinstance(examples, Mapping) or len(examples) != len(declared):
             shown = list(examples) if isinstance(examples, Mapping) else len(examples)
-            raise UsageError(f"example_inputs are {shown}, but the model takes {len(own)}: {names}")
-        given = [_spec(x, name) for x, name in zip(examples, names, strict=True)]
-    sizes = dict(zip(names, (s.shape for s in given), strict=True))
+            raise UsageError(f"example_inputs are {shown}, but the model takes {len(declared)}: {names}")
+        wanted = [_spec(x, name) for x, name in zip(examples, names, strict=True)]
+    sizes = dict(zip(names, (s.shape for s in wanted), strict=True))
     sizes |= {name: tf.TensorShape(sizes_of(shape, name)) for name, shape in (shapes or {}).items() if name in sizes}
     _refuse_open(sizes)
     specs = []
-    for mine, (name, its) in zip(own, sizes.items(), strict=True):
+    for mine, (name, its) in zip(declared, sizes.items(), strict=True):
         opened = mine.shape.rank is None or mine.shape[:1] == [lead]
         size = (opened and batch) or (its.rank and its[0]) or 1
         dims = [None if opened and open_batch else size, *its[1:]] if its.rank else []

@@ -65,8 +65,8 @@ def with_leading(arguments: Args, change: Callable[[torch.Tensor], torch.Tensor]
     def changed(x: Any) -> Any:
         return change(x) if isinstance(x, torch.Tensor) and x.ndim and x.shape[0] == first else x
 
-    found: Args = tree_map(changed, arguments)
-    return found
+    widened: Args = tree_map(changed, arguments)
+    return widened
 
 
 def with_open_batch(module: torch.nn.Module, arguments: Args) -> tuple[Args, Any]:

@@ -58,8 +58,8 @@ def members(kind: Any) -> dict[str, tuple[str, Any]]:
 
 def derived(kind: Any) -> Derived:
     """What a dataclass names in `DERIVED`."""
-    found: Derived = getattr(kind, "DERIVED", {})
-    return found
+    follows: Derived = getattr(kind, "DERIVED", {})
+    return follows
 
 
 class Document:
@@ -200,12 +200,12 @@ def _unpacked(value: Any, where: str) -> bytes:
     _base64(value, where)
     pump = zlib.decompressobj()
     try:
-        found = pump.decompress(base64.b64decode(value, validate=True), MAX_UNPACKED)
+        unpacked = pump.decompress(base64.b64decode(value, validate=True), MAX_UNPACKED)
     except (binascii.Error, ValueError, zlib.error):
         raise UsageError(f"{where} is not valid base64 of zlib: it is damaged") from None
     if not pump.eof or pump.unused_data:
         raise UsageError(f"{where} is cut off, or larger than {MAX_UNPACKED >> 20} MiB unpacked, the limit")
-    return found
+    return unpacked
 
 
 def shown(value: Any) -> str:

@@ -21,8 +21,8 @@ OTHERWISE = {"dim": "dims", "trip-count": "trip_counts", "power-limit": "power_l
 
 def _entries(options: str) -> list[str]:
     """The entries of a dict that are the same as some --dim NAME=N, or as some --shapes NAME:1x3x224x224."""
-    found = re.findall(r"--(dim|shapes) (\S+)[=:](\w+)", options)
-    return [f'"{name}": {n}' if flag == "dim" else f'"{name}": [{n.replace("x", ", ")}]' for flag, name, n in found]
+    entries = re.findall(r"--(dim|shapes) (\S+)[=:](\w+)", options)
+    return [f'"{name}": {n}' if flag == "dim" else f'"{name}": [{n.replace("x", ", ")}]' for flag, name, n in entries]
 
 
 #: Options of the command line in messages, and the arguments of Python that are the same.
@@ -100,7 +100,7 @@ def near_names(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6)
 
     def alike(other: str) -> tuple[int, int]:
         ends = ((name, other), (name[::-1], other[::-1]))
-        same = sum(1 for one, two in ends for _ in takewhile(lambda pair: eq(*pair), zip(one, two, strict=False)))
+        same = sum(1 for first, two in ends for _ in takewhile(lambda pair: eq(*pair), zip(first, two, strict=False)))
         return min(same, len(name)), -abs(len(name) - len(other))
 
     short = (other for other in dict.fromkeys(names) if len(other) <= MAX_COMPARED)

@@ -50,8 +50,8 @@ def _in_units(value: float, units: Mapping[str, float]) -> str:
 
 def console() -> Console:
     """A console on stdout; where that is no terminal and COLUMNS is not set, lines are wide enough for every table."""
-    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(highlight=False, width=None if known else WIDTH)
+    sized = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(highlight=False, width=None if sized else WIDTH)
 
 
 def shortened(text: str, most: int = NAME) -> str:

@@ -137,7 +137,7 @@ def lower(
     rows = _Rows()
     staying = fed_on_host(graph)
     for t in (t for t in graph.inputs if include_transfers and t.name not in staying):
-        rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), made=(t,))
+        rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), written=(t,))
     for o in graph.operators:
         after = rows.makers(o.present)
         if o.place in ("free", "host"):
@@ -165,36 +165,36 @@ def lower(
 
 @dataclass(slots=True)
 class _Rows:
-    """The kernels found so far, which of them make each tensor, and the nodes passed since the last launch."""
+    """The kernels so far, which of them make each tensor, and the nodes passed since the last launch."""
 
-    found: list[Kernel] = field(default_factory=list)
-    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    launched: list[Kernel] = field(default_factory=list)
+    maker_of: dict[str, tuple[int, ...]] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)  # weight -> the most bytes of it that one kernel reads
     skipped: list[HostNode] = field(default_factory=list)
 
     def makers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         """The kernels that make any of these tensors."""
-        return tuple(sorted({k for t in tensors for k in self.made.get(t.name, ())}))
+        return tuple(sorted({k for t in tensors for k in self.maker_of.get(t.name, ())}))
 
     def skip(self, o: Operator, after: tuple[int, ...]) -> None:
         """Pass a node without a launch: kernels that read its outputs wait for those that made its inputs."""
         self.skipped.append(host_node(o))
-        self.made.update((t.name, after) for t in o.outputs)
+        self.maker_of.update((t.name, after) for t in o.outputs)
 
-    def add(self, kernel: Kernel, read: Sequence[Tensor] = (), made: Sequence[Tensor] = ()) -> None:
+    def add(self, kernel: Kernel, read: Sequence[Tensor] = (), written: Sequence[Tensor] = ()) -> None:
         """Launch a kernel that makes these tensors."""
-        self.made.update((t.name, (len(self.found),)) for t in made)
+        self.maker_of.update((t.name, (len(self.launched),)) for t in written)
         for t in read:
             if t.stored:
                 self.stored[t.name] = max(self.stored.get(t.name, 0), min(t.bytes, kernel.work.weight_bytes))
-        self.found.append(replace(kernel, skipped=tuple(self.skipped)) if self.skipped else kernel)
+        self.launched.append(replace(kernel, skipped=tuple(self.skipped)) if self.skipped else kernel)
         self.skipped.clear()
 
     def kernels(self) -> Kernels:
         """All rows, under unique names: an operator that a pass inserted may be called like a node of the file."""
         taken: set[str] = set()
-        names = [fresh(k.name, taken) for k in self.found]
-        rows = (k if k.name == name else replace(k, name=name) for k, name in zip(self.found, names, strict=True))
+        names = [fresh(k.name, taken) for k in self.launched]
+        rows = (k if k.name == name else replace(k, name=name) for k, name in zip(self.launched, names, strict=True))
         return Kernels(tuple(rows), tuple(self.skipped), sum(self.stored.values()))
 
 

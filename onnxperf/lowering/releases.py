@@ -49,8 +49,10 @@ class Releases:
             listed = [r for r in map(release, (*self.opsets, self.newest)) if r.major == named.major]
             named = max(listed, default=named)
         if named is None or not self.oldest <= named <= newest:
-            known = f"releases {self.oldest} to {newest} are known"
-            raise UsageError(f"{number!r:.60} is no known release of {runtime}: {known}, today's without --ort-version")
+            range_known = f"releases {self.oldest} to {newest} are known"
+            raise UsageError(
+                f"{number!r:.60} is no known release of {runtime}: {range_known}, today's without --ort-version"
+            )
         return named
 
     def loading(self, opset: int) -> Release | None:

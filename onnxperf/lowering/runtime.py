@@ -25,15 +25,15 @@ NAMED = 100  # characters of a list of nodes in an error
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
 
 
-def _need(holds: bool, field: str, what: str, given: Any) -> None:
+def _need(holds: bool, field: str, what: str, value: Any) -> None:
     """Raise TypeError where a field does not hold what it must: a module that somebody added may say anything."""
     if not holds:
-        raise TypeError(f"{field} must be {what}, not {given!r:.100}")
+        raise TypeError(f"{field} must be {what}, not {value!r:.100}")
 
 
-def _are_rules(given: Any) -> bool:
+def _are_rules(value: Any) -> bool:
     """Whether something maps levels to sequences of rules; the engine looks at each of these."""
-    ways = given.items() if isinstance(given, Mapping) else [(None, None)]
+    ways = value.items() if isinstance(value, Mapping) else [(None, None)]
     return all(level in LEVELS.values() and isinstance(rules, tuple | list) for level, rules in ways)
 
 
@@ -67,8 +67,8 @@ class Policy:
     tensor_multiple: int = 1
 
     def __post_init__(self) -> None:
-        known = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
-        _need(known and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
+        families = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
+        _need(families and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
         _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
         for name in ("channels_last", "planned"):
             _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
@@ -301,8 +301,8 @@ def _refuse(graph: Graph, runtime: Runtime, reason: Callable[[Operator], str]) -
     if not refused:
         return
     parts = []
-    for why, found in refused.items():
-        types = ", ".join(dict.fromkeys(o.type for o in found))
-        nodes = ", ".join(dict.fromkeys(n for o in found for n in o.nodes))
-        parts.append(f"{printable(types)} ({counted(len(found), 'node')}: {printable(nodes)[:NAMED]}): {why}")
+    for why, operators in refused.items():
+        types = ", ".join(dict.fromkeys(o.type for o in operators))
+        nodes = ", ".join(dict.fromkeys(n for o in operators for n in o.nodes))
+        parts.append(f"{printable(types)} ({counted(len(operators), 'node')}: {printable(nodes)[:NAMED]}): {why}")
     raise ModelError(f"{runtime.describe.split(',')[0]} can't import this model: {'; '.join(parts)}")

@@ -19,8 +19,8 @@ def beside(graph: Graph) -> Graph:
     functions are taken apart.
     """
     graph = inlined(graph, ON_CPU)
-    given = {t.name for t in graph.outputs}
-    placed = (replace(o, place="free" if is_view(o, given) else "gpu") for o in graph.operators)
+    outputs = {t.name for t in graph.outputs}
+    placed = (replace(o, place="free" if is_view(o, outputs) else "gpu") for o in graph.operators)
     return replace(graph, operators=tuple(placed))
 
 

@@ -139,10 +139,10 @@ def before_rows(m: Match) -> Fused | None:
     first = next((t for t in before.present if t.shape == before.out.shape), None)
     if first is None or BITS[before.out.dtype] < 16:
         return None
-    own = (*rows.inputs[1:], None, None)[:2]
+    parameters = (*rows.inputs[1:], None, None)[:2]
     others = (t for t in before.present if t.name != first.name)
     flops = rows.attrs.get("flops_before", 0) + work_or_bytes(before)[0].vector_flops
-    return m.merged(rows, inputs=(first, *own, *others), attrs={**rows.attrs, "flops_before": flops})
+    return m.merged(rows, inputs=(first, *parameters, *others), attrs={**rows.attrs, "flops_before": flops})
 
 
 SCORES = alone(op.MatMul(A, B))
@@ -182,11 +182,11 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
     """The tensor that becomes an operand by scaling and transposing alone, in the operand's shape; joins `parts`."""
     x = t
     while (o := g.made_by(x, "Transpose", "Mul", "Div")) is not None and g.only_user(x):
-        found = (o.present[0], 1.0) if o.type == "Transpose" else scaled(o)
-        if found is None:
+        operand = (o.present[0], 1.0) if o.type == "Transpose" else scaled(o)
+        if operand is None:
             break
         parts.append(o)
-        x = found[0]
+        x = operand[0]
     return replace(x, shape=t.shape)
 
 

@@ -67,8 +67,8 @@ def schedule(
     """
     n, g = estimates.seconds.shape
     each = [*zip(costs, cpus, strict=True)]
-    made = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
-    hosts, paths = [made[pair] for pair in each], _paths(kernels, estimates)
+    paces = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
+    hosts, paths = [paces[pair] for pair in each], _paths(kernels, estimates)
     if streams == 1 and len({k.group for k in kernels.rows if k.communicates}) < 2:
         start, begun, launched, total, stalled_on = _in_line(kernels, estimates, hosts)
         none = np.zeros((n, g))

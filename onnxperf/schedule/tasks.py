@@ -170,10 +170,10 @@ def run_tasks(tasks: Sequence[Task], host: HostThread, streams: int = 1) -> tupl
     return placed, max(last, clock + host.tail_s) + host.sync_s
 
 
-def _beside_exchanges(task: Task, start: float, groups: Collection[_Queue], own: _Queue, gap: float) -> float:
+def _beside_exchanges(task: Task, start: float, groups: Collection[_Queue], queue: _Queue, gap: float) -> float:
     """Seconds that a task takes from its start: a kernel with the SMs that exchanges leave it, an exchange on links."""
     if task.communicates:
-        return _on_links(task, start, [q for q in groups if q is not own], own)
+        return _on_links(task, start, [q for q in groups if q is not queue], queue)
     seconds = task.seconds
     for q in groups if not task.way else ():
         if q.last is not None:
@@ -181,7 +181,7 @@ def _beside_exchanges(task: Task, start: float, groups: Collection[_Queue], own:
     return seconds
 
 
-def _on_links(task: Task, start: float, others: Sequence[_Queue], own: _Queue) -> float:
+def _on_links(task: Task, start: float, others: Sequence[_Queue], queue: _Queue) -> float:
     """Seconds that an exchange takes from its start, in pieces: at each moment it has of every link at most what the
     exchanges that were launched before it leave.
     """
@@ -193,7 +193,7 @@ def _on_links(task: Task, start: float, others: Sequence[_Queue], own: _Queue) -
         rate = max(0.0, min([1.0, *(room / x for room, x in zip(free, task.links, strict=True) if x > 0)]))
         done = rate > 0 and left <= rate * (until - now)
         piece_s = left / rate if done else until - now
-        own.pieces.append(_Piece(now, now + piece_s, tuple(rate * x for x in task.links)))
+        queue.pieces.append(_Piece(now, now + piece_s, tuple(rate * x for x in task.links)))
         taken_s, left, now = taken_s + piece_s, left - rate * piece_s, until
         if done:
             break

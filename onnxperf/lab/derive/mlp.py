@@ -57,22 +57,22 @@ class Examples:
 
 def examples(tables: Sequence[Table]) -> dict[str, Examples]:
     """The rows of all tables that last long enough, by class; none that another version of the library ran."""
-    found: dict[str, list[tuple[Array, ...]]] = {}
-    for t, known in ((t, kernels()[t.name]) for t in tables):
+    parts_of: dict[str, list[tuple[Array, ...]]] = {}
+    for t, kind in ((t, kernels()[t.name]) for t in tables):
         for j, (gpu, die) in enumerate(zip(t.gpus, t.dies, strict=True)):
-            if not len(at := np.flatnonzero((t.seconds[:, j] > t.least_s) & (known.fitted is not None))):
+            if not len(at := np.flatnonzero((t.seconds[:, j] > t.least_s) & (kind.fitted is not None))):
                 continue
             cards = Cards([gpu_specs.load(gpu)], left_out())
-            made = tiled(Works([t.works[i] for i in at], cards), cards)
-            roof = made.waves * np.maximum(made.compute, made.memory)
-            beside = known.beside_s(left_out())
-            inside = beside + known.overhead(t.rig, gpu, left_out())
-            elsewhere = beside + known.overhead(t.rig, "other", left_out(die))
+            tiles = tiled(Works([t.works[i] for i in at], cards), cards)
+            roof = tiles.waves * np.maximum(tiles.compute, tiles.memory)
+            beside = kind.beside_s(left_out())
+            inside = beside + kind.overhead(t.rig, gpu, left_out())
+            elsewhere = beside + kind.overhead(t.rig, "other", left_out(die))
             each = (np.full(len(at), value) for value in (inside, elsewhere))
-            rows = (made.features[:, 0], made.waves[:, 0], roof[:, 0], *each, t.seconds[at, j])
+            rows = (tiles.features[:, 0], tiles.waves[:, 0], roof[:, 0], *each, t.seconds[at, j])
             of = (np.full(len(at), gpu), np.full(len(at), die), t.test[at])
-            found.setdefault(class_of(t.works[0]), []).append((*rows, *of))
-    return {name: Examples(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items() if name}
+            parts_of.setdefault(class_of(t.works[0]), []).append((*rows, *of))
+    return {name: Examples(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in parts_of.items() if name}
 
 
 def trained(e: Examples, without: Sequence[str], steps: int = STEPS) -> list[Array]:
