@@ -16,7 +16,7 @@ from onnx import load as load_model
 
 from onnxperf.fusions.engine import Rules, optimise
 from onnxperf.graph import Graph, load
-from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, of_version, run_graph
 from onnxperf.runtimes.ort_cpu import RUNTIME as CPU
 
 Run = Callable[..., Graph]
@@ -25,10 +25,19 @@ OLDER = {
     "ort-cpu": ("1.4", "1.12", "1.16"), "ort-cuda": ("1.4", "1.6", "1.10", "1.11", "1.12", "1.16", "1.19", "1.22"),
     "tensorrt": ("6.0", "7", "8.6"), "torch-eager": (),
 }  # fmt: skip
-#: Every runtime, its older releases, and those with another layout.
-EVERY = tuple(
-    way for r in RUNTIMES.values() for way in (r, *(of_version(r, v) for v in OLDER[r.name]), *r.layouts.values())
-)
+#: Every runtime as it is today, with each layout; then their older releases.
+TODAYS = tuple(way for r in RUNTIMES.values() for way in (r, *r.layouts.values()))
+EVERY = (*TODAYS, *(of_version(r, v) for r in RUNTIMES.values() for v in OLDER[r.name]))
+
+
+def ways(runtime: Runtime) -> list[str]:
+    """The levels of a runtime, of those at which the same rules are open to it the first; of an older release, whose
+    rules are a choice of the same, that of all rules alone.
+    """
+    if runtime not in TODAYS:
+        return ["all"]
+    open_to = {level: {k for k in runtime.rules if k <= n} for level, n in LEVELS.items()}
+    return [level for i, level in enumerate(open_to) if open_to[level] not in [*open_to.values()][:i]]
 
 
 def build(text: str, weights: dict[str, tuple[int, ...] | float], opset: int = 20) -> ModelProto:
