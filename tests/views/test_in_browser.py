@@ -242,7 +242,7 @@ def test_what_is_not_there_is_told(shown, tmp_path: Path) -> None:
     card.write_text(PROCESSOR, encoding="utf-8")
     b = shown("processor", onnxperf.predict(net(1), gpu=card).to_html())
     assert texts(b, ".lane") == ["runtime", "operators"] and text(b, "#memory").startswith("Memory use")
-    assert text(b, "#what-if").startswith("No change was tried")
+    assert text(b, "#what-if").startswith("No changes were tried")
     quiet(b)
 
 
