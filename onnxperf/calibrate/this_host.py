@@ -117,8 +117,12 @@ def _round() -> dict[tuple[str, int], float]:
 
 
 def _fastest(op: str, nodes: int) -> float:
-    """Seconds of the fastest run of a chain, without graph optimisations, which could remove nodes."""
+    """Seconds of the fastest run of a chain."""
+    return measure(_chain(op, nodes)).device.least
+
+
+def _chain(op: str, nodes: int, profile: bool = False) -> Job:
+    """The runs of a chain, without graph optimisations, which could remove nodes."""
     constants = ((1, 4),) if op == "Reshape" else ()
     chain = [SingleOperator(f"{op} {i}", op, ((1, 4),), constants=constants) for i in range(nodes)]
-    job = Job(chain_model(f"chain of {op}", chain), "cpu", iterations=RUNS, opt_level="disabled", profile=False)
-    return measure(job).device.least
+    return Job(chain_model(f"chain of {op}", chain), "cpu", iterations=RUNS, opt_level="disabled", profile=profile)
