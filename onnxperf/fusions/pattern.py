@@ -51,11 +51,11 @@ def scaled(o: Operator | None) -> tuple[Tensor, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a pattern's variables and operators are in the graph; `root` is the pattern's last operator."""
+    """`bindings`: what a pattern's variables and operators are in the graph; `root` is the pattern's last operator."""
 
     g: Rewriter
     root: Operator
-    found: Mapping[Pattern, Any] = field(default_factory=dict)
+    bindings: Mapping[Pattern, Any] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, part: Variable) -> Tensor: ...
@@ -65,23 +65,23 @@ class Match:
 
     def __getitem__(self, part: Pattern) -> Any:
         """The tensor that a variable stands for, or the operator that is a part of the pattern."""
-        return self.found[part]
+        return self.bindings[part]
 
     def __contains__(self, part: Pattern) -> bool:
         """Whether a variable or operator belongs to the alternative that matches."""
-        return part in self.found
+        return part in self.bindings
 
     def factor(self, part: Scale) -> float:
         """c of the operator that a `scale` has matched."""
-        found = scaled(self[part])
-        return found[1] if found is not None else 1.0
+        product = scaled(self[part])
+        return product[1] if product is not None else 1.0
 
     @property
     def parts(self) -> tuple[Operator, ...]:
         """The operators that a fusion replaces, those that are read before those that read them."""
-        calls = [(c, o) for c, o in self.found.items() if isinstance(c, Call) and c.use != "kept"]
-        own = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
-        return tuple({id(o): o for o in own}.values())
+        calls = [(c, o) for c, o in self.bindings.items() if isinstance(c, Call) and c.use != "kept"]
+        operators = (o for c, o in calls if c.use != "shared" or self.g.only_user(o.out))
+        return tuple({id(o): o for o in operators}.values())
 
     def fused(
         self, type: str, inputs: Iterable[Tensor | None], attrs: Attributes = None, before: tuple[Operator, ...] = ()
@@ -143,10 +143,10 @@ class Variable(Pattern):
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
         if tensor is None or (self.stored and not tensor.stored):
             return
-        known = m.found.get(self)
-        if known is None:
-            yield Match(m.g, m.root, {**m.found, self: tensor})
-        elif known.name == tensor.name:
+        binding = m.bindings.get(self)
+        if binding is None:
+            yield Match(m.g, m.root, {**m.bindings, self: tensor})
+        elif binding.name == tensor.name:
             yield m
 
 
@@ -157,8 +157,8 @@ class Number(Pattern):
     value: float
 
     def match(self, tensor: Tensor | None, m: Match) -> Iterator[Match]:
-        found = scalar(tensor)
-        if found is not None and isclose(found, self.value, rel_tol=TOLERANCE):
+        number = scalar(tensor)
+        if number is not None and isclose(number, self.value, rel_tol=TOLERANCE):
             yield m
 
 
@@ -193,13 +193,13 @@ class Call(Pattern):
 
     def at(self, o: Operator, m: Match) -> Iterator[Match]:
         """The match `m`, extended by this operator and what it reads."""
-        known = m.found.get(self)
-        if known is not None or o.type not in self.types:
-            yield from (m,) if known is o else ()
+        binding = m.bindings.get(self)
+        if binding is not None or o.type not in self.types:
+            yield from (m,) if binding is o else ()
             return
         for inputs in self.orders(o):
             for n in _all(self.operands, inputs, m):
-                yield Match(m.g, m.root, {**n.found, self: o})
+                yield Match(m.g, m.root, {**n.bindings, self: o})
 
     def orders(self, o: Operator) -> tuple[tuple[Tensor | None, ...], ...]:
         """The inputs that are the operands, in each order in which these may stand; none where there are too few."""
@@ -217,8 +217,8 @@ class Scale(Call):
 
     def orders(self, o: Operator) -> tuple[tuple[Tensor | None, ...], ...]:
         """What is multiplied."""
-        found = scaled(o)
-        return (found[:1],) if found is not None else ()
+        product = scaled(o)
+        return (product[:1],) if product is not None else ()
 
 
 def _all(patterns: tuple[Pattern, ...], tensors: tuple[Tensor | None, ...], m: Match) -> Iterator[Match]:
@@ -238,8 +238,8 @@ def _lifted(value: Pattern | float) -> Pattern:
 
 def call(types: str | tuple[str, ...], *operands: Pattern | float | EllipsisType, commutes: bool = False) -> Call:
     """What an operator of one of several types makes of its operands."""
-    own = tuple(_lifted(p) for p in operands if not isinstance(p, EllipsisType))
-    return Call((types,) if isinstance(types, str) else types, own, len(own) < len(operands), commutes)
+    patterns = tuple(_lifted(p) for p in operands if not isinstance(p, EllipsisType))
+    return Call((types,) if isinstance(types, str) else types, patterns, len(patterns) < len(operands), commutes)
 
 
 AnyCall = TypeVar("AnyCall", bound=Call)
@@ -297,14 +297,16 @@ def pattern(
         def rule(g: Rewriter, anchor: Operator) -> Answer:
             roots = [o for o in _upwards(g, anchor) if o.type in last] if start else [anchor]
             for calls in calls_of if roots else ():
-                matched, missed = False, None
-                for m in (m for p in calls for o in roots for m in p.at(o, Match(g, o)) if anchor in m.found.values()):
+                matched, miss = False, None
+                for m in (
+                    m for p in calls for o in roots for m in p.at(o, Match(g, o)) if anchor in m.bindings.values()
+                ):
                     answer = decide(m)
                     if isinstance(answer, Fused):
                         return answer
-                    matched, missed = True, answer or missed
+                    matched, miss = True, answer or miss
                 if matched:
-                    return missed
+                    return miss
             return None
 
         return Fusion(name, anchors, rule, since=since, until=until)

@@ -175,7 +175,7 @@ def attention(m: Match) -> Fused | Miss | None:
         q, k, v = (replace(t, shape=(1, *t.shape)) for t in (q, k, v))
     after = g.only_user(second.out, "Transpose")
     parts += [after] if after is not None else []
-    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.found.get(C)))
+    return fused("tensorrt::Attention", after or second, parts, (q, k, v, m.bindings.get(C)))
 
 
 def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:

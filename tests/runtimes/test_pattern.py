@@ -60,7 +60,7 @@ def test_operands_are_as_many_as_written_but_for_an_ellipsis() -> None:
     three = node("y", "T", "a b c", "y")
     assert not matches(op.T(A, B), three) and not matches(op.T(A, B, X, Y), three)
     (found,) = matches(call(("S", "T"), A, ...), three)
-    assert (found[A].name, B in found, found.found.get(B)) == ("a", False, None)
+    assert (found[A].name, B in found, found.bindings.get(B)) == ("a", False, None)
 
 
 @pytest.mark.parametrize(("use", "matched", "replaced"), [(alone, 0, 0), (shared, 1, 1), (kept, 1, 1), (None, 1, 2)])
