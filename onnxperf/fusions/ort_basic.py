@@ -73,14 +73,14 @@ def _shared(graph: Graph) -> Graph:
         if o.type in NEVER_SHARED or o.type.startswith("Random"):
             return None
         attrs = str(sorted(o.attrs.items())) if o.attrs else ""
-        what = (o.type, tuple(map(key, o.inputs)), attrs, len(o.outputs), o.repeat)
-        found = seen.setdefault(what, o.outputs)
-        return None if found is o.outputs else found
+        signature = (o.type, tuple(map(key, o.inputs)), attrs, len(o.outputs), o.repeat)
+        first = seen.setdefault(signature, o.outputs)
+        return None if first is o.outputs else first
 
     return redirected(graph, instead)
 
 
-def _with_given_targets(graph: Graph, alike: bool = True) -> Graph:
+def _with_stored_targets(graph: Graph, alike: bool = True) -> Graph:
     """Reshapes whose target is a Concat of stored numbers and of sizes of what they read, get a stored
     target: 0 stands for a size that is left in its place, -1 for at most one other that is computed.
     """
@@ -88,17 +88,17 @@ def _with_given_targets(graph: Graph, alike: bool = True) -> Graph:
     read = Counter(t.name for o in operators for t in o.present)
     for i, o in enumerate(operators):
         target = graph.made_by(o.present[1]) if o.type == "Reshape" and len(o.present) > 1 else None
-        own = target is not None and target.type == "Concat" and read[target.out.name] == 1
-        given = _given(graph, o.present[0], target, alike) if target is not None and own else None
-        if given is not None:
-            stored = replace(o.present[1], name=f"{o.name}#target", kind="constant", value=tuple(given))
+        fits = target is not None and target.type == "Concat" and read[target.out.name] == 1
+        content = _target(graph, o.present[0], target, alike) if target is not None and fits else None
+        if content is not None:
+            stored = replace(o.present[1], name=f"{o.name}#target", kind="constant", value=tuple(content))
             operators[i] = replace(o, inputs=(o.present[0], stored))
-    same = all(a is b for a, b in zip(operators, graph.operators, strict=True))
-    return graph if same else without_unneeded(replace(graph, operators=tuple(operators)))
+    unchanged = all(a is b for a, b in zip(operators, graph.operators, strict=True))
+    return graph if unchanged else without_unneeded(replace(graph, operators=tuple(operators)))
 
 
-def _given(graph: Graph, x: Tensor, concat: Operator, alike: bool) -> list[Scalar] | None:
-    """The target that a Concat computes for a Reshape of x, as `_with_given_targets` writes it; None where it can't."""
+def _target(graph: Graph, x: Tensor, concat: Operator, alike: bool) -> list[Scalar] | None:
+    """The target that a Concat computes for a Reshape of x, as `_with_stored_targets` has it; None where it can't."""
     target: list[Scalar] = []
     for part in concat.present:
         if part.stored and part.value is not None:
@@ -119,12 +119,12 @@ def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int, alike: bool) -> b
     shape = graph.made_by(gather.present[0]) if gather is not None and gather.type == "Gather" else None
     if gather is None or shape is None or shape.type != "Shape" or scalar(gather.present[1]) != axis:
         return False
-    size, own = ((known_dims(t) or ())[axis : axis + 1] for t in (shape.present[0], x))
-    return shape.present[0].name == x.name or (alike and bool(size) and same_dims(size, own))
+    size, x_size = ((known_dims(t) or ())[axis : axis + 1] for t in (shape.present[0], x))
+    return shape.present[0].name == x.name or (alike and bool(size) and same_dims(size, x_size))
 
 
-RESHAPES = Pass("Reshape with a stored target", _with_given_targets, since="1.17")
-RESHAPES_116 = Pass(RESHAPES.name, lambda g: _with_given_targets(g, alike=False), since="1.4", until="1.16")
+RESHAPES = Pass("Reshape with a stored target", _with_stored_targets, since="1.17")
+RESHAPES_116 = Pass(RESHAPES.name, lambda g: _with_stored_targets(g, alike=False), since="1.4", until="1.16")
 ELIMINATION = Pass("elimination of what does nothing", _eliminated, since="1.17")
 ELIMINATION_TRAINING = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, training=True), since="1.4")
 #: Until 1.12, no shape was computed before the model ran.
@@ -204,8 +204,8 @@ def not_where(m: Match) -> Fused | None:
     negated = m[NEGATED].out
     if len(m.g.readers[negated.name]) > MOST_READERS:
         return None
-    others = [u for u in m.g.users(negated) if u.type != "Where" or u.present[0].name != negated.name]
-    return m.fused("Where", (m[C], m[Y], m[X])) if not others else None
+    rest = [u for u in m.g.users(negated) if u.type != "Where" or u.present[0].name != negated.name]
+    return m.fused("Where", (m[C], m[Y], m[X])) if not rest else None
 
 
 CONV = op.Conv(...)
@@ -242,8 +242,8 @@ def conv_affine(m: Match) -> Fused | Miss:
     """A constant for each channel, added or multiplied as second operand, goes into bias or weights."""
     conv, affine, constant = m[CONV], m.root, m[CONSTANT]
     column = (conv.out.shape[1], *(1 for _ in conv.out.shape[2:]))
-    one = affine.type == "Mul" and constant.size == 1 and affine.out.shape == conv.out.shape
-    if not one and constant.shape not in (column, (1, *column)):
+    number = affine.type == "Mul" and constant.size == 1 and affine.out.shape == conv.out.shape
+    if not number and constant.shape not in (column, (1, *column)):
         return Miss(f"the constant {list(constant.shape)} is not one number a channel", affine.nodes)
     if not all(t.stored for t in conv.present[1:]):
         return Miss("the convolution's weights are not constants", conv.nodes)
@@ -307,13 +307,13 @@ def _gemm(m: Match, knows: common.Knows = common.today) -> Fused | Miss | None:
         return Miss("a stack of matrices is folded into one only where its sizes are known beforehand", m.root.nodes)
     fits = same_dims(added, matrix.shape[1:])
     if x.rank == 2 and summand.rank == 2:
-        made = knows(m.g, out) or ()
-        each = zip(added, made, strict=False)
-        fits = len(added) == len(made) and all(d == 1 or same_dims((d,), (n,)) for d, n in each)
+        dims = knows(m.g, out) or ()
+        each = zip(added, dims, strict=False)
+        fits = len(added) == len(dims) and all(d == 1 or same_dims((d,), (n,)) for d, n in each)
     if fits:
         return m.fused("Gemm", (x, matrix, summand))
-    wanted = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
-    return Miss(f"{wanted} {list(summand.shape)} to {list(out.shape)}", m.root.nodes)
+    reason = "Gemm can't add" if x.rank == 2 else "Gemm adds only a vector to a stack of matrices, not"
+    return Miss(f"{reason} {list(summand.shape)} to {list(out.shape)}", m.root.nodes)
 
 
 GEMM_RULE = "MatMul + Add -> Gemm"

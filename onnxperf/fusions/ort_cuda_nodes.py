@@ -107,17 +107,17 @@ def _suppression(o: Operator) -> Iterator[Operator]:
         return
     images, classes, number = scores.shape
     often = replace(o, repeat=o.repeat * images * classes, attrs={WITHIN: 1}, version=0)
-    one, of_one = replace(scores, shape=(1, 1, number)), replace(boxes, shape=(1, number, boxes.shape[2]))
+    class_scores, image_boxes = replace(scores, shape=(1, 1, number)), replace(boxes, shape=(1, number, boxes.shape[2]))
     order = Tensor(f"{o.name}#order", scores.dtype, (1, 1, number))
-    kept = Tensor(f"{o.name}#kept", "bool", (1, number))
-    won = Tensor(f"{o.name}#won", "int64", (number,))
+    mask = Tensor(f"{o.name}#kept", "bool", (1, number))
+    winners = Tensor(f"{o.name}#won", "int64", (number,))
     count = Tensor(f"{o.name}#count", "int32", (1,))
-    yield replace(often, name=order.name, type="TopK", inputs=(one,), outputs=(order,))
-    yield replace(often, name=kept.name, inputs=(of_one, order), outputs=(kept,))
-    yield replace(often, name=won.name, type="Compress", inputs=(kept, kept), outputs=(won, count))
-    there = (replace(count, name=f"{count.name}#d2h"),)
-    yield replace(often, name=count.name, type="MemcpyToHost", inputs=(count,), outputs=there, place="copy")
-    yield replace(o, type="Concat", inputs=(won,), attrs={"axis": 0, WITHIN: 1}, version=0)
+    yield replace(often, name=order.name, type="TopK", inputs=(class_scores,), outputs=(order,))
+    yield replace(often, name=mask.name, inputs=(image_boxes, order), outputs=(mask,))
+    yield replace(often, name=winners.name, type="Compress", inputs=(mask, mask), outputs=(winners, count))
+    on_host = (replace(count, name=f"{count.name}#d2h"),)
+    yield replace(often, name=count.name, type="MemcpyToHost", inputs=(count,), outputs=on_host, place="copy")
+    yield replace(o, type="Concat", inputs=(winners,), attrs={"axis": 0, WITHIN: 1}, version=0)
 
 
 PACKED = ("com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4")

@@ -96,35 +96,35 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
     tensor is one of several results of a node of the file.
     """
     x = first.present[0]
-    same = [o for o in g.users(x) if o.type in PIECES and o.present[0].name == x.name]
-    if x.stored or len(same) < 2 or same[0] is not first or g.made_by(x, "Shape"):
+    cuts = [o for o in g.users(x) if o.type in PIECES and o.present[0].name == x.name]
+    if x.stored or len(cuts) < 2 or cuts[0] is not first or g.made_by(x, "Shape"):
         return None
     maker = g.made_by(x)
     if maker is not None and len(maker.outputs) > 1 and (maker.type != "Split" or len(maker.nodes) == 1):
         return None
-    pieces = {o: piece for o in same if (piece := _piece(o))}
+    pieces = {o: piece for o in cuts if (piece := _piece(o))}
     ops = sorted(pieces, key=pieces.__getitem__)
-    if len(ops) < len(same):
+    if len(ops) < len(cuts):
         return None
     axes, starts, ends = zip(*(pieces[o] for o in ops), strict=True)
     if len({*axes}) > 1 or (*starts, x.shape[axes[0]]) != (0, *ends) or isinstance(x.shape[axes[0]], Open):
         return None
-    one = fused("Split", first, ops, (x,), {"axis": axes[0]})
-    return replace(one, operator=replace(one.operator, outputs=tuple(o.out for o in ops)), early=True)
+    change = fused("Split", first, ops, (x,), {"axis": axes[0]})
+    return replace(change, operator=replace(change.operator, outputs=tuple(o.out for o in ops)), early=True)
 
 
 RESIDUAL = op.Add(X, Y)
 
 
-def _unlike(one: Known, other: Known) -> str:
+def _unlike(first: Known, second: Known) -> str:
     """Why two summands are not known to be of the same three sizes; "" where they are."""
-    if len(one) != 3 or len(other) != 3:
-        return f"the summands have {len(one)} and {len(other)} axes, where it takes three of each"
-    if same_dims(one, other):
+    if len(first) != 3 or len(second) != 3:
+        return f"the summands have {len(first)} and {len(second)} axes, where it takes three of each"
+    if same_dims(first, second):
         return ""
-    unknown = [str(axis) for axis, sizes in enumerate(zip(one, other, strict=True)) if None in sizes]
+    unknown = [str(axis) for axis, sizes in enumerate(zip(first, second, strict=True)) if None in sizes]
     if not unknown:
-        return f"the summands differ in shape: {list(one)}, {list(other)}"
+        return f"the summands differ in shape: {list(first)}, {list(second)}"
     return f"axis {' and '.join(unknown)} of a summand is dynamic, so that the shapes can't be proven equal"
 
 
@@ -136,10 +136,10 @@ def skips(knows: common.Knows, since: str, until: str = "") -> Fusion:
         x, skip, add, norm = m[X], m[Y], m[RESIDUAL], m.root
         if x.dtype not in HALF_OR_SINGLE:
             return Miss(f"there is no kernel for {x.dtype}", add.nodes)
-        one, other = knows(m.g, x), knows(m.g, skip)
-        if one is None or other is None:
+        first, second = knows(m.g, x), knows(m.g, skip)
+        if first is None or second is None:
             return Miss("the shape of a summand is known only when it runs", add.nodes)
-        if why := _unlike(one, other):
+        if why := _unlike(first, second):
             return Miss(why, add.nodes)
         if norm.attrs.get("axis", -1) not in (-1, 2):
             return Miss("the normalisation is not over the last axis alone", norm.nodes)
@@ -159,8 +159,8 @@ BIASED = alone(X + common.BIAS)
 def bias_skip_layer_norm(m: Match) -> Fused | None:
     """A bias added to either summand joins the kernel, if it is the second operand or added to a product."""
     x, bias, norm = m[X], m[common.BIAS], m.root
-    known = x is m[BIASED].inputs[0] or m.g.made_by(x, "MatMul")
-    if not known or bias.shape != x.shape[-1:] or x.rank != 3 or len(norm.inputs) > 4:
+    joins = x is m[BIASED].inputs[0] or m.g.made_by(x, "MatMul")
+    if not joins or bias.shape != x.shape[-1:] or x.rank != 3 or len(norm.inputs) > 4:
         return None
     return m.fused(SKIP, (x, m[Y], *(*norm.inputs[2:], None)[:2], bias), norm.attrs)
 

@@ -49,13 +49,13 @@ def _convolution(o: Operator) -> Iterator[Operator]:
     if x is None or weight is None or not steps:
         yield o
         return
-    made = replace(o.out, name=f"{o.name}#product")
-    yield replace(o, type="Conv" if o.type == FUSED_CONV else o.type, inputs=(x, weight), outputs=(made,))
-    for name, type, others in steps:
-        out = o.out if name == steps[-1][0] else replace(made, name=f"{o.name}#{name}ed")
-        one = replace(o, name=f"{o.name}#{name}", type=type, inputs=(made, *others), outputs=(out,), version=0)
-        yield replace(one, attrs={WITHIN: 1})
-        made = out
+    result = replace(o.out, name=f"{o.name}#product")
+    yield replace(o, type="Conv" if o.type == FUSED_CONV else o.type, inputs=(x, weight), outputs=(result,))
+    for name, type, operands in steps:
+        out = o.out if name == steps[-1][0] else replace(result, name=f"{o.name}#{name}ed")
+        kernel = replace(o, name=f"{o.name}#{name}", type=type, inputs=(result, *operands), outputs=(out,), version=0)
+        yield replace(kernel, attrs={WITHIN: 1})
+        result = out
 
 
 def _usual(o: Operator) -> bool:
@@ -74,34 +74,34 @@ def _attention(o: Operator, fused: bool) -> Iterator[Operator]:
     batch, length, width = *x.shape[:2], weight.shape[1] // 3
     dim = width // heads
 
-    def made(name: str, *shape: int) -> Tensor:
+    def tensor(name: str, *shape: int) -> Tensor:
         return replace(o.out, name=f"{o.name}#{name}", shape=shape)
 
     def kernel(type: str, out: Tensor, *inputs: Tensor | None, **attrs: int | tuple[int, ...]) -> Operator:
-        own = {**attrs, WITHIN: 1} if type != "Gemm" else attrs
-        return replace(o, name=out.name, type=type, inputs=inputs, outputs=(out,), attrs=own, version=0)
+        attributes = {**attrs, WITHIN: 1} if type != "Gemm" else attrs
+        return replace(o, name=out.name, type=type, inputs=inputs, outputs=(out,), attrs=attributes, version=0)
 
-    packed = made("qkv", batch, length, 3 * width)
+    packed = tensor("qkv", batch, length, 3 * width)
     if bias is not None and not fused:  # broadcast first, since the product adds a whole matrix
-        rows = made("bias", batch, length, 3 * width)
+        rows = tensor("bias", batch, length, 3 * width)
         yield kernel("Expand", rows, bias)
         bias = rows
     yield kernel("Gemm", packed, x, weight, bias)
     if fused and state is None and o.out.dtype in ("float16", "bfloat16"):
         split = replace(packed, shape=(batch, length, heads, 3, dim))
-        own = {f: o.attrs[f] for f in ("num_heads", "unidirectional") if f in o.attrs}
-        yield kernel("com.microsoft::MultiHeadAttention", o.out, split, None, None, None, mask, added, **own)
+        attrs = {f: o.attrs[f] for f in ("num_heads", "unidirectional") if f in o.attrs}
+        yield kernel("com.microsoft::MultiHeadAttention", o.out, split, None, None, None, mask, added, **attrs)
         return
     split = replace(packed, shape=(batch, length, 3, heads, dim))
-    laid = made("heads", 3, batch, heads, length, dim)
+    laid = tensor("heads", 3, batch, heads, length, dim)
     yield kernel("Transpose", laid, split, perm=(2, 0, 3, 1, 4))
     q = k = v = replace(laid, shape=(batch, heads, length, dim))
     if state is not None:
         yield kernel("Concat", o.outputs[1], state, replace(laid, shape=(2, *laid.shape[1:])), axis=3)
         k = v = replace(o.outputs[1], shape=o.outputs[1].shape[1:])
-    scores = made("scores", batch, heads, length, k.shape[2])
+    scores = tensor("scores", batch, heads, length, k.shape[2])
     shares = replace(scores, name=f"{o.name}#shares")
-    weighed = made("weighed", batch, heads, length, dim)
+    weighed = tensor("weighed", batch, heads, length, dim)
     yield kernel("com.microsoft::FusedMatMul", scores, q, k, transB=1)
     yield kernel("MaskedSoftmax", shares, scores, mask)
     yield kernel("MatMul", weighed, shares, v)

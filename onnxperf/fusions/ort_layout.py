@@ -81,8 +81,8 @@ def _read(op: Operator) -> list[Tensor]:
 
 def _long_axes(t: Tensor) -> int:
     """How many axes are longer than one, those of an open size among them; 5 where not even the rank is known."""
-    known = known_dims(t)
-    return 5 if known is None else sum(d != 1 for d in known)
+    dims = known_dims(t)
+    return 5 if dims is None else sum(d != 1 for d in dims)
 
 
 def _cost(g: Rewriter, t: Tensor, perm: Perm) -> int:
@@ -98,19 +98,19 @@ def _removable(g: Rewriter, turned: Tensor) -> bool:
     """Whether a Transpose may leave once it has moved through all that reads it. A Gemm of a stack of matrices reads it
     through a Reshape.
     """
-    given = turned.name in g.graph.output_names
+    output = turned.name in g.graph.output_names
     stack = turned.rank > 2
-    return not given and all(o.type in OTHERS or _readers(o) or (stack and o.type == "Gemm") for o in g.users(turned))
+    return not output and all(o.type in OTHERS or _readers(o) or (stack and o.type == "Gemm") for o in g.users(turned))
 
 
 def _axes(op: Operator, index: int, rank: int) -> tuple[int, ...] | None:
     """The axes an operator names in an attribute or a stored input, counted from the front."""
-    given: Any = op.attrs.get("axes")
-    if given is None and len(op.inputs) > index and (t := op.inputs[index]) is not None:
+    axes: Any = op.attrs.get("axes")
+    if axes is None and len(op.inputs) > index and (t := op.inputs[index]) is not None:
         if not t.stored or t.value is None:
             return None
-        given = t.value
-    return tuple(int(a) % rank for a in given) if given is not None else tuple(range(rank))
+        axes = t.value
+    return tuple(int(a) % rank for a in axes) if axes is not None else tuple(range(rank))
 
 
 def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[int, ...]], Perm] | None:
@@ -133,18 +133,18 @@ def _through(op: Operator, perm: Perm) -> tuple[dict[str, Any], dict[int, tuple[
     if op.type not in REDUCTIONS and op.type not in ("Squeeze", "Slice"):
         return attrs, {}, perm
     index = 3 if op.type == "Slice" else 1
-    named = _axes(op, index, rank)
-    if named is None or (op.type == "Slice" and len(op.inputs) < 4):
+    old_axes = _axes(op, index, rank)
+    if old_axes is None or (op.type == "Slice" and len(op.inputs) < 4):
         return None
-    axes, gone = tuple(perm[a] for a in named), op.type == "Squeeze" or not attrs.get("keepdims", 1)
+    axes, drops = tuple(perm[a] for a in old_axes), op.type == "Squeeze" or not attrs.get("keepdims", 1)
     values = {index: axes} if len(op.inputs) > index and "axes" not in attrs else {}
-    kept = _without(perm, named) if gone else perm
-    return {**attrs, "axes": axes} if "axes" in attrs else attrs, values, kept
+    out_perm = _without(perm, old_axes) if drops else perm
+    return {**attrs, "axes": axes} if "axes" in attrs else attrs, values, out_perm
 
 
 def _without(perm: Perm, axes: tuple[int, ...]) -> Perm:
-    left = [p for i, p in enumerate(perm) if i not in axes]
-    return tuple(sorted(left).index(p) for p in left)
+    rest = [p for i, p in enumerate(perm) if i not in axes]
+    return tuple(sorted(rest).index(p) for p in rest)
 
 
 def _widened(perm: Perm, new: tuple[int, ...]) -> Perm:
@@ -167,8 +167,8 @@ def _push(
         if not _removable(g, transpose.out):
             return None
         return _shape_turned(transpose, op) if op.type == "Shape" else split_first(transpose, op, perm)
-    missing = max(t.rank for t in _read(op)) - len(perm)  # axes that broadcasting adds in front
-    whole = (*range(missing), *(p + missing for p in perm))
+    front = max(t.rank for t in _read(op)) - len(perm)  # axes that broadcasting adds in front
+    whole = (*range(front), *(p + front for p in perm))
     through = _through(op, whole)
     wanted = perm in always and op.type != "Concat"
     if through is None or not (wanted or _pays(g, op, perm, leading)):
@@ -225,12 +225,12 @@ def _untransposed(
         if before is not None and perm_of(before) == perm:
             inputs[i] = before.present[0]
             continue
-        there = (o for o in g.users(t) if o.type == "Transpose" and (perm_of(o), o.repeat) == (back, op.repeat))
-        if (same := next(there, None)) is not None:
-            inputs[i] = same.out
-            if g.place[same] > g.place[op]:  # it serves this operator as well, and so stands before it
-                g.forget(same)
-                new.append(same)
+        transposes = (o for o in g.users(t) if o.type == "Transpose" and (perm_of(o), o.repeat) == (back, op.repeat))
+        if (turn := next(transposes, None)) is not None:
+            inputs[i] = turn.out
+            if g.place[turn] > g.place[op]:  # it serves this operator as well, and so stands before it
+                g.forget(turn)
+                new.append(turn)
             continue
         name, kind = f"{t.name}#{op.name}#{i}", t.kind if t.stored else "activation"
         inputs[i] = undone = replace(t, name=name, shape=shape_under(back, t), kind=kind, value=None)
@@ -245,14 +245,14 @@ def _turn_back(g: Rewriter, op: Operator, stored: Tensor, turned: Tensor, perm: 
     """Give the other readers of a stored tensor, which is turned for one, a Transpose of what it has become: it costs
     nothing, as `folded` takes it out again, but undoing it counts as a gain.
     """
-    others = sorted((u for u in g.users(stored) if u is not op), key=g.place.__getitem__)
-    if not others:
+    readers = sorted((u for u in g.users(stored) if u is not op), key=g.place.__getitem__)
+    if not readers:
         return
     whole = replace(stored, name=f"{turned.name}#back", kind="activation", value=None)
     transpose = Operator(whole.name, "Transpose", (turned,), (whole,), {"perm": perm}, 0, op.nodes, repeat=op.repeat)
-    for j, u in enumerate(others):
-        own = tuple([whole if t is not None and t.name == stored.name else t for t in u.inputs])
-        g.apply(Fused((u,), replace(u, inputs=own), (transpose,) if j == 0 else ()))
+    for j, u in enumerate(readers):
+        inputs = tuple([whole if t is not None and t.name == stored.name else t for t in u.inputs])
+        g.apply(Fused((u,), replace(u, inputs=inputs), (transpose,) if j == 0 else ()))
 
 
 def _transposed(op: Operator, perm: Perm, like: Operator) -> Iterator[Operator]:
@@ -283,16 +283,16 @@ def _in_turn(graph: Graph) -> list[Operator]:
     place = {o: i for i, o in enumerate(graph.operators)}
     read = {t.name for o in graph.operators for t in o.present}
     todo = [(o, False) for o in graph.operators if not any(t.name in read for t in o.outputs)]
-    seen, found = set[Operator](), list[Operator]()
+    seen, order = set[Operator](), list[Operator]()
     while todo:
-        o, left = todo.pop()
-        if left:
-            found.append(o)
+        o, ready = todo.pop()
+        if ready:
+            order.append(o)
         elif o not in seen:
             seen.add(o)
             makers = {m for t in o.present if (m := graph.made_by(t)) is not None}
             todo += [(o, True), *((m, False) for m in sorted(makers - seen, key=place.__getitem__))]
-    return found
+    return order
 
 
 def pushed(graph: Graph, always: frozenset[Perm] = frozenset()) -> Graph:

@@ -76,8 +76,8 @@ def _resize(op: Operator, x: Tensor) -> Fused | None:
     down = how == "nearest" and where == "asymmetric" and op.attrs.get("nearest_mode") == "floor"
     sides = zip(x.shape, op.out.shape, strict=True)
     whole = x.shape[:2] == op.out.shape[:2] and all(a and b % a == 0 for a, b in sides)
-    known = whole and (down or (how == "linear" and where in LINEAR))
-    return Fused((op,), replace(op, type=f"{DOMAIN}Upsample", inputs=(x,))) if known else None
+    has_kernel = whole and (down or (how == "linear" and where in LINEAR))
+    return Fused((op,), replace(op, type=f"{DOMAIN}Upsample", inputs=(x,))) if has_kernel else None
 
 
 def _inside(g: Rewriter, op: Operator, blocked: set[str]) -> Fused | None:
@@ -137,12 +137,12 @@ def _bordered(graph: Graph, blocked: set[str]) -> Graph:
     outside = graph.output_names | {
         t.name for o in graph.operators for i, t in enumerate(o.inputs) if t is not None and i not in reads[id(o)]
     }
-    there, operators = set(blocked), list[Operator]()
+    in_layout, operators = set(blocked), list[Operator]()
     for o in graph.operators:
         for i in reads[id(o)]:
-            if (t := o.inputs[i]) is not None and t.name not in there:
+            if (t := o.inputs[i]) is not None and t.name not in in_layout:
                 operators.append(reorder(INPUT, t, inside(t), o))
-                there.add(t.name)
+                in_layout.add(t.name)
         inputs = tuple(inside(t) if t is not None and i in reads[id(o)] else t for i, t in enumerate(o.inputs))
         outputs = tuple(inside(t) if t.name in blocked else t for t in o.outputs)
         operators.append(replace(o, inputs=inputs, outputs=outputs))
@@ -153,10 +153,10 @@ def _bordered(graph: Graph, blocked: set[str]) -> Graph:
 def _in_blocks(graph: Graph) -> Graph:
     g, blocked = Rewriter(graph), set[str]()
     for op in graph.operators:
-        if (found := _inside(g, op, blocked)) is None:
+        if (change := _inside(g, op, blocked)) is None:
             continue
-        g.apply(found)
-        new = found.operator
+        g.apply(change)
+        new = change.operator
         if new.type != OUTPUT:
             blocked.add(new.out.name)
         for i in _blocked_inputs(new, blocked):  # a Transpose from channels last is one with the reordering

@@ -25,10 +25,10 @@ KERNELS = frozenset({
 def in_nhwc(graph: Graph) -> Graph:
     """The graph with its images in NHWC, where there are kernels for that."""
     g = Rewriter(graph)
-    found = [o for o in graph.operators if o.type in KERNELS and _image(o)]
-    for o in found:
+    operators = [o for o in graph.operators if o.type in KERNELS and _image(o)]
+    for o in operators:
         g.apply(_wrapped(o))
-    return pushed(g.result(), frozenset({TO_FIRST})) if found else graph
+    return pushed(g.result(), frozenset({TO_FIRST})) if operators else graph
 
 
 def _image(o: Operator) -> bool:
@@ -42,9 +42,9 @@ def _wrapped(o: Operator) -> Fused:
     before = replace(x, name=f"{x.name}#nhwc#{o.name}", kind="activation", shape=shape_under(TO_LAST, x), value=None)
     after = replace(y, name=f"{y.name}#nhwc", shape=shape_under(TO_LAST, y))
     to_last = Operator(f"{o.name}#nhwc", "Transpose", (x,), (before,), {"perm": TO_LAST}, 0, o.nodes, repeat=o.repeat)
-    own = replace(o, type=NHWC + o.type, version=0, inputs=(before, *o.inputs[1:]), outputs=(after,))
+    kernel = replace(o, type=NHWC + o.type, version=0, inputs=(before, *o.inputs[1:]), outputs=(after,))
     to_first = replace(to_last, name=f"{o.name}#nchw", inputs=(after,), outputs=(y,), attrs={"perm": TO_FIRST})
-    return Fused((o,), to_first, (to_last, own))
+    return Fused((o,), to_first, (to_last, kernel))
 
 
 #: The option is of 1.20 (onnxruntime.ai, CUDA execution provider: prefer_nhwc).

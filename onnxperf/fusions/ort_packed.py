@@ -61,8 +61,8 @@ def _weights(g: Rewriter, o: Operator, readers: Counter[object]) -> Operator | N
     fits = w.rank == 2 and w.dtype in OF_FEW_BITS and all(t.stored for t in dq.present) and _plain(o, w.shape[1])
     if not fits or g.made_by(o.inputs[1]) is not dq or g.only_user(dq.out) is not o or dq.repeat != o.repeat:
         return None
-    known = scale.dtype == o.out.dtype in ("float32", "float16")
-    return dq if known and all(readers[_content(t)] == 1 for t in (w, scale)) else None
+    same_dtype = scale.dtype == o.out.dtype in ("float32", "float16")
+    return dq if same_dtype and all(readers[_content(t)] == 1 for t in (w, scale)) else None
 
 
 def _product(o: Operator, dq: Operator, block: int) -> Fused:

@@ -51,14 +51,14 @@ def _one_reader_each(graph: Graph) -> Graph:
     """A DequantizeLinear for each reader of one, and one for the graph's output."""
     operators: list[Operator] = []
     read = set(graph.output_names)
-    made = {o.out.name: o for o in graph.operators if o.type in DEQUANTIZE}
+    dqs = {o.out.name: o for o in graph.operators if o.type in DEQUANTIZE}
     for o in graph.operators:
         inputs = list(o.inputs)
         for i, t in enumerate(inputs):
-            if t is not None and (dq := made.get(t.name)) is not None:
+            if t is not None and (dq := dqs.get(t.name)) is not None:
                 if t.name in read:
-                    own = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
-                    operators.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(own,)))
+                    copy = inputs[i] = replace(t, name=f"{t.name}#{o.name}#{i}")
+                    operators.append(replace(dq, name=f"{dq.name}#{o.name}#{i}", outputs=(copy,)))
                 read.add(t.name)
         operators.append(o if tuple(inputs) == o.inputs else replace(o, inputs=tuple(inputs)))
     return graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(operators))
@@ -94,8 +94,8 @@ def _pair_behind(g: Rewriter, maker: Operator, like: Operator, axis: int | None 
 
 def _passes(o: Operator, latest: bool) -> bool:
     """Whether quantised elements may pass an operator as its first operand: a Slice only in later releases."""
-    known = latest or o.type != "Slice"
-    return known and o.type in PASSED and (o.type != "MaxPool" or o.version >= 12)
+    in_release = latest or o.type != "Slice"
+    return in_release and o.type in PASSED and (o.type != "MaxPool" or o.version >= 12)
 
 
 def _before(g: Rewriter, reader: Operator) -> Tensor | None:
@@ -188,17 +188,17 @@ def _operands_quantised(graph: Graph) -> Graph:
     g, changed = Rewriter(graph), False
     for o in g.of_types(WEIGHTED) if _quantised(graph) else ():
         w, bias = o.inputs[1], o.inputs[2] if len(o.inputs) > 2 else None
-        made, x = g.made_by(w, *DEQUANTIZE), g.made_by(o.inputs[0], *DEQUANTIZE)
-        if x is None or not _made_in_pairs(g, o) or not (made or _stored_float(w)):
+        dq, x = g.made_by(w, *DEQUANTIZE), g.made_by(o.inputs[0], *DEQUANTIZE)
+        if x is None or not _made_in_pairs(g, o) or not (dq or _stored_float(w)):
             continue
         if bias is not None and not (_stored_float(bias) and bias.rank == 1 and x.present[1].stored):
             continue
-        scale = replace((made or x).present[1], name=f"{o.name}#scale", value=None)
-        if made is None:
+        scale = replace((dq or x).present[1], name=f"{o.name}#scale", value=None)
+        if dq is None:
             o = _stored(g, o, 1, "int8", scale)
         if bias is not None:
             _stored(g, o, 2, "int32", scale)
-        changed |= made is None or bias is not None
+        changed |= dq is None or bias is not None
     return g.result() if changed else graph
 
 
@@ -255,11 +255,11 @@ def _around_transposes(graph: Graph) -> Graph:
 
 def _units_folded(graph: Graph) -> Graph:
     """What is dequantised, transposed and quantised again is stored where its content is."""
-    made = {t.name: o for o in graph.operators for t in o.outputs[:1]}
+    makers = {t.name: o for o in graph.operators for t in o.outputs[:1]}
 
     def instead(o: Operator) -> tuple[Tensor] | None:
-        turned = made.get(o.present[0].name) if o.type in QUANTIZE else None
-        dq = made.get(turned.present[0].name) if turned is not None and turned.type == "Transpose" else None
+        turned = makers.get(o.present[0].name) if o.type in QUANTIZE else None
+        dq = makers.get(turned.present[0].name) if turned is not None and turned.type == "Transpose" else None
         if dq is None or dq.type not in DEQUANTIZE or not all(t.stored for t in (*dq.present, *o.present[1:])):
             return None
         return (replace(o.out, kind="weight"),)

@@ -56,12 +56,12 @@ DEQUANTIZE = op.DequantizeLinear(X, ...)
 def requantised(m: Match) -> Fused | None:
     """Nothing, where scale and zero point stay the same. Two pairs in a row are one."""
     x, dq, q = m[X], m[DEQUANTIZE], m.root
-    given, first = q.out.name in m.g.graph.output_names, m.g.made_by(x, "QuantizeLinear")
-    if x.dtype != q.out.dtype or (given and (m.g.users(q.out) or not m.g.made_by(x))):
+    is_output, first = q.out.name in m.g.graph.output_names, m.g.made_by(x, "QuantizeLinear")
+    if x.dtype != q.out.dtype or (is_output and (m.g.users(q.out) or not m.g.made_by(x))):
         return None
-    if grid(dq) == grid(q) and (given or m.g.only_user(q.out)):
+    if grid(dq) == grid(q) and (is_output or m.g.only_user(q.out)):
         return m.fused("Identity", (x,))
-    if first is None or given or not _in_a_row(m.g, first, dq, q):
+    if first is None or is_output or not _in_a_row(m.g, first, dq, q):
         return None
     return merged((first, dq, q), q, inputs=(first.inputs[0], *q.inputs[1:]))
 

@@ -46,8 +46,8 @@ def _convolution(o: Operator) -> Iterator[Operator]:
     image = next((t for t in o.outputs if t.shape == x.shape), None)
     weights = next((t for t in o.outputs if t.shape == w.shape and t is not image), None)
     bias = next((t for t in o.outputs if t not in (image, weights)), None)
-    kept = {k: v for k, v in o.attrs.items() if k in ("group", "strides", "dilations", "phase")}
-    made = replace(o, attrs=kept, version=0)
+    attrs = {k: v for k, v in o.attrs.items() if k in ("group", "strides", "dilations", "phase")}
+    base = replace(o, attrs=attrs, version=0)
     parts: list[tuple[str, tuple[Tensor, ...], Tensor]] = []
     if image is not None:
         parts.append(("Conv" if transposed else "ConvTranspose", (grad, w), image))
@@ -56,20 +56,20 @@ def _convolution(o: Operator) -> Iterator[Operator]:
     if bias is not None:
         parts.append(("ReduceSum", (grad,), bias))
     for i, (type, read, out) in enumerate(parts):
-        one = _within(made, type, read, (out,)) if i else replace(made, type=type, inputs=read, outputs=(out,))
+        kernel = _within(base, type, read, (out,)) if i else replace(base, type=type, inputs=read, outputs=(out,))
         if type.startswith("torch::"):
-            own = {k: v for k, v in one.attrs.items() if k != "dilations"} | {"transposed": int(transposed)}
-            one = replace(one, attrs=own)
-        yield one
+            weight_attrs = {k: v for k, v in kernel.attrs.items() if k != "dilations"} | {"transposed": int(transposed)}
+            kernel = replace(kernel, attrs=weight_attrs)
+        yield kernel
 
 
 def _normalisation(o: Operator) -> Iterator[Operator]:
     """The gradient of the input, then those of scale and bias."""
     grad, x = o.present[:2]
-    own = {k: v for k, v in o.attrs.items() if k in ("axis", "phase")}
-    yield replace(o, type="torch::layer_norm_backward", inputs=(grad, x), outputs=o.outputs[:1], attrs=own, version=0)
+    attrs = {k: v for k, v in o.attrs.items() if k in ("axis", "phase")}
+    yield replace(o, type="torch::layer_norm_backward", inputs=(grad, x), outputs=o.outputs[:1], attrs=attrs, version=0)
     if len(o.outputs) > 1:
-        rest = replace(o, attrs={k: v for k, v in own.items() if k != "axis"})
+        rest = replace(o, attrs={k: v for k, v in attrs.items() if k != "axis"})
         yield _within(rest, "torch::layer_norm_weight_gradient", (grad, x), o.outputs[1:])
 
 

@@ -49,9 +49,9 @@ def _skip_layer_norm(m: Match) -> Fused | Miss | None:
 
 def _skip_layer_norm_alone(m: Match) -> Fused | Miss | None:
     """The same until 1.12, whose kernel has no second result."""
-    found = _skip_layer_norm(m)
-    second = isinstance(found, Fused) and len(found.operator.outputs) > 1
-    return Miss("the sum has other consumers", m.root.nodes) if second else found
+    answer = _skip_layer_norm(m)
+    second = isinstance(answer, Fused) and len(answer.operator.outputs) > 1
+    return Miss("the sum has other consumers", m.root.nodes) if second else answer
 
 
 SKIP = call(tuple(NORMS), SUM, ...)
@@ -192,20 +192,20 @@ def attention_with_past(m: Match) -> Fused | None:
     inner = (*(m[c] for c in PAST_PARTS if c in m), *grown)
     parts = (*inner, m[PAST_SOFTMAX], m[PAST_WEIGHED], turned, merged, present)
     attrs = {"num_heads": turned.out.shape[2], "unidirectional": 1}
-    one = fused("com.microsoft::Attention", merged, parts, (x, m[A], m[B], None, m[STATE]), attrs).operator
+    operator = fused("com.microsoft::Attention", merged, parts, (x, m[A], m[B], None, m[STATE]), attrs).operator
     joined = replace(turned.out, name=f"{merged.out.name}#joined", shape=x.shape)
-    one = replace(one, outputs=(joined, present.out))
-    return Fused(parts, replace(merged, inputs=(joined, *merged.inputs[1:])), (one,))
+    operator = replace(operator, outputs=(joined, present.out))
+    return Fused(parts, replace(merged, inputs=(joined, *merged.inputs[1:])), (operator,))
 
 
 def _live(graph: Graph) -> Graph:
     """The graph without operators whose results nothing reads."""
-    needed, kept = set(graph.output_names), []
+    needed, operators = set(graph.output_names), []
     for o in reversed(graph.operators):
         if any(t.name in needed for t in o.outputs):
             needed.update(t.name for t in o.present)
-            kept.append(o)
-    return graph if len(kept) == len(graph.operators) else replace(graph, operators=tuple(reversed(kept)))
+            operators.append(o)
+    return graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(reversed(operators)))
 
 
 RULES: tuple[Fusion | Pass, ...] = (

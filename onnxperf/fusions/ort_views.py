@@ -47,12 +47,12 @@ def around(o: Operator) -> Iterator[Operator]:
 def _pieces(o: Operator) -> Iterator[Operator]:
     """A Split with the axis in all its pieces, and a Squeeze for each that has been a Gather of one index."""
     rank, axis = o.present[0].rank, o.attrs.get("axis", 0)
-    taken = {t.name: replace(t, name=f"{t.name}#piece") for t in o.outputs if t.rank < rank}
-    taken = {name: replace(t, shape=(*t.shape[:axis], 1, *t.shape[axis:])) for name, t in taken.items()}
-    yield replace(o, outputs=tuple(taken.get(t.name, t) for t in o.outputs)) if taken else o
+    pieces = {t.name: replace(t, name=f"{t.name}#piece") for t in o.outputs if t.rank < rank}
+    pieces = {name: replace(t, shape=(*t.shape[:axis], 1, *t.shape[axis:])) for name, t in pieces.items()}
+    yield replace(o, outputs=tuple(pieces.get(t.name, t) for t in o.outputs)) if pieces else o
     for t in o.outputs:
-        if t.name in taken:
-            yield replace(o, name=t.name, type="Squeeze", inputs=(taken[t.name],), outputs=(t,), attrs={})
+        if t.name in pieces:
+            yield replace(o, name=t.name, type="Squeeze", inputs=(pieces[t.name],), outputs=(t,), attrs={})
 
 
 def _flat(t: Tensor, name: str) -> Tensor:
@@ -70,18 +70,18 @@ def _merged(graph: Graph) -> Graph:
     """The graph with one Reshape for a Reshape and the views behind it."""
     uses = Counter(t.name for o in graph.operators for t in o.present)
     chains: dict[str, _Chain] = {}  # by what their last view makes
-    gone, operators = set[str](), list[tuple[Operator, _Chain | None]]()
+    inner, operators = set[str](), list[tuple[Operator, _Chain | None]]()
     for o in graph.operators:
         view = o.type in VIEWS and o.present and o.outputs
-        known = view and is_static(o.out) and not o.attrs.get("allowzero")
-        chain = chains.get(o.present[0].name) if known else None
+        mergeable = view and is_static(o.out) and not o.attrs.get("allowzero")
+        chain = chains.get(o.present[0].name) if mergeable else None
         if chain is not None:
-            gone.add(o.present[0].name)
+            inner.add(o.present[0].name)
             chain.nodes.extend(o.nodes)
             o = replace(o, type="Reshape", inputs=chain.read, attrs={})
-        if known and o.type == "Reshape" and uses[o.out.name] == 1 and o.out.name not in graph.output_names:
+        if mergeable and o.type == "Reshape" and uses[o.out.name] == 1 and o.out.name not in graph.output_names:
             chains[o.out.name] = _Chain(o.inputs[:1], [*o.nodes]) if chain is None else chain
         operators.append((o, chain))
-    left = ((o, chain) for o, chain in operators if gone.isdisjoint(t.name for t in o.outputs))
-    merged = (replace(o, nodes=tuple(dict.fromkeys(chain.nodes))) if chain else o for o, chain in left)
+    rest = ((o, chain) for o, chain in operators if inner.isdisjoint(t.name for t in o.outputs))
+    merged = (replace(o, nodes=tuple(dict.fromkeys(chain.nodes))) if chain else o for o, chain in rest)
     return replace(graph, operators=tuple(merged))
