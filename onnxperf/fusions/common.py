@@ -45,11 +45,11 @@ def _above(g: Graph | Rewriter, t: Tensor) -> Iterator[Operator]:
     """The operators that a tensor is made by, directly or not."""
     reached, waiting = set[str](), [t]
     while waiting:
-        made = g.made_by(waiting.pop())
-        if made is not None and made.name not in reached:
-            reached.add(made.name)
-            waiting += made.present
-            yield made
+        maker = g.made_by(waiting.pop())
+        if maker is not None and maker.name not in reached:
+            reached.add(maker.name)
+            waiting += maker.present
+            yield maker
 
 
 #: What a release of ONNX Runtime knows of a tensor's shape before the model runs.
@@ -128,9 +128,9 @@ fast_gelu_any = pattern("FastGelu", HALVED_FIRST, BY_TANH * X * 0.5, BY_TANH, st
 SCALED = scale(X)
 
 
-def scaled_sigmoid(m: Match, known: frozenset[str] = HALF_OR_SINGLE) -> Fused | None:
+def scaled_sigmoid(m: Match, dtypes: frozenset[str] = HALF_OR_SINGLE) -> Fused | None:
     """x sigmoid(alpha x), where alpha is a number; 1, as in SiLU, is not written."""
-    if m[X].dtype not in known:
+    if m[X].dtype not in dtypes:
         return None
     return m.fused("com.microsoft::QuickGelu", (m[X],), {"alpha": m.factor(SCALED) if SCALED in m else 1.0})
 
@@ -154,11 +154,11 @@ def _norm(m: Match, type: str, *weights: Tensor) -> Fused:
 
 def _norm_of_cast(m: Match, type: str, *weights: Tensor) -> Fused:
     """A norm that reads what is cast for it alone as it was, as ONNX Runtime's kernel on a GPU does."""
-    found, cast = _norm(m, type, *weights), m.g.made_by(m[X], "Cast")
+    norm, cast = _norm(m, type, *weights), m.g.made_by(m[X], "Cast")
     if cast is None or cast.out.name in m.g.graph.output_names or cast.present[0].dtype not in HALF_OR_SINGLE:
-        return found
-    if not set(m.g.readers[cast.out.name]) <= set(found.replaced):
-        return found
+        return norm
+    if not set(m.g.readers[cast.out.name]) <= set(norm.replaced):
+        return norm
     return m.fused(type, (cast.present[0], *weights), {"axis": -1}, (cast,))
 
 

@@ -124,8 +124,8 @@ def fused(
     type: str, anchor: Operator, replaced: Iterable[Operator], inputs: Iterable[Tensor | None], attrs: Attributes = None
 ) -> Fused:
     """One operator of `type` with the anchor's name and first output in place of `replaced`."""
-    new = {"type": type, "inputs": tuple(inputs), "attrs": attrs or {}, "outputs": anchor.outputs[:1]}
-    return merged(replaced, anchor, **new, version=0)  # the newest definition of the operator, whatever the model's
+    fields = {"type": type, "inputs": tuple(inputs), "attrs": attrs or {}, "outputs": anchor.outputs[:1]}
+    return merged(replaced, anchor, **fields, version=0)  # the newest definition of the operator, whatever the model's
 
 
 class Rewriter:
@@ -163,11 +163,11 @@ class Rewriter:
 
     def lost(self, change: Fused) -> Operator | None:
         """The first replaced operator that makes something which is still needed after the change."""
-        kept = {t.name for o in change.operators for t in o.outputs}
+        outputs = {t.name for o in change.operators for t in o.outputs}
         needed = {t.name for o in change.operators for t in o.present} | self.graph.output_names
         replaced = set(change.replaced)
-        gone = ((o, t) for o in change.replaced for t in o.outputs if t.name not in kept)
-        return next((o for o, t in gone if t.name in needed or not replaced.issuperset(self.users(t))), None)
+        losses = ((o, t) for o in change.replaced for t in o.outputs if t.name not in outputs)
+        return next((o for o, t in losses if t.name in needed or not replaced.issuperset(self.users(t))), None)
 
     def apply(self, change: Fused) -> None:
         """Carry out what a rule answered."""
@@ -223,11 +223,11 @@ def redirected(graph: Graph, instead: Callable[[Operator], Iterable[Tensor] | No
     for o in graph.operators:
         if source and any(t is not None and t.name in source for t in o.inputs):
             o = replace(o, inputs=tuple(source.get(t.name, t) if t is not None else None for t in o.inputs))
-        others = instead(o) if last.isdisjoint([t.name for t in o.outputs]) else None
-        if others is None:
+        tensors = instead(o) if last.isdisjoint([t.name for t in o.outputs]) else None
+        if tensors is None:
             operators.append(o)
         else:
-            source.update((t.name, other) for t, other in zip(o.outputs, others, strict=True))
+            source.update((t.name, tensor) for t, tensor in zip(o.outputs, tensors, strict=True))
     return replace(graph, operators=tuple(operators)) if source else graph
 
 
@@ -238,8 +238,8 @@ def folded(graph: Graph, types: Container[str] | None = None) -> Graph:
 
     def instead(o: Operator) -> tuple[Tensor, ...] | None:
         chosen = o.type not in NEVER_FOLDED | CONTROL if types is None else o.type in types
-        known = chosen and o.present and all(t.stored for t in o.present)
-        return tuple([replace(t, kind="weight") for t in o.outputs]) if known else None
+        constant = chosen and o.present and all(t.stored for t in o.present)
+        return tuple([replace(t, kind="weight") for t in o.outputs]) if constant else None
 
     return redirected(graph, instead)
 
@@ -340,8 +340,8 @@ def _check(g: Rewriter, change: Fused) -> None:
     """Raise TypeError where a change is not made of operators and tensors, ValueError where the graph lacks a part."""
     for o in (*change.replaced, *change.operators):
         if not isinstance(o, Operator) or not isinstance(o.type, str):
-            what = f"the operator type {o.type!r}" if isinstance(o, Operator) else f"{o!r} for an operator"
-            raise TypeError(f"it answers {what:.100}")
+            answer = f"the operator type {o.type!r}" if isinstance(o, Operator) else f"{o!r} for an operator"
+            raise TypeError(f"it answers {answer:.100}")
         if odd := [t for t in (*o.inputs, *o.outputs) if not isinstance(t, Tensor | None)]:
             raise TypeError(f"it answers {odd[0]!r:.100} for a tensor of {o.type}")
     if not change.replaced or not all(o in g.place for o in change.replaced):

@@ -61,9 +61,9 @@ def _returned(graph: Graph) -> Graph:
     copies = {t.name: replace(t, name=f"{t.name}#output", kind="activation") for t in weights}
     if not copies:
         return graph
-    made = (Operator(y.name, "Identity", (x,), (y,)) for x, y in zip(weights, copies.values(), strict=True))
+    identities = (Operator(y.name, "Identity", (x,), (y,)) for x, y in zip(weights, copies.values(), strict=True))
     outputs = tuple(copies.get(t.name, t) for t in graph.outputs)
-    return replace(graph, operators=(*graph.operators, *made), outputs=outputs)
+    return replace(graph, operators=(*graph.operators, *identities), outputs=outputs)
 
 
 def _placed(graph: Graph, on_host: frozenset[str], at: Release | None) -> Graph:
@@ -71,7 +71,7 @@ def _placed(graph: Graph, on_host: frozenset[str], at: Release | None) -> Graph:
     host = set(on_host)  # tensors in host memory
     #: Shapes and what is computed from them, kernels or not: their readers run on the host as well.
     light: set[str] = set()
-    inputs, given = {t.name for t in graph.inputs}, {t.name for t in graph.outputs}
+    inputs, outputs = {t.name for t in graph.inputs}, {t.name for t in graph.outputs}
     maker: dict[str, Operator] = {}
     placed: list[Operator] = []
     copied: dict[tuple[str, str], Tensor] = {}
@@ -79,25 +79,25 @@ def _placed(graph: Graph, on_host: frozenset[str], at: Release | None) -> Graph:
     def cross(t: Tensor, o: Operator, way: str) -> Tensor:
         if (t.name, way) not in copied:
             copied[t.name, way] = replace(t, name=f"{t.name}#{way}", kind="activation")
-            name, made = f"{o.name}#{way}#{t.name}", maker.get(t.name)
-            often = 1 if made is None else o.repeat if made.type in CONTROL else made.repeat
+            name, source = f"{o.name}#{way}#{t.name}", maker.get(t.name)
+            often = 1 if source is None else o.repeat if source.type in CONTROL else source.repeat
             out = (copied[t.name, way],)
             placed.append(Operator(name, MEMCPY[way], (t,), out, {}, 0, o.nodes, "copy", often))
         return copied[t.name, way]
 
     for o in graph.operators:
         read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
-        there = o.place != "host" and (has_kernel(o, at) or _refused(o.type, _dtype(o)))
-        preferred = there and _prefers_host(o, read_there, light, inputs)
-        if preferred or not there:
+        fits_gpu = o.place != "host" and (has_kernel(o, at) or _refused(o.type, _dtype(o)))
+        preferred = fits_gpu and _prefers_host(o, read_there, light, inputs)
+        if preferred or not fits_gpu:
             read_there = range(len(o.inputs))
         moved = list(o.inputs)
         for i, t in enumerate(o.inputs):
             if t is not None and not t.stored and BITS[t.dtype] and (t.name in host) != (i in read_there):
                 moved[i] = cross(t, o, "d2h" if i in read_there else "h2d")
-        follows = not there and not light.isdisjoint(t.name for t in o.present)
-        at_home = preferred or not there or o.type in HOST_OUTPUTS
-        where = "host" if at_home or o.type in CONTROL else "free" if is_view(o, given) else "gpu"
+        follows = not fits_gpu and not light.isdisjoint(t.name for t in o.present)
+        at_home = preferred or not fits_gpu or o.type in HOST_OUTPUTS
+        where = "host" if at_home or o.type in CONTROL else "free" if is_view(o, outputs) else "gpu"
         o = replace(o, inputs=tuple(moved), place=where)
         for t in o.outputs:
             maker[t.name] = o
@@ -156,11 +156,11 @@ def _in_single(graph: Graph, at: Release | None) -> Graph:
     return without_unneeded(replace(graph, operators=tuple(operators))) if wide else graph
 
 
-def is_view(o: Operator, given: Container[str]) -> bool:
-    """Whether an operator only sees its input under another shape. What makes one of the graph's outputs, `given` by
-    their names, is a copy, since ONNX Runtime gives each output a buffer of its own.
+def is_view(o: Operator, outputs: Container[str]) -> bool:
+    """Whether an operator only sees its input under another shape. What makes one of the graph's `outputs`, named
+    here, is a copy, since ONNX Runtime gives each output a buffer of its own.
     """
-    return o.type in FREE and (o.type in SEQUENCES or not any(t.name in given for t in o.outputs))
+    return o.type in FREE and (o.type in SEQUENCES or not any(t.name in outputs for t in o.outputs))
 
 
 def _in_place(graph: Graph) -> Graph:
@@ -169,12 +169,12 @@ def _in_place(graph: Graph) -> Graph:
     """
     uses = Counter(t.name for o in graph.operators for t in o.present)
     uses.update(t.name for t in graph.outputs)
-    own = {t.name for o in graph.operators if o.place == "gpu" for t in o.outputs}
-    given = {t.name for t in graph.outputs}
+    buffers = {t.name for o in graph.operators if o.place == "gpu" for t in o.outputs}
+    outputs = {t.name for t in graph.outputs}
 
     def changed(o: Operator) -> Operator:
         data = o.inputs[0] if o.type in SCATTERS and o.place == "gpu" else None
-        fits = data is not None and data.name in own and uses[data.name] == 1 and o.out.name not in given
+        fits = data is not None and data.name in buffers and uses[data.name] == 1 and o.out.name not in outputs
         return replace(o, attrs={**o.attrs, IN_PLACE: 1}) if fits else o
 
     return replace(graph, operators=tuple(map(changed, graph.operators)))
@@ -182,15 +182,15 @@ def _in_place(graph: Graph) -> Graph:
 
 def fed_on_host(graph: Graph) -> frozenset[str]:
     """The inputs of a placed graph that only the host reads, or a copy to the device that the graph has."""
-    there, here = set[str](), set[str]()
+    host, device = set[str](), set[str]()
     for o in graph.operators:
         read_there = range(*_table()["host_inputs"].get(o.type, (0, 0)))
         if o.type == MEMCPY["h2d"] or (o.place == "host" and o.type not in HOST_OUTPUTS):
             read_there = range(len(o.inputs))
         for i, t in enumerate(o.inputs):
             if t is not None:
-                (there if i in read_there else here).add(t.name)
-    return frozenset({t.name for t in graph.inputs} & there - here)
+                (host if i in read_there else device).add(t.name)
+    return frozenset({t.name for t in graph.inputs} & host - device)
 
 
 def _prefers_host(o: Operator, on_host: range, light: set[str], inputs: set[str]) -> bool:
@@ -219,11 +219,11 @@ def _note(
 ) -> Note:
     """What an operator without a kernel does in a release; `later`: the first release that has one."""
     name = f"ONNX Runtime {at}" if later is not None else "ONNX Runtime"
-    what = f"kernel for {type} in {dtype or 'no type'} at this opset"
+    kernel = f"kernel for {type} in {dtype or 'no type'} at this opset"
     if _refused(type, dtype):
-        return Note("no-kernel", f"{name} has no {what}; assumed to run on the GPU", nodes)
+        return Note("no-kernel", f"{name} has no {kernel}; assumed to run on the GPU", nodes)
     first = f" ({later} has one)" if later is not None else ""
-    return Note("host-fallback", f"{name} has no CUDA {what}{first}: it runs on the host", nodes)
+    return Note("host-fallback", f"{name} has no CUDA {kernel}{first}: it runs on the host", nodes)
 
 
 def has_kernel(o: Operator, at: Release | None = None) -> bool:
@@ -238,8 +238,8 @@ def has_kernel(o: Operator, at: Release | None = None) -> bool:
         return True
     if not _form(o) or not any(all(_fits(o, *rule) for rule in alternative) for alternative in alternatives):
         return False
-    made = not o.version or ("::" not in o.type and at is not None and o.version > opset(at))
-    return at is None or made or (first := since(o)) is None or first <= at
+    exempt = not o.version or ("::" not in o.type and at is not None and o.version > opset(at))
+    return at is None or exempt or (first := since(o)) is None or first <= at
 
 
 def since(o: Operator) -> Release | None:
@@ -262,8 +262,8 @@ def _form(o: Operator) -> bool:
             return pads[: len(pads) // 2] == pads[len(pads) // 2 :] and "SAME" not in str(a.get("auto_pad"))
         case "LSTM" | "GRU" | "RNN":
             usual = CELLS[o.type] * (2 if a.get("direction") == "bidirectional" else 1)
-            given = tuple(str(f).lower() for f in _tuple(a, "activations") or usual)
-            plain = given == usual and not a.get("clip") and not a.get("input_forget") and len(o.inputs) < 8
+            activations = tuple(str(f).lower() for f in _tuple(a, "activations") or usual)
+            plain = activations == usual and not a.get("clip") and not a.get("input_forget") and len(o.inputs) < 8
             return plain and (o.type != "GRU" or bool(a.get("linear_before_reset")))
     return True
 

@@ -105,9 +105,9 @@ class _Network:
         writes = maker.type in self.products or (maker.type in self.easy and maker.type not in (Q, DQ))
         if not writes or t.dtype not in FLOATS or narrow(t) or t.name in self.graph.output_names:
             return ""
-        wanted = [self._wants(r, t) for r in readers]
-        types = {dtype for dtype in wanted if dtype}
-        rest = [r for r, dtype in zip(readers, wanted, strict=True) if not dtype]
+        dtypes = [self._wants(r, t) for r in readers]
+        types = {dtype for dtype in dtypes if dtype}
+        rest = [r for r, dtype in zip(readers, dtypes, strict=True) if not dtype]
         if len(types) != 1 or (rest and not (self.calibrated and all(r.type in self.easy for r in rest))):
             return ""
         return types.pop()
@@ -127,7 +127,7 @@ class _Network:
     def result(self) -> Graph:
         """The graph with the tensors narrowed, and the Q and DQ that are then left."""
         instead: dict[str, Tensor] = {}
-        kept: list[Operator] = []
+        operators: list[Operator] = []
 
         def now(t: Tensor) -> Tensor:
             """A tensor as a kernel reads it: what it was dequantised from, and what it has become."""
@@ -142,12 +142,12 @@ class _Network:
             if o.type == Q and o.present[0].name in self.narrowed and o.out.name not in self.graph.output_names:
                 instead[o.out.name] = instead[o.present[0].name]
             elif inputs == o.inputs and outputs == o.outputs:
-                kept.append(o)
+                operators.append(o)
             else:
-                kept.append(replace(o, inputs=inputs, outputs=outputs, nodes=self._nodes(o, folds)))
-        read = {t.name for o in kept for t in o.present} | self.graph.output_names
-        left = tuple(o for o in kept if o.type != DQ or o.out.name in read)
-        return self.graph if left == self.graph.operators else replace(self.graph, operators=left)
+                operators.append(replace(o, inputs=inputs, outputs=outputs, nodes=self._nodes(o, folds)))
+        read = {t.name for o in operators for t in o.present} | self.graph.output_names
+        rest = tuple(o for o in operators if o.type != DQ or o.out.name in read)
+        return self.graph if rest == self.graph.operators else replace(self.graph, operators=rest)
 
     def _as_narrowed(self, t: Tensor) -> Tensor:
         dtype = self.narrowed.get(t.name)

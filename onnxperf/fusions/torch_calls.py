@@ -53,8 +53,8 @@ def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
     if not (common.BATCH_NORM.fullmatch(conv.out.name) or (bias is not None and folded)):
         return None
     before = replace(conv.out, name=f"{conv.out.name}#conv")
-    own = (bias,) if bias is not None and not folded else ()
-    alone = replace(conv, name=f"{conv.name}#conv", inputs=(*conv.inputs[:2], *own), outputs=(before,))
+    biases = (bias,) if bias is not None and not folded else ()
+    alone = replace(conv, name=f"{conv.name}#conv", inputs=(*conv.inputs[:2], *biases), outputs=(before,))
     like = replace(conv.out, kind="weight", shape=conv.out.shape[1:2], value=None)
     params = (replace(like, name=f"{conv.out.name}#{part}") for part in ("scale", "shift", "mean", "variance"))
     norm = replace(conv, type="BatchNormalization", version=0, inputs=(before, *params), attrs={})

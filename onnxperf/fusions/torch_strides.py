@@ -26,9 +26,9 @@ def channels_last(shape: Shape) -> Strides:
     return height * width * channels, 1, width * channels, channels
 
 
-def lies(shape: Shape, strides: Strides, wanted: Strides) -> bool:
-    """Whether strides equal `wanted` on all axes longer than one; on others they have no meaning."""
-    return all(a == b for d, a, b in zip(shape, strides, wanted, strict=True) if d != 1)
+def lies(shape: Shape, strides: Strides, target: Strides) -> bool:
+    """Whether strides equal `target` on all axes longer than one; on others they have no meaning."""
+    return all(a == b for d, a, b in zip(shape, strides, target, strict=True) if d != 1)
 
 
 def suggests_last(shape: Shape, strides: Strides) -> bool:
@@ -49,10 +49,10 @@ def dense(shape: Shape, strides: Strides) -> Strides:
         return strides
     if not all(s or d == 1 for d, s in zip(shape, strides, strict=True)):
         return contiguous(shape)  # broadcast
-    found, step = dict[int, int](), 1
+    steps, step = dict[int, int](), 1
     for axis in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
-        found[axis], step = step, step * shape[axis]
-    return tuple(found[axis] for axis in range(len(shape)))
+        steps[axis], step = step, step * shape[axis]
+    return tuple(steps[axis] for axis in range(len(shape)))
 
 
 def _is_dense(shape: Shape, strides: Strides) -> bool:
@@ -65,10 +65,10 @@ def _is_dense(shape: Shape, strides: Strides) -> bool:
     return True
 
 
-def run(shape: Shape, strides: Strides, wanted: Strides) -> int:
-    """How many elements in a row are contiguous both with `strides` and with the dense strides `wanted`."""
+def run(shape: Shape, strides: Strides, target: Strides) -> int:
+    """How many elements in a row are contiguous both with `strides` and with the dense strides `target`."""
     length = 1
-    for step, stride, size in sorted((w, s, d) for d, s, w in zip(shape, strides, wanted, strict=True) if d != 1):
+    for step, stride, size in sorted((w, s, d) for d, s, w in zip(shape, strides, target, strict=True) if d != 1):
         if stride != step:
             break
         length *= size
@@ -91,18 +91,18 @@ def view(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
             chunks[-1] = (chunks[-1][0] * size, stride)
         else:
             chunks.append((size, stride))
-    found: list[int] = []
+    steps: list[int] = []
     for size in reversed(new):
         if size == 1:
-            found.append(1)
+            steps.append(1)
             continue
         if not chunks or chunks[-1][0] % size:
             return None
         rest, stride = chunks.pop()
-        found.append(stride)
+        steps.append(stride)
         if rest > size:
             chunks.append((rest // size, stride * size))
-    return tuple(reversed(found))
+    return tuple(reversed(steps))
 
 
 def of_view(o: Operator, x: Tensor, strides: Strides, out: Tensor) -> Strides:
