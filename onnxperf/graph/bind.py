@@ -81,13 +81,13 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
     declared = {name: declared_dims(info) for name, info in infos.items()}
     numbers = [name for name, info in infos.items() if is_number(info)]
     symbols = _check_dims(dims, declared, numbers, (*model.graph.value_info, *model.graph.output))
-    known, refusal = _with_given(declared, shapes, symbols)
+    inputs, refusal = _with_given(declared, shapes, symbols)
     refusal = refusal or _extreme(shapes, dims, batch)
-    inner = {s for d in known.values() for s in d[1:] if isinstance(s, str)}
+    inner = {s for d in inputs.values() for s in d[1:] if isinstance(s, str)}
     lead, old = None, None
-    axes, batched = batch_axes(model, known), without_images(model, known)
+    axes, batched = batch_axes(model, inputs), without_images(model, inputs)
     if batch is not None:
-        check_axes(model, known, shapes, batch)
+        check_axes(model, inputs, shapes, batch)
         lead = _batch_lead(batched, axes, shapes, inner, symbols, batch) if batched or batch > 1 else 1
         if isinstance(lead, str):
             symbols[lead] = batch
@@ -96,12 +96,12 @@ def bind(model: ModelProto, shapes: Mapping[str, Shape], dims: Mapping[str, int]
             refusal = f"--batch {batch} can't be used, the model is made for batch {old}"
     held = at_batch(batched, axes, shapes, old)
     asked = _Asked(batch, lead, inner, held, refusal)
-    bound, missing, notes = _sized(known, symbols, asked)
+    bound, missing, notes = _sized(inputs, symbols, asked)
     if missing:
         raise UsageError(left_open(missing, bound, None if batch else batch_dim(model, shapes)))
-    bound = {name: bound[name] for name in known}
+    bound = {name: bound[name] for name in inputs}
     samples = _samples({name: bound[name] for name in batched}, axes)
-    dynamic = any(not isinstance(d, int) for own in declared.values() for d in own or (None,))
+    dynamic = any(not isinstance(d, int) for shape in declared.values() for d in shape or (None,))
     replaced, stale = _replaced(declared, {name: bound[name] for name in shapes if name in bound})
     if old is None and replaced is not None and samples:
         old = replaced
@@ -123,14 +123,14 @@ class _Asked(NamedTuple):
 
 
 def _sized(
-    known: Mapping[str, Sequence[Dim]], symbols: dict[str, int], asked: _Asked
+    inputs: Mapping[str, Sequence[Dim]], symbols: dict[str, int], asked: _Asked
 ) -> tuple[dict[str, Shape], list[tuple[str, int, Dim]], list[Note]]:
     """The shape of each input; of what stays open the input, the axis and the dimension, once for one with a name,
     with a size for the message; and notes on sizes that are assumed. `symbols` gets the sizes of names.
     """
     bound, missing, notes = dict[str, Shape](), list[tuple[str, int, Dim]](), list[Note]()
-    for name in sorted(known, key=lambda name: _told_by_others(name, known[name])):
-        sizes = [asked.batch if axis == asked.held.get(name) else d for axis, d in enumerate(known[name])]
+    for name in sorted(inputs, key=lambda name: _told_by_others(name, inputs[name])):
+        sizes = [asked.batch if axis == asked.held.get(name) else d for axis, d in enumerate(inputs[name])]
         for axis, d in enumerate(sizes):
             size = symbols.get(d, size_of_sum(d, symbols)) if isinstance(d, str) else d
             if size is None and axis == 0 and d not in asked.inner:
@@ -160,9 +160,9 @@ def _check(name: str, shape: Shape, refusal: str) -> None:
         raise UsageError(f"{refusal}: {e}") from None
 
 
-def _told_by_others(name: str, own: Sequence[Dim]) -> bool:
+def _told_by_others(name: str, shape: Sequence[Dim]) -> bool:
     """Whether sizes of an input follow from those of other inputs, or are best proposed after these."""
-    return "mask" in name or any(isinstance(d, str) and (is_sum(d) or "total" in d) for d in own)
+    return "mask" in name or any(isinstance(d, str) and (is_sum(d) or "total" in d) for d in shape)
 
 
 def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:
@@ -171,15 +171,15 @@ def _samples(bound: Mapping[str, Shape], axes: Mapping[str, int]) -> int:
     return next((bound[name][axes.get(name, 0)] for name in several), 1)
 
 
-def _replaced(declared: Mapping[str, tuple[Dim, ...] | None], given: Mapping[str, Shape]) -> tuple[int | None, bool]:
+def _replaced(declared: Mapping[str, tuple[Dim, ...] | None], shapes: Mapping[str, Shape]) -> tuple[int | None, bool]:
     """The one static leading dimension that shapes replace, if they replace nothing else; and whether they do."""
     pairs = [
-        pair for name, shape in given.items() for pair in enumerate(zip(declared[name] or (), shape, strict=False))
+        pair for name, shape in shapes.items() for pair in enumerate(zip(declared[name] or (), shape, strict=False))
     ]
-    found = {(axis, d, size) for axis, (d, size) in pairs if isinstance(d, int) and d != size}
-    lead = {(d, size) for axis, d, size in found if axis == 0}
-    alone = len(lead) == 1 and all(axis == 0 for axis, _, _ in found)
-    return (next(iter(lead))[0], False) if alone else (None, bool(found))
+    changes = {(axis, d, size) for axis, (d, size) in pairs if isinstance(d, int) and d != size}
+    lead = {(d, size) for axis, d, size in changes if axis == 0}
+    alone = len(lead) == 1 and all(axis == 0 for axis, _, _ in changes)
+    return (next(iter(lead))[0], False) if alone else (None, bool(changes))
 
 
 def sizes_of(shape: Any, tensor: str) -> Shape:
@@ -201,19 +201,19 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
         stored = {t.name for t in model.graph.initializer}
         names = [i.name for i in model.graph.input if i.name not in stored]
         if len(examples) > len(names):
-            given, has = counted(len(examples), "example input"), counted(len(names), "input")
-            raise UsageError(f"{given} given, but the model has {has}")
+            amount, has = counted(len(examples), "example input"), counted(len(names), "input")
+            raise UsageError(f"{amount} given, but the model has {has}")
         examples = dict(zip(names, examples, strict=False))
     declared = {i.name: declared_dims(i) for i in model.graph.input}
     try:
-        found = {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in examples.items()}
+        shapes = {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in examples.items()}
     except ValueError:
         raise UsageError("an example input is a list of unequal lists: give arrays or tensors") from None
     for name, x in examples.items():
-        if not hasattr(x, "shape") and found[name] == () and declared.get(name) != ():
+        if not hasattr(x, "shape") and shapes[name] == () and declared.get(name) != ():
             kind = type(x).__name__
             raise UsageError(f"example inputs need a shape, but {name!r} is given a {kind}: give arrays or tensors")
-    return found
+    return shapes
 
 
 def whole(value: SupportsIndex, what: str) -> int:
@@ -275,41 +275,41 @@ def _with_given(
 
     The sizes in --shapes are checked against the declared ones, and bind the named dimensions among these.
     """
-    known: dict[str, tuple[Dim, ...]] = {}
+    inputs: dict[str, tuple[Dim, ...]] = {}
     refusal = ""
-    for name, own in declared.items():
-        shape = shapes.get(name, own)
+    for name, dims in declared.items():
+        shape = shapes.get(name, dims)
         if shape is None:
             raise UsageError(f"input {name!r} has no shape in the file: give --shapes {plain(name)}:1x3x224x224, say")
-        known[name] = shape
-        if name not in shapes or own is None:
+        inputs[name] = shape
+        if name not in shapes or dims is None:
             continue
-        if len(own) != len(shape):
+        if len(dims) != len(shape):
             dimensions = counted(len(shape), "dimension")
-            raise UsageError(f"--shapes gives {name!r} {dimensions}, but the file declares {len(own)}")
-        for d, size in zip(own, shapes[name], strict=True):
+            raise UsageError(f"--shapes gives {name!r} {dimensions}, but the file declares {len(dims)}")
+        for d, size in zip(dims, shapes[name], strict=True):
             if isinstance(d, str) and symbols.setdefault(d, size) != size:
                 raise UsageError(f"dimension {d!r} is given as {symbols[d]} and, in --shapes {plain(name)}, as {size}")
             if isinstance(d, int) and d != size:
                 asked = f"--shapes {plain(name)}:{times(shape)}"
-                refusal = f"{asked} can't be used, the model is made for {times(own)}"
-    return known, refusal
+                refusal = f"{asked} can't be used, the model is made for {times(dims)}"
+    return inputs, refusal
 
 
 def _batch_lead(
-    known: Mapping[str, tuple[Dim, ...]], axes: Mapping[str, int], shapes: Mapping[str, Shape], inner: set[str],
+    inputs: Mapping[str, tuple[Dim, ...]], axes: Mapping[str, int], shapes: Mapping[str, Shape], inner: set[str],
     symbols: Mapping[str, int], batch: int,
 ) -> Dim:  # fmt: skip
     """The leading dimension that --batch binds; UsageError where there is none, or it contradicts other sizes."""
     if batch < 1:
         raise UsageError(f"--batch must be at least 1, not {batch}")
-    leads = [d[axes.get(name, 0)] for name, d in known.items() if d and name not in shapes]
+    leads = [d[axes.get(name, 0)] for name, d in inputs.items() if d and name not in shapes]
     if not leads:
-        given = next((name for name, d in known.items() if d), None)
-        if given is None:
+        name = next((name for name, d in inputs.items() if d), None)
+        if name is None:
             raise UsageError("--batch can't be used: no input has a dimension for it")
-        if known[given][0] != batch:
-            raise UsageError(f"--batch {batch} contradicts --shapes {plain(given)}:{times(known[given])}")
+        if inputs[name][0] != batch:
+            raise UsageError(f"--batch {batch} contradicts --shapes {plain(name)}:{times(inputs[name])}")
         return batch
     lead = _leading(leads, inner)
     if isinstance(lead, str) and symbols.get(lead, batch) != batch:
@@ -322,11 +322,11 @@ def _leading(leads: Sequence[Dim], inner: Container[Dim]) -> Dim:
     return next((d for d in leads if isinstance(d, str) and d not in inner), leads[0] if leads else None)
 
 
-def batch_dim(model: ModelProto, given: Container[str]) -> str | None:
-    """The name of the open dimension that --batch binds, None where it binds none; given: inputs with given shapes."""
-    known = {name: declared_dims(info) for name, info in _inputs(model).items()}
-    leads = [d[0] for name, d in known.items() if d and name not in given]
-    lead = _leading(leads, {d for own in known.values() for d in (own or ())[1:]})
+def batch_dim(model: ModelProto, shapes: Container[str]) -> str | None:
+    """The name of the open dimension that --batch binds, None where it binds none; shapes: of inputs, as given."""
+    inputs = {name: declared_dims(info) for name, info in _inputs(model).items()}
+    leads = [d[0] for name, d in inputs.items() if d and name not in shapes]
+    lead = _leading(leads, {d for shape in inputs.values() for d in (shape or ())[1:]})
     return lead if isinstance(lead, str) else None
 
 

@@ -64,7 +64,7 @@ class DecoderDims:
             more = max(past + new, longest)
             raise UsageError(f"the model's caches have room for {self.room:,} tokens, not for {more:,}: ask for fewer")
         sizes = {BATCH: batch, NEW: new, PAST: self.room or (longest if self.in_place else past), TOTAL: past + new}
-        found: dict[str, int] = {}
+        dims: dict[str, int] = {}
         for what, dim in self.places:
             size = sizes[what]
             if dim is None or dim == size or (self.room and what == TOTAL and dim == self.room):
@@ -73,9 +73,9 @@ class DecoderDims:
                 raise UsageError(
                     f"the model's {what} is fixed at {dim}, it can't be {size}: export it with a dynamic one"
                 )
-            if found.setdefault(dim, size) != size:
-                raise UsageError(f"the model has one name, {dim!r}, for lengths that differ: {found[dim]} and {size}")
-        return found
+            if dims.setdefault(dim, size) != size:
+                raise UsageError(f"the model has one name, {dim!r}, for lengths that differ: {dims[dim]} and {size}")
+        return dims
 
 
 def decoder_dims(model: ModelProto) -> DecoderDims:
@@ -102,10 +102,10 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     places += [(what, shapes[n][at]) for n in caches for what, at in ((BATCH, -4), (PAST, -2))]
     places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
     in_place = bool(caches) and any(n.op_type in WRITTEN for n in model.graph.node)
-    made = {i.name: declared_dims(i) for i in model.graph.output}
-    fixed = [shapes[n][-2] for n in caches if shapes[n] in made.values()]
+    outputs = {i.name: declared_dims(i) for i in model.graph.output}
+    fixed = [shapes[n][-2] for n in caches if shapes[n] in outputs.values()]
     buffers = [(n.output[o], n.input[i]) for n in model.graph.node
                for o, i in WRITTEN.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
-    written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in made and made[o] != shapes[i])
+    written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in outputs and outputs[o] != shapes[i])
     room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
     return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], caches, in_place, room, written)

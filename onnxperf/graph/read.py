@@ -134,12 +134,12 @@ def contents(proto: ModelProto) -> tuple[list[GraphProto], list[NodeProto]]:
 
 def stored_tensors(graphs: Iterable[GraphProto], nodes: Iterable[NodeProto]) -> list[TensorProto]:
     """All tensors that are stored in these: initialisers and those in attributes, with the parts of sparse ones."""
-    found = [t for g in graphs for t in g.initializer]
+    tensors = [t for g in graphs for t in g.initializer]
     sparse = [s for g in graphs for s in g.sparse_initializer]
     for a in (a for n in nodes for a in n.attribute):
-        found += (a.t, *a.tensors) if a.HasField("t") else a.tensors
+        tensors += (a.t, *a.tensors) if a.HasField("t") else a.tensors
         sparse += (a.sparse_tensor, *a.sparse_tensors) if a.HasField("sparse_tensor") else a.sparse_tensors
-    return found + [t for s in sparse for t in (s.values, s.indices)]
+    return tensors + [t for s in sparse for t in (s.values, s.indices)]
 
 
 def _texts(

@@ -39,18 +39,18 @@ MOST_TRIED = 200_000  # operators in all ways together, of which each takes some
 class Followed(NamedTuple):
     """A model in its own batch and in the probing one, and which of its constants hold the batch, by node."""
 
-    own: Inferred
+    original: Inferred
     probed: Inferred
     edits: Mapping[str, list[Edit]]
 
 
 #: What was found of a model, by the sizes that it has beside the batch: it holds for every batch.
-Kept = dict[Any, Followed | None]
+Memo = dict[Any, Followed | None]
 
 
 def inferred(
     model: ModelProto, binding: Binding, old: int, shapes: Mapping[str, Shape], trip_counts: Mapping[str, int],
-    name: str, folder: Path | None, kept: Kept,
+    name: str, folder: Path | None, kept: Memo,
 ) -> Graph:  # fmt: skip
     """The static graph of a model whose inputs are bound, changed to their batch: it is made for the
     batch `old`.
@@ -59,10 +59,10 @@ def inferred(
     where the batch can't be changed; else what `infer` raises.
     """
     new = binding.batch
-    given = {tensor: shape for tensor, shape in shapes.items() if tensor in binding.inputs}
+    input_shapes = {tensor: shape for tensor, shape in shapes.items() if tensor in binding.inputs}
 
     def at(n: int, infer_one: InferNode = infer_node) -> Inferred:
-        return infer(model, binding.at(n), shapes if n == new else given, trip_counts, name, folder, infer_one)
+        return infer(model, binding.at(n), shapes if n == new else input_shapes, trip_counts, name, folder, infer_one)
 
     sizes = (binding.at(old).inputs, binding.batch_axes, binding.symbols, trip_counts)
     key = tuple(tuple(sorted(each.items())) for each in sizes)
@@ -84,30 +84,30 @@ def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed | Non
     Where nodes by themselves leave open which axis holds the batch, every way is tried: all but one must fail.
     """
     try:
-        own = at(old)
+        original = at(old)
     except (UsageError, ModelError):  # the file's own sizes contradict each other: nothing to follow, nothing to change
         return None
-    found, failed = list[Followed](), list[tuple[Probe, Exception]]()
+    results, failed = list[Followed](), list[tuple[Probe, Exception]]()
     ways, tried, open_at = [dict[Guess, bool]()], 0, ""
     while ways:
         way, tried = ways.pop(0), tried + 1
-        probe = Probe(own.state, Batch(old, PROBE * old), way)
+        probe = Probe(original.state, Batch(old, PROBE * old), way)
         try:
             probed = at(probe.batch.new, probe.infer_node)
             probe.conclude(probed.graph)
-            found.append(Followed(own, probed, probe.edits))
+            results.append(Followed(original, probed, probe.edits))
         except (UsageError, ModelError) as e:
             failed.append((probe, e))
         guesses = [guess for guess in probe.guesses if guess not in way]
         open_at = open_at or next((probe.guesses[guess] for guess in guesses), "")
         ways += [{**way, **dict.fromkeys(guesses[:i], False), guess: True} for i, guess in enumerate(guesses)]
-        if len(found) > 1 or tried + len(ways) > MOST_WAYS:
+        if len(results) > 1 or tried + len(ways) > MOST_WAYS:
             raise Refusal(f"node {open_at!r} (Reshape) does not tell which axis of its output is the batch")
-        if ways and (tried + 1) * len(own.graph.operators) > MOST_TRIED:
-            many = f"and with {len(own.graph.operators):,} operators not every way can be tried"
+        if ways and (tried + 1) * len(original.graph.operators) > MOST_TRIED:
+            many = f"and with {len(original.graph.operators):,} operators not every way can be tried"
             raise Refusal(f"node {open_at!r} (Reshape) does not tell which axis of its output is the batch, {many}")
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     probe, error = failed[0]
     if not isinstance(error, Refusal):
         at(new, Edits(probe.edits, Batch(old, new)).infer_node)  # raises it with the sizes that were asked for
@@ -116,21 +116,21 @@ def _followed(at: Callable[..., Inferred], old: int, new: int) -> Followed | Non
 
 def _at_batch(at: Callable[..., Inferred], followed: Followed, binding: Binding) -> Graph:
     """The graph at the batch of the binding; Refusal where it does not grow with the batch."""
-    own, probed, edits = followed
-    batch = Batch(own.graph.batch, binding.batch)
-    found = at(batch.new, Edits(edits, batch).infer_node)
+    original, probed, edits = followed
+    batch = Batch(original.graph.batch, binding.batch)
+    result = at(batch.new, Edits(edits, batch).infer_node)
     if not edits:
-        return found.graph
-    _compare(own.state, probed.state, found.state)
-    _compare_work(own.graph, found.graph)
-    return replace(found.graph, notes=(*found.graph.notes, _note(edits, binding)))
+        return result.graph
+    _compare(original.state, probed.state, result.state)
+    _compare_work(original.graph, result.graph)
+    return replace(result.graph, notes=(*result.graph.notes, _note(edits, binding)))
 
 
-def _compare(own: State, probed: State, found: State) -> None:
+def _compare(original: State, probed: State, result: State) -> None:
     """Raise Refusal where a size at the batch that was asked for is not on the line through those at the others."""
-    old, new, probe = own.binding.batch, found.binding.batch, probed.binding.batch
-    for name, tensor in found.tensors.items():
-        a, b = own.tensors.get(name), probed.tensors.get(name)
+    old, new, probe = original.binding.batch, result.binding.batch, probed.binding.batch
+    for name, tensor in result.tensors.items():
+        a, b = original.tensors.get(name), probed.tensors.get(name)
         if a is None or b is None:  # a constant that was put there
             continue
         sizes = zip(a.shape, b.shape, tensor.shape, strict=False)
@@ -140,17 +140,17 @@ def _compare(own: State, probed: State, found: State) -> None:
             raise Refusal(f"tensor {name!r} does not grow with it ({shapes})")
 
 
-def _compare_work(own: Graph, found: Graph) -> None:
+def _compare_work(original: Graph, result: Graph) -> None:
     """Raise Refusal where an operator's FLOPs neither stay as they are nor grow as the batch does."""
-    before = {o.name: o for o in own.operators}
+    before = {o.name: o for o in original.operators}
 
     def flops(o: Operator) -> int:
         return work_or_bytes(o)[0].flops * o.repeat
 
-    for o in found.operators:
-        one, now = (flops(before[o.name]), flops(o)) if o.name in before else (0, 0)
-        if now != one and now * own.batch != one * found.batch:
-            says = f"{one:,} FLOPs at batch {own.batch}, {now:,} at batch {found.batch}"
+    for o in result.operators:
+        old, new = (flops(before[o.name]), flops(o)) if o.name in before else (0, 0)
+        if new != old and new * original.batch != old * result.batch:
+            says = f"{old:,} FLOPs at batch {original.batch}, {new:,} at batch {result.batch}"
             raise Refusal(f"node {o.name!r} ({o.type}) does not grow with it ({says})")
 
 
