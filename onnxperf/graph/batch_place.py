@@ -26,7 +26,7 @@ class Batch:
     old: int
     new: int
 
-    def of(self, size: int) -> int:
+    def scaled(self, size: int) -> int:
         """What a size that holds the old batch is at the new one."""
         return size // self.old * self.new
 
@@ -47,7 +47,7 @@ class Place:
 
     def scaled(self, shape: Shape, batch: Batch) -> Shape:
         """A shape of the old batch at the new one."""
-        return (*shape[: self.axis], batch.of(shape[self.axis]), *shape[self.axis + 1 :])
+        return (*shape[: self.axis], batch.scaled(shape[self.axis]), *shape[self.axis + 1 :])
 
     def fits(self, shape: Shape, old: int) -> bool:
         """Whether the axis can hold the batch in that many parts."""

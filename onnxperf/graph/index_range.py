@@ -37,9 +37,9 @@ class IndexRanges:
         if node.op_type == "Range":
             ends = self._of_range(node)
         elif node.op_type in SAME or (node.op_type == "Cast" and self._is_whole(node.output[0])):
-            ends = self.of(node.input[0])
+            ends = self.ends(node.input[0])
         elif node.op_type == "Add":
-            both = [self.of(name) for name in node.input]
+            both = [self.ends(name) for name in node.input]
             if len(both) == 2 and both[0] and both[1]:
                 ends = both[0][0] + both[1][0], both[0][1] + both[1][1]
         elif node.op_type == "Gather":
@@ -48,7 +48,7 @@ class IndexRanges:
             self._ends[node.output[0]] = ends
         return ""
 
-    def of(self, name: str) -> Ends | None:
+    def ends(self, name: str) -> Ends | None:
         """The smallest and the largest number of a tensor of whole numbers, or bounds of them; None if not known."""
         value = self._values.get(name)
         if value is not None and value.size and value.dtype.kind in "iu":
@@ -69,7 +69,7 @@ class IndexRanges:
 
     def _beyond(self, node: NodeProto) -> str:
         """Why a Gather reads rows that its table does not have."""
-        ends, table = self.of(node.input[1]), self._tensors.get(node.input[0])
+        ends, table = self.ends(node.input[1]), self._tensors.get(node.input[0])
         axis = int(attributes(node).get("axis", 0))
         if ends is None or table is None or not -table.rank <= axis < table.rank:
             return ""

@@ -27,7 +27,7 @@ class OpenShapes:
 
     def __init__(self, model: ModelProto):
         self._model = model
-        self._found: dict[str, Known] | None = None
+        self._dims: dict[str, Known] | None = None
         self._read = {o: tuple(n.input) for n in model.graph.node for o in n.output}
         self._by_content = {
             o for n in model.graph.node if n.op_type in BY_CONTENT and not domain_of(n) for o in n.output
@@ -44,9 +44,9 @@ class OpenShapes:
         """
         if not shape:
             return shape
-        if self._found is None:
-            self._found = _inferred(self._model)
-        dims = self._found.get(name)
+        if self._dims is None:
+            self._dims = _inferred(self._model)
+        dims = self._dims.get(name)
         if dims is not None and len(dims) == len(shape):
             pairs = zip(shape, dims, strict=True)
             return tuple([d if isinstance(k, int) else Open(d, k or "", assumed) for d, k in pairs])

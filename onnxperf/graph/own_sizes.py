@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxperf.graph.proto import domain_of
 
-Made = Mapping[str, NodeProto]
+Makers = Mapping[str, NodeProto]
 Stored = Mapping[str, list[int]]
 UNKNOWN = -2  # a part of a target of which it is not known how many numbers it is
 MOST_AXES, MOST_BYTES = 64, 256  # of a target, and of a tensor that is a part of one
@@ -37,7 +37,7 @@ def give_targets(graph: GraphProto) -> None:
             n.input[1] = name
 
 
-def _size(makers: Made, stored: Stored, part: str, x: str, axis: int) -> list[int]:
+def _size(makers: Makers, stored: Stored, part: str, x: str, axis: int) -> list[int]:
     """What stands for a part of a target: 0 for Unsqueeze(Gather(Shape(x), axis)), -1 for another single number."""
     unsqueeze = makers.get(part)
     if unsqueeze is None or unsqueeze.op_type != "Unsqueeze":

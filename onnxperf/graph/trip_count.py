@@ -55,7 +55,7 @@ class All(NamedTuple):
 
 
 #: What is known of a tensor of the body.
-Known = Sum | All
+Fact = Sum | All
 
 
 def runs_until_false(
@@ -67,11 +67,11 @@ def runs_until_false(
     condition and of the carried tensors. first: the carried tensors' first values where they are single known numbers.
     stored: single numbers that the body reads and that are known before the run.
     """
-    facts: dict[str, Known] = {name: Sum("", number) for name, number in stored.items()}
+    facts: dict[str, Fact] = {name: Sum("", number) for name, number in stored.items()}
     facts |= {name: Sum(name, 0.0) for name in inputs}
     facts[inputs[1]] = All(())  # a run has begun, so its condition was true
     for node in graph.node:
-        if (fact := _known(node, [facts.get(i) for i in node.input])) is not None and node.output:
+        if (fact := _fact(node, [facts.get(i) for i in node.input])) is not None and node.output:
             facts[node.output[0]] = fact
     lines = {"": Line(0.0, 0.0), inputs[0]: Line(0.0, 1.0)}
     for name, out, start in zip(inputs[2:], graph.output[1:], first, strict=False):
@@ -89,7 +89,7 @@ def runs_until_false(
     return min((_holds(c, lines) + 1.0 for c in again.terms), default=math.inf)
 
 
-def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
+def _fact(node: NodeProto, inputs: Sequence[Fact | None]) -> Fact | None:
     """What is known of a node's output."""
     if node.domain not in ("", "ai.onnx") or not inputs:
         return None
@@ -114,7 +114,7 @@ def _known(node: NodeProto, inputs: Sequence[Known | None]) -> Known | None:
     return None
 
 
-def _cast(node: NodeProto, x: Known | None) -> Known | None:
+def _cast(node: NodeProto, x: Fact | None) -> Fact | None:
     """A number in another type, which a cast to an integer cuts off towards zero; nothing is known of other casts."""
     to = next((a.i for a in node.attribute if a.name == "to"), 0)
     if not isinstance(x, Sum):
