@@ -271,10 +271,10 @@ def test_names_that_bodies_hide_are_told_apart() -> None:
     """w is made anew at the second level, under the name of a tensor outside: what is read below it is that one."""
     node, captures = nested_ifs(3, "v = Abs (w) y = Relu (v)").graph.node[1], proto.Captures()
     below = node.attribute[0].g.node[1].attribute[0].g
-    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
+    assert list(captures.names(node)) == ["x", "c", "w", "x2"]
     below.node.insert(0, helper.make_node("Abs", ["u"], ["w"]))
-    assert list(captures.of(node)) == ["x", "c", "w", "x2"]
-    assert set(proto.Captures().of(node)) == {"x", "u", "c", "x2"}
+    assert list(captures.names(node)) == ["x", "c", "w", "x2"]
+    assert set(proto.Captures().names(node)) == {"x", "u", "c", "x2"}
 
 
 def test_bodies_that_read_very_much_at_each_level_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,15 +148,12 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return sum(not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)) for n in inside)
 
 
-#: Pronouns and participles that say nothing of what they hold, and the rooms in which some of them are left.
+#: Pronouns and participles that say nothing of what they hold.
 NO_NOUNS = {"found", "own", "given", "made", "known", "it"}
-LEFT = {"graph"}
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_names_are_nouns(file: str) -> None:
-    if room(file) in LEFT:
-        return
     functions = (n for n in ast.walk(tree(file)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
     assert not {name for f in functions for name in local_names(f)} & NO_NOUNS
 

@@ -31,20 +31,20 @@ def _inline_if(node: ControlNode) -> None:
         if not stored:
             node.enter()
         results = node.run(node.body(branches[not condition], 0, count))
-        return node.define_outputs([Output(t) for t in results], folded=stored, known=True)
+        return node.define_outputs([Output(t) for t in results], folded=stored, with_values=True)
     node.enter()
     start, notes = len(state.operators), len(state.notes)
-    found = []
+    runs = []
     for branch in branches:
         results = node.run(node.body(branch, 0, count))
-        operators, said = state.operators[start:], state.notes[notes:]
-        found.append((_cost(state, operators), branch, results, operators, said))
+        operators, remarks = state.operators[start:], state.notes[notes:]
+        runs.append((_cost(state, operators), branch, results, operators, remarks))
         del state.operators[start:], state.notes[notes:]
-    (_, branch, results, operators, said), (*_, others, _, _) = found if found[0][0] >= found[1][0] else found[::-1]
+    (_, branch, results, operators, remarks), (*_, others, _, _) = runs if runs[0][0] >= runs[1][0] else runs[::-1]
     state.operators += operators
     message = f"which branch {node.label!r} takes depends on the data; assumed: its {branch}, the slower one"
-    state.notes += [*said, Note("assumed-branch", message, (node.label,))]
-    differ = [k for k, (one, other) in enumerate(zip(results, others, strict=True)) if one.shape != other.shape]
+    state.notes += [*remarks, Note("assumed-branch", message, (node.label,))]
+    differ = [k for k, (a, b) in enumerate(zip(results, others, strict=True)) if a.shape != b.shape]
     state.assumed.update(results[k].name for k in differ)
     node.define_outputs([Output(t) for t in results])
     for out in (node.names.get(name, name) for k in differ if (name := node.node.output[k])):
@@ -100,11 +100,11 @@ def _left(node: ControlNode, old: Tensor | None, new: Tensor, trips: int, fixed:
     if old is None or old.name not in sequences or new.name not in sequences:
         return None
     before, first = sequences[old.name], sequences[new.name]
-    found = before.after(first, trips)
+    elements = before.after(first, trips)
     if not node.open or first.count <= before.count:
-        return found
+        return elements
     note_unknown(node.state, new.name, node.label)
-    return replace(found, exact=False, counted=False)
+    return replace(elements, exact=False, counted=False)
 
 
 def _fixed_trips(node: ControlNode, body: Body, again: Tensor) -> int | None:
@@ -125,8 +125,8 @@ def _counted(node: ControlNode, body: Body, carried: Sequence[Tensor | None]) ->
     """How often a Loop runs until its condition, where that only compares counters, is false."""
     values, names = node.state.values, body.names
     read = {i for n in body.graph.node for i in n.input} | {o.name for o in body.graph.output}
-    found = ((i, values.get(names.get(i, i))) for i in read)
-    stored = {i: float(v.flat[0]) for i, v in found if v is not None and v.size == 1 and v.dtype.kind in "iubf"}
+    arrays = ((i, values.get(names.get(i, i))) for i in read)
+    stored = {i: float(v.flat[0]) for i, v in arrays if v is not None and v.size == 1 and v.dtype.kind in "iubf"}
     first = [values.get(t.name) if t is not None else None for t in carried]
     starts = [float(v.flat[0]) if v is not None and v.size == 1 and v.dtype.kind in "iuf" else None for v in first]
     return runs_until_false(body.graph, [i.name for i in body.inputs], starts, stored)

@@ -77,29 +77,29 @@ class TripCounts:
     the operator type of every control-flow node by its label. Raises UsageError for counts above MAX_TRIPS.
     """
 
-    def __init__(self, graph: GraphProto, given: Mapping[str, int]):
-        for name, count in given.items():
+    def __init__(self, graph: GraphProto, counts: Mapping[str, int]):
+        for name, count in counts.items():
             if count > MAX_TRIPS:
                 raise UsageError(f"--trip-count {plain(name)}={count} can't be used: the limit is {MAX_TRIPS:,}")
-        self.given = given
-        self.own = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if given else Counter[str]()
+        self.counts = counts
+        self.names = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if counts else Counter[str]()
         self.seen: dict[str, str] = {}
         self.used: set[str] = set()
 
-    def of(self, label: str, node: NodeProto) -> int | None:
+    def count(self, label: str, node: NodeProto) -> int | None:
         """The count that is given for a loop; None where there is none."""
-        name = label if label in self.given or self.own[node.name] != 1 else node.name
+        name = label if label in self.counts or self.names[node.name] != 1 else node.name
         self.used.add(name)
-        return self.given.get(name)
+        return self.counts.get(name)
 
     def check_used(self) -> None:
         """Raise UsageError where a count is given for anything but a loop that needs one."""
-        for name in self.given.keys() - self.used:
+        for name in self.counts.keys() - self.used:
             loops = [label for label, type in self.seen.items() if type in LOOPS]
             why = {"Scan": "a Scan is as long as its inputs", "If": "an If does not loop"}.get(self.seen.get(name, ""))
             have = f"the model's loops are {listed(loops)}" if loops else "no Loop of the model runs"
             why = why or f"{have}{nearest(name, loops)}"
-            raise UsageError(f"--trip-count {plain(name)}={self.given[name]}: {why}")
+            raise UsageError(f"--trip-count {plain(name)}={self.counts[name]}: {why}")
 
 
 class ControlNode:
@@ -129,10 +129,10 @@ class ControlNode:
 
     def body(self, attribute: str, inputs: int | None = None, outputs: int | None = None) -> Body:
         """The body in an attribute; ModelError where it has not as many inputs and outputs as are given."""
-        found = [a.g for a in self.node.attribute if a.name == attribute and a.type == AttributeProto.GRAPH]
-        if not found:
+        graphs = [a.g for a in self.node.attribute if a.name == attribute and a.type == AttributeProto.GRAPH]
+        if not graphs:
             raise self.refusal(f"it has no {attribute}")
-        graph = found[0]
+        graph = graphs[0]
         stored = {t.name for t in graph.initializer}
         read = [i for i in graph.input if i.name not in stored]
         counts = len(read), len(graph.output)
@@ -141,8 +141,8 @@ class ControlNode:
             raise self.refusal(f"its {attribute} has {has}, where {needs} are needed")
         if not all(i.name for i in read):
             raise self.refusal(f"an input of its {attribute} has no name")
-        own = {name: fresh(f"{self.label}/{name}", self.state.tensor_names) for name in made_in(graph)}
-        return Body(graph, read, self.names.new_child(own))
+        names = {name: fresh(f"{self.label}/{name}", self.state.tensor_names) for name in made_in(graph)}
+        return Body(graph, read, self.names.new_child(names))
 
     def enter(
         self, body: Body | None = None, types: Sequence[TypeProto] = (), likes: Sequence[Tensor | None] = (),
@@ -181,8 +181,10 @@ class ControlNode:
         if state.nodes_inlined > MAX_INLINED:
             raise ModelError(f"the bodies of loops and branches hold more than {MAX_INLINED:,} nodes")
         state.read.update(names.get(r, r) for r in state.captures.read_names(graph))
-        own = names.maps[0]
-        state.declared_in_bodies.update((own[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in own)
+        scope = names.maps[0]
+        state.declared_in_bodies.update(
+            (scope[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in scope
+        )
         state.define_stored(graph, names)
         self.walk(graph, names, f"{self.label}/")
         return [state.tensor(names.get(o.name, o.name), self.label) for o in graph.output]
@@ -193,20 +195,20 @@ class ControlNode:
 
         Raises UsageError where --trip-count contradicts the model.
         """
-        given = self.trips.of(self.label, self.node)
+        request = self.trips.count(self.label, self.node)
         if fixed is not None:
-            if given not in (None, fixed):
-                raise UsageError(f"--trip-count {plain(self.label)}={given}: the model itself runs it {fixed} times")
+            if request not in (None, fixed):
+                raise UsageError(f"--trip-count {plain(self.label)}={request}: the model itself runs it {fixed} times")
             return fixed
-        if given is not None:
-            return given
+        if request is not None:
+            return request
         bounded = most is not None and most <= MAX_TRIPS
-        taken, count = (most or 0, f"{most}, its limit") if bounded else (1, "once")
+        trips, count = (most or 0, f"{most}, its limit") if bounded else (1, "once")
         flag = f"--trip-count {plain(self.label)}=N"
         message = f"how often {self.label!r} runs depends on the data; assumed {count} (set it with {flag})"
         self.state.notes.append(Note("assumed-trip-count", message, (self.label,)))
         self.assumed, self.open = True, not bounded
-        return taken
+        return trips
 
     def repeat(self, start: int, trips: int) -> None:
         """Let the operators from number `start` on run `trips` times; none is left where that is zero."""
@@ -214,31 +216,31 @@ class ControlNode:
         most = max((o.repeat for o in inside), default=0) * trips
         if most > MAX_REPEAT:
             message = f"node {self.label!r} ({self.node.op_type}) would run an operator {most:,} times"
-            raise UsageError(message) if self.trips.given else ModelError(message)
+            raise UsageError(message) if self.trips.counts else ModelError(message)
         self.state.operators[start:] = [replace(o, repeat=o.repeat * trips) for o in inside if trips]
 
-    def define_outputs(self, outputs: Sequence[Output], folded: bool = False, known: bool = False) -> None:
+    def define_outputs(self, outputs: Sequence[Output], folded: bool = False, with_values: bool = False) -> None:
         """Define the node's outputs, in order; where it is `folded`, stored tensors stay so and need no operator, and
-        where it is `known` what runs, they have the values that the body gives them.
+        `with_values`, where it is known what runs, they have those that the body gives them.
         """
-        state, made = self.state, []
+        state, names = self.state, []
         for k, (t, stacked, axis, held) in enumerate(outputs):
             name = self.node.output[k] if k < len(self.node.output) else ""
             out = self.names.get(name, name) if name else fresh(f"{self.label}/{t.name}", state.tensor_names)
             stored = folded and t.stored and not stacked
             kind = t.kind if stored else "activation"
-            value = state.values.get(t.name) if stored or (known and not stacked) else None
+            value = state.values.get(t.name) if stored or (with_values and not stacked) else None
             type, assumed = stacked or state.types[t.name], self.assumed or t.name in state.assumed
             lacks = {out: tensor_type(t.dtype, known_dims(t))} if not stacked and not is_static(t) else None
             new = define_output(
-                state, out, self.label, t, type, kind, value=value, assumed=assumed, known=lacks, held=held
+                state, out, self.label, t, type, kind, value=value, assumed=assumed, session_types=lacks, held=held
             )
-            made.append(out)
+            names.append(out)
             if kind == "activation":
                 what = "Identity" if not stacked else "Concat" if is_tensor(type) else "SequenceConstruct"
                 label = fresh(f"{self.label}/{what}_{k}", state.labels)
                 self._add(label, what, (t,), (new,), **({"axis": axis} if what == "Concat" else {}))
-        state.made_together.update(dict.fromkeys(made, made[0]) if made else {})
+        state.made_together.update(dict.fromkeys(names, names[0]) if names else {})
 
     def note_changed_shapes(self, before: Sequence[Tensor | None], after: Sequence[Tensor]) -> None:
         """Note which carried tensors leave the body with another shape than they enter it."""

@@ -130,7 +130,7 @@ def _ordered(
     makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
     needs = []
     for i, node in enumerate(nodes):
-        reads = [r for r in (*node.input, *captures.of(node)) if r]
+        reads = [r for r in (*node.input, *captures.names(node)) if r]
         for r in reads:
             if defined is not None and r not in defined and r not in makers:
                 raise ModelError(f"node {_label(node, i)!r} ({node.op_type}) reads {r!r}, which nothing makes")

@@ -32,7 +32,7 @@ from onnxperf.graph.proto import (
     tensor_type,
     times,
 )  # fmt: skip
-from onnxperf.graph.sequences import made, taken
+from onnxperf.graph.sequences import elements_of, result_shape
 from onnxperf.graph.state import State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from onnxperf.ground.errors import ModelError, printable
@@ -86,8 +86,8 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     types = _infer_types(state, n, schema) if schema is not None else _custom_types(state, n)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
     if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
-        said = f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}"
-        raise state.refusal(said + (_made_for_others(state, inputs) if type in SPREAD else ""))
+        message = f"node {label!r} ({type}) does not fit its inputs {_signature(state, node)}: {wrong}"
+        raise state.refusal(message + (_made_for_others(state, inputs) if type in SPREAD else ""))
     folded = _is_folded(state, n)
     outputs = tuple(_define_outputs(state, n, types, folded))
     if not assumed:
@@ -112,10 +112,10 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
 
 def _define_constant(state: State, node: NodeProto, label: str) -> None:
     """Define the output of a Constant node."""
-    found = constant(node, state.folder)
-    if found is None:
+    content = constant(node, state.folder)
+    if content is None:
         raise ModelError(f"node {label!r} (Constant) holds no value")
-    dtype, shape, value = found
+    dtype, shape, value = content
     state.define(node.output[0], dtype, shape, "constant", value)
     if node.attribute[0].HasField("t"):
         state.stored[node.output[0]] = node.attribute[0].t
@@ -135,10 +135,10 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
     attrs = tuple(a.SerializeToString() for a in node.attribute)
     types = tuple(state.types[i].SerializeToString() if i else b"" for i in node.input)
     key = (n.type, node.overload, attrs, types, *map(bool, node.output))
-    if (found := state.inferred.get(key)) is None:
+    if (outputs := state.inferred.get(key)) is None:
         by_name = _infer_alone(state, n, schema, data)
-        state.inferred[key] = found = tuple(by_name.get(o) for o in node.output)
-    return {o: type for o, type in zip(node.output, found, strict=True) if type is not None}
+        state.inferred[key] = outputs = tuple(by_name.get(o) for o in node.output)
+    return {o: type for o, type in zip(node.output, outputs, strict=True) if type is not None}
 
 
 def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
@@ -146,19 +146,19 @@ def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, 
     node = n.proto
     if schema.deprecated and n.type in DEPRECATED:
         return custom_types(node, n.type, n.attrs, n.inputs)
-    types = {i: state.types[i] for i in (*node.input, *state.captures.of(node)) if i}
+    types = {i: state.types[i] for i in (*node.input, *state.captures.names(node)) if i}
     try:
-        found: dict[str, TypeProto] = infer_one(
+        outputs: dict[str, TypeProto] = infer_one(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version
         )
         if schema.has_type_and_shape_inference_function:
-            lacks = output_rule(n.type) is not None and any(dims_of(found.get(o)) is None for o in node.output if o)
-            return found | custom_types(node, n.type, n.attrs, n.inputs) if lacks else found
-        if any(dims_of(found.get(o)) is None for o in node.output if o):
-            found = _infer_through_function(state, node, types)
-        if any(dims_of(found.get(o)) is None for o in node.output if o):  # the function has Reshapes that stay open
-            found |= custom_types(node, n.type, n.attrs, n.inputs)
-        return found
+            lacks = output_rule(n.type) is not None and any(dims_of(outputs.get(o)) is None for o in node.output if o)
+            return outputs | custom_types(node, n.type, n.attrs, n.inputs) if lacks else outputs
+        if any(dims_of(outputs.get(o)) is None for o in node.output if o):
+            outputs = _infer_through_function(state, node, types)
+        if any(dims_of(outputs.get(o)) is None for o in node.output if o):  # the function has Reshapes that stay open
+            outputs |= custom_types(node, n.type, n.attrs, n.inputs)
+        return outputs
     except InferenceError as e:
         why = first_line(e).rpartition("] ")[2].rpartition("): ")[2] or first_line(e)
         message = f"node {n.label!r} ({node.op_type}) does not fit its inputs {_signature(state, node)}: {why}"
@@ -170,7 +170,7 @@ def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, 
     raise state.refusal(message)
 
 
-def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
+def _session_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     """The types of a node's outputs as a session infers them that lacks the shape of an input, or of the result itself;
     None where it lacks nothing, and in a model with open inputs, of which `OpenShapes` tells.
     """
@@ -185,16 +185,16 @@ def _known_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     if n.schema is None:  # ONNX Runtime's own operators mostly keep the shape of their first input
         same = tensor_type(tensors[0].dtype, known_dims(tensors[0]))
         return None if is_static(tensors[0]) else dict.fromkeys(n.proto.output[:1], same)
-    read = {i: state.tensors[i] for i in (*n.proto.input, *state.captures.of(n.proto)) if i}
+    read = {i: state.tensors[i] for i in (*n.proto.input, *state.captures.names(n.proto)) if i}
     types = {i: state.types[i] if is_static(t) else tensor_type(t.dtype, known_dims(t)) for i, t in read.items()}
     stored = (i for i, t in read.items() if t.stored and i in state.values)
     values = {name: numpy_helper.from_array(state.values[name]) for name in stored}
     context: Any = {"opset_imports": state.opset_imports, "ir_version": state.ir_version}
     try:
-        known: dict[str, TypeProto] = infer_one(n.schema, n.proto, types, values, **context)
+        outputs: dict[str, TypeProto] = infer_one(n.schema, n.proto, types, values, **context)
     except Exception:  # onnx raises many kinds here; then nothing is known
         return {}
-    return known
+    return outputs
 
 
 def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
@@ -205,11 +205,11 @@ def _custom_types(state: State, n: _Node) -> Mapping[str, TypeProto]:
     """
     types = custom_types(n.proto, n.type, n.attrs, n.inputs)
     for name in (n.proto.output[i] for i in caches(n.type) if i < len(n.proto.output)):
-        own, info = types.get(name), state.declared.get(name)
+        type, info = types.get(name), state.declared.get(name)
         declared = closed(state.binding.declared(info)) if info is not None else None
-        made, said = static(own), state.given_shapes.get(name, declared)
-        if own and made and said and len(made) == len(said) and (made[:-2], made[-1]) == (said[:-2], said[-1]):
-            types[name] = tensor_type(dtype_of(own.tensor_type.elem_type), said)
+        shape, claim = static(type), state.given_shapes.get(name, declared)
+        if type and shape and claim and len(shape) == len(claim) and (shape[:-2], shape[-1]) == (claim[:-2], claim[-1]):
+            types[name] = tensor_type(dtype_of(type.tensor_type.elem_type), claim)
     return types
 
 
@@ -247,11 +247,11 @@ def _evaluate(state: State, n: _Node, types: Mapping[str, TypeProto]) -> Values:
 
 def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], folded: bool) -> Iterator[Tensor]:
     """Define the outputs of a node, but for optional ones that nothing reads, which a kernel does not write."""
-    values, known = _evaluate(state, n, types), _known_types(state, n)
+    values, session_types = _evaluate(state, n, types), _session_types(state, n)
     for index, out in enumerate(n.proto.output):
         if not out or (out not in state.read and _may_be_left_out(n.schema, index)):
             continue
-        if folded and n.type == "Identity" and out not in state.given and n.inputs[0] is not None:
+        if folded and n.type == "Identity" and out not in state.output_names and n.inputs[0] is not None:
             yield state.define_same(out, n.inputs[0])
             continue
         type, kind = types.get(out), "constant" if folded else "activation"
@@ -259,13 +259,13 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
             # into an empty sequence
             type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
         first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
-        shape, exact = taken(n.type, n.inputs, n.attrs, state.sequences, state.values)
+        shape, exact = result_shape(n.type, n.inputs, n.attrs, state.sequences, state.values)
         if shape is not None:
             dtype = state.tensors[n.proto.input[0]].dtype
             type, at_most = tensor_type(dtype, shape if exact and not n.assumed else None), shape
         yield define_output(
             state, out, n.label, first, type, kind, value=values.get(out), assumed=n.assumed, at_most=at_most,
-            known=known, held=made(n.type, n.inputs, n.attrs, state.sequences, state.values),
+            session_types=session_types, held=elements_of(n.type, n.inputs, n.attrs, state.sequences, state.values),
         )  # fmt: skip
 
 
@@ -282,8 +282,8 @@ def _check_reshape(state: State, n: _Node, outputs: Sequence[Tensor]) -> None:
         return
     data, out = n.inputs[0], outputs[0]
     if data.size != out.size:
-        said = f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}"
-        raise state.refusal(said + _made_for_others(state, n.inputs[1:], computed=True))
+        message = f"node {n.label!r} (Reshape) can't make {times(out.shape)} of {times(data.shape)}"
+        raise state.refusal(message + _made_for_others(state, n.inputs[1:], computed=True))
 
 
 def _made_for_others(state: State, read: Iterable[Tensor | None], computed: bool = False) -> str:

@@ -59,13 +59,13 @@ def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: 
 def define_output(
     state: State, out: str, label: str, like: Tensor | None, type: TypeProto | None,
     kind: str = "activation", *, value: Array | None = None, assumed: bool = False, at_most: Shape | None = None,
-    known: Mapping[str, TypeProto] | None = None, held: Elements | None = None,
+    session_types: Mapping[str, TypeProto] | None = None, held: Elements | None = None,
 ) -> Tensor:  # fmt: skip
     """Define the tensor `out`, which the node `label` makes and for which onnx infers this `type`.
 
     `value` is what it holds, where that is known, `held` what it does as a sequence: without it, what `like` holds. A
-    map or optional is passed along as it is. `known` are the types that a session infers of a node where it lacks some
-    of its shapes. See `_resolve` for the other parameters.
+    map or optional is passed along as it is. `session_types` are those that a session infers of a node where it lacks
+    some of its shapes. See `_resolve` for the other parameters.
     """
     if type is not None and element_type(type) is not None:
         return _define_sequence(state, out, label, like, type, kind, assumed, held)
@@ -77,15 +77,15 @@ def define_output(
     types = (type, info.type if info is not None else None)
     number = next((n for t in types if t is not None and (n := t.tensor_type.elem_type)), 0)
     dtype = dtype_of(number) if number else like.dtype if like else "float32"
-    own = dims_of(type)
-    inferred = own if value is None else value.shape
+    dims = dims_of(type)
+    inferred = dims if value is None else value.shape
     shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
     assumed = out in state.assumed
     if state.binding.dynamic:
         shape = state.open_shapes.opened(out, shape, like, assumed, state.tensors) if kind == "activation" else shape
-    elif (known is not None or assumed) and (info is None or static(info.type) is None):
-        shape = reopened(shape, dims_of(known.get(out) if known is not None else type), assumed)
-    exact = own == shape and type is not None and type.tensor_type.elem_type in DTYPES
+    elif (session_types is not None or assumed) and (info is None or static(info.type) is None):
+        shape = reopened(shape, dims_of(session_types.get(out) if session_types is not None else type), assumed)
+    exact = dims == shape and type is not None and type.tensor_type.elem_type in DTYPES
     return state.define(out, dtype, shape, kind, value, type if exact else None)
 
 
@@ -123,12 +123,12 @@ def _resolve(
     Raises UsageError where --shapes contradicts the inferred shape, ModelError where the file contradicts itself.
     """
     declared = state.binding.declared(info) if info is not None else None
-    given = state.given_shapes.get(out)
-    if given is not None:
-        if inferred is not None and not assumed and clash(given, inferred):
-            made = f"but node {label!r} makes it {times(inferred)}"
-            raise UsageError(f"--shapes gives {out!r} the shape {times(given)}, {made}")
-        return given
+    request = state.given_shapes.get(out)
+    if request is not None:
+        if inferred is not None and not assumed and clash(request, inferred):
+            reason = f"but node {label!r} makes it {times(inferred)}"
+            raise UsageError(f"--shapes gives {out!r} the shape {times(request)}, {reason}")
+        return request
     if assumed:
         if (shape := closed(declared)) is not None:
             return shape
@@ -179,6 +179,6 @@ def _assumed_shape(dims: Dims | None, like: Tensor | None, at_most: Shape | None
     return tuple((size if i == first else 1) if d is None else d for i, d in enumerate(dims))
 
 
-def clash(one: Dims, other: Dims) -> bool:
+def clash(dims: Dims, other: Dims) -> bool:
     """Whether two shapes can't belong to the same tensor; an open dimension fits every size."""
-    return len(one) != len(other) or any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
+    return len(dims) != len(other) or any(a != b for a, b in zip(dims, other, strict=True) if None not in (a, b))

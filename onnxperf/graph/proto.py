@@ -128,38 +128,38 @@ class Captures:
     """
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[NodeProto, dict[str, None]]] = {}  # by id, which the node held here keeps alive
+        self._names: dict[int, tuple[NodeProto, dict[str, None]]] = {}  # by id, which the node held here keeps alive
         self._room = MAX_CAPTURES
 
-    def of(self, node: NodeProto) -> dict[str, None]:
+    def names(self, node: NodeProto) -> dict[str, None]:
         """The names for a node, each once and in order; ModelError where all nodes together have too many."""
         graphs = subgraphs(node)
         if not graphs:
             return {}
-        if id(node) not in self._found:
+        if id(node) not in self._names:
             names: dict[str, None] = {}
             for graph in graphs:
                 inside = made_in(graph)
                 for inner in graph.node:
-                    names.update((n, None) for n in (*inner.input, *self.of(inner)) if n and n not in inside)
+                    names.update((n, None) for n in (*inner.input, *self.names(inner)) if n and n not in inside)
                 names.update((o.name, None) for o in graph.output if o.name not in inside)
             self._room -= len(names)
             if self._room < 0:
                 most = f"more than {MAX_CAPTURES:,} tensors, each counted at every level"
                 raise ModelError(f"graphs inside graphs read {most}, from outside themselves: nest them less deep")
-            self._found[id(node)] = node, names
-        return self._found[id(node)][1]
+            self._names[id(node)] = node, names
+        return self._names[id(node)][1]
 
     def alone(self, node: NodeProto) -> list[str]:
         """Those of the names that are no inputs of the node itself."""
         inputs = set(node.input)  # a node may have very many, and protobuf looks through all for each name
-        return [name for name in self.of(node) if name not in inputs]
+        return [name for name in self.names(node) if name not in inputs]
 
     def read_names(self, graph: GraphProto) -> set[str]:
         """The names of all tensors that a node of the graph reads or the graph returns."""
         read = {o.name for o in graph.output}
         for node in graph.node:
-            read.update(node.input, self.of(node))
+            read.update(node.input, self.names(node))
         return read
 
 

@@ -162,32 +162,32 @@ def element_type(type: TypeProto) -> TypeProto | None:
     return element if type.HasField("sequence_type") and is_tensor(element) else None
 
 
-Held = Mapping[str, Elements]
-Known = Mapping[str, Array]
+Contents = Mapping[str, Elements]
+Arrays = Mapping[str, Array]
 
 
-def _number(t: Tensor | None, values: Known) -> int | None:
+def _number(t: Tensor | None, values: Arrays) -> int | None:
     value = values.get(t.name) if t is not None else None
     return int(value.flat[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
 
-def _constructed(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Held, values: Known) -> Elements:
+def _constructed(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Contents, values: Arrays) -> Elements:
     return of_shapes([t.shape for t in inputs if t is not None])
 
 
-def _inserted(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Held, values: Known) -> Elements | None:
+def _inserted(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Contents, values: Arrays) -> Elements | None:
     place = inputs[2] if len(inputs) > 2 else None
     old = held.get(inputs[0].name)
     return old and old.with_one(inputs[1].shape, _number(place, values), last=place is None)
 
 
-def _erased(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Held, values: Known) -> Elements | None:
+def _erased(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Contents, values: Arrays) -> Elements | None:
     place = inputs[1] if len(inputs) > 1 else None
     old = held.get(inputs[0].name)
     return old and old.without(-1 if place is None else _number(place, values))
 
 
-def _pieces(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Held, values: Known) -> Elements:
+def _pieces(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Contents, values: Arrays) -> Elements:
     """Pieces along an axis: of size 1, of one size and a smaller rest, or of given sizes; of sizes that only the run
     knows the whole is the upper bound.
     """
@@ -208,7 +208,7 @@ def _pieces(inputs: Sequence[Any], attrs: Mapping[str, Any], held: Held, values:
 
 
 #: What an operator's sequence holds.
-MADE: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Held, Known], Elements | None]] = {
+ELEMENTS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Contents, Arrays], Elements | None]] = {
     "SequenceConstruct": _constructed,
     "SequenceEmpty": lambda inputs, attrs, held, values: Elements(),
     "SequenceErase": _erased,
@@ -217,18 +217,18 @@ MADE: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Held, Known], Ele
 }
 
 
-def made(
-    type: str, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], held: Held, values: Known
+def elements_of(
+    type: str, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], held: Contents, values: Arrays
 ) -> Elements | None:
     """The elements of the sequence that an operator makes; None where it makes none, or nothing is known of it.
 
     held: the elements of the sequences so far; values: known values, both by name.
     """
-    return MADE[type](inputs, attrs, held, values) if type in MADE else None
+    return ELEMENTS[type](inputs, attrs, held, values) if type in ELEMENTS else None
 
 
-def taken(
-    type: str, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], held: Held, values: Known
+def result_shape(
+    type: str, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], held: Contents, values: Arrays
 ) -> tuple[Shape | None, bool]:
     """The shape of the tensor that an operator makes of a sequence, the largest one where it depends on the data, and
     whether it is exact; None and False where it is not known, not even so.

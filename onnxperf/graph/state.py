@@ -49,7 +49,7 @@ class State:
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.schema = cache(partial(schema_of, opsets=self.opsets))
         self.declared = {i.name: i for i in (*graph.value_info, *graph.output)}
-        self.given = {o.name for o in graph.output}
+        self.output_names = {o.name for o in graph.output}
         self.declared_in_bodies: dict[str, ValueInfoProto] = {}
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
