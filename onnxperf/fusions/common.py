@@ -12,7 +12,7 @@ from math import pi, sqrt
 
 from onnxperf.fusions.engine import Fused, Miss, Rewriter
 from onnxperf.fusions.pattern import A, B, Match, Variable, X, Y, alone, op, pattern, scale
-from onnxperf.graph import Graph, Known, known_dims
+from onnxperf.graph import Graph, KnownDims, known_dims
 from op_models import NHWC, Operator, Tensor
 from op_models.core import BITS
 
@@ -53,10 +53,10 @@ def _above(g: Graph | Rewriter, t: Tensor) -> Iterator[Operator]:
 
 
 #: What a release of ONNX Runtime knows of a tensor's shape before the model runs.
-Knows = Callable[[Graph | Rewriter, Tensor], Known | None]
+Knows = Callable[[Graph | Rewriter, Tensor], KnownDims | None]
 
 
-def today(g: Graph | Rewriter, t: Tensor) -> Known | None:
+def today(g: Graph | Rewriter, t: Tensor) -> KnownDims | None:
     """What is known as the file and ONNX's own inference of open shapes say."""
     return known_dims(t)
 
@@ -64,7 +64,7 @@ def today(g: Graph | Rewriter, t: Tensor) -> Known | None:
 def until(*of_shapes: str) -> Knows:
     """An older release knows a whole shape, but behind a Reshape to one that other operators than these compute."""
 
-    def knows(g: Graph | Rewriter, t: Tensor) -> Known | None:
+    def knows(g: Graph | Rewriter, t: Tensor) -> KnownDims | None:
         reshapes = (o for o in _above(g, t) if o.type == "Reshape" and len(o.present) > 1)
         in_runs = any(o.type not in of_shapes for r in reshapes for o in _above(g, r.present[1]))
         return None if in_runs else tuple(map(int, t.shape))

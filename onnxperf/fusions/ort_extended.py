@@ -14,7 +14,7 @@ from onnxperf.fusions.engine import Fused, Fusion, Miss, Pass, Rewriter, fused, 
 from onnxperf.fusions.ort_layout import perm_of
 from onnxperf.fusions.ort_reshapes import DETOURS
 from onnxperf.fusions.pattern import A, B, Match, X, Y, alone, call, op, pattern, scalar, scale, shared
-from onnxperf.graph import Known, Open, same_dims
+from onnxperf.graph import KnownDims, Open, same_dims
 from op_models import FLOATS, Operator
 
 #: What ONNX Runtime's CPU kernels of Gemm and Conv apply to their result.
@@ -116,7 +116,7 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
 RESIDUAL = op.Add(X, Y)
 
 
-def _unlike(first: Known, second: Known) -> str:
+def _unlike(first: KnownDims, second: KnownDims) -> str:
     """Why two summands are not known to be of the same three sizes; "" where they are."""
     if len(first) != 3 or len(second) != 3:
         return f"the summands have {len(first)} and {len(second)} axes, where it takes three of each"

@@ -11,7 +11,7 @@ from onnxperf.graph.core import CONTROL, UNKNOWN_LENGTH, Graph, Note, fresh, is_
 from onnxperf.graph.open_dims import (
     FOLDED_IN_HALF,
     NEVER_FOLDED,
-    Known,
+    KnownDims,
     Open,
     depends_on_data,
     fixed,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = [
-    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "UNKNOWN_LENGTH", "Graph", "Known", "Note", "Open", "Opened",
+    "CONTROL", "FOLDED_IN_HALF", "NEVER_FOLDED", "UNKNOWN_LENGTH", "Graph", "KnownDims", "Note", "Open", "Opened",
     "batch_dim",
     "depends_on_data", "fixed",
     "fresh", "is_static", "is_trained", "known_dims", "load", "opened", "same_dims", "without_unneeded",

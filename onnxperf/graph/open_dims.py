@@ -30,7 +30,7 @@ FOLDED_IN_HALF = frozenset({
     "GatherElements", "GatherND", "Identity", "IsInf", "IsNaN", "LayerNormalization", "Max", "Min", "Mod", "Reshape",
     "Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
-Known = tuple[int | str | None, ...]  # a size, the name of an open dimension, or None: open, without a name
+KnownDims = tuple[int | str | None, ...]  # a size, the name of an open dimension, or None: open, without a name
 
 
 class Open(int):
@@ -50,7 +50,7 @@ class Open(int):
         return self
 
 
-def known_dims(t: Tensor) -> Known | None:
+def known_dims(t: Tensor) -> KnownDims | None:
     """The shape of a tensor as a session knows it before it runs; None where not even its rank is known."""
     if any(isinstance(d, Open) and not d.ranked for d in t.shape):
         return None
@@ -81,7 +81,7 @@ def shape_is_lost(type: str, opset: int) -> bool:
     return type in COMPARISONS and 0 < opset < 16
 
 
-def same_dims(dims: Known, other: Known) -> bool:
+def same_dims(dims: KnownDims, other: KnownDims) -> bool:
     """Whether a session knows two shapes, or parts of them, to be equal: in sizes, or in names of open dimensions."""
     return dims == other and None not in dims
 

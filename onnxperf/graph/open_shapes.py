@@ -8,7 +8,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto, helper, shape_inference
 
 from onnxperf.graph.bind import declared_dims
 from onnxperf.graph.checks import misuse
-from onnxperf.graph.open_dims import Known, Open
+from onnxperf.graph.open_dims import KnownDims, Open
 from onnxperf.graph.own_sizes import give_targets
 from onnxperf.graph.proto import Shape, domain_of, graphs_in, is_tensor, schema_of
 from op_models import Tensor
@@ -27,7 +27,7 @@ class OpenShapes:
 
     def __init__(self, model: ModelProto):
         self._model = model
-        self._dims: dict[str, Known] | None = None
+        self._dims: dict[str, KnownDims] | None = None
         self._read = {o: tuple(n.input) for n in model.graph.node for o in n.output}
         self._by_content = {
             o for n in model.graph.node if n.op_type in BY_CONTENT and not domain_of(n) for o in n.output
@@ -65,7 +65,7 @@ def input_shape(info: ValueInfoProto, shape: Shape) -> Shape:
     return tuple([d if isinstance(k, int) else Open(d, k or "") for d, k in zip(shape, dims, strict=True)])
 
 
-def _inferred(model: ModelProto) -> dict[str, Known]:
+def _inferred(model: ModelProto) -> dict[str, KnownDims]:
     """The shapes that onnx infers for the model as it is, values of shape arithmetic among them; {} where it fails."""
     graph = GraphProto(name="open", input=model.graph.input)
     graph.value_info.extend(model.graph.value_info)
