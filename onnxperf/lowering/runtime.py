@@ -259,13 +259,15 @@ def run_graph(
             graph = replace(graph, notes=(*graph.notes, note))
     first = runtime.before_training if step is not None else {}
     fused = optimise(graph, first or runtime.rules, level, runtime.release)
-    typed = runtime.autocast(fused) if amp and runtime.autocast is not None else fused
+    autocast = runtime.autocast if amp else None
     if step is not None and runtime.autograd is not None:
         from onnxperf.passes.training import training_step
 
-        typed = training_step(typed, step, runtime.autograd())
+        typed = training_step(fused, step, runtime.autograd(), autocast)
         if first:
             typed = optimised_step(typed, runtime, level)
+    else:
+        typed = autocast(fused) if autocast is not None else fused
     placed = runtime.place(typed)
     if not isinstance(placed, Graph):
         raise Error(f"the function place of the runtime {runtime.name} gave a {type(placed).__name__}, not a Graph")

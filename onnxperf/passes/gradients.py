@@ -218,19 +218,20 @@ def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
 
 
 def softmax(t: Tape, o: Operator, g: Tensor) -> Found:
-    """Softmax multiplies gradient and result first; LogSoftmax is one kernel."""
+    """Softmax multiplies gradient and result first; LogSoftmax is one kernel. Both write the type of the input, also
+    where the result is wider.
+    """
     log, axis = o.type == "LogSoftmax", {"axis": o.attrs.get("axis", -1)}
     first = g if log else t.add(o, "Mul", (g, o.out), g.shape)
     yield 0, t.add(o, "com.microsoft::LogSoftmaxGrad" if log else "com.microsoft::SoftmaxGrad", (first, o.out),
-                   g.shape, attrs=axis)  # fmt: skip
+                   g.shape, dtype=o.present[0].dtype, attrs=axis)  # fmt: skip
 
 
 def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
     """A kernel for the input, one for scale and bias together."""
     x, groups = o.present[0], o.attrs.get("num_groups")
     if o.type == "torch::batch_norm_training":
-        shapes = (p.shape for p in o.present)
-        yield from enumerate(t.several(o, "torch::batch_norm_backward", (g, x), shapes))
+        yield from enumerate(t.several(o, "torch::batch_norm_backward", (g, x), o.present))
         return
     if t.wants(x):
         rows = x.shape[1] if o.type == "InstanceNormalization" and x.rank > 1 else groups
@@ -240,7 +241,7 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
             yield 0, t.add(o, "torch::layer_norm_backward", (g, x), x.shape, attrs={"axis": o.attrs.get("axis", -1)})
     parameters = [(i, p) for i, p in t.wanted(o) if i]
     if parameters:
-        gradients = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p.shape for _, p in parameters))
+        gradients = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p for _, p in parameters))
         yield from zip((i for i, _ in parameters), gradients, strict=True)
 
 
@@ -305,7 +306,7 @@ def attention(t: Tape, o: Operator, g: Tensor) -> Found:
     """One kernel for all gradients."""
     wanted = t.wanted(o)
     attrs = {k: v for k, v in o.attrs.items() if k in ("is_causal", "q_num_heads", "kv_num_heads")}
-    gradients = t.several(o, "torch::attention_backward", (g, *o.inputs), (x.shape for _, x in wanted), attrs=attrs)
+    gradients = t.several(o, "torch::attention_backward", (g, *o.inputs), (x for _, x in wanted), attrs=attrs)
     yield from zip((i for i, _ in wanted), gradients, strict=True)
 
 
@@ -316,8 +317,7 @@ def recurrent(t: Tape, o: Operator, g: Tensor) -> Found:
     """As long as two runs of the layer: one for the gradients of its inputs, one for those of its weights."""
     wanted = t.wanted(o)
     read = (*o.inputs, *[None] * (RECURRENT_INPUTS - len(o.inputs)), g)
-    shapes = (*(x.shape for x in o.outputs), *(x.shape for _, x in wanted))
-    gradients = t.several(o, o.type, read, shapes, attrs=o.attrs, times=2)
+    gradients = t.several(o, o.type, read, (*o.outputs, *(x for _, x in wanted)), attrs=o.attrs, times=2)
     yield from zip((i for i, _ in wanted), gradients[len(o.outputs) :], strict=True)
 
 

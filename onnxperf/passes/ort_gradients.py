@@ -77,7 +77,7 @@ def division(t: Tape, o: Operator, g: Tensor) -> Found:
     """One node for both gradients."""
     a, b = o.present[:2]
     if t.wants(b):
-        gradients = t.several(o, MS + "DivGrad", (g, a, b), (a.shape, b.shape))
+        gradients = t.several(o, MS + "DivGrad", (g, a, b), (a, b))
         yield from ((i, gradients[i]) for i, _ in t.wanted(o))
     elif t.wants(a):
         yield 0, t.reduced(o, t.add(o, "Div", (g, b), g.shape), a)
@@ -139,7 +139,7 @@ def product(t: Tape, o: Operator, g: Tensor) -> Found:
 def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
     """One node for the image, the weights and the bias."""
     wanted = t.wanted(o)
-    gradients = t.several(o, f"{MS}{o.type}Grad", (g, *o.present[:2]), (p.shape for _, p in wanted), attrs=o.attrs)
+    gradients = t.several(o, f"{MS}{o.type}Grad", (g, *o.present[:2]), (p for _, p in wanted), attrs=o.attrs)
     yield from zip((i for i, _ in wanted), gradients, strict=True)
 
 
@@ -148,9 +148,9 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
     kinds = {MS + "BatchNormInternal": "BatchNormalization", "RMSNormalization": "SimplifiedLayerNormalization"}
     name = kinds.get(o.type, o.type)
     x, scale = o.present[:2]
-    shapes = [p.shape for p in (o.present[:2] if name.startswith("Simplified") else o.present[:3])]
+    operands = o.present[:2] if name.startswith("Simplified") else o.present[:3]
     attrs = {"axis": o.attrs.get("axis", -1)} if name.endswith("LayerNormalization") else {}
-    gradients = t.several(o, f"{MS}{name}Grad", (g, x, scale, *o.outputs[-2:]), shapes, attrs=attrs)
+    gradients = t.several(o, f"{MS}{name}Grad", (g, x, scale, *o.outputs[-2:]), operands, attrs=attrs)
     yield from ((i, gradients[i]) for i, _ in t.wanted(o) if i < len(gradients))
 
 
@@ -187,9 +187,7 @@ def cut(t: Tape, o: Operator, g: Tensor) -> Found:
 
 def concatenation(t: Tape, o: Operator, g: Tensor) -> Found:
     """The gradient in parts."""
-    gradients = t.several(
-        o, MS + "SplitTraining", (g,), (x.shape for x in o.present), attrs={"axis": o.attrs.get("axis", 0)}
-    )
+    gradients = t.several(o, MS + "SplitTraining", (g,), o.present, attrs={"axis": o.attrs.get("axis", 0)})
     yield from ((i, gradients[i]) for i, _ in t.wanted(o))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
 from onnxperf.passes.ort_gradients import MS, RULES, mean, power
-from onnxperf.passes.tape import FORWARD, PHASE, Tape
+from onnxperf.passes.tape import Tape
 from onnxperf.passes.training import ACCUMULATOR, Autograd
 from op_models import Operator, Tensor
 
@@ -36,33 +36,41 @@ def in_training(o: Operator) -> Operator:
     return o
 
 
-def loss(last: Operator, y: Tensor, name: str, tape: Tape) -> Iterator[Operator]:
-    """The nodes of a loss of `y`, which `last` makes."""
-    phase, total = {PHASE: FORWARD}, Tensor(f"{y.name}#loss", y.dtype, ())
-    unit = Tensor(f"{y.name}#one", y.dtype, (), "constant", (1.0,))
+def loss(y: Tensor, name: str, nodes: tuple[str, ...]) -> Iterator[Operator]:
+    """The nodes of a loss of `y`."""
+    total = Tensor(f"{y.name}#loss", y.dtype, ())
     if name == "cross-entropy":
         rows = (prod(y.shape[:-1]), y.shape[-1]) if y.rank else (1, 1)
         flat, shares = (replace(y, name=f"{y.name}#{n}", shape=rows, kind="activation") for n in ("rows", "shares"))
         labels = Tensor(f"{y.name}#labels", "int64", rows[:1], "input")
-        yield Operator(flat.name, "Reshape", (y,), (flat,), phase, 14, last.nodes)
-        yield Operator(total.name, "SoftmaxCrossEntropyLoss", (flat, labels), (total, shares), phase, 13, last.nodes)
-        g = tape.add(last, MS + "SoftmaxCrossEntropyLossGrad", (unit, shares, labels), rows, dtype=y.dtype)
-        tape.gradients[y.name] = tape.add(last, "Reshape", (g,), y.shape)
+        yield Operator(flat.name, "Reshape", (y,), (flat,), {}, 14, nodes)
+        yield Operator(total.name, "SoftmaxCrossEntropyLoss", (flat, labels), (total, shares), {}, 13, nodes)
         return
     target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
     distance, square = (replace(y, name=f"{y.name}#{n}", kind="activation") for n in ("distance", "square"))
     two = Tensor(f"{y.name}#two", y.dtype, (), "constant", (2.0,))
-    squared = Operator(square.name, "Pow", (distance, two), (square,), phase, 15, last.nodes)
-    averaged = Operator(total.name, "ReduceMean", (square,), (total,), phase, 13, last.nodes)
-    yield Operator(distance.name, "Sub", (y, target), (distance,), phase, 14, last.nodes)
-    yield from (squared, averaged)
-    ((_, g),) = mean(tape, averaged, unit)
-    ((_, tape.gradients[y.name]),) = power(tape, squared, g)
+    yield Operator(distance.name, "Sub", (y, target), (distance,), {}, 14, nodes)
+    yield Operator(square.name, "Pow", (distance, two), (square,), {}, 15, nodes)
+    yield Operator(total.name, "ReduceMean", (square,), (total,), {}, 13, nodes)
+
+
+def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
+    """Write the gradient of a loss by what it was computed from."""
+    first, last = loss[0], loss[-1]
+    y = first.present[0]
+    unit = Tensor(f"{y.name}#one", y.dtype, (), "constant", (1.0,))
+    if last.type == "SoftmaxCrossEntropyLoss":
+        flat, labels = last.present
+        g = tape.add(last, MS + "SoftmaxCrossEntropyLossGrad", (unit, last.outputs[1], labels), flat.shape)
+        tape.gradients[y.name] = tape.add(first, "Reshape", (g,), y.shape)
+        return
+    ((_, g),) = mean(tape, last, unit)
+    ((_, tape.gradients[y.name]),) = power(tape, loss[1], g)
 
 
 #: Its AdamW is one kernel (orttraining/training_ops/cuda/optimizer/adamw): it reads parameter, gradient and both
 #: moments, and writes all but the gradient.
 ORT = Autograd(
-    "ONNX Runtime Training", RULES, in_training, loss, passes={"adam": ((4, 3),), "sgd": ((2, 1),), "none": ()},
-    accumulator=ACCUMULATOR, at_once=True,
+    "ONNX Runtime Training", RULES, in_training, loss, loss_gradient,
+    passes={"adam": ((4, 3),), "sgd": ((2, 1),), "none": ()}, accumulator=ACCUMULATOR, at_once=True,
 )  # fmt: skip

@@ -42,27 +42,35 @@ class Tape:
         attrs: Mapping[str, Any] | None = None,
     ) -> Tensor:  # fmt: skip
         """Append a kernel that belongs to the gradient of `o`; what it makes, in the type of its first input."""
-        return self.several(o, type, inputs, (shape,), dtype=dtype, attrs=attrs)[0]
+        read = tuple(inputs)
+        if type in ("Reshape", "Expand"):  # which read the shape that they make
+            read = (*read, Tensor(f"{o.name}#shape{self.kernels}", "int64", (len(shape),), "constant", tuple(shape)))
+        dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
+        return self.several(o, type, read, (Tensor("", dtype, tuple(shape)),), attrs=attrs)[0]
 
     def several(
-        self, o: Operator, type: str, inputs: Iterable[Tensor | None], shapes: Iterable[tuple[int, ...]], *,
-        dtype: str = "", attrs: Mapping[str, Any] | None = None, times: int = 1,
+        self, o: Operator, type: str, inputs: Iterable[Tensor | None], like: Iterable[Tensor], *,
+        attrs: Mapping[str, Any] | None = None, times: int = 1,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The same of a kernel that makes several tensors, and that may run several times as often as `o`."""
-        read, shapes = tuple(inputs), [tuple(shape) for shape in shapes]
-        if type in ("Reshape", "Expand"):  # which read the shape that they make
-            target = Tensor(f"{o.name}#shape{self.kernels}", "int64", (len(shapes[0]),), "constant", shapes[0])
-            read = (*read, target)
+        """The same of a kernel that makes several tensors, each in the type and shape of another one, such as the input
+        that it is the gradient of; and that may run several times as often as `o`.
+        """
+        read = tuple(inputs)
         self.kernels += 1
         name = f"{o.name}#{BACKWARD}{self.kernels}"
-        dtype = dtype or next((t.dtype for t in read if t is not None), o.out.dtype)
-        outputs = tuple(Tensor(f"{name}.{k}" if k else name, dtype, shape) for k, shape in enumerate(shapes))
+        outputs = tuple(Tensor(f"{name}.{k}" if k else name, t.dtype, t.shape) for k, t in enumerate(like))
         kept = {**(attrs or {}), PHASE: BACKWARD}
         self.operators.append(Operator(name, type, read, outputs, kept, o.version, o.nodes, "gpu", o.repeat * times))
         return outputs
 
     def accumulate(self, o: Operator, t: Tensor, gradient: Tensor) -> None:
-        """Add to the gradient of a tensor: a kernel for every further use of it."""
+        """Add to the gradient of a tensor, in whose type it is: a kernel for every further use of it.
+
+        A gradient in another type is cast before it is added up, as PyTorch's engine does (validate_outputs in
+        torch/csrc/autograd/engine.cpp), so that an operator before a sum in float32 is differentiated in its own type.
+        """
+        if gradient.dtype != t.dtype:
+            gradient = self.add(o, "Cast", (gradient,), gradient.shape, dtype=t.dtype)
         before = self.gradients.get(t.name)
         if before is not None and self.at_once:
             self.parts.setdefault(t.name, [before]).append(gradient)

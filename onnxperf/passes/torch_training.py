@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from onnxperf.passes.autocast import MARK, SINGLE
 from onnxperf.passes.gradients import RULES
-from onnxperf.passes.tape import FORWARD, PHASE, Tape
+from onnxperf.passes.tape import Tape
 from onnxperf.passes.training import Autograd
 from op_models import Operator, Tensor
 
@@ -25,27 +26,35 @@ def in_training(o: Operator) -> Operator:
     return o
 
 
-def loss(last: Operator, y: Tensor, name: str, tape: Tape) -> Iterator[Operator]:
-    """The kernels of a loss of `y`, which `last` makes."""
-    phase = {PHASE: FORWARD}
+def loss(y: Tensor, name: str, nodes: tuple[str, ...]) -> Iterator[Operator]:
+    """The kernels of a loss of `y`. Autocast runs that of squares in float32."""
     if name == "cross-entropy":
         shares = replace(y, name=f"{y.name}#log_softmax")
-        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1, **phase}, 13, last.nodes)
-        dense = tape.add(last, "ConstantOfShape", (), y.shape, dtype=y.dtype)
-        tape.gradients[y.name] = tape.add(last, "com.microsoft::LogSoftmaxGrad", (dense, shares), y.shape)
+        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1}, 13, nodes)
         return
     target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
     square = replace(y, name=f"{y.name}#square")
     mean = Tensor(f"{y.name}#loss", y.dtype, ())
-    yield Operator(square.name, "Sub", (y, target), (square,), phase, 0, last.nodes)
-    yield Operator(mean.name, "ReduceMean", (square,), (mean,), phase, 0, last.nodes)
-    tape.gradients[y.name] = tape.add(last, "torch::mse_loss_backward", (y, target), y.shape)
+    yield Operator(square.name, "Sub", (y, target), (square,), {MARK: SINGLE}, 0, nodes)
+    yield Operator(mean.name, "ReduceMean", (square,), (mean,), {}, 0, nodes)
+
+
+def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
+    """Write the gradient of a loss by what it was computed from."""
+    first = loss[0]
+    y = first.present[0]
+    if first.type == "LogSoftmax":
+        dense = tape.add(first, "ConstantOfShape", (), y.shape, dtype=first.out.dtype)
+        gradient = tape.add(first, "com.microsoft::LogSoftmaxGrad", (dense, first.out), y.shape, dtype=y.dtype)
+    else:
+        gradient = tape.add(first, "torch::mse_loss_backward", first.present, y.shape)
+    tape.gradients[y.name] = gradient
 
 
 #: Gradients are set to none before a step, so that those of its first batch are added to nothing. Adam's passes are
 #: those of PyTorch's foreach implementation: lerp_, mul_, addcmul_, sqrt, div_, add_, addcdiv_ (torch/optim/adam.py,
 #: _multi_tensor_adam).
 TORCH = Autograd(
-    "PyTorch", RULES, in_training, loss,
+    "PyTorch", RULES, in_training, loss, loss_gradient,
     passes={"adam": ((2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1)), "sgd": ((2, 1),), "none": ()},
 )  # fmt: skip

@@ -37,49 +37,56 @@ class Autograd:
     """How a framework trains.
 
     rules: its gradient rules by type of operator; in_training: an operator as it runs in training; loss: the operators
-    of a loss and, on the tape, the gradient of the output that it is computed from; passes: of each optimiser the
-    passes over all parameters, as tensors read and written of each, where the first reads the gradients; accumulator:
-    the operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
-    first; at_once: see `Tape`; describe: the framework's name.
+    of a loss of an output, by the loss's name and the output's nodes; loss_gradient: writes the gradient of that output
+    onto the tape; passes: of each optimiser the passes over all parameters, as tensors read and written of each, where
+    the first reads the gradients; accumulator: the operator that adds the gradients of a batch to those of earlier
+    ones, where ACCUMULATOR also copies those of the first; at_once: see `Tape`; describe: the framework's name.
     """
 
     describe: str
     rules: Mapping[str, Callable[..., Iterator[tuple[int, Tensor]]]]
     in_training: Callable[[Operator], Operator]
-    loss: Callable[[Operator, Tensor, str, Tape], Iterator[Operator]]
+    loss: Callable[[Tensor, str, tuple[str, ...]], Iterator[Operator]]
+    loss_gradient: Callable[[Sequence[Operator], Tape], None]
     passes: Mapping[str, tuple[tuple[int, int], ...]]
     accumulator: str = "Add"
     at_once: bool = False
 
 
-def training_step(graph: Graph, step: Training, autograd: Autograd) -> Graph:
+def training_step(
+    graph: Graph, step: Training, autograd: Autograd, autocast: Callable[[Graph], Graph] | None = None
+) -> Graph:
     """The graph of one training step of a graph that is fused and not placed yet.
 
-    Raises UsageError where an operator between a parameter and the loss has no gradient rule, or nothing is trained.
+    autocast: what chooses the types of the forward pass and of the loss; backward operators have those of the forward
+    ones. Raises UsageError where an operator between a parameter and the loss has no gradient rule, or nothing is
+    trained.
     """
     if holds_backward(graph):
-        return _as_it_is(graph, step, autograd)
+        return _as_it_is(autocast(graph) if autocast is not None else graph, step, autograd)
+    loss = _loss(graph, step.loss, autograd)
+    graph = replace(graph, operators=(*graph.operators, *loss))
+    graph = autocast(graph) if autocast is not None else graph
     forward = tuple(autograd.in_training(o) for o in graph.operators)
-    needs = _needs(forward)
-    ends = [t for t in graph.outputs if t.name in needs]
-    if not ends:
-        raise UsageError("no trainable parameters: no output depends on a floating-point weight")
-    _check_rules(forward, needs, autograd)
+    needs, of_loss = _needs(forward), {o.name for o in loss}
+    _check_rules([o for o in forward if o.name not in of_loss], needs, autograd)
     tape = Tape(needs, at_once=autograd.at_once)
-    loss = list(_loss(forward, ends, step.loss, tape, autograd))
+    if loss:
+        autograd.loss_gradient([o for o in forward if o.name in of_loss], tape)
+    for t in _ends(graph) if not loss else ():
+        tape.gradients[t.name] = tape.add(_maker(graph, t), "ConstantOfShape", (), t.shape, dtype=t.dtype)
     _backward(forward, tape, step.recompute, autograd)
     parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
     gradients = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
     sums: Sequence[Tensor] = list(gradients.values())
     if step.added:
         tape.operators, sums = _added_at_once(tape.operators, sums)
-    operators = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *loss, *tape.operators)]
+    operators = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *tape.operators)]
     added = [*_accumulation(sums, step.accumulate, autograd)]
     sums, ready = [o.out for o in added] or sums, list[Tensor]()
     if step.copies > 1:
-        start = len(forward) + len(loss)
-        backward, ready = averaged(operators[start:], sums, step.copies, step.stride)
-        operators = [*operators[:start], *backward]
+        backward, ready = averaged(operators[len(forward) :], sums, step.copies, step.stride)
+        operators = [*operators[: len(forward)], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
     buffers += [o.present[0] for o in tape.operators if step.added and IN_PLACE in o.attrs]
     update = _update([parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, autograd)
@@ -135,16 +142,23 @@ def _check_rules(operators: Sequence[Operator], needs: set[str], autograd: Autog
         )
 
 
-def _loss(
-    forward: Sequence[Operator], ends: Sequence[Tensor], loss: str, tape: Tape, autograd: Autograd
-) -> Iterator[Operator]:
-    """The kernels of the loss; the tape gets the gradients of the outputs that it is computed from."""
-    last = next(o for o in reversed(forward) if ends[0].name in {t.name for t in o.outputs})
-    if loss:
-        yield from autograd.loss(last, ends[0], loss, tape)
-        return
-    for t in ends:
-        tape.gradients[t.name] = tape.add(last, "ConstantOfShape", (), t.shape, dtype=t.dtype)
+def _ends(graph: Graph) -> list[Tensor]:
+    """The outputs that depend on a parameter. Raises UsageError where none does."""
+    needs = _needs(graph.operators)
+    if not (ends := [t for t in graph.outputs if t.name in needs and graph.made_by(t) is not None]):
+        raise UsageError("no trainable parameters: no output depends on a floating-point weight")
+    return ends
+
+
+def _maker(graph: Graph, t: Tensor) -> Operator:
+    """The operator that makes an output."""
+    return next(o for o in reversed(graph.operators) if t.name in {made.name for made in o.outputs})
+
+
+def _loss(graph: Graph, loss: str, autograd: Autograd) -> tuple[Operator, ...]:
+    """The operators of the loss of the first output that depends on a parameter; none where no loss is named."""
+    first = _ends(graph)[0]
+    return tuple(autograd.loss(first, loss, _maker(graph, first).nodes)) if loss else ()
 
 
 def _backward(forward: Sequence[Operator], tape: Tape, recompute: bool, autograd: Autograd) -> None:

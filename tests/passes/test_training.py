@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from onnxperf import Prediction, UsageError, cli, predict
-from onnxperf.passes.tape import PHASES
+from onnxperf.passes.tape import BACKWARD, FORWARD, PHASES, phase_of
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
@@ -85,6 +86,122 @@ def test_losses_have_kernels_of_their_own() -> None:
     for loss in ("cross-entropy", "mse"):
         p = step(loss=loss)
         assert len(p.kernels) > len(step().kernels) and p.training and p.training["loss"] == loss
+
+
+def sizes(name: str, batch: int, length: int = 128) -> dict[str, Any]:
+    """The batch of a sample, and a length where it leaves one open."""
+    declared = onnx.load(ROOT / f"samples/{name}.onnx", load_external_data=False).graph.input
+    names = {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim if d.dim_param}
+    return {"dims": {d: batch if d == "batch" else length for d in names}} if names else {"batch": batch}
+
+
+def sample(name: str, batch: int, gpu: str = "a100", **terms: Any) -> Prediction:
+    model = ROOT / f"samples/{name}.onnx"
+    return predict(model, gpu=gpu, runtime="torch-eager", mode="training", **sizes(name, batch), **terms)
+
+
+def feed_forward(norm: bool = True, dropout: float = 0.0) -> Any:
+    """Linear, gelu, Linear, the sum with the input, and a norm of it."""
+    import torch
+
+    class FeedForward(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(1024, 4096), torch.nn.Linear(4096, 1024)
+            self.norm = torch.nn.LayerNorm(1024) if norm else torch.nn.Identity()
+            self.drop = torch.nn.Dropout(dropout)
+
+        def forward(self, x: Any) -> Any:
+            return self.norm(self.drop(self.down(torch.nn.functional.gelu(self.up(x)))) + x)
+
+    return FeedForward()
+
+
+def check_types(p: Prediction) -> None:
+    """Under autocast a backward product runs in the type that its forward product ran in; parameters keep float32."""
+    products = [(phase_of(o), {t.dtype for t in (*o.present[:2], o.out)}) for k in p.run.kernels.rows
+                if (o := k.operator) is not None and k.work.matrix_flops]  # fmt: skip
+    assert {phase for phase, _ in products} == {FORWARD, BACKWARD}
+    assert all(dtypes == {"float16"} for _, dtypes in products)
+    gradients = [t for t in p.run.run_graph.outputs if t.name not in p.run.typed_graph.output_names]
+    assert gradients and {t.dtype for t in gradients} == {"float32"}
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse", None])
+@pytest.mark.parametrize(("name", "batch"), [
+    ("distilbert-base", 2), ("gpt2-dynamic", 2), ("t5-small", 2), ("llama-3.2-1b", 1), ("vit-base-16", 2),
+    ("swin-t", 1), ("convnext-t", 1), ("resnet50", 1), ("mobilenetv2", 1), ("unet", 1), ("lstm", 4),
+])  # fmt: skip
+def test_autocast_differentiates_in_the_types_of_the_forward_pass(name: str, batch: int, loss: str | None) -> None:
+    check_types(sample(name, batch, precision="amp", loss=loss))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "dropout"), [(True, 0.0), (False, 0.0), (True, 0.1)])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_gradient_behind_a_sum_in_float32_is_cast(norm: bool, dropout: float, recompute: bool) -> None:
+    import torch
+
+    p = step(feed_forward(norm, dropout), example_inputs=torch.zeros(4, 8, 1024), precision="amp", recompute=recompute)
+    check_types(p)
+
+
+@pytest.mark.slow
+def test_products_have_the_types_of_pytorch_under_autocast() -> None:
+    """As many products in each type, forward and backward, as PyTorch runs under its CPU's autocast to float16."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: Counter[tuple[str, str]] = Counter()
+
+    class Products(TorchDispatchMode):
+        phase = FORWARD
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm"):
+                read = {str(x.dtype).removeprefix("torch.") for x in args if isinstance(x, torch.Tensor)}
+                found[self.phase, " ".join(sorted(read))] += 1
+            return func(*args, **(kwargs or {}))
+
+    with FakeTensorMode(), Products() as products:
+        y = feed_forward()
+        with torch.autocast("cpu", torch.float16):
+            loss = torch.nn.functional.cross_entropy(y(torch.zeros(4, 8, 1024)).flatten(0, 1), torch.zeros(32).long())
+        products.phase = BACKWARD
+        loss.backward()
+    p = step(feed_forward(), example_inputs=torch.zeros(4, 8, 1024), precision="amp", loss="cross-entropy")
+    own = Counter((phase_of(o), " ".join(sorted({t.dtype for t in o.present}))) for k in p.run.kernels.rows
+                  if (o := k.operator) is not None and k.work.matrix_flops)  # fmt: skip
+    assert own == found == {(FORWARD, "float16"): 2, (BACKWARD, "float16"): 3}
+
+
+def test_a_loss_under_autocast_is_in_float32() -> None:
+    """log_softmax reads float16 and writes float32, its gradient the reverse; squares are of what was cast."""
+
+    def types(loss: str, *ops: str) -> list[tuple[str, str]]:
+        made = [k.operator for k in step(loss=loss, precision="amp").run.kernels.rows if k.op in ops]
+        return [(o.present[0].dtype, o.out.dtype) for o in made if o is not None]
+
+    entropy = types("cross-entropy", "LogSoftmax", "com.microsoft::LogSoftmaxGrad")
+    assert entropy == [("float16", "float32"), ("float32", "float16")]
+    assert types("mse", "Sub", "torch::mse_loss_backward") == [("float32", "float32")] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["t4", "v100", "a100", "l4", "rtx-4090", "h100", "b200"])
+@pytest.mark.parametrize(("name", "batch"), [
+    ("distilbert-base", 1), ("distilbert-base", 16), ("gpt2-dynamic", 4), ("t5-small", 8), ("vit-base-16", 16),
+    ("resnet50", 16), ("convnext-t", 16), ("unet", 4), ("lstm", 16),
+])  # fmt: skip
+def test_autocast_is_slower_than_tf32_by_no_more_than_its_casts(name: str, batch: int, gpu: str) -> None:
+    """Of kernels on cards with tensor cores: casts are launched too, which a step of small kernels waits for.
+
+    Not of convolutions and recurrent layers of one sample, which are predicted to take longer in float16 on some cards.
+    """
+    amp, tf32 = (sample(name, batch, gpu, precision=p) for p in ("amp", "tf32"))
+    casts = sum(k.seconds for k in amp.kernels if k.op == "Cast")
+    assert casts > 0 and amp.sum_seconds <= tf32.sum_seconds + casts
 
 
 @pytest.mark.slow
