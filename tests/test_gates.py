@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -190,6 +191,42 @@ def test_the_hook_names_a_command_that_is_there() -> None:
     assert (hook["id"], hook["language"], hook["files"]) == ("onnxperf-check", "python", r"\.onnx$")
 
 
+def hook_arguments() -> list[str]:
+    """What the README gives the hook."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", page, re.S) if "onnxperf-check" in b)
+    return yaml.safe_load(block)["repos"][0]["hooks"][0]["args"]
+
+
+@pytest.mark.parametrize("name", ["--json=other.onnx", "--debug.onnx", "-h.onnx"])
+def test_the_hook_takes_no_name_of_a_file_for_an_option(
+    check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    arguments = hook_arguments()  # pre-commit runs the entry, these, and the names of files, in this order
+    assert ", ".join(arguments) in hook["description"]
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(MOBILENET, "other.onnx")
+    shutil.copy(MOBILENET, name)
+    before = Path("other.onnx").read_bytes()
+    code, lines, err = check(*arguments, name, "other.onnx")
+    assert (code, [line.split("  ")[-1] for line in lines]) == (0, [name, "other.onnx"]), err
+    assert Path("other.onnx").read_bytes() == before
+
+
+def test_an_option_that_is_the_name_of_a_file_is_refused(
+    check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(MOBILENET, "other.onnx")
+    Path("--json=new.json").touch()
+    limit = ("--gpu", "t4", "--max-latency", "1s")
+    code, lines, err = check(*limit, "--json=new.json", "other.onnx")  # a shell writes it so for *
+    assert (code, lines) == (2, []) and "--json=new.json is an option, and the name of a file here" in err
+    assert Path("--json=new.json").read_bytes() == b"" and not Path("new.json").exists()
+    assert check(*limit, "--json=new.json", "--", "other.onnx")[0] == 0 and Path("new.json").exists()
+
+
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 
@@ -217,6 +254,7 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(RESNET, tmp_path / "exported" / "a model.onnx")
     shutil.copy(MOBILENET, deep / "$(touch hacked).onnx")
     shutil.copy(MOBILENET, tmp_path / "--help.onnx")
+    (tmp_path / "--gpu").touch()
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import traceback
@@ -47,6 +48,13 @@ class Commands(click.Group):
             return None
         command: click.Command = getattr(import_module(f"onnxperf.cli.{MODULES[cmd_name]}"), cmd_name)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, where none is an option and the name of a file alike: a pattern such as *.onnx gives names."""
+        both = [] if "--" in args else [a for a in args if a.startswith("-") and a != "-" and os.path.lexists(a)]
+        if both:
+            raise UsageError(f"{both[0]} is an option, and the name of a file here: write -- between options and files")
+        return super().parse_args(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
