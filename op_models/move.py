@@ -183,8 +183,8 @@ def reorder(op: Operator, *, channels_last: int = 0) -> Work:
 
 #: Operators on strings, which have no bytes that a GPU would move, and look-ups in hash tables.
 LOOKUPS = (
-    "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CastMap",
-    "ai.onnx.ml::CategoryMapper", "ai.onnx.ml::DictVectorizer", "ai.onnx.ml::LabelEncoder",
+    "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CategoryMapper",
+    "ai.onnx.ml::LabelEncoder",
 )  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def joined_axes(op: Operator, x: Tensor, *others: Maybe, axis: int = 0) -> Axes:
     return Axes((names,) * len(op.inputs), (names,), "joins tensors along {}")
 
 
-@op("Concat", "ai.onnx.ml::FeatureVectorizer", axes={"Concat": joined_axes})
+@op("Concat", axes={"Concat": joined_axes})
 def concat(op: Operator, *, axis: int = 1) -> Work:
     """A run is the axes from `axis` on of one input, as an average over the inputs."""
     return moved(op, prod(op.out.shape[axis:]) // max(len(op.present), 1))
@@ -363,7 +363,7 @@ def gather(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
     return moved(op, prod(x.shape[axis % max(x.rank, 1) + 1 :]), read={0: op.out.size})
 
 
-@op("GatherElements", "ai.onnx.ml::ArrayFeatureExtractor", axes={"GatherElements": element_axes})
+@op("GatherElements", axes={"GatherElements": element_axes})
 def gather_elements(op: Operator) -> Work:
     """Reads only what it gathers and the indices; a run is one element."""
     return moved(op, 1, read={0: op.out.size})

@@ -11,7 +11,7 @@ from math import prod
 
 from op_models.axes import Axes, aligned, broadcast, by_axis, by_pattern, by_row, numbered
 from op_models.core import NHWC, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
-from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL
+from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL, in_single
 from op_models.reduce import along, beyond
 from op_models.rules import Outputs, as_first, op
 
@@ -169,7 +169,10 @@ def mean_variance_norm(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 
     return standardise(op, rows, prod(x.shape[i] for i in inside), 0)
 
 
-@op("LpNormalization", "ai.onnx.ml::Normalizer", axes={"LpNormalization": by_axis(NORMALISES)})
+@op(
+    "LpNormalization", "ai.onnx.ml::Normalizer", outputs={"ai.onnx.ml::Normalizer": in_single},
+    axes={"LpNormalization": by_axis(NORMALISES)},
+)  # fmt: skip
 def lp_norm(op: Operator, x: Tensor, *, axis: int = -1, p: int = 2) -> Work:
     """Per element |x| or x x, their sum and a division; per row a root for p = 2."""
     rows, width = along(x.shape, axis)

@@ -114,18 +114,24 @@ def dequantised(x: Tensor, scale: Tensor) -> Outputs:
     return [(scale.dtype, x.shape)]
 
 
+def in_single(x: Tensor) -> Outputs:
+    """The first input's shape in single precision, whatever its type."""
+    return [("float32", x.shape)]
+
+
 def quantised(x: Tensor, scale: Tensor, zero: Maybe = None) -> Outputs:
     """The first input's shape in the zero point's type."""
     return [(zero.dtype if zero is not None else "uint8", x.shape)]
 
 
-#: Outputs of those operators of the table that onnx does not define.
+#: Outputs of those operators of the table that onnx does not define or infer.
 OUTPUTS: dict[str, OutputRule] = {
     **dict.fromkeys((
         "com.microsoft::BiasGelu", "com.microsoft::ComplexMul", "com.microsoft::ComplexMulConj",
         "com.microsoft::GatedAdd", "com.microsoft::Gelu", "com.microsoft::QLinearLeakyRelu",
         "com.microsoft::QLinearSigmoid", "com.microsoft::ScaledSiLU",
     ), as_first),
+    "ai.onnx.ml::Scaler": in_single,
     "com.microsoft::BiasSplitGelu": half,
     "com.microsoft::DequantizeLinear": dequantised,
     "com.microsoft::QLinearAdd": Like("Add", (0, 3)),

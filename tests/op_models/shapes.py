@@ -792,7 +792,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike"), shape_only),
     "Bernoulli": scalar_or_last,
     "Multinomial": two_axes,
-    **dict.fromkeys(LOOKUPS, made),
+    **dict.fromkeys((*LOOKUPS, ML + "CastMap", ML + "DictVectorizer"), made),
     **dict.fromkeys(CARRIERS, carried),
     **dict.fromkeys((MS + "ExpandDims", MS + "SampleOp", MS + "RemovePadding", MS + "RestorePadding"), scalar_or_last),
     "SequenceConstruct": made,
