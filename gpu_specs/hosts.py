@@ -1,11 +1,12 @@
 """The processors that launch a card's kernels: some ship under a name, any other is read from a TOML file."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpu_specs import toml_file as toml
-from gpu_specs.device import SpecError
+from gpu_specs.device import Device, Rates, Source, SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +25,43 @@ class Host:
     bandwidth_Bps: float
     flops: float
     source: str = "assumed"
+    cores: int = 4
+    hz: float = 3e9
+
+    @property
+    def device(self) -> Device:
+        """The same as a device that operators run on. Its caches are assumed: 1 MB of each core and 32 MB of all."""
+        rates = Rates((("fp32", self.flops), ("tensor_int8", self.flops)))
+        figures = ("sms", "lanes", "boost_hz", "memory_kind", "bandwidth_Bps", "l2_bytes", "l3_bytes", "fp32")
+        return Device(
+            id=self.name, name=self.describe, kind="cpu", architecture="a host", capability=(0, 0), node_nm=0.0,
+            sms=self.cores, lanes=max(int(self.flops / self.hz / self.cores / 2), 1), base_hz=None, boost_hz=self.hz,
+            tensor_hz=self.hz, memory_kind="DRAM", bandwidth_Bps=self.bandwidth_Bps, capacity_bytes=MEMORY,
+            l2_bytes=2**20, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf, dense_flops=rates,
+            pcie_Bps=0.0, l3_bytes=2**25, sources=(Source("unverified", f"the host {self.name}, assumed", figures),),
+        )  # fmt: skip
+
+
+MEMORY: Final = 64 * 2**30  # of a host; assumed
 
 
 #: The open measurements don't name their processors. Assumed: rows on V100 and T4 ran on servers of 2017 to 2019, whose
 #: pace is 1 (10 us for a node and its kernel), rows on A30 on a server of 2020 to 2022. The other paces are set from
 #: published launch-bound runs under ONNX Runtime's CUDA provider: 7 us a kernel on servers of 2020 to 2022, 4.5 us on
 #: later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. Assumed: the paces of older desktops (clocked a
-#: third higher than servers of their years) and of a Jetson, and all half-widths, bandwidths and FLOP/s. host.md in
-#: onnxperf/lab/derive says which rows had been looked at.
+#: third higher than servers of their years) and of a Jetson, and all half-widths, bandwidths, FLOP/s, cores and clocks.
+#: host.md in onnxperf/lab/derive says which rows had been looked at.
 HOSTS: Final = {
     h.name: h
     for h in (
-        Host("server-2018", "a server CPU of 2017 to 2019", 1.0, 0.0, 40e9, 200e9),
-        Host("server-2020", "a server CPU of 2020 to 2022", 0.72, 0.15, 50e9, 400e9),
-        Host("server-2023", "a server CPU of 2023 or later", 0.45, 0.25, 60e9, 600e9),
-        Host("desktop-2018", "a desktop CPU of 2017 to 2019", 0.72, 0.25, 30e9, 200e9),
-        Host("desktop-2020", "a desktop CPU of 2020 to 2022", 0.52, 0.25, 35e9, 250e9),
-        Host("desktop", "a desktop CPU at 5 GHz or more", 0.38, 0.25, 40e9, 300e9),
-        Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9),
-        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9),
+        Host("server-2018", "a server CPU of 2017 to 2019", 1.0, 0.0, 40e9, 200e9, hz=2.9e9),
+        Host("server-2020", "a server CPU of 2020 to 2022", 0.72, 0.15, 50e9, 400e9, hz=3.1e9),
+        Host("server-2023", "a server CPU of 2023 or later", 0.45, 0.25, 60e9, 600e9, hz=3.4e9),
+        Host("desktop-2018", "a desktop CPU of 2017 to 2019", 0.72, 0.25, 30e9, 200e9, hz=4.2e9),
+        Host("desktop-2020", "a desktop CPU of 2020 to 2022", 0.52, 0.25, 35e9, 250e9, cores=6, hz=4.6e9),
+        Host("desktop", "a desktop CPU at 5 GHz or more", 0.38, 0.25, 40e9, 300e9, cores=8, hz=5.2e9),
+        Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9, hz=2.5e9),
+        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9, cores=6, hz=2.0e9),
     )
 }
 
@@ -55,6 +74,8 @@ _FILE: Final = {
     "bandwidth_GBps": toml.Key("bandwidth_Bps", toml.times(1e9)),
     "GFLOPS": toml.Key("flops", toml.times(1e9)),
     "source": toml.Key("source", toml.text),
+    "cores": toml.Key("cores", toml.count, required=False),
+    "clock_GHz": toml.Key("hz", toml.times(1e9), required=False),
 }
 
 

@@ -223,13 +223,42 @@ class Collective(NamedTuple):
 Size = Gemm | Conv | Rows | Pointwise | Move | Attention | Recurrent | Transfer | Collective
 
 
+class Steps(NamedTuple):
+    """What a processor does one after another for an operator, by kind, where vector units don't help.
+
+    steps: loads, simple arithmetic and stores; sums: of which each waits for the one before; divisions: of whole
+    numbers; functions: exp, log, sin; guesses: branches that data decide; lookups: in hash tables; allocations: of
+    memory; strings: that are copied or compared; characters: of strings, each time they are read; jumps: to where the
+    data read before say, within `reach` bytes. serial: on one core, however many there are. unknown: what only a run
+    can tell, and what is assumed instead; "" where nothing is.
+    """
+
+    steps: int = 0
+    sums: int = 0
+    divisions: int = 0
+    functions: int = 0
+    guesses: int = 0
+    lookups: int = 0
+    allocations: int = 0
+    strings: int = 0
+    characters: int = 0
+    jumps: int = 0
+    reach: int = 0
+    serial: bool = False
+    unknown: str = ""
+
+
+NO_STEPS = Steps()
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one kernel has to do, whatever the card. Hashable: equal works are estimated once.
 
     `dtype` is the compute type, `pipe` the arithmetic unit ("tensor_fp16", ...; a vector unit, such as "fp32", where
     there is no matrix work). Bytes count each operand once; `weight_bytes` is the part of `bytes_read` that is stored
-    in the model. FLOPs are those the algorithm executes; a fused multiplication and addition is 2.
+    in the model. FLOPs are those the algorithm executes; a fused multiplication and addition is 2. `steps`: of an
+    operator that a processor computes; where there are any, they are its arithmetic but for products.
     """
 
     size: Size
@@ -240,6 +269,7 @@ class Work:
     weight_bytes: int
     matrix_flops: int = 0
     vector_flops: int = 0
+    steps: Steps = NO_STEPS
 
     @property
     def flops(self) -> int:

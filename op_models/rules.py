@@ -81,7 +81,7 @@ def op(
             raise OpModelError(f'op takes operator types, as @op("Conv") or @op("my.domain::MyOp"); {problem}')
 
     def register(rule: Callable[..., Work]) -> Callable[..., Work]:
-        call = _caller(rule, 1)
+        call = caller(rule, 1)
 
         @wraps(rule)
         def work_by_rule(op: Operator) -> Work:
@@ -100,7 +100,7 @@ def op(
             _OUTPUTS.pop(name, None)
             output = outputs.get(name) if isinstance(outputs, Mapping) else outputs
             if output is not None:
-                _OUTPUTS[name] = output if isinstance(output, Like) else _caller(output, 0)
+                _OUTPUTS[name] = output if isinstance(output, Like) else caller(output, 0)
             _AXES.pop(name, None)
             stated = axes.get(name) if isinstance(axes, Mapping) else axes
             if stated is not None:
@@ -115,7 +115,7 @@ def _axes_by(rule: AxesRule) -> Callable[[Operator], Axes]:
     """What gives the axes of an operator by a pattern or a function."""
     if isinstance(rule, str):
         return lambda op: by_pattern(op, rule)
-    call = _caller(rule, 1)
+    call = caller(rule, 1)
     return lambda op: call(op.inputs, op.attrs, op)
 
 
@@ -132,7 +132,7 @@ def _place(rule: Callable[..., Any]) -> tuple[str, str]:
     return rule.__module__, getattr(rule, "__qualname__", repr(rule))
 
 
-def _caller(rule: Callable[..., Any], first: int) -> Callable[..., Any]:
+def caller(rule: Callable[..., Any], first: int) -> Callable[..., Any]:
     """A function of inputs, attributes and `first` leading arguments that calls a rule with what its signature names.
 
     It raises OpModelError where the signature says that an attribute is a number and it is none.

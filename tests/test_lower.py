@@ -7,12 +7,14 @@ import pytest
 from gpu_specs import HOSTS
 from onnxperf.fusions import placement
 from onnxperf.graph import Graph
+from onnxperf.latency import HostProcessor, shipped
 from onnxperf.lowering.lower import lower
 from onnxperf.runtimes import RUNTIMES, of_version
 from op_models import Operator, Tensor
 
 ORT = RUNTIMES["ort-cuda"]
 HOST = ORT.host
+CPU = HostProcessor(HOSTS["server-2020"], shipped())
 ONE = HOST.node_s + HOST.launch_s
 
 
@@ -71,7 +73,7 @@ def test_host_time_is_spent_before_the_launch_that_follows() -> None:
         ORT,
     )
     assert [k.name for k in kernels.rows] == ["a", "b"]
-    launches, tail = kernels.host_seconds(HOST, HOSTS["server-2020"])
+    launches, tail = kernels.host_seconds(HOST, CPU)
     assert launches == pytest.approx([HOST.walk_s + ONE, HOST.walk_s + HOST.host_op_s + ONE])
     assert tail == pytest.approx(HOST.walk_s)
 
@@ -83,7 +85,7 @@ def test_a_copy_to_the_host_makes_the_host_wait() -> None:
     assert [(k.name, k.blocks, k.way, k.after) for k in rows] == [
         ("t", True, "d2h", ()), ("f", False, "h2d", (0,)), ("a", False, "", (1,)),
     ]  # fmt: skip
-    launches, _ = kernels.host_seconds(HOST, HOSTS["server-2020"])
+    launches, _ = kernels.host_seconds(HOST, CPU)
     assert launches[1] == pytest.approx(HOST.walk_s + HOST.host_op_s + HOST.copy_s)
 
 
@@ -97,7 +99,7 @@ def test_transfers_of_inputs_and_outputs() -> None:
     assert len(lower(graph(*operators), ORT).rows) == 1
     view = op("v", "Reshape", "a", "y", "free")
     late = lower(graph(op("a", "Relu", "x", "a"), view), ORT, include_transfers=True)
-    launches, tail = late.host_seconds(HOST, HOSTS["server-2020"])
+    launches, tail = late.host_seconds(HOST, CPU)
     assert (tail, launches[-1]) == (0, pytest.approx(HOST.walk_s + HOST.copy_s))
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_specs import Host
 from onnxperf.latency import Estimates
 from onnxperf.lowering.lower import HostNode, Kernel, Kernels
 from onnxperf.runtimes import RUNTIMES
@@ -21,14 +20,23 @@ HOST = replace(
     RUNTIMES["ort-cuda"].host, run_s=10.0, sync_s=5.0, gap_s=1.0, replay_s=12.0, replay_gap_s=0.5, walk_s=0.0,
     node_s=0.0, launch_s=0.0, copy_s=0.0, host_op_s=0.0,
 )  # fmt: skip  # whole seconds read more easily
-CPU = Host("test", "", 1.0, 0.0, 1.0, 1.0)  # moves a byte a second
+
+
+class Processor:
+    """Takes as many seconds for work as it reads bytes."""
+
+    def seconds(self, work: Work) -> float:
+        return float(work.bytes_read)
+
+
+CPU = Processor()
 WORK = Work(Pointwise(1), "float32", "fp32", 4, 4, 0)
 COPIES = {way: Work(Transfer(4, way), "float32", "fp32", 4, 4, 0) for way in ("h2d", "d2h")}
 
 
 def host(seconds: float) -> tuple[HostNode, ...]:
     """Work of the host that takes so long."""
-    return (HostNode(1, True, seconds),)  # type: ignore[arg-type]
+    return (HostNode(1, True, replace(WORK, bytes_read=seconds)),)  # type: ignore[arg-type]
 
 
 def kernels(

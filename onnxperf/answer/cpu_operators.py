@@ -27,5 +27,5 @@ def on_cpu(run: Run, j: int) -> tuple[CpuOperator, ...]:
     if not (run.method.scheduled and PLATFORMS[run.devices[j].kind].launches) or run.scenario.cuda_graph:
         return ()
     costs = run.host_costs[j]
-    timed = ((n, n.repeat * n.seconds(costs, run.cpus[j])) for n in run.kernels.on_host)
+    timed = ((n, n.repeat * n.seconds(costs, run.processors[j])) for n in run.kernels.on_host)
     return tuple(CpuOperator(n.name, n.nodes, n.op, seconds) for n, seconds in timed)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpu_specs import Host
-from onnxperf.lowering.lower import HostNode
+from onnxperf.lowering.lower import HostNode, Processor
 from onnxperf.running.run import Run
 from onnxperf.runtimes import HostCosts
 
@@ -33,7 +32,7 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
     """
     if not run.method.scheduled or run.scenario.cuda_graph:
         return ()
-    costs, cpu, steps = run.host_costs[j], run.cpus[j], list[HostStep]()
+    costs, cpu, steps = run.host_costs[j], run.processors[j], list[HostStep]()
     now = costs.run_s
     for i, (row, until) in enumerate(zip(run.kernels.rows, _goes_on(run, j), strict=True)):
         for node in row.skipped:
@@ -54,11 +53,11 @@ def _goes_on(run: Run, j: int) -> list[float]:
         return []
     costs, last = run.host_costs[j], float(timeline.launched_s[-1, j])
     if rows[-1].blocks:
-        last = float(timeline.total_s[j]) - run.kernels.host_seconds(costs, run.cpus[j])[1] - costs.sync_s
+        last = float(timeline.total_s[j]) - run.kernels.host_seconds(costs, run.processors[j])[1] - costs.sync_s
     return [*timeline.launch_s[1:, j].tolist(), last]
 
 
-def _passed(n: HostNode, now: float, costs: HostCosts, cpu: Host) -> HostStep:
+def _passed(n: HostNode, now: float, costs: HostCosts, cpu: Processor) -> HostStep:
     """A node for which nothing is launched; walking to one that the host computes comes before its step."""
     end = now + n.passing(costs, cpu)
     begin = now + n.repeat * costs.walk_s if n.computed else now

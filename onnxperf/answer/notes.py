@@ -52,7 +52,7 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
     rows, costs = run.kernels.rows, run.host_costs[j]
     copies = [i for i, k in enumerate(rows) if isinstance(k.work.size, Transfer) and k.name in crossing]
     seconds = sum(float(run.estimates.seconds[i, j]) for i in copies)
-    seconds += sum(o.repeat * host_node(o).seconds(costs, run.cpus[j]) for o in on_host)
+    seconds += sum(o.repeat * host_node(o).seconds(costs, run.processors[j]) for o in on_host)
     return Note(
         note.code,
         f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
@@ -95,13 +95,21 @@ def _nothing_quantised(run: Run) -> Iterator[Note]:
 
 
 def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
-    nodes: dict[str, list[str]] = {}
-    for k in kernels.rows:
+    """Which operators nobody knows the work of, and which depend on what only a run on a processor can tell."""
+    nodes, depending = dict[str, list[str]](), dict[tuple[str, str], list[str]]()
+    for k in kernels.all_work:
         if k.assumed:
             nodes.setdefault(k.assumed, []).extend(k.nodes)
+        elif k.work is not None and k.work.steps.unknown:
+            depending.setdefault((k.op, k.work.steps.unknown), []).extend(k.nodes)
     for why, names in nodes.items():
-        says = printable(f"{why}: its time is that of the bytes it reads and writes")
+        says = printable(f"unknown work: {why}: its time is that of the bytes it reads and writes")
         yield Note("assumed-operator", says, tuple(names))
+    for (op, assumed), names in depending.items():
+        says = printable(
+            f"unknown work: how long {op} takes depends on the data: {assumed}; its interval is a factor of"
+        )
+        yield Note("unknown-work", f"{says} several", tuple(names))
 
 
 def _full_caches(graph: Graph) -> Iterator[Note]:

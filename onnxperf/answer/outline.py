@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.power import drawn
 from onnxperf.running.memory import Memory
 from onnxperf.running.run import Run
@@ -67,19 +68,32 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     The time `busy` with kernels errs as their sum does; the rest, the host's, errs on its own, as its pace does where
     that is assumed; and so does the run as a whole, for what neither knows (clocks, versions). Where measured runs err
     less than their kernels' ranges say, these are scaled by `share`. Of methods with an error class of their own none
-    of this is known: their ranges are the kernels'. Kernels whose sizes are upper bounds may have nothing to do.
+    of this is known: their ranges are the kernels'. What the host computes errs as on a processor that was not
+    calibrated, and more where nobody knows its work. Kernels whose sizes are upper bounds may have nothing to do.
     """
     half_width, widths = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
         kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
         kind = next(k for k in kinds if k in widths["run"])
         idle = (total - busy) * float(np.hypot(widths["host"], run.cpus[j].half_width))
+        idle = float(np.hypot(idle, _spread_on_host(run, j, total - busy)))
         inside = widths["share"].get(kind, 1.0) * np.hypot(busy * half_width, idle) / total
         half_width = float(np.hypot(inside, widths["run"][kind]))
     at_most = np.array([k.at_most for k in run.kernels.rows], dtype=bool)
     seconds = run.estimates.seconds[:, j]
     kept = 1.0 - busy / total * float(seconds[at_most].sum()) / float(seconds.sum() or 1.0)  # were they to do nothing
     return kept * total * float(np.exp(-half_width)), total * float(np.exp(half_width))
+
+
+def _spread_on_host(run: Run, j: int, idle: float) -> float:
+    """Seconds by which the time that the host computes errs, of the `idle` ones in which no kernel runs."""
+    if run.scenario.cuda_graph or not run.method.scheduled:
+        return 0.0
+    widths, costs, cpu = run.constants.interval, run.host_costs[j], run.processors[j]
+    computed = [(n.repeat * n.seconds(costs, cpu), n.unknown) for n in run.kernels.on_host if n.work is not None]
+    spread = sum(s * widths[UNMEASURED if unknown else "processor"]["new"] for s, unknown in computed)
+    taken = sum(s for s, _ in computed)
+    return float(spread * min(1.0, idle / taken)) if taken else 0.0
 
 
 def _busy(start: NDArray[Any], seconds: NDArray[Any]) -> float:

@@ -96,7 +96,7 @@ class Prediction(Document):
 
     @property
     def work(self) -> dict[str, int]:
-        """FLOPs and bytes of all kernels together."""
+        """Bytes of all kernels together, and FLOPs of these and of what the CPU computes."""
         return dict(self.totals)
 
     @property
@@ -286,7 +286,7 @@ def summarise(run: Run, j: int = 0) -> Prediction:
     """The prediction of a run for device j."""
     e, timeline, outlined = run.estimates, run.timeline, outline(run, j)
     rows, total, cpu_operators = kernels(run, j), outlined.seconds, on_cpu(run, j)
-    works = [(k.repeat, k.work) for k in run.kernels.rows]
+    works = [(k.repeat, k.work) for k in run.kernels.all_work if k.work is not None]
     matrix, vector = sum(n * w.matrix_flops for n, w in works), sum(n * w.vector_flops for n, w in works)
     read, written = sum(k.bytes_read for k in rows), sum(k.bytes_written for k in rows)
     return Prediction(

@@ -229,7 +229,7 @@ def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
         occupancy=e.occupancy[:, [j]],
         links=e.links[:, :, [j]],
     )
-    return float(schedule(m.run.kernels, estimates, [m.run.host_costs[0].scaled(host)], m.run.cpus).total_s[0])
+    return float(schedule(m.run.kernels, estimates, [m.run.host_costs[0].scaled(host)], m.run.processors).total_s[0])
 
 
 def _fitted(model: _Model) -> tuple[Array, dict[str, float]]:

@@ -63,7 +63,7 @@ def this_host(name: str, version: str) -> Paced:
 
 
 def paced(name: str, version: str, rounds: Sequence[Round]) -> Paced:
-    """The host with the pace that the rounds measured, and the bandwidth and FLOP/s of the host in HOSTS whose pace is
+    """The host with the pace that the rounds measured, and the other figures of the host in HOSTS whose pace is
     nearest.
     """
     node_s, pace = node_seconds(rounds), pace_of(rounds)
@@ -72,11 +72,11 @@ def paced(name: str, version: str, rounds: Sequence[Round]) -> Paced:
     each = ", ".join(f"{op} {s * 1e6:.2f}" for op, s in node_s.items())
     source = (
         f"onnxperf calibrate --host-only, {datetime.now(UTC):%Y-%m-%d}, ONNX Runtime {version}: us a node: {each};"
-        f" bandwidth and GFLOPS are {like.name}'s, assumed"
+        f" bandwidth, GFLOPS, cores and clock are {like.name}'s, assumed"
     )
     half_width = float(np.hypot(REFERENCE.half_width, spread))
-    host = Host("this-host", printable(name), pace, half_width, like.bandwidth_Bps, like.flops, printable(source))
-    return Paced(host, node_s, len(rounds))
+    figures = (like.bandwidth_Bps, like.flops, printable(source), like.cores, like.hz)
+    return Paced(Host("this-host", printable(name), pace, half_width, *figures), node_s, len(rounds))
 
 
 def node_seconds(rounds: Sequence[Round]) -> dict[str, float]:
@@ -107,6 +107,8 @@ def file_of(host: Host) -> str:
         f"half_width = {host.half_width:.4g}  # of the 80% range of its logarithm",
         f"bandwidth_GBps = {host.bandwidth_Bps / 1e9:.4g}  # of all cores, for operators that run on the host",
         f"GFLOPS = {host.flops / 1e9:.4g}",
+        f"cores = {host.cores}",
+        f"clock_GHz = {host.hz / 1e9:.4g}",
         f"source = {text(host.source)}",
         "",
     ))  # fmt: skip

@@ -18,6 +18,7 @@ from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 from onnxperf.running.terms import TERMS, having
 from onnxperf.runtimes import RUNTIMES
+from op_models import Work
 
 WORTH = 0.98  # of the time: a change that saves less is not named
 SMALL = frozenset({"precision", "layout", "cuda_graph", "fix_dims"})  # terms that leave what runs the model as it is
@@ -233,12 +234,17 @@ def without_fallback(now: Prediction) -> Change | None:
     costs, card = now.run.host_costs[now.column], now.device
     fastest = max(card.dense_flops.values())
     instead = sum(
-        n.repeat * max(costs.node_s + costs.launch_s, n.bytes / card.bandwidth_Bps, n.flops / fastest)
+        n.repeat * max(costs.node_s + costs.launch_s, *_at_most(n.work, card.bandwidth_Bps, fastest))
         for n in now.run.kernels.on_host
     )
     left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
     seconds = max(left, now.lower_bound_seconds)
     return Change("all operators on the GPU", seconds, now.scenario.batch, most=True)
+
+
+def _at_most(work: Work | None, bandwidth: float, flops: float) -> tuple[float, float]:
+    """Seconds that the bytes and the FLOPs of an operator take at these rates."""
+    return (0.0, 0.0) if work is None else (work.bytes / bandwidth, work.flops / flops)
 
 
 def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:

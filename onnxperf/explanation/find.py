@@ -121,7 +121,7 @@ def _missing(name: str, run: Run) -> str:
     for o in (o for graph in (run.run_graph, run.graph) for o in graph.operators if name in (o.name, *o.nodes)):
         what = f"{shown} ({printable(o.type)})"
         if o.place == "host":
-            seconds = o.repeat * host_node(o).seconds(run.host_costs[0], run.cpus[0])
+            seconds = o.repeat * host_node(o).seconds(run.host_costs[0], run.processors[0])
             return f"{what} runs on the CPU under {runtime}, for {amount(seconds, 's')}: it has no kernel"
         if o.place == "free":
             return f"{what} has no kernel under {runtime}: it is a view of its input, or a no-op"

@@ -13,13 +13,22 @@ from __future__ import annotations
 from onnxperf.latency.cards import pipe_on
 from onnxperf.latency.constant_files import shipped
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.estimate import Estimates, alone, correction_name, estimate, floors, single, watts_alone
+from onnxperf.latency.estimate import (
+    Estimates,
+    HostProcessor,
+    alone,
+    correction_name,
+    estimate,
+    floors,
+    single,
+    watts_alone,
+)
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method
 from onnxperf.latency.terms import BOUNDS, Array, KernelTerms
 from onnxperf.latency.workspace import workspaces
 
 __all__ = [
-    "BOUNDS", "Array", "Constants", "Estimates", "KernelTerms", "Method", "alone", "correction_name", "estimate",
-    "family_of", "floors", "pipe_on", "shipped", "single", "watts_alone", "workspaces",
+    "BOUNDS", "Array", "Constants", "Estimates", "HostProcessor", "KernelTerms", "Method", "alone", "correction_name",
+    "estimate", "family_of", "floors", "pipe_on", "shipped", "single", "watts_alone", "workspaces",
 ]  # fmt: skip

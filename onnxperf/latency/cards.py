@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from gpu_specs import Device, clocked
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.terms import Array
-from op_models import BITS, Work
+from op_models import BITS, Steps, Work
 from op_models.core import VECTOR_PIPES
 
 Sizes = list[list[int]]
+COUNTS = tuple(kind for kind in Steps._fields if kind != "unknown")
 
 #: 8-bit FLOPs that the tensor cores of an SM can do in a clock, by compute capability, where some cards are held to a
 #: part of that: H20 has H100's tensor cores at a quarter of their rate (NVIDIA, H100 architecture white paper), L20 and
@@ -199,6 +201,11 @@ class Works:
             queries, keys = self["queries"], np.maximum(self["keys"], 1)
             masked = np.clip((np.minimum(queries, keys) - 1) / (2 * keys), 0, 0.5)
             self.executed = self.matrix * (1 - self["causal"] * masked)
+
+    @cached_property
+    def steps(self) -> Mapping[str, Array]:
+        """What a processor does one after another, by kind, each a column."""
+        return {kind: np.array([[float(getattr(w.steps, kind))] for w in self.each]) for kind in COUNTS}
 
     def on(self, pipes: Sequence[str], cards: Cards) -> Works:
         """The same works on other pipes."""

@@ -13,7 +13,7 @@ import numpy as np
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.families import family_of
 from onnxperf.latency.family import KernelFamily, Model
-from onnxperf.latency.processor import per_weight_byte
+from onnxperf.latency.processor import per_weight_byte, with_steps
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 
 
@@ -73,5 +73,5 @@ def processor_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
 
 DEVICE_MODELS = {
     "gpu": DeviceModels(lambda family: family.card, dram_share, card_bound),
-    "cpu": DeviceModels(lambda family: family.processor, per_weight_byte, processor_bound, "processor"),
+    "cpu": DeviceModels(lambda family: with_steps(family.processor), per_weight_byte, processor_bound, "processor"),
 }

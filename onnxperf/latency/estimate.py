@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpu_specs import Corrections, Device
+from gpu_specs import Corrections, Device, Host
 from onnxperf.ground.errors import UsageError
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constant_files import shipped
@@ -91,13 +91,14 @@ def estimate(
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
+    unknown = np.array([bool(kernel.assumed or kernel.work.steps.unknown) for kernel in kernels.rows], dtype=bool)
     sources = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
-    half_width = _half_widths(work_list, rows, assumed, cards, method)
+    half_width = _half_widths(work_list, rows, unknown, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
     return Estimates(
         seconds=seconds, floor_s=repeats * floor_s[rows],
         least_s=_least(work_list, resources, rows, repeats, len(devices)), half_width=half_width,
-        run_half_width=_of_sum(work_list, rows, assumed, seconds, half_width, cards, method),
+        run_half_width=_of_sum(work_list, rows, unknown, seconds, half_width, cards, method),
         joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
         bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
@@ -134,14 +135,14 @@ def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards:
 
 
 def _of_sum(
-    work_list: Sequence[Work], rows: Array, assumed: Array, seconds: Array, half_width: Array, cards: Cards,
+    work_list: Sequence[Work], rows: Array, unknown: Array, seconds: Array, half_width: Array, cards: Cards,
     method: Method,
 ) -> Array:  # fmt: skip
     """The half-width of the range of all kernels' sum on each device [g], from their seconds and half-widths [n, g].
 
-    work_list: without duplicates; rows [n]: the index of each kernel's work in it; assumed [n]: no rule knows the
-    kernel. What errs together depends on whether kernels run on tensor cores, so devices that differ in this are summed
-    apart.
+    work_list: without duplicates; rows [n]: the index of each kernel's work in it; unknown [n]: nobody knows all of
+    the kernel's work. What errs together depends on whether kernels run on tensor cores, so devices that differ in this
+    are summed apart.
     """
     alike: dict[tuple[bool, ...], list[int]] = {}
     for j, on_tensor in enumerate(cards.tensor([w.pipe for w in work_list]).T.tolist()):
@@ -151,30 +152,33 @@ def _of_sum(
         names = [
             method.error_class or family_of(w).error_class(w, t) for w, t in zip(work_list, on_tensor, strict=True)
         ]
-        classes = [UNMEASURED if unknown else names[i] for unknown, i in zip(assumed, rows, strict=True)]
+        classes = [UNMEASURED if u else names[i] for u, i in zip(unknown, rows, strict=True)]
         run_half_width[at] = combined(classes, rows, seconds[:, at], half_width[:, at], cards.constants)
     return run_half_width
 
 
-def _half_widths(work_list: Sequence[Work], rows: Array, assumed: Array, cards: Cards, method: Method) -> Array:
+def _half_widths(work_list: Sequence[Work], rows: Array, unknown: Array, cards: Cards, method: Method) -> Array:
     """The half-width of each kernel's range on each device [n, g].
 
     A method with an error class has its ranges, or those that its calibration for the device tells. Otherwise a
     calibrated device has one half-width for every kernel that a rule knows, and a processor that was not calibrated
-    that of its class.
+    that of its class; so have steps on any processor, which no calibration measures.
     """
     unmeasured = ranges_of(UNMEASURED, cards.constants)["new"]
     if method.error_class:
         usual = ranges_of(method.error_class, cards.constants)["new"]
         calibrated = [method.half_width(d) for d in cards.devices]
-        return np.where(assumed[:, None], unmeasured, [[usual if h is None else h for h in calibrated]])
+        return np.where(unknown[:, None], unmeasured, [[usual if h is None else h for h in calibrated]])
     half_width = half_widths(work_list, cards)[rows]
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
         width = device.corrections.half_width or (ranges_of(of_all, cards.constants)["new"] if of_all else None)
         if width is not None:
             half_width[:, j] = width
-    half_width[assumed] = unmeasured
+        if of_all:
+            stepping = np.array([any(w.steps) for w in work_list], dtype=bool)[rows]
+            half_width[stepping, j] = np.maximum(half_width[stepping, j], ranges_of(of_all, cards.constants)["new"])
+    half_width[unknown] = unmeasured
     return half_width
 
 
@@ -218,6 +222,27 @@ def alone(
         slower = slowdown(terms.seconds, joules, cards) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
+
+
+@dataclass(frozen=True, eq=False)
+class HostProcessor:
+    """A host as what computes the operators that are left to it.
+
+    It takes as long as a processor's kernels do, and no less than all its bytes and FLOPs take at the host's rates.
+    """
+
+    host: Host
+    constants: Constants
+    _seconds: dict[Work, float] = field(default_factory=dict, repr=False)
+
+    def seconds(self, work: Work) -> float:
+        """How long the host computes an operator of this work."""
+        if work not in self._seconds:
+            stored = np.array([[float(work.weight_bytes)]])
+            terms = estimated([work], Cards([self.host.device], self.constants), kernel_models, stored)[0]
+            least = max(work.bytes / self.host.bandwidth_Bps, work.flops / self.host.flops)
+            self._seconds[work] = max(float(terms.seconds[0, 0]), least)
+        return self._seconds[work]
 
 
 def watts_alone(work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, copies: int = 1) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.family import Model
 from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms
 
 
@@ -72,3 +73,32 @@ def streamed(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
     clocks = works.vector / coef["vector_flops"] + start_clocks
     memory = works.weights * fetch + moving(works, cards)
     return joined(works, cards, clocks / (cards.sms * cards.hz), memory)
+
+
+def stepwise(works: Works, cards: Cards) -> Array:
+    """Seconds [n, g] of what goes one after another, by the clocks of each kind; a jump takes those of the cache that
+    holds what it reaches."""
+    clocks_of = cards.constants.processor["clocks"]
+    clocks = sum(works.steps[kind] * each for kind, each in clocks_of.items() if kind != "jumps")
+    sharpness, reach = cards.constants.processor["sharpness"], works.steps["reach"]
+    in_l2, in_l3 = (held_share(reach, np.maximum(size, 1), sharpness) for size in (cards.l2, cards.l3))
+    jump = clocks_of["jumps"]
+    beyond = in_l3 * jump["l3"] + (1 - in_l3) * jump["memory"]
+    clocks = clocks + works.steps["jumps"] * (in_l2 * jump["l2"] + (1 - in_l2) * beyond)
+    return np.asarray(clocks / (np.where(works.steps["serial"] > 0, 1, cards.sms) * cards.hz) * cards.compute)
+
+
+def with_steps(model: Model) -> Model:
+    """A family's model for processors where steps, if there are any, take the place of all arithmetic but products."""
+
+    def stepping(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
+        terms = model(works, cards, fetch)
+        if not any(any(w.steps) for w in works.each):
+            return terms
+        seconds = stepwise(works, cards)
+        instead = (seconds > 0) & (works.matrix == 0)
+        kept = np.where(instead, terms.memory, terms.seconds)
+        latency = np.where(instead, 0.0, terms.latency) + seconds
+        return terms._replace(compute=np.where(instead, 0.0, terms.compute), latency=latency, seconds=kept + seconds)
+
+    return stepping

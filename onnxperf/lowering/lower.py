@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from gpu_specs import Host
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import fed_on_host
@@ -15,35 +14,47 @@ from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Runtime
 from onnxperf.passes.tape import FORWARD, phase_of
-from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, work
+from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, steps_of, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
 SMALL = 1024  # elements: an operator on the host with no larger tensor takes the time that the runtime has for one
 
 
+class Processor(Protocol):
+    """What computes the host's operators: `onnxperf.latency.processor.HostProcessor`."""
+
+    def seconds(self, work: Work) -> float:
+        """How long an operator takes, beside what the runtime spends on it."""
+
+
 class HostNode(NamedTuple):
     """A node for which the host launches nothing: a view, or an operator that the host itself computes.
 
-    computed: the host computes it; bytes, flops: what it moves and computes, both 0 where the tensors are small.
-    name, op, nodes: those of its operator.
+    computed: the host computes it; work: what it computes, None where the tensors are small; assumed: why that is its
+    bytes alone, as of a kernel. name, op, nodes: those of its operator.
     """
 
     repeat: int
     computed: bool
-    bytes: int = 0
-    flops: int = 0
+    work: Work | None = None
     name: str = ""
     op: str = ""
     nodes: tuple[str, ...] = ()
+    assumed: str = ""
 
-    def seconds(self, costs: HostCosts, cpu: Host) -> float:
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody knows all of its work."""
+        return bool(self.assumed or (self.work is not None and self.work.steps.unknown))
+
+    def seconds(self, costs: HostCosts, cpu: Processor) -> float:
         """Host time of one repeat, without walking to the node: 0 for a view."""
         if not self.computed:
             return 0.0
-        return max(costs.host_op_s, self.bytes / cpu.bandwidth_Bps, self.flops / cpu.flops)
+        return costs.host_op_s if self.work is None else max(costs.host_op_s, cpu.seconds(self.work))
 
-    def passing(self, costs: HostCosts, cpu: Host) -> float:
+    def passing(self, costs: HostCosts, cpu: Processor) -> float:
         """Host time of all repeats, with walking to the node."""
         return self.repeat * (costs.walk_s + self.seconds(costs, cpu))
 
@@ -109,7 +120,12 @@ class Kernels:
         passed = (*(n for k in self.rows for n in k.skipped), *self.tail)
         return tuple(n for n in passed if n.computed)
 
-    def host_seconds(self, costs: HostCosts, cpu: Host) -> tuple[list[float], float]:
+    @property
+    def all_work(self) -> tuple[Kernel | HostNode, ...]:
+        """Whatever has work: the kernels, then what the host computes."""
+        return (*self.rows, *self.on_host)
+
+    def host_seconds(self, costs: HostCosts, cpu: Processor) -> tuple[list[float], float]:
         """Seconds that the host spends for each kernel, from the launch before to its own, and after the last launch.
 
         Those of a kernel include the nodes that the host passes before it, and the launches of all its repeats.
@@ -121,7 +137,7 @@ class Kernels:
         return launches, _passing(self.tail, costs, cpu)
 
 
-def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Host) -> float:
+def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Processor) -> float:
     """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
     return sum((n.passing(costs, cpu) for n in nodes), 0.0)
 
@@ -201,9 +217,15 @@ class _Rows:
 def host_node(o: Operator) -> HostNode:
     """What the host does for an operator that is a view (place "free") or that it computes itself ("host")."""
     if o.place != "host" or all(t.size <= SMALL for t in (*o.present, *o.outputs)):
-        return HostNode(o.repeat, o.place == "host", 0, 0, o.name, o.type, o.nodes)
-    w = work_or_bytes(o)[0]
-    return HostNode(o.repeat, True, w.bytes, w.flops, o.name, o.type, o.nodes)
+        return HostNode(o.repeat, o.place == "host", None, o.name, o.type, o.nodes)
+    w, assumed = work_on_cpu(o)
+    return HostNode(o.repeat, True, w, o.name, o.type, o.nodes, assumed)
+
+
+def work_on_cpu(o: Operator) -> tuple[Work, str]:
+    """The work of an operator under ONNX Runtime on a processor, and why it is assumed, or ""."""
+    w, assumed = work_or_bytes(o)
+    return replace(w, steps=steps_of(o)), assumed
 
 
 def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
@@ -217,7 +239,7 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     """The work of a kernel on the pipe that the runtime's policy picks for products, and why it is assumed, or ""."""
     if o.type == "Contiguous":
         return work(o, Move(o.out.size, o.attrs.get(RUN, o.out.shape[-1] if o.out.shape else 1))), ""
-    w, assumed = work_or_bytes(o)
+    w, assumed = work_on_cpu(o) if runtime.synchronous else work_or_bytes(o)
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")

@@ -20,7 +20,7 @@ from gpu_specs import Device, Host, load_host, usual_cluster
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.ground.errors import UsageError, counted, printable
 from onnxperf.ground.names import AMP
-from onnxperf.latency import Constants, Estimates, Method, estimate, pipe_on, shipped, workspaces
+from onnxperf.latency import Constants, Estimates, HostProcessor, Method, estimate, pipe_on, shipped, workspaces
 from onnxperf.lowering.lower import Kernels, lower
 from onnxperf.methods import METHODS
 from onnxperf.passes.plan import Plan
@@ -137,6 +137,11 @@ class Run:
     def cpus(self) -> tuple[Host, ...]:
         """The processor that launches the kernels of each device."""
         return self.kept(_cpus, self.scenario.host, self.devices)
+
+    @property
+    def processors(self) -> tuple[HostProcessor, ...]:
+        """The same, as what computes the operators that are left to them."""
+        return self.kept(_processors, self.cpus, self.constants)
 
     @property
     def unmeasured(self) -> str:
@@ -266,7 +271,9 @@ class Run:
         if not self.method.scheduled:
             return self.kept(added_up, kernels, estimates, self.host_costs)
         costs = self.host_costs
-        return self.kept(schedule, kernels, estimates, costs, self.cpus, streams=s.streams, cuda_graph=s.cuda_graph)
+        return self.kept(
+            schedule, kernels, estimates, costs, self.processors, streams=s.streams, cuda_graph=s.cuda_graph
+        )
 
     @cached_property
     def seconds(self) -> NDArray[Any]:
@@ -335,6 +342,12 @@ def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
 def _cpus(host: str, devices: Sequence[Device]) -> tuple[Host, ...]:
     """The host of that name for every device, or the one that is usual for each."""
     return tuple(load_host(host or usual_host(device)) for device in devices)
+
+
+def _processors(cpus: Sequence[Host], c: Constants) -> tuple[HostProcessor, ...]:
+    """Hosts as what computes operators: the same for equal ones."""
+    each = {cpu: HostProcessor(cpu, c) for cpu in cpus}
+    return tuple(each[cpu] for cpu in cpus)
 
 
 def _host_costs(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_specs import Host
 from onnxperf.latency import Estimates
 from onnxperf.latency.terms import Array
-from onnxperf.lowering.lower import Kernels
+from onnxperf.lowering.lower import Kernels, Processor
 from onnxperf.runtimes import HostCosts
 from onnxperf.schedule.tasks import (
     COMM,
@@ -55,7 +54,7 @@ def schedule(
     kernels: Kernels,
     estimates: Estimates,
     costs: Sequence[HostCosts],
-    cpus: Sequence[Host],
+    cpus: Sequence[Processor],
     *,
     streams: int = 1,
     cuda_graph: bool = False,
@@ -114,7 +113,7 @@ def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
     return critical, np.maximum(bound, estimates.least_s)
 
 
-def _host(kernels: Kernels, costs: HostCosts, cpu: Host, cuda_graph: bool) -> tuple[list[float], HostThread]:
+def _host(kernels: Kernels, costs: HostCosts, cpu: Processor, cuda_graph: bool) -> tuple[list[float], HostThread]:
     """Seconds that the host takes to launch each kernel, and what else it does."""
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
         return [0.0] * len(kernels.rows), HostThread(costs.replay_s, 0.0, costs.sync_s, costs.replay_gap_s)

@@ -217,7 +217,7 @@ def test_exchanges_slow_the_kernels_beside_them(gpt2: Any, monkeypatch: pytest.M
     of_free = free.parallel or {}
     hidden = of_free["communication_seconds"] - of_free["exposed_communication_seconds"]
     assert 0.5 * hidden < (p.seconds - free.seconds) / (24 / run.devices[0].sms) < 1.05 * hidden
-    costs, (launches, tail) = run.host_costs[0], run.kernels.host_seconds(run.host_costs[0], run.cpus[0])
+    costs, (launches, tail) = run.host_costs[0], run.kernels.host_seconds(run.host_costs[0], run.processors[0])
     columns = zip(run.kernels.rows, launches, e.seconds[:, 0].tolist(), e.occupancy[:, 0].tolist(), strict=True)
     tasks = [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank, k.communicates) for k, x, s, o in columns]
     placed, total = run_tasks(tasks, HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s))

@@ -16,6 +16,7 @@ from gpu_specs import HOSTS
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_transformers import RULES
 from onnxperf.graph import Graph, load
+from onnxperf.latency import HostProcessor, shipped
 from onnxperf.lowering.lower import lower
 from onnxperf.passes.precision import precision
 from onnxperf.runtimes import LEVELS, RUNTIMES, WITHIN, of_version, run_graph
@@ -113,7 +114,7 @@ def test_a_fused_attention_stays_causal(causal: int) -> None:
 def test_the_host_walks_to_a_node_once(minilm: Graph) -> None:
     free = replace(OLDER.host, host_op_s=0.0, copy_s=0.0, launch_s=0.0, walk_s=1.0, node_s=1.0)
     run = run_graph(minilm, OLDER, LEVELS["all"], True)
-    launches, tail = lower(run, OLDER).host_seconds(free, HOSTS["server-2020"])
+    launches, tail = lower(run, OLDER).host_seconds(free, HostProcessor(HOSTS["server-2020"], shipped()))
     inside = sum(WITHIN in o.attrs for o in run.operators)
     assert inside == 6 * 6
     assert sum(launches) + tail == sum(o.place != "copy" for o in run.operators) - inside

@@ -59,12 +59,14 @@ class HostRun:
     def waits(self) -> bool:
         """Whether kernels take clearly less than launching them usually does: then the run tells of the host."""
         costs = self.costs(USUAL)
-        return self.kernels_s < SHARE * (costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.cpus[0])[0]))
+        return self.kernels_s < SHARE * (
+            costs.run_s + sum(self.run.kernels.host_seconds(costs, self.run.processors[0])[0])
+        )
 
     def seconds(self, values: Mapping[str, float]) -> float:
         """The length of the run."""
         run = self.run
-        return float(schedule(run.kernels, run.estimates, [self.costs(values)], run.cpus).total_s[0])
+        return float(schedule(run.kernels, run.estimates, [self.costs(values)], run.processors).total_s[0])
 
 
 def runs(rows: Sequence[MeasuredRun], constants: Constants) -> list[HostRun]:
