@@ -51,11 +51,13 @@ def test_edges_lead_through_views_and_the_host() -> None:
 @pytest.mark.parametrize(
     ("version", "k", "n", "pipe"),
     [
-        ("1.6", 768, 50257, "fp32"), ("1.6", 129, 64, "fp32"), ("1.6", 768, 50264, "tensor_fp16"),
-        ("1.12", 768, 50257, "tensor_fp16"),
+        ("1.6", 768, 50257, "fp16_sums"), ("1.6", 129, 64, "fp16_sums"), ("1.6", 768, 50264, "tensor_fp16_sums"),
+        ("1.7", 768, 50257, "tensor_fp16_sums"), ("1.8", 768, 50257, "tensor_fp16"),
     ],
 )  # fmt: skip
-def test_cuda_10_has_no_kernels_for_odd_sizes_on_tensor_cores(version: str, k: int, n: int, pipe: str) -> None:
+def test_until_1_7_products_are_summed_in_fp16_and_until_1_6_not_on_tensor_cores_where_sizes_are_odd(
+    version: str, k: int, n: int, pipe: str
+) -> None:
     a, b, y = (Tensor(name, "float16", shape) for name, shape in (("x", (3, k)), ("b", (k, n)), ("y", (3, n))))
     g = Graph("g", (Operator("p", "MatMul", (a, b), (y,)),), (a, b), (y,))
     assert lower(g, of_version(ORT, version)).rows[0].work.pipe == pipe

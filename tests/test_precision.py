@@ -123,6 +123,39 @@ def test_which_unit_multiplies(pipes: Pipes, name: str, ort: str, eager: str) ->
     assert pipes(name, "torch-eager") == eager.split()
 
 
+@pytest.mark.parametrize(
+    ("card", "older", "least", "most"),
+    [
+        ("p40", "1.6", 30, 64), ("gtx-1080", "1.7", 30, 64), ("p100-pcie-16gb", "1.6", 0.4, 0.65),
+        ("p40", "1.8", 0.8, 1.1), ("p40", None, 0.8, 1.1), ("p100-pcie-16gb", None, 0.8, 1.1),
+    ],
+)  # fmt: skip
+def test_what_fp16_gains_without_tensor_cores_follows_from_what_the_release_sums_in(
+    card: str, older: str | None, least: float, most: float
+) -> None:
+    """A language model in FP16 on a P40: 44 times slower with cublasHgemm than in FP32 (ggml-org/llama.cpp, pull
+    request 3370); DeepBench's products on a P100, FP16 summed in FP32 to FP32: 1.00 (median of 160).
+    """
+    text = """<ir_version: 7, opset_import: ["" : 12]> g (float[512,1024] x) => (float[512,4096] y)
+      <float[1024,4096] w> { y = MatMul(x, w) }"""
+    model = parser.parse_model(text)
+    del model.graph.initializer[:]
+    model.graph.initializer.add(name="w", data_type=1, dims=[1024, 4096]).raw_data = bytes(4 * 1024 * 4096)
+    single, half = (onnxperf.predict(model, gpu=card, precision=p, ort_version=older) for p in ("fp32", "fp16"))
+    assert least < half.seconds / single.seconds < most
+    (note,) = (n.message for n in half.warnings if n.code == "no-unit")
+    assert f"summed in {'FP16' if older in ('1.6', '1.7') else 'FP32'}" in note
+
+
+def test_convolutions_are_summed_in_fp32_in_every_release() -> None:
+    text = """<ir_version: 7, opset_import: ["" : 12]> g (float[8,64,56,56] x, float[64,64,3,3] w)
+      => (float[8,64,56,56] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"""
+    then, now = (
+        onnxperf.predict(parser.parse_model(text), gpu="p40", precision="fp16", ort_version=v) for v in ("1.6", "1.8")
+    )
+    assert then.kernels[0].seconds == now.kernels[0].seconds
+
+
 def test_no_precision_is_left_out() -> None:
     assert PRECISIONS == ("keep", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "amp")
 

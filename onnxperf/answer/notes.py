@@ -9,6 +9,7 @@ from onnxperf.answer.several_gpus import notes as _of_several
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import AMP, QUANTISED
+from onnxperf.ground.tables import number
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
@@ -129,13 +130,20 @@ def _full_caches(graph: Graph) -> Iterator[Note]:
 
 def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator[Note]:
     """What the card has no unit for, and what does the work instead."""
-    moved: dict[str, list[str]] = {}
+    moved: dict[tuple[str, str], list[str]] = {}
     for k in kernels.rows:
-        by_default = k.work.pipe == "tensor_tf32" and precision != "tf32"  # nobody asked for it
-        if k.work.matrix_flops and not by_default and pipe_on(device, k.work.pipe) != k.work.pipe:
-            moved.setdefault(k.work.pipe, []).extend(k.nodes)
-    for pipe, nodes in moved.items():
-        yield Note("no-unit", f"{device.id} has no {pipe} unit: it runs on {pipe_on(device, pipe)}", tuple(nodes))
+        wanted, unit = k.work.pipe.removesuffix("_sums"), pipe_on(device, k.work.pipe)
+        by_default = wanted == "tensor_tf32" and precision != "tf32"  # nobody asked for it
+        if k.work.matrix_flops and not by_default and unit != wanted:
+            moved.setdefault((wanted, unit), []).extend(k.nodes)
+    half = device.dense_flops.get("fp16", 0.0)
+    for (wanted, unit), nodes in moved.items():
+        says = f"{device.id} has no {wanted} unit: it runs on {unit}"
+        if wanted == "tensor_fp16" and half:
+            rate = number(device.dense_flops[unit] / 1e12)
+            beside = f"; fp16 itself does {number(half / 1e12)}" if unit == "fp32" else ""
+            says += f" at {rate} TFLOP/s, for FP16 products are summed in {unit.upper()}{beside}"
+        yield Note("no-unit", says, tuple(nodes))
 
 
 def _unmeasured(run: Run) -> Iterator[Note]:

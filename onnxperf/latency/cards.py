@@ -34,9 +34,18 @@ FALLBACK = {
     "tensor_int8": "int8", "int8": "tensor_fp16", "tensor_int4": "tensor_int8", "tensor_fp4": "tensor_fp8",
 }  # fmt: skip
 
+#: FP16 products that a library sums in FP16 as well (cublasHgemm), with and without kernels for tensor cores, by the
+#: pipes that can do them, the first that a card has. On CUDA cores they run at FP16's own rate, however slow: twice
+#: FP32's at compute capability 6.0, 1/64 of it at 6.1 (CUDA C++ Programming Guide, arithmetic throughput).
+SUMMED_IN_FP16 = {"tensor_fp16_sums": ("tensor_fp16", "fp16", "fp32"), "fp16_sums": ("fp16", "fp32")}
+
 
 def pipe_on(device: Device, pipe: str) -> str:
-    """The pipe that does a pipe's work on this card; where FP16 is slower than FP32, FP32 does it."""
+    """The pipe that does a pipe's work on this card; where FP16 is slower than FP32, FP32 does what is not summed in
+    FP16.
+    """
+    if pipe in SUMMED_IN_FP16:
+        return next(p for p in SUMMED_IN_FP16[pipe] if p in device.dense_flops)
     while pipe not in device.dense_flops and pipe in FALLBACK:
         pipe = FALLBACK[pipe]
     if pipe == "fp16" and device.dense_flops["fp16"] < device.dense_flops["fp32"]:
@@ -148,7 +157,9 @@ class Cards:
         share = {"tensor_fp8": 1.0, "tensor_fp16": 0.5, "tensor_bf16": 0.5, "tensor_tf32": 0.25}
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
         built = np.array([[BUILT.get(d.capability, 0) * d.sms * d.tensor_hz for d in self.devices]])
-        whole = np.where(integers < 0.75 * built, built, integers) * np.array([[share.get(p, 0.0)] for p in pipes])
+        whole = np.where(integers < 0.75 * built, built, integers) * np.array(
+            [[share.get(p.removesuffix("_sums"), 0.0)] for p in pipes]
+        )
         return np.asarray(np.maximum(self.rate(pipes), whole))
 
     def tensor(self, pipes: Sequence[str]) -> Array:

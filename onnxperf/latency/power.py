@@ -88,8 +88,8 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):
                 cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], cards.constants.power)
-            elif pipe == "int8":  # assumed: an instruction takes the energy of one in FP32, and does four times as much
-                cost[i, j] *= device.dense_flops["fp32"] / device.dense_flops["int8"]
+            elif pipe in ("int8", "fp16"):  # assumed: an instruction takes the energy of one in FP32, and does more
+                cost[i, j] *= min(device.dense_flops["fp32"] / device.dense_flops[pipe], 1.0)
     return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
 
 

@@ -12,7 +12,7 @@ from onnxperf.fusions.placement import fed_on_host
 from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
-from onnxperf.lowering.runtime import HostCosts, Runtime
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes.tape import FORWARD, phase_of
 from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, steps_of, work
 
@@ -243,10 +243,17 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     allowed = type(w.size).__name__ in runtime.policy.tf32 if tf32 is None else tf32
     if allowed and w.matrix_flops and w.pipe == "fp32" and w.dtype == "float32":
         w = replace(w, pipe="tensor_tf32")
-    multiple = runtime.policy.tensor_multiple
-    if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16" and (w.size.n % multiple or w.size.k % multiple):
-        w = replace(w, pipe="fp32")
+    if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16":
+        w = replace(w, pipe=_half_pipe(w.size, runtime.policy))
     if isinstance(w.size, Conv):
         last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
         w = replace(w, size=w.size._replace(last=last, planned=planned))
     return w, assumed
+
+
+def _half_pipe(size: Gemm, policy: Policy) -> str:
+    """The pipe of a product in FP16: tensor cores where its sizes allow it, and what its sums are kept in."""
+    on_tensor = not (size.n % policy.tensor_multiple or size.k % policy.tensor_multiple)
+    if policy.sums_in_fp16:
+        return "tensor_fp16_sums" if on_tensor else "fp16_sums"
+    return "tensor_fp16" if on_tensor else "fp32"

@@ -50,9 +50,11 @@ def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) 
 
 def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's. Until 1.6 it was built with CUDA 10, whose cuBLAS has no kernels for odd sizes on
-    tensor cores (its manual, until 11.0).
+    tensor cores (its manual, until 11.0). Until 1.7 products in FP16 were cublasHgemm's, summed in FP16
+    (github.com/microsoft/onnxruntime/pull/7253); convolutions never were.
     """
-    policy = replace(POLICY, tensor_multiple=8) if at <= release("1.6") else POLICY
+    multiple = 8 if at <= release("1.6") else POLICY.tensor_multiple
+    policy = replace(POLICY, tensor_multiple=multiple, sums_in_fp16=at <= release("1.7"))
     return {"place": partial(kernels, at=at, registry=at), "policy": policy}
 
 
