@@ -20,8 +20,10 @@ import gpu_specs
 import onnxperf
 from onnxperf import cli
 from onnxperf.cli.arguments import parse_shape
+from onnxperf.cli.sections import SECTIONS
 from onnxperf.decide.changes import changes
 from onnxperf.ground.tables import duration, number
+from onnxperf.running.terms import TERMS
 from onnxperf.views.cards import facts, quantity
 from onnxperf.views.headline import words
 from tests.goldens import NUMBERS, exactly, golden, layout, numbers
@@ -627,6 +629,24 @@ def test_help_has_an_example_for_each_command() -> None:
         shown = CliRunner().invoke(cli.cli, [*command, "--help"])
         assert shown.exit_code == 0
         assert "Example" in shown.output
+
+
+@pytest.mark.parametrize("name", [name for name in cli.MODULES if name != "export"])
+def test_help_lists_every_option_once_and_many_in_sections(name: str) -> None:
+    command = cli.cli.get_command(click.Context(cli.cli), name)
+    assert command is not None
+    shown = re.split(
+        r"\n(?=(?:Options|Where it runs):\n)", CliRunner().invoke(cli.cli, [name, "--help"]).output, maxsplit=1
+    )[1]
+    flags = ["--help", *(flag for p in command.params if not getattr(p, "hidden", True) for flag in p.opts)]
+    listed = re.findall(r"^  (-.*?)(?:  |$)", shown, re.MULTILINE)
+    assert sorted(re.findall(r"--[\w-]+", " ".join(listed))) == sorted(f for f in flags if f.startswith("--"))
+    assert ("Where it runs:\n" in shown and "Output:\n" in shown) == (len(command.params) > 16)
+
+
+def test_every_term_stands_in_one_section_of_the_help() -> None:
+    named = [name for names in SECTIONS.values() for name in names]
+    assert len(named) == len({*named}) and {*TERMS} <= {*named}
 
 
 @pytest.mark.slow

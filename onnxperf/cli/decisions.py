@@ -9,12 +9,13 @@ import click
 
 from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
 from onnxperf.cli.asking import asked_of
+from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY
 from onnxperf.ground.output import deliver
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @of_cards
 @click.option("--by", type=click.Choice(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
@@ -46,7 +47,7 @@ def compare(
     deliver(json_to, comparison.to_json, lambda: show_comparison(console(), comparison))
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @click.option("--latency-ms", type=Number(), metavar="MS", help="Limit on the mean latency of a request.")
 @click.option("--qps", type=Number(), metavar="N", help="Requests per second, of one sample each.")
@@ -104,7 +105,7 @@ def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> 
     deliver(json_to, plans.to_json, lambda: show(console(), plans), lambda: keep(plans))
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @of_one
 @click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
@@ -131,7 +132,7 @@ def whatif(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:
     deliver(json_to, changes.to_json, lambda: show_what_ifs(console(), changes))
 
 
-@click.command()
+@command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @debug

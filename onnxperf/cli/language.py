@@ -8,12 +8,13 @@ import click
 
 from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
+from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_targets
 from onnxperf.ground.names import CACHES, WEIGHTS
 from onnxperf.ground.output import deliver, telling
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--config", type=click.Path(), metavar="config.json",
               help="Instead of MODEL: build the graph from a Hugging Face config.")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from onnxperf.cli.arguments import DYNAMIC, OUT, Example, debug, of_an_export
+from onnxperf.cli.sections import command
 from onnxperf.ground.errors import printable
 
 
@@ -63,7 +64,7 @@ def export_keras(model: str, inputs: list[Example], **terms: Any) -> None:
     command.run(model, "tf", inputs, **terms)
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @OUT
 @debug

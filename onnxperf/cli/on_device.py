@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from onnxperf.cli.arguments import counted_here, debug, options_set, scored_here
+from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import BASELINES, PROVIDERS
 from onnxperf.running.terms import USUAL_METHOD
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @counted_here
 @debug
@@ -33,7 +34,7 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
     show.run(model, json_to, **options_set(terms))
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path(), required=False)
 @scored_here
 @debug
@@ -81,7 +82,7 @@ def _predicting(method: str) -> Any:
     return partial(compared, method=method)
 
 
-@click.command()
+@command()
 @click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda if usable]")
 @click.option(
     "--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` in DIR instead."

@@ -25,6 +25,7 @@ from onnxperf.cli.arguments import (
 )  # fmt: skip
 from onnxperf.cli.asking import asked_of
 from onnxperf.cli.drawn import drawn, take
+from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
 from onnxperf.ground.output import deliver
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from onnxperf.running.run import Run
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path())
 @of_a_run
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
@@ -118,7 +119,7 @@ def predict(
     deliver(json_to, answer, screen, gate, files)
 
 
-@click.command()
+@command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @of_runs
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the lines as JSON; - prints JSON only.")
@@ -187,7 +188,7 @@ def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
     return printable("  ".join((*shown, x["model"])) + (f": {x['reason']}" if x["reason"] else ""))
 
 
-@click.command()
+@command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @of_two
@@ -303,7 +304,7 @@ def _held(
     return held | {"reason": reasons(p, max_latency, max_memory)}
 
 
-@click.command()
+@command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--node", metavar="NAME", help="An ONNX node of MODEL, or a kernel that `predict --detail` lists.")
 @click.option("--gemm", metavar="[Bx]MxNxK", help="Instead of a model: one GEMM; with B a batched one.")

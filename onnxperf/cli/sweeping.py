@@ -12,6 +12,7 @@ import click
 
 from onnxperf.cli.arguments import by_name, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.lists import parse_batches, parse_dim
+from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import EnvironmentFailure, UsageError, counted
 from onnxperf.ground.names import PRECISIONS
@@ -34,7 +35,7 @@ def parse_precisions(text: str) -> tuple[str, ...]:
     return names
 
 
-@click.command()
+@command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL|FOLDER...")
 @read_option("--batch", "batches", read=parse_batches, metavar="1,2,4,...,256",
              help="Batch sizes; ... continues the series.  [default: the model's]")  # fmt: skip
