@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onnxperf.views.notebook import notebook
     from onnxperf.views.prediction import report
     from onnxperf.views.roofline import plot
+    from onnxperf.views.text import text
     from onnxperf.views.trace import trace
     from op_models import Attention, Conv, Gemm, Move, Operator, Pointwise, Recurrent, Rows, Tensor, Work
 
@@ -63,6 +64,7 @@ _OFFERED = {
     "onnxperf.sweeps.core": ("Sweep", "sweep"),
     "onnxperf.views.prediction": ("report",),
     "onnxperf.views.roofline": ("plot",),
+    "onnxperf.views.text": ("text",),
     "onnxperf.views.trace": ("trace",),
     "gpu_specs": ("Device",),
     "op_models": (
@@ -76,7 +78,7 @@ __all__ = [
     "Recommendation", "Recurrent", "Rows", "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf",
     "WhatIfs", "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
     "layer_profile", "llm", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep",
-    "trace", "whatif", "work",
+    "text", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import onnxperf
+from onnxperf import cli
 from onnxperf.cli.predictions import predict
 from onnxperf.ground.errors import ARGUMENTS, UsageError, speaking_of_arguments
 
@@ -67,9 +69,52 @@ def test_a_prediction_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(by.values()) == pytest.approx(p.sum_seconds) and list(by.values()) == sorted(by.values(), reverse=True)
     table = p.to_dataframe()
     assert len(table) == len(p.kernels) and table["seconds"].sum() == pytest.approx(p.sum_seconds)
+    assert str(p) == brief.rstrip("\n")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(onnxperf.EnvironmentFailure, match="pip install pandas"):
         p.to_dataframe()
+
+
+def test_a_prediction_writes_its_files(tmp_path: Path) -> None:
+    p = onnxperf.predict(MOBILENET, gpu="l4")
+    for write in (p.to_trace, p.to_netron, p.to_layer_profile):
+        path = tmp_path / f"{write.__name__}.json"
+        assert path.write_text("before") and path.read_text() != (text := write(path))
+        assert path.read_text() == text + "\n" == write(str(path)) + "\n"
+    assert (tmp_path / "a.html").exists() is False
+    p.to_html(path=tmp_path / "a.html")
+    assert (tmp_path / "a.html").read_text() == p.to_html() + "\n"
+    pytest.importorskip("matplotlib")
+    assert p.plot(tmp_path / "r.svg") == (tmp_path / "r.svg").read_bytes() == p.plot()
+    assert p.plot(str(tmp_path / "r.png")).startswith(b"\x89PNG")
+    for name in ("r.pdf", "r", "dir/r.svg"):
+        with pytest.raises(onnxperf.UsageError):
+            p.plot(tmp_path / name)
+    assert sorted(f.name for f in tmp_path.glob("r*")) == ["r.png", "r.svg"]
+
+
+def test_answers_are_printed_as_by_their_commands_and_become_data_frames() -> None:
+    cards, named = ["l4", "t4"], ["--gpu", "l4,t4"]
+    answers = {
+        "compare": (onnxperf.compare(MOBILENET, gpu=cards), named),
+        "recommend": (
+            onnxperf.recommend(MOBILENET, gpu=cards, latency_ms=20, qps=100),
+            [*named, "--latency-ms", "20", "--qps", "100"],
+        ),
+        "whatif": (onnxperf.whatif(MOBILENET, gpu="l4"), ["--gpu", "l4"]),
+        "explain": (onnxperf.explain(MOBILENET, gpu="l4"), ["--gpu", "l4"]),
+    }
+    for command, (answer, arguments) in answers.items():
+        out = CliRunner().invoke(cli.cli, [command, MOBILENET, *arguments]).stdout
+        assert str(answer) == out.replace(MOBILENET, Path(MOBILENET).name).rstrip("\n"), command
+        if command != "explain":
+            rows = next(v for v in answer.to_dict().values() if isinstance(v, list) and v)
+            assert len(answer.to_dataframe()) == len(rows)
+    assert "gain" in answers["whatif"][0].to_dataframe() and "best.seconds" in answers["compare"][0].to_dataframe()
+    with pytest.raises(UsageError, match="no table"):
+        answers["explain"][0].to_dataframe()
+    swept = onnxperf.sweep(MOBILENET, gpu=cards, batches=[1, 8])
+    assert str(swept).splitlines()[0] == Path(MOBILENET).name and len(str(swept).splitlines()) == 6
 
 
 @pytest.mark.parametrize(

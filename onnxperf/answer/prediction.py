@@ -23,9 +23,10 @@ from onnxperf.answer.notes import notes, scope
 from onnxperf.answer.outline import outline
 from onnxperf.answer.several_gpus import parallel
 from onnxperf.graph import Note
-from onnxperf.ground.codec import Document, plain
+from onnxperf.ground.codec import Document, data_frame, plain
 from onnxperf.ground.door import DOOR
-from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.output import write_file
 from onnxperf.ground.tables import duration
 from onnxperf.ground.version import VERSION
 from onnxperf.latency.intervals import COVERAGE
@@ -39,8 +40,16 @@ if TYPE_CHECKING:
     import pandas
     from onnx import ModelProto
 
+Path = str | os.PathLike[str]
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
+
+
+def _written(text: str, path: Path | None) -> str:
+    """A text, which is also written to the file of this path if there is one."""
+    if path is not None:
+        write_file(os.fspath(path), text + "\n")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +176,24 @@ class Prediction(Document):
             "warnings": [plain(w, "code", "message", "nodes") for w in self.warnings],
         }
 
+    def __str__(self) -> str:
+        return self.report().rstrip("\n")
+
     def report(self, *, detail: bool = False) -> str:
         """What `onnxperf predict` prints, with `detail` what `--detail` adds; without colours."""
         drawn: str = DOOR["report"](self, detail=detail)
         return drawn
 
-    def to_trace(self) -> str:
-        """What `--trace` writes: a timeline for ui.perfetto.dev, JSON with the fields of ONNX Runtime's profiles."""
-        drawn: str = DOOR["trace"](self)
-        return drawn
+    def to_trace(self, path: Path | None = None) -> str:
+        """A timeline for ui.perfetto.dev, JSON with the fields of ONNX Runtime's profiles; with a path also written
+        there, as `--trace` does. This and what follows raise UsageError or EnvironmentFailure where a file can't be
+        written.
+        """
+        return _written(DOOR["trace"](self), path)
 
-    def to_netron(self) -> str:
-        """What `--netron FILE.json` writes: what each node costs, JSON that Netron opens beside the model."""
-        drawn: str = DOOR["netron"](self)
-        return drawn
+    def to_netron(self, path: Path | None = None) -> str:
+        """What each node costs, JSON that Netron opens beside the model; with a path also written there."""
+        return _written(DOOR["netron"](self), path)
 
     def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
         """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
@@ -190,14 +203,19 @@ class Prediction(Document):
         drawn: bytes = DOOR["annotated"](self, model)
         return drawn
 
-    def to_layer_profile(self) -> str:
-        """What `--profile` writes: JSON as by trtexec's --exportProfile."""
-        drawn: str = DOOR["layer_profile"](self)
-        return drawn
+    def to_layer_profile(self, path: Path | None = None) -> str:
+        """JSON as by trtexec's --exportProfile; with a path also written there, as `--profile` does."""
+        return _written(DOOR["layer_profile"](self), path)
 
-    def plot(self, format: str = "svg") -> bytes:
-        """What `--plot` writes: the roofline as an image, svg or png. Raises EnvironmentFailure without matplotlib."""
+    def plot(self, to: Path = "svg") -> bytes:
+        """The roofline as an image: svg, png, or the path of a file with one of these endings, which is written as
+        `--plot` does. Raises EnvironmentFailure without matplotlib.
+        """
+        target = os.fspath(to)
+        stem, dot, format = target.rpartition(".")
         drawn: bytes = DOOR["plot"](self, format)
+        if stem or dot:
+            write_file(target, drawn)
         return drawn
 
     def _repr_html_(self) -> str:
@@ -205,10 +223,11 @@ class Prediction(Document):
         drawn: str = DOOR["notebook"](self)
         return drawn
 
-    def to_html(self, at_batch: Callable[[int], Prediction] | None = None) -> str:
-        """The page that `onnxperf predict --html` writes; `onnxperf.html` says what `at_batch` is."""
-        drawn: str = DOOR["html"](self, at_batch)
-        return drawn
+    def to_html(self, at_batch: Callable[[int], Prediction] | None = None, path: Path | None = None) -> str:
+        """A page that explains the prediction; with a path also written there, as `--html` does. `onnxperf.html` says
+        what `at_batch` is.
+        """
+        return _written(DOOR["html"](self, at_batch), path)
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""
@@ -235,11 +254,7 @@ class Prediction(Document):
         """The kernels as a pandas DataFrame, a row each, with the columns of the JSON. Raises EnvironmentFailure where
         pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise EnvironmentFailure("to_dataframe needs pandas: pip install pandas") from None
-        return pandas.DataFrame([k.to_dict() for k in self.kernels], columns=OF_A_KERNEL)
+        return data_frame([k.to_dict() for k in self.kernels], OF_A_KERNEL)
 
     @property
     def graph(self) -> networkx.DiGraph[str]:

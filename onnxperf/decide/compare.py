@@ -59,6 +59,8 @@ class Comparison(Document):
     fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can.
     """
 
+    ROWS = "cards"
+
     model: str
     runtime: str
     precision: str

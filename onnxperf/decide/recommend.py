@@ -54,6 +54,8 @@ class Recommendation(Document):
     others: the cards without any, and why.
     """
 
+    ROWS = "plans"
+
     model: str
     runtime: str
     precision: str

@@ -54,6 +54,8 @@ class WhatIf:
 class WhatIfs(Document):
     """A prediction, and what each change would bring, the fastest first; those that can't be made last."""
 
+    ROWS = "changes"
+
     now: Prediction
     changes: tuple[WhatIf, ...]
 

@@ -19,13 +19,17 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.door import DOOR
+from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+
+if TYPE_CHECKING:
+    import pandas
 
 MAX_BYTES = 1 << 26  # of a file
 #: Of `bytes`, unpacked: a model without its weights. Those of timm have up to 0.6 MB; what a small file unpacks to is
@@ -63,9 +67,16 @@ def derived(kind: Any) -> Derived:
 
 
 class Document:
-    """What a command answers as JSON; `to_dict` is by default all its fields by name."""
+    """What a command answers: as JSON, where `to_dict` is by default all its fields by name; as the table that the
+    command prints, by `str`; and as a data frame of what `ROWS` names in `to_dict`.
+    """
 
     __slots__ = ()
+    ROWS: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        shown: str = DOOR["text"](self)
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: times in seconds, sizes in bytes, prices in US dollars."""
@@ -74,6 +85,23 @@ class Document:
     def to_json(self, indent: int | None = 2) -> str:
         """`to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The rows as a pandas DataFrame, with the keys of the JSON as columns, nested ones as best.seconds. Raises
+        EnvironmentFailure without pandas, UsageError where the answer has no rows.
+        """
+        if not self.ROWS:
+            raise UsageError(f"a {type(self).__name__} is no table: take its to_dict()")
+        return data_frame(self.to_dict()[self.ROWS])
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pandas.DataFrame:
+    """Rows of plain data as a pandas DataFrame. Raises EnvironmentFailure where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise EnvironmentFailure("to_dataframe needs pandas: pip install pandas") from None
+    return pandas.DataFrame(rows, columns=columns) if columns else pandas.json_normalize(list(rows))
 
 
 def plain(value: Any, *names: str) -> dict[str, Any]:

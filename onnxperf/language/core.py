@@ -59,6 +59,8 @@ class Generation(Document):
     requests that arrive are served, where that was asked for; notes: what was assumed.
     """
 
+    ROWS = "batches"
+
     model: str
     gpu: str
     runtime: str

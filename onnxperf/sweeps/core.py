@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxperf.decide.choices import selected
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, as_arguments, speaking_of_arguments
+from onnxperf.ground.codec import data_frame
+from onnxperf.ground.door import DOOR
+from onnxperf.ground.errors import UsageError, as_arguments, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu
 from onnxperf.running.terms import Examples, Keywords
 from onnxperf.sweeps.cache import Cache
@@ -44,11 +46,11 @@ class Sweep:
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The rows as a pandas DataFrame. Raises EnvironmentFailure where pandas is not installed."""
-        try:
-            import pandas
-        except ImportError:
-            raise EnvironmentFailure("to_dataframe needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self.to_dicts(), columns=[*columns(self.dims)])
+        return data_frame(self.to_dicts(), [*columns(self.dims)])
+
+    def __str__(self) -> str:
+        shown: str = DOOR["text"](self)
+        return shown
 
 
 def sweep(
