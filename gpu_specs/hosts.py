@@ -29,12 +29,18 @@ class Host:
     hz: float = 3e9
 
     @property
+    def title(self) -> str:
+        """What it is, how many cores are used, and whether that is assumed."""
+        told = self.source if self.source == "assumed" else "measured"
+        return f"{self.describe} ({self.cores} cores, {told})"
+
+    @property
     def device(self) -> Device:
         """The same as a device that operators run on. Its caches are assumed: 1 MB of each core and 32 MB of all."""
         rates = Rates((("fp32", self.flops), ("tensor_int8", self.flops)))
         figures = ("sms", "lanes", "boost_hz", "memory_kind", "bandwidth_Bps", "l2_bytes", "l3_bytes", "fp32")
         return Device(
-            id=self.name, name=self.describe, kind="cpu", architecture="a host", capability=(0, 0), node_nm=0.0,
+            id=self.name, name=self.title, kind="cpu", architecture="a host", capability=(0, 0), node_nm=0.0,
             sms=self.cores, lanes=max(int(self.flops / self.hz / self.cores / 2), 1), base_hz=None, boost_hz=self.hz,
             tensor_hz=self.hz, memory_kind="DRAM", bandwidth_Bps=self.bandwidth_Bps, capacity_bytes=MEMORY,
             l2_bytes=2**20, l2_partitions=1, smem_bytes=0, threads_per_sm=1, tdp_W=math.inf, dense_flops=rates,

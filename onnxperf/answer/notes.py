@@ -37,7 +37,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
         *_assumed_constants(run, j, classes),
         *_far_from_measurements(run, j, classes),
         *_of_several(run, j),
-        *_misplaced(run, j),
+        *_too_large(run, j),
     )
 
 
@@ -107,10 +107,8 @@ def _assumed_operators(kernels: Kernels) -> Iterator[Note]:
         says = printable(f"unknown work: {why}: its time is that of the bytes it reads and writes")
         yield Note("assumed-operator", says, tuple(names))
     for (op, assumed), names in depending.items():
-        says = printable(
-            f"unknown work: how long {op} takes depends on the data: {assumed}; its interval is a factor of"
-        )
-        yield Note("unknown-work", f"{says} several", tuple(names))
+        says = printable(f"how long {op} takes depends on the data: {assumed}, and its interval is a factor of several")
+        yield Note("unknown-work", says, tuple(names))
 
 
 def _full_caches(graph: Graph) -> Iterator[Note]:
@@ -216,13 +214,9 @@ def _far_from_measurements(run: Run, j: int, classes: Sequence[str]) -> Iterator
         yield Note("outside-calibration", says, tuple(dict.fromkeys(n for k in outside for n in k.nodes)))
 
 
-def _misplaced(run: Run, j: int) -> Iterator[Note]:
-    """Where the runtime is another kind of device's, and where memory does not hold the run."""
-    runtime, device, need = run.runtime, run.devices[j], run.memory(j)
-    if runtime.kind != device.kind:
-        kind = runtime.kind.upper()
-        says = f"{runtime.name} runs on a {kind}: the kernels are those of its graph, timed as on {device.id}"
-        yield Note("other-device", says)
+def _too_large(run: Run, j: int) -> Iterator[Note]:
+    """Where memory does not hold the run."""
+    device, need = run.devices[j], run.memory(j)
     if not need.fits:
         short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
         says = f"{device.id} lacks {short:.1f} GB of memory for this run"
@@ -250,5 +244,7 @@ def scope(run: Run, j: int) -> str:
             terms += ", dimensions fixed" if s.fix_dims else ", dynamic dimensions as exported"
         inside = f"{launch} under {under.split(',')[0]}{terms}, {host}; {copies}"
     else:
-        inside = f"one run on an otherwise idle core under {under}, with the runtime's overhead per operator"
+        cores = run.devices[j].sms
+        idle = "an otherwise idle core" if cores == 1 else f"{cores} otherwise idle cores"
+        inside = f"one run on {idle} under {under}, with the runtime's overhead per operator"
     return f"steady state, {inside}; session start and warm-up excluded"

@@ -228,7 +228,7 @@ def without_fallback(now: Prediction) -> Change | None:
     takes as long as it takes to launch, and at the card's highest rates.
     """
     fallen = {n for note in now.warnings if note.code == "host-fallback" for n in note.nodes}
-    if not fallen or now.bound_by["cpu"] < FALLBACK:
+    if not fallen or now.bound_by["cpu"] < FALLBACK or for_processors_only(now):
         return None
     copies = sum(k.seconds for k in now.kernels if k.op.startswith("Memcpy"))
     costs, card = now.run.host_costs[now.column], now.device
@@ -240,6 +240,14 @@ def without_fallback(now: Prediction) -> Change | None:
     left = now.seconds * (1 - now.bound_by["cpu"]) - copies + instead
     seconds = max(left, now.lower_bound_seconds)
     return Change("all operators on the GPU", seconds, now.scenario.batch, most=True)
+
+
+def for_processors_only(now: Prediction) -> bool:
+    """Whether some operator that the CPU computes is one that no GPU has: on strings and maps, or of ai.onnx.ml."""
+    on_host = (o for o in now.run.run_graph.operators if o.place == "host")
+    return any(
+        o.type.startswith("ai.onnx.ml::") or any(t.dtype == "string" for t in (*o.present, *o.outputs)) for o in on_host
+    )
 
 
 def _at_most(work: Work | None, bandwidth: float, flops: float) -> tuple[float, float]:

@@ -16,8 +16,9 @@ from onnxperf.ground.errors import UsageError
 from onnxperf.lowering.runtime import check_file
 from onnxperf.passes.plan import parse_plan, per_gpu
 from onnxperf.running.run import Kept, Run, columns
-from onnxperf.running.scenario import Scenario, joined, settled
+from onnxperf.running.scenario import PLATFORMS, Scenario, host_of, joined, settled
 from onnxperf.running.terms import Examples, Keywords, as_terms, check_values
+from onnxperf.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -80,7 +81,8 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     cards = [find(gpu) for gpu in gpus]
     _check_bindings(r)
     check_values(terms)
-    devices = [_set(device, terms) for device, _ in cards]
+    cards = [_computing(_set(device, terms), notes, terms) for device, notes in cards]
+    devices = [device for device, _ in cards]
     graph = r.model if isinstance(r.model, Graph) else load_graph(
         r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples,
         trains=terms.get("mode") == "training",
@@ -118,6 +120,16 @@ def _set(device: Device, terms: Mapping[str, Any]) -> Device:
         return gpu_specs.limited(joined(device, terms.get("cluster")), power_W=power, clock_hz=clock)
     except gpu_specs.SpecError as e:
         raise UsageError(str(e)) from e
+
+
+def _computing(device: Device, notes: tuple[Note, ...], terms: Mapping[str, Any]) -> tuple[Device, tuple[Note, ...]]:
+    """The device that computes, with its notes: the host of a card under a runtime that runs on processors."""
+    if device.kind == "cpu" or RUNTIMES[terms.get("runtime") or PLATFORMS[device.kind].runtime].kind != "cpu":
+        return device, notes
+    host = host_of(Scenario(model="", gpu=device.id, **terms), device)
+    says = f"{terms['runtime']} runs on a CPU: the time is that of {host.title}, whatever GPU is beside it, here"
+    says += f" {device.name}; --host names another CPU, and `onnxperf calibrate` measures the one that it runs on"
+    return host.device, (*notes, Note("other-device", says))
 
 
 def _at_batch(request: Request, batch: int, before: int) -> Graph:

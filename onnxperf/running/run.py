@@ -364,6 +364,10 @@ def _host_costs(
 def _require_capturable(run: Graph) -> None:
     """Raise UsageError where no CUDA graph can be captured of a run."""
     flow = [n for o in run.operators if o.type in CONTROL for n in o.nodes]
+    fallen = [n for note in run.notes if note.code == "host-fallback" for n in note.nodes]
+    if fallen:
+        nodes = printable(", ".join(dict.fromkeys(fallen))[:200])
+        raise UsageError(f"a CUDA graph can't be captured: {nodes} runs on the CPU, for want of a CUDA kernel")
     if flow:
         nodes = printable(", ".join(flow)[:200])
         raise UsageError(f"a CUDA graph can't be captured: {nodes} depends on host-side control flow")

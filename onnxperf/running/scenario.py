@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpu_specs import Device, Host, SpecError, load_cluster, load_host
+from gpu_specs import HOSTS, Device, Host, SpecError, load_cluster, load_host
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import OPTIMIZERS
 from onnxperf.passes.plan import Plan, parse_plan
@@ -60,7 +60,11 @@ def settled(s: Scenario, device: Device) -> Scenario:
 
 
 def usual_host(device: Device) -> str:
-    """The host that is assumed for a device: a Jetson's own processor, else a desktop's or server's of its years."""
+    """The host that is assumed for a device: a Jetson's own processor, else a desktop's or server's of its years. A
+    host that computes everything is its own.
+    """
+    if device.id in HOSTS:
+        return device.id
     if device.memory_kind.startswith("LPDDR"):
         return "jetson"
     years = 0 if device.capability < (8, 0) else 1 if device.capability < (8, 9) else 2

@@ -184,6 +184,19 @@ def _autograd() -> Autograd:
     return TORCH
 
 
+#: Operators that PyTorch has no kernels for on a GPU: those of quantised models that ONNX Runtime runs as integers, of
+#: classical models, and on strings.
+INTEGERS = ("QLinear", "com.microsoft::QLinear", "com.microsoft::QGemm", "ConvInteger", "MatMulInteger")
+ON_PROCESSORS = ("ai.onnx.ml::", "String", "RegexFullMatch", "TfIdfVectorizer", "com.microsoft::Tokenizer")
+
+
+def refused(o: Operator) -> str:
+    """Why PyTorch has no operator like one of ONNX's on a GPU and what to do, "" where it has."""
+    if o.type.startswith(INTEGERS):
+        return "PyTorch has no kernels for products and sums of 8-bit integers on a GPU: give --runtime ort-cuda"
+    return "PyTorch has no such operator on a GPU: give --runtime ort-cuda" if o.type.startswith(ON_PROCESSORS) else ""
+
+
 EAGER = Runtime(
     name="torch-eager",
     rules=torch_calls.RULES,
@@ -196,6 +209,7 @@ EAGER = Runtime(
     title="PyTorch eager",
     describe="PyTorch, eager, CUDA, under torch.inference_mode",
     autocast=autocast,
+    refused=refused,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
     autograd=_autograd,
 )  # fmt: skip

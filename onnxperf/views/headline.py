@@ -14,6 +14,7 @@ from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.running.scenario import PLATFORMS, usual_host
 from onnxperf.running.terms import USUAL_METHOD
+from onnxperf.views.on_cpu import wholly_on_cpu
 
 ALIKE = 1.02  # of the fastest change's time: the first change within it is named, which asks for least
 DOES_NOT_FIT = "does-not-fit"  # the note that stands in the headline
@@ -43,7 +44,7 @@ def words(p: Prediction, changes: Changes) -> Headline:
     shares = largest_shares(p)
     return Headline(
         misfit=next((printable(note.message) for note in p.warnings if note.code == DOES_NOT_FIT), ""),
-        asked=tuple(map(printable, (p.scenario.model, p.device.name, *_terms(p)))),
+        asked=tuple(map(printable, (p.scenario.model, *_where(p), *_terms(p)))),
         time=duration(p.seconds),
         interval=f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}",
         rate=f"{number(p.throughput_per_second, 4)} samples/s",
@@ -77,6 +78,15 @@ def _best(p: Prediction, changes: Changes) -> str:
     fastest = min(c.seconds for c in easy)
     c = next(c for c in easy if c.seconds <= ALIKE * fastest)
     return f"{c.what}: {c.why or duration(c.seconds)} ({gain(p, c)})"
+
+
+def _where(p: Prediction) -> Iterator[str]:
+    """The device; where a card computes nothing, that the CPU does all, and which that is."""
+    if wholly_on_cpu(p):
+        yield f"wholly on the CPU, {p.run.cpus[p.column].title}"
+        yield f"{p.device.name} unused"
+    else:
+        yield p.device.name
 
 
 def _terms(p: Prediction) -> Iterator[str]:

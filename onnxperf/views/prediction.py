@@ -35,6 +35,8 @@ URGENT = (
     "unvalidated",
     "body-not-counted",
     "assumed-operator",
+    "unknown-work",
+    "other-device",
     "host-fallback",
     "assumed-trip-count",
     UNKNOWN_LENGTH,
