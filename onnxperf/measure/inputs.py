@@ -1,4 +1,4 @@
-"""What a model's inputs hold: random values that are valid, or a user's own arrays."""
+"""What inputs hold: random values that are valid, also as text, sequences and maps, or a user's own arrays."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
+from onnx import ModelProto, TensorProto, TypeProto
 
 from onnxperf.graph import Graph
-from onnxperf.graph.proto import times
+from onnxperf.graph.proto import dims_of, dtype_of, is_tensor, plain, times
 from onnxperf.ground.errors import ModelError, UsageError, printable
 from op_models import Operator, Tensor
 
@@ -24,24 +25,57 @@ TABLES = {
     "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4},
 }
 SLACK = 1 << 16  # bytes of an archive for the name and headers of an array
+WORDS = tuple(letter * 10 for letter in "abcdefghij")
 BIT_PATTERNS = {"bfloat16": 16}  # types that NumPy lacks, which arrays of uint16 hold as bits; ONNX's number of each
 
 
 def ranges(graph: Graph) -> dict[str, range]:
     """Which whole numbers each input of a static graph may hold: indices stay within their tables, and masks are ones.
 
-    A whole-number input of two dimensions that indexes nothing is taken for a mask. Raises ModelError for inputs that
-    are no tensors of numbers.
+    A whole-number input of two dimensions that indexes nothing is taken for a mask; text is left to `objects`. Raises
+    ModelError for tensors of numbers that NumPy lacks.
     """
     users: dict[str, list[Operator]] = {}
     for o in graph.operators:
         for name in {t.name for t in o.present}:
             users.setdefault(name, []).append(o)
-    return {t.name: _range(graph, users, t) for t in graph.inputs}
+    return {t.name: _range(graph, users, t) for t in graph.inputs if t.dtype not in ("string", "opaque")}
+
+
+def objects(model: ModelProto, shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Any]:
+    """What the inputs hold that are no tensors of numbers, as ONNX Runtime takes it from Python: arrays of words, a
+    list of one element for a sequence, a dictionary of ten entries for a map.
+
+    shapes: of inputs that are tensors. Raises ModelError for other types.
+    """
+    rng, stored = np.random.default_rng(seed), {t.name for t in model.graph.initializer}
+    given = [i for i in model.graph.input if i.name not in stored]
+    return {i.name: _object(i.name, i.type, shapes.get(i.name), rng) for i in given if not _is_numeric(i.type)}
+
+
+def _is_numeric(type: TypeProto) -> bool:
+    return is_tensor(type) and type.tensor_type.elem_type != TensorProto.STRING
+
+
+def _object(name: str, type: TypeProto, shape: tuple[int, ...] | None, rng: np.random.Generator) -> Any:
+    """A random value of a type; dimensions that nobody gives are 1."""
+    kind = type.WhichOneof("value")
+    if kind == "sequence_type":
+        return [_object(name, type.sequence_type.elem_type, None, rng)]
+    if kind == "map_type":
+        keys = WORDS if type.map_type.key_type == TensorProto.STRING else range(len(WORDS))
+        values = _object(name, type.map_type.value_type, (len(WORDS),), rng)
+        return dict(zip(keys, values.tolist(), strict=True))
+    if kind == "tensor_type":
+        shape = shape if shape is not None else tuple(d or 1 for d in dims_of(type) or ())
+        if not _is_numeric(type):
+            return rng.choice(np.array(WORDS, dtype=object), shape)
+        return random(shape, range(2), dtype_of(type.tensor_type.elem_type), rng)
+    raise ModelError(f"input {plain(name)!r} is neither a tensor, a sequence nor a map, so no random data can be made")
 
 
 def _range(graph: Graph, users: Mapping[str, Sequence[Operator]], t: Tensor) -> range:
-    if t.dtype in ("opaque", "string") or t.dtype.startswith(("complex", "float4", "float6", "float8", "int4", "int2")):
+    if t.dtype.startswith(("complex", "float4", "float6", "float8", "int4", "int2")):
         raise ModelError(
             f"{graph.name}: input {t.name!r} is not a tensor of plain numbers, so no random data can be made"
         )

@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from onnxperf.graph import Graph
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import MEASURED
-from onnxperf.measure import inputs
 from onnxperf.measure.devices import DEVICES, LocalDevice
 from onnxperf.runtimes import LEVELS
 
@@ -87,7 +86,8 @@ class Plan:
 
     job: its model a path or the bytes of a file; shapes, dims, batch and inputs are left out, for they are in the other
     fields; graph: the model with all dimensions bound; folder: that of the model's file, None where it is bytes;
-    values: by input, the array that it holds, or the range of the whole numbers that it may; sizes: inputs whose shapes
+    values: by input, the array that it holds, or the range of the whole numbers that it may, or what `inputs.objects`
+    makes of text, sequences and maps; sizes: inputs whose shapes
     in the file differ, with those to write there; dims: sizes of the file's named open dimensions; random: whether
     weights are missing; opset, nodes: the file's, and names of its nodes.
 
@@ -98,7 +98,7 @@ class Plan:
     job: Job
     graph: Graph
     folder: Path | None = None
-    values: Mapping[str, range | inputs.Array] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     dims: tuple[tuple[str, int], ...] = ()
     random: bool = False
@@ -106,6 +106,11 @@ class Plan:
     nodes: frozenset[str] = frozenset()
     least_runs: int = 1
     profile_to: str = ""
+
+    @property
+    def unbound(self) -> bool:
+        """Whether an input is text, a sequence or a map: ONNX Runtime takes these from Python in every run."""
+        return any(isinstance(v, list | dict) or str(getattr(v, "dtype", "")) == "object" for v in self.values.values())
 
     @property
     def source(self) -> str | bytes:

@@ -41,10 +41,10 @@ def prepare(job: Job) -> Plan:
         raise UsageError(f"{graph.name} is not stored in float32: measure it with --precision keep")
     absent = weights.absent(proto, folder)
     _check_room(graph, job, sum(map(weights.bytes_of, absent)))
-    values: Mapping[str, range | inputs.Array] = inputs.ranges(graph)
+    shapes = {t.name: t.shape for t in graph.inputs}
+    values: Mapping[str, Any] = {**inputs.ranges(graph), **inputs.objects(proto, shapes, job.seed)}
     if job.inputs is not None:
         values = inputs.given(job.inputs, graph)
-    shapes = {t.name: t.shape for t in graph.inputs}
     return Plan(
         job=replace(job, model=_source(job.model), shapes=None, dims=None, batch=None, inputs=None),
         graph=graph,

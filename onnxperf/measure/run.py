@@ -136,7 +136,14 @@ def _measurement(
         readings=tuple(process.readings),
         complete=complete,
     )
-    return replace(m, warnings=tuple(_warnings(m, why_not)))
+    return replace(m, warnings=(*_handed_over(plan), *_warnings(m, why_not)))
+
+
+def _handed_over(plan: Plan) -> Iterator[Note]:
+    """Whether the time includes what Python adds to a run."""
+    if plan.unbound:
+        what = "inputs that are text, sequences or maps are copied from Python in every run, and outputs back to it"
+        yield Note("handed-over", f"{what}: the time includes that, those of the operators do not")
 
 
 def _warnings(m: Measurement, why_not: str) -> Iterator[Note]:

@@ -35,7 +35,8 @@ class Session:
     Runtime reads them where they lie.
 
     name: the model's; opened_s: seconds that opening it took; options: those of session and provider, by name; hosted:
-    names and types of the nodes on the CPU beside a GPU, as far as the session says.
+    names and types of the nodes on the CPU beside a GPU, as far as the session says. feeds: where an input is text, a
+    sequence or a map, which can't be bound, all inputs as Python's values, which ONNX Runtime copies in every run.
     """
 
     name: str
@@ -48,11 +49,15 @@ class Session:
     binding: Any
     inputs: tuple[Any, ...]
     run_options: Any
+    feeds: dict[str, Any] | None = None
 
     def run(self) -> None:
         """Run once; on a GPU, only launch."""
         try:
-            self.inference.run_with_iobinding(self.binding, self.run_options)
+            if self.feeds is None:
+                self.inference.run_with_iobinding(self.binding, self.run_options)
+            else:
+                self.inference.run(None, self.feeds, self.run_options)
         except Exception as e:
             raise refusal(e, self.name, self.ort.__version__) from None
 
@@ -141,21 +146,27 @@ def _value(ort: Any, array: Array, number: int, memory: str) -> Any:
     return there
 
 
-def _bind(ort: Any, inference: Any, plan: Plan, device: LocalDevice) -> tuple[Any, tuple[Any, ...], Any]:
+def _bind(
+    ort: Any, inference: Any, plan: Plan, device: LocalDevice
+) -> tuple[Any, tuple[Any, ...], Any, dict[str, Any] | None]:
     """Put random inputs, or the given ones, and room for the outputs on the device that computes.
 
-    Returns the binding, the inputs' values and the options to run with.
+    Returns the binding, the inputs' values, the options to run with, and the feeds where inputs can't be bound.
     """
     rng = np.random.default_rng(plan.job.seed)
-    binding, values = inference.io_binding(), []
+    binding, values, feeds = inference.io_binding(), [], dict[str, Any]()
     types = {i.name: _dtype(i.type) for i in inference.get_inputs()}
-    for t in plan.graph.inputs:
-        if t.name not in types:
+    shapes = {t.name: t.shape for t in plan.graph.inputs}
+    for name, source in plan.values.items():
+        if name not in types:
             continue  # nothing reads it
-        dtype, source = types[t.name], plan.values[t.name]
-        array = random(t.shape, source, dtype, rng) if isinstance(source, range) else source.astype(dtype)
+        dtype = types[name]
+        if plan.unbound:
+            feeds[name] = random(shapes[name], source, dtype, rng) if isinstance(source, range) else source
+            continue
+        array = random(shapes[name], source, dtype, rng) if isinstance(source, range) else source.astype(dtype)
         values.append(_value(ort, array, BIT_PATTERNS.get(dtype, 0), device.memory))
-        binding.bind_ortvalue_input(t.name, values[-1])
+        binding.bind_ortvalue_input(name, values[-1])
     for output in inference.get_outputs():
         dtype = _dtype(output.type)
         numeric = dtype in NUMPY or dtype in BIT_PATTERNS  # not text, nor sequences
@@ -169,7 +180,7 @@ def _bind(ort: Any, inference: Any, plan: Plan, device: LocalDevice) -> tuple[An
     run_options = ort.RunOptions()
     for key, value in device.run_entries.items():
         run_options.add_run_config_entry(key, value)
-    return binding, tuple(values), run_options
+    return binding, tuple(values), run_options, feeds or None
 
 
 def _dtype(type: str) -> str:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, TypeProto, helper
 
 from onnxperf.graph import Graph, load
 from onnxperf.ground.errors import ModelError, UsageError
-from onnxperf.measure.inputs import given, random, ranges
+from onnxperf.measure.inputs import given, objects, random, ranges
 from tests.measure.conftest import ROOT, parsed
 
 
@@ -69,13 +69,37 @@ def test_vocabularies_of_the_samples(name: str, dims: dict[str, int], bounds: di
     assert bounds.items() <= found.items()
 
 
-def test_sequences_and_text_are_refused() -> None:
-    text = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
-    node = helper.make_node("Identity", ["x"], ["y"])
-    out = helper.make_tensor_value_info("y", TensorProto.STRING, [2])
-    model = helper.make_model(helper.make_graph([node], "g", [text], [out]), ir_version=9)
+FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, [4, 5])
+SCALAR = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+TEXT = helper.make_tensor_type_proto(TensorProto.STRING, [2, "n"])
+
+
+def passing(type: TypeProto) -> ModelProto:
+    """A model that hands its input on."""
+    x, y = (helper.make_value_info(name, type) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_text_sequences_and_maps_are_made_up() -> None:
+    words = objects(passing(TEXT), {"x": (2, 3)}, 0)["x"]
+    assert words.shape == (2, 3) and words.dtype == object and {len(w) for w in words.ravel()} == {10}
+    [element] = objects(passing(helper.make_sequence_type_proto(FLOATS)), {}, 0)["x"]
+    assert element.shape == (4, 5) and element.dtype == np.float32
+    numbers = objects(passing(helper.make_map_type_proto(TensorProto.INT64, SCALAR)), {}, 0)["x"]
+    assert [*numbers] == [*range(10)] and all(isinstance(v, float) for v in numbers.values())
+    named = objects(passing(helper.make_map_type_proto(TensorProto.STRING, SCALAR)), {}, 0)["x"]
+    assert all(isinstance(key, str) for key in named)
+    assert objects(passing(FLOATS), {"x": (4, 5)}, 0) == {}
+
+
+def test_other_types_are_refused() -> None:
+    sparse = TypeProto(sparse_tensor_type=TypeProto.SparseTensor(elem_type=TensorProto.FLOAT))
+    with pytest.raises(ModelError, match="'x' is neither a tensor, a sequence nor a map"):
+        objects(passing(sparse), {}, 0)
+    odd = passing(helper.make_tensor_type_proto(TensorProto.COMPLEX64, [2]))
     with pytest.raises(ModelError, match="'x' is not a tensor of plain numbers"):
-        ranges(load(model))
+        ranges(load(odd))
 
 
 @examples(st.integers(0, 1000), st.integers(0, 2**32 - 1), st.sampled_from(["int64", "int32", "uint8"]))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from onnxperf.ground.errors import EnvironmentFailure, ModelError, UsageError
 from onnxperf.measure import plan
@@ -372,3 +372,41 @@ def test_fp32_of_a_model_that_is_stored_otherwise() -> None:
     model = small("(float16[2,64] x) => (float16[2,64] y) { y=Relu(x) }")
     with pytest.raises(UsageError, match="not stored in float32"):
         measure(Job(model, "cpu", precision="fp32"))
+
+
+@pytest.mark.parametrize("name", ["text", "sequence", "map"])
+def test_text_sequences_and_maps_go_in_and_come_out(name: str) -> None:
+    """Inputs that can't be bound are handed over in every run, which a note says; the classifier's maps need none."""
+    scalar, floats = (helper.make_tensor_type_proto(TensorProto.FLOAT, s) for s in ([], [4, 5]))
+    text = helper.make_tensor_type_proto(TensorProto.STRING, [100])
+    labels = {"keys_strings": ["a"], "values_int64s": [1]}
+    node, given = {
+        "text": (helper.make_node("LabelEncoder", ["x"], ["y"], "n", domain="ai.onnx.ml", **labels), text),
+        "sequence": (
+            helper.make_node("ConcatFromSequence", ["x"], ["y"], "n", axis=0), helper.make_sequence_type_proto(floats)
+        ),
+        "map": (
+            helper.make_node("DictVectorizer", ["x"], ["y"], "n", domain="ai.onnx.ml", int64_vocabulary=[1, 2]),
+            helper.make_map_type_proto(TensorProto.INT64, scalar),
+        ),
+    }[name]  # fmt: skip
+    graph = helper.make_graph(
+        [node], "g", [helper.make_value_info("x", given)], [helper.make_empty_tensor_value_info("y")]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    m = measure(job(helper.make_model(graph, ir_version=9, opset_imports=opsets)))
+    assert m.complete and [o.type for o in m.operators] == [node.op_type]
+    assert "handed-over" in {n.code for n in m.warnings}
+
+
+def test_maps_that_a_classifier_makes_are_measured() -> None:
+    node = helper.make_node("ZipMap", ["x"], ["y"], "n", domain="ai.onnx.ml", classlabels_strings=["no", "yes"])
+    scalar = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.STRING, scalar))
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, [10, 2])], [helper.make_value_info("y", maps)]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    m = measure(job(helper.make_model(graph, ir_version=9, opset_imports=opsets)))
+    assert m.complete and [o.type for o in m.operators] == ["ZipMap"]
+    assert "handed-over" not in {n.code for n in m.warnings}
