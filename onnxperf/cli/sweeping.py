@@ -14,7 +14,7 @@ from onnxperf.cli.arguments import by_name, debug, files_read, of_a_sweep, read_
 from onnxperf.cli.lists import parse_batches, parse_dim
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, counted
+from onnxperf.ground.errors import UsageError, counted, printable
 from onnxperf.ground.names import PRECISIONS
 from onnxperf.ground.output import telling
 
@@ -88,7 +88,7 @@ def sweep(
     if len(sources) * grid.cells > LARGE:
         _announce(sources, grid)
     with telling() as tell, engine(len(sources), scheduler) as workers:
-        _give(out, grid, blocks(sources, grid, workers, cache, tell))
+        _give(out, grid, blocks(sources, grid, workers, cache, tell, _warn))
 
 
 def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
@@ -133,18 +133,21 @@ def _models(named: Sequence[str]) -> Iterator[Model]:
 
 
 def _cache(folder: str | None) -> Cache | None:
-    """The cache in a folder, or in the usual one, which need not be there to be written to."""
+    """The cache in a folder, or in the usual one, where that can be one."""
     from onnxperf.sweeps.cache import Cache, usual_folder
+    from onnxperf.sweeps.stream import NOT_CACHED
 
     if folder is not None:
-        if not folder:
-            raise UsageError("--cache needs the name of a folder")
         return Cache.at(folder)
     try:
         return Cache.at(usual_folder())
-    except EnvironmentFailure as e:
-        click.echo(f"onnxperf: results are not cached: {e}", err=True)
+    except UsageError as e:
+        _warn(f"{NOT_CACHED}: {e}")
         return None
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"onnxperf: {printable(sentence)}", err=True)
 
 
 def _announce(models: Sequence[Model], grid: Grid) -> None:

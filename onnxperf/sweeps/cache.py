@@ -19,7 +19,7 @@ from typing import Any
 
 from gpu_specs import Device, SpecError, load_host
 from onnxperf.decide.choices import Choice
-from onnxperf.ground.errors import EnvironmentFailure
+from onnxperf.ground.errors import EnvironmentFailure, UsageError
 from onnxperf.ground.output import write_file
 from onnxperf.sweeps.edition import edition
 from onnxperf.sweeps.grid import Grid, Point
@@ -40,9 +40,11 @@ RANGES = {
 
 
 def usual_folder() -> Path:
-    """The folder for caches that the system names, or the usual one."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "onnxperf" / "sweeps"
+    """The folder for caches that the system names, or the usual one. Raises UsageError where the user has no home."""
+    named, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
+    if not os.path.isabs(named) and not os.path.isabs(home):  # a user without a name, in a container
+        raise UsageError("this user has no home folder: name one by --cache")
+    return (Path(named) if os.path.isabs(named) else Path(home, ".cache")) / "onnxperf" / "sweeps"
 
 
 def spec(device: Device) -> str:
@@ -58,14 +60,10 @@ class Cache:
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Cache:
-        """The cache in a folder, which is made. Raises EnvironmentFailure where nothing can be written there."""
+        """The cache in a folder, which is made when something is kept. Raises UsageError where it can be none."""
         path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise EnvironmentFailure(f"can't keep results in {path}: {e.strerror or e}") from e
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise EnvironmentFailure(f"can't keep results in {path}: it can't be written to")
+        if not os.fspath(folder) or (os.path.exists(path) and not os.path.isdir(path)):
+            raise UsageError(f"can't keep results in {os.fspath(folder)!r}: it is no folder")
         return cls(path)
 
     def place(self, model: Prepared, grid: Grid, point: Point) -> Path:
@@ -89,7 +87,7 @@ class Cache:
         """The cells in a file; none where there is no such file, or it holds something else."""
         try:
             data = json.loads(_regular(place).decode("utf-8"))
-            return {(c["precision"], c["spec"]): _choice(c["choice"]) for c in data["cells"]}
+            return {_key(c): _choice(c["choice"]) for c in data["cells"]}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
@@ -116,6 +114,14 @@ def _regular(place: Path) -> bytes:
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE:
             raise ValueError(f"{place} is not a results file")
         return file.read(MAX_FILE)
+
+
+def _key(cell: Mapping[str, Any]) -> tuple[str, str]:
+    """The precision and the card of a cell; KeyError or TypeError where they are no text."""
+    precision, card = cell["precision"], cell["spec"]
+    if type(precision) is not str or type(card) is not str:
+        raise TypeError("precision, spec")
+    return precision, card
 
 
 def _choice(data: Mapping[str, Any]) -> Choice:

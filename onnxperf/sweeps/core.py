@@ -72,8 +72,9 @@ def sweep(
     model, example_inputs and all other terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship.
     batches: None for the model's own. dims: one size or several by name. prices: US dollars an hour by card, instead of
     those that ship. cache: a folder that keeps results, so that a sweep that was interrupted goes on where it stopped;
-    rules that your own code adds are not part of what results are found by. A cell that can't be predicted says why in
-    its row. Raises UsageError where the grid is wrong, and the first cell's error where no cell can be predicted.
+    a warning says where it can't be written. Rules that your own code adds are not part of what results are found by. A
+    cell that can't be predicted says why in its row. Raises UsageError where the grid is wrong, and the first cell's
+    error where no cell can be predicted.
     """
     with speaking_of_arguments():
         for name, instead in (("batch", "batches"), ("precision", "precisions")):

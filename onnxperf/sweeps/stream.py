@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from onnxperf.sweeps.grid import Grid, Point
 from onnxperf.sweeps.rows import Block, block
 from onnxperf.sweeps.work import Answer, Prepared, predicted, prepare
 
+NOT_CACHED = "results are not cached"
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -47,19 +49,20 @@ class _Task:
 
 
 def blocks(
-    models: Sequence[Model], grid: Grid, engine: Engine, cache: Cache | None = None, tell: Progress | None = None
-) -> Iterator[Block]:
-    """The blocks of a sweep: what the cache lacks is predicted, and kept there.
+    models: Sequence[Model], grid: Grid, engine: Engine, cache: Cache | None = None, tell: Progress | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Iterator[Block]:  # fmt: skip
+    """The blocks of a sweep: what the cache lacks is predicted, and kept there until that fails, which `warn` is told.
 
     Where there are several models, a binding goes to those that have a dimension, tensor or loop of its name. A model
     that can't be used has its reason in every row. Raises at the end UsageError where no model has a name that was
-    given, and the first error where nothing could be predicted; EnvironmentFailure where the engine or the cache fails.
+    given, and the first error where nothing could be predicted; EnvironmentFailure where the engine fails.
     """
     specs = [spec(device) for device in grid.devices]
     nowhere = {name for names in grid.named.values() for name in names} if len(models) > 1 else set()
     answers: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
     failed: Error | None = None
-    some = False
+    some, keeps = False, cache
     for task, answer in _in_order(_tasks(models, grid, engine, cache, specs, nowhere), engine.ahead):
         if tell:
             tell(Path(task.model).name, task.done, len(models) * grid.points)
@@ -69,8 +72,12 @@ def blocks(
         failed = failed or next((x for x in new.values() if isinstance(x, Error)), None)
         some = some or any(isinstance(x, Choice) for x in answers[task.point.batch].values())
         fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
-        if cache and task.place and fresh:
-            cache.write(task.place, {**task.cached, **fresh})
+        if keeps and task.place and fresh:
+            try:
+                keeps.write(task.place, {**task.cached, **fresh})
+            except EnvironmentFailure as e:
+                keeps = None
+                warn(f"{NOT_CACHED}: {e}")
         if len(answers) == len(grid.batches):
             yield block(task.model, task.point.dims, grid, answers)
             answers = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ import onnx
 import pyarrow.parquet
 import pytest
 
-from onnxperf import sweep
+from onnxperf import EnvironmentFailure, sweep
 from onnxperf.sweeps import files
 from onnxperf.sweeps.rows import Block
 from onnxperf.views.sweep import drawn
@@ -142,7 +144,7 @@ def test_a_large_sweep_says_so_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         ("net.onnx --gpu l4 -o nowhere/s.csv", 2, "there is no folder nowhere"),
         ("net.onnx --gpu l4 -o folder.csv", 2, "can't write folder.csv: it is a folder"),
         ("net.onnx --all --batch 1,2 -o s.png", 2, "at most 20 are distinguishable"),
-        ("net.onnx --gpu l4 --cache taken", 4, "can't keep results in taken"),
+        ("net.onnx --gpu l4 --cache taken", 2, "can't keep results in 'taken': it is no folder"),
         ("net.onnx --gpu l4 --cache x --no-cache", 2, "--no-cache contradicts --cache"),
         ("net.onnx --gpu l4 --dask there", 2, "write the address of a scheduler"),
         ("net.onnx --gpu l4 --dask tcp://127.0.0.1:1", 4, "no Dask scheduler answers at tcp://127.0.0.1:1"),
@@ -165,3 +167,45 @@ def test_where_nothing_can_be_kept_it_goes_on_without(cli: Cli) -> None:
     code, out, err = cli("net.onnx", "--gpu", "l4")
     assert code == 0 and "knee" in out and "results are not cached" in err
     assert cli("net.onnx", "--gpu", "l4", "--no-cache") == (0, out, "")
+
+
+def test_a_cache_that_can_not_be_written_loses_no_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(target: str, content: str | bytes) -> None:
+        raise EnvironmentFailure(f"can't write {target}: {os.strerror(errno.ENOSPC)}")
+
+    monkeypatch.setattr("onnxperf.sweeps.cache.write_file", full)
+    code, out, err = cli("net.onnx", *GRID, "--cache", "new")
+    assert code == 0 and err.count("\n") == 1 and err.endswith(f"{os.strerror(errno.ENOSPC)}\n"), (
+        "said once, of 4 files"
+    )
+    assert err.startswith("onnxperf: results are not cached: can't write new/")
+    assert cli("net.onnx", *GRID, "--no-cache") == (0, out, "")
+    with pytest.warns(UserWarning, match="results are not cached") as warned:
+        rows = sweep(net(), **GRID_OF, cache="new").rows
+    assert len(warned) == 1 and rows == sweep(net(), **GRID_OF).rows
+
+
+def test_a_cache_whose_folder_can_not_be_made_loses_no_answer(cli: Cli) -> None:
+    code, out, err = cli("net.onnx", "--gpu", "l4", "--cache", "net.onnx/cache")
+    assert code == 0 and err.startswith("onnxperf: results are not cached: ") and err.count("\n") == 1
+    assert cli("net.onnx", "--gpu", "l4", "--no-cache") == (0, out, "")
+
+
+def test_a_damaged_entry_is_as_good_as_none(cli: Cli) -> None:
+    asked = ("net.onnx", "--gpu", "l4", "--cache", "kept")
+    expected = cli(*asked, "--precision", "keep,fp16")
+    (entry,) = Path("kept").rglob("*.json")
+    for damage in ('"precision": NaN', '"precision": ["keep"]', '"precision": null', '"spec": NaN', '"seconds": NaN'):
+        name = damage.split(":")[0]
+        entry.write_text(
+            re.sub(rf"{name}: [^,}}]+", damage, entry.read_text(encoding="utf-8"), count=1), encoding="utf-8"
+        )
+        assert cli(*asked, "--precision", "keep,fp16") == expected, damage
+        assert "NaN" not in entry.read_text(encoding="utf-8")
+
+
+def test_a_user_without_a_home_has_no_cache(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where the system does not know the user
+    code, _, err = cli("net.onnx", "--gpu", "l4")
+    assert code == 0 and err.startswith("onnxperf: results are not cached: this user has no home folder")
