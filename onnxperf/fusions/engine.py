@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from onnxperf.graph import CONTROL, NEVER_FOLDED, Graph, Note
 from onnxperf.ground import names
-from onnxperf.ground.errors import printable
+from onnxperf.ground.errors import ModelError, printable
 from onnxperf.ground.releases import Release, there
 from op_models import Operator, Tensor
 
@@ -292,6 +292,8 @@ def _rewritten(g: Rewriter, p: Pass, misses: Misses) -> Rewriter:
         if not isinstance(after, Graph):
             raise TypeError(f"it answers {type(after).__name__}, not Graph")
         return g if after is before else Rewriter(after)
+    except ModelError:  # of a model that no pass can make smaller
+        raise
     except Exception as e:
         misses[FAILED, getattr(p, "name", getattr(p, "__name__", repr(p))), _failed(e)] = []
         return g

@@ -21,16 +21,17 @@ ON_CPU = ON_CUDA | {"HardSwish"}
 
 
 def inlined(graph: Graph, functions: frozenset[str] = ON_CUDA) -> Graph:
-    """The graph with these functions taken apart. ONNX Runtime Training has a kernel for the cross entropy."""
+    """The graph with these functions taken apart. ONNX Runtime Training has a kernel for the cross entropy. Raises
+    ModelError where they make too many operators.
+    """
     if holds_backward(graph):
         functions = functions - {"SoftmaxCrossEntropyLoss"}
     if functions.isdisjoint(o.type for o in graph.operators):
         return graph
-    from onnxperf.graph.definitions import definition
+    from onnxperf.graph.definitions import definitions
 
-    bodies = (definition(o, functions) if o.type in functions else None for o in graph.operators)
-    operators = zip(graph.operators, bodies, strict=True)
-    return replace(graph, operators=tuple(b for o, body in operators for b in (body or (o,))))
+    bodies = definitions(graph.operators, functions, graph.name)
+    return replace(graph, operators=tuple(b for body in bodies for b in body))
 
 
 def inline(functions: frozenset[str]) -> Fusion | Pass:

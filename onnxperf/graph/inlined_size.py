@@ -10,7 +10,11 @@ from google.protobuf.message import Message
 from onnx import FunctionProto, NodeProto
 
 from onnxperf.graph.proto import graphs_in, nodes_in
+from onnxperf.ground.errors import ModelError
 
+#: Nodes, and bytes in memory, that functions may come to where they are inlined: a few that call each other can make
+#: any number. A file in which they are inlined already has no such limit.
+MAX_NODES, MAX_BYTES = 50_000, 96 << 20
 MESSAGE, TEXT, NUMBER = 200, 32, 8  # bytes in memory, of a text beside its characters; a file may take two for each
 
 #: Domain, name and overload of a function.
@@ -26,6 +30,17 @@ class Size(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attributes: Mapping[str, int]
+
+
+def check_expansion(what: str, nodes: int, size: int, instead: str) -> None:
+    """Raise ModelError where functions make more nodes, or bytes of them, than they may. what: what makes them;
+    instead: what to do.
+    """
+    if nodes > MAX_NODES or size > MAX_BYTES:
+        many = (f"{nodes:,} nodes", f"{MAX_NODES:,}")
+        large = (f"{size >> 20:,} MiB of nodes", f"{MAX_BYTES >> 20} MiB")
+        comes, limit = many if nodes > MAX_NODES else large
+        raise ModelError(f"{what} would make {comes}; the limit is {limit}: {instead}")
 
 
 def key_of(node: NodeProto) -> Key:

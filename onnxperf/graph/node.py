@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TypeProto, ValueInfoProto, defs, helper, numpy_helper, shape_inference
 from onnx.shape_inference import InferenceError
 
 from onnxperf.graph.checks import contradiction, misuse
@@ -33,7 +33,7 @@ from onnxperf.graph.proto import (
     times,
 )  # fmt: skip
 from onnxperf.graph.sequences import elements_of, result_shape
-from onnxperf.graph.state import State
+from onnxperf.graph.state import SMALL, State
 from onnxperf.graph.values import ARITHMETIC, Values, constant, evaluate, first_line, measure
 from onnxperf.ground.errors import ModelError, printable
 from op_models import Operator, Tensor, caches, known, output_rule
@@ -124,29 +124,31 @@ def _define_constant(state: State, node: NodeProto, label: str) -> None:
 def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, TypeProto]:
     """The types of a node's outputs that `onnx.shape_inference` knows."""
     node = n.proto
-    data = {
-        i: numpy_helper.from_array(value.reshape(()) if node.op_type == "Range" and value.size == 1 else value)
+    read = {
+        i: value.reshape(()) if node.op_type == "Range" and value.size == 1 else value
         for i in node.input
         if (value := state.values.get(i)) is not None and (value.dtype.kind in "iub" or node.op_type in FLOATS_READ)
     }
-    if data or n.captured:
-        return _infer_alone(state, n, schema, data)
+    if n.captured or sum(value.size for value in read.values()) > SMALL:
+        return _infer_alone(state, n, schema, read)
     # most nodes of a model equal another but for names, and have outputs of the same types then
     attrs = tuple(a.SerializeToString() for a in node.attribute)
     types = tuple(state.types[i].SerializeToString() if i else b"" for i in node.input)
-    key = (n.type, node.overload, attrs, types, *map(bool, node.output))
+    values = tuple((v.dtype, v.shape, v.tobytes()) if (v := read.get(i)) is not None else None for i in node.input)
+    key = (n.type, node.overload, attrs, types, values if read else (), *map(bool, node.output))
     if (outputs := state.inferred.get(key)) is None:
-        by_name = _infer_alone(state, n, schema, data)
+        by_name = _infer_alone(state, n, schema, read)
         state.inferred[key] = outputs = tuple(by_name.get(o) for o in node.output)
     return {o: type for o, type in zip(node.output, outputs, strict=True) if type is not None}
 
 
-def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, data: dict[str, TensorProto]) -> dict[str, TypeProto]:
-    """What `_infer_types` answers for a node; `data` are those of its inputs that are known before the run."""
+def _infer_alone(state: State, n: _Node, schema: defs.OpSchema, read: Values) -> dict[str, TypeProto]:
+    """What `_infer_types` answers for a node; `read` are those of its inputs that are known before the run."""
     node = n.proto
     if schema.deprecated and n.type in DEPRECATED:
         return custom_types(node, n.type, n.attrs, n.inputs)
     types = {i: state.types[i] for i in (*node.input, *state.captures.names(node)) if i}
+    data = {name: numpy_helper.from_array(value) for name, value in read.items()}
     try:
         outputs: dict[str, TypeProto] = infer_one(
             schema, node, types, data, opset_imports=state.opset_imports, ir_version=state.ir_version

@@ -14,16 +14,13 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs
 
-from onnxperf.graph.inlined_size import Key, Size, calls_size, function_size, key_of
+from onnxperf.graph.inlined_size import Key, Size, calls_size, check_expansion, function_size, key_of
 from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
 from onnxperf.graph.values import first_line
 from onnxperf.ground.errors import ModelError, UsageError
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
-#: Nodes, and bytes in memory, that functions may come to where they are inlined: a few that call each other can make
-#: any number. A file in which they are inlined already has no such limit.
-MAX_NODES, MAX_BYTES = 50_000, 96 << 20
 INLINE_FIRST = "inline them with onnx.inliner.inline_local_functions, and predict what that gives"
 
 
@@ -215,11 +212,7 @@ def _check_expansion(proto: ModelProto, name: str) -> None:
         size[key] = function_size(functions[key], size)
     total = sum(n * nodes[c] for c, n in _called(proto.graph.node, functions).items())
     bytes_total = calls_size(proto.graph.node, size)
-    if total > MAX_NODES or bytes_total > MAX_BYTES:
-        many = (f"{total:,} nodes", f"{MAX_NODES:,}")
-        large = (f"{bytes_total >> 20:,} MiB of nodes", f"{MAX_BYTES >> 20} MiB")
-        comes, limit = many if total > MAX_NODES else large
-        raise ModelError(f"{name}: inlining its functions would make {comes}; the limit is {limit}: {INLINE_FIRST}")
+    check_expansion(f"{name}: inlining its functions", total, bytes_total, INLINE_FIRST)
 
 
 def _called(nodes: Iterable[NodeProto], functions: Container[Key]) -> Counter[Key]:

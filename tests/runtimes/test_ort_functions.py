@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+import onnxperf
+from onnxperf import ModelError
 from onnxperf.fusions.placement import place
 from onnxperf.graph import Open, load
-from onnxperf.graph.definitions import definition
+from onnxperf.graph.definitions import definition, definitions
 from onnxperf.runtimes import LEVELS, RUNTIMES, run_graph
 from tests.cuda_oracle import ours
 from tests.runtimes.conftest import build
@@ -82,6 +85,53 @@ def test_open_sizes_stay_open_in_what_a_function_makes() -> None:
     made = {t.name.rpartition("#")[2].partition("__")[0]: t.shape for o in body for t in o.outputs}
     assert made["XU"] == (3, 8, 6, 4) and [isinstance(d, Open) for d in made["XU"]] == [True, False, True, False]
     assert made["X3D"] == (3, 2, 96) and body[-1].out is graph.operators[1].out
+
+
+def test_equal_operators_are_taken_apart_alike_whatever_they_are_called() -> None:
+    text = "(float[2,8,4,4] x) => (float[2,8,4,4] y) {a=Mish(x) b=Mish(a) y=Mish(b)}"
+    graph = place(load(build(text, {}, 22)))
+    bodies = [[o for o in graph.operators if o.nodes == (f"Mish_{i}",)] for i in range(3)]
+    assert [[o.type for o in body] for body in bodies] == [["Softplus", "Tanh", "Mul"]] * 3
+    assert len({t.name for o in graph.operators for t in o.outputs}) == 9
+    assert [body[0].inputs[0].name for body in bodies] == ["x", "a", "b"]
+    assert [body[-1].out.name for body in bodies] == ["a", "b", "y"]
+
+
+def test_a_body_is_that_of_its_own_attributes_and_open_sizes() -> None:
+    text = "(float[N,8] x, float[5,8] z) => (float[N,8] y, float[5,8] w) {y=Swish<alpha=1.5>(x) w=Swish<alpha=2.5>(z)}"
+    first, second = load(build(text, {}, 24), dims={"N": 5}).operators
+    bodies = [definition(o, ("Swish",)) or () for o in (first, second)]
+    assert [{t.value for o in body for t in o.present if t.value} for body in bodies] == [{(1.5,)}, {(2.5,)}]
+    assert [isinstance(body[-1].out.shape[0], Open) for body in bodies] == [True, False]
+
+
+def test_functions_of_onnx_have_the_limits_of_a_files_own() -> None:
+    nodes = " ".join(f"t{i + 1}=Mish(t{i})" for i in range(16_667))
+    model = build(f"(float[2] t0) => (float[2] t16667) {{{nodes}}}", {}, 22)
+    with pytest.raises(ModelError, match=r"taking apart .* functions would make 50,001 nodes; the limit is 50,000"):
+        onnxperf.predict(model, gpu="t4")
+    assert onnxperf.predict(model, gpu="t4", runtime="tensorrt").kernels
+    long = build("(float[2] x) => (float[2] y) {y=Mish(x)}", {}, 22)
+    o = replace(load(long).operators[0], name="n" * 4000)
+    with pytest.raises(ModelError, match="MiB of nodes; the limit is 96 MiB"):
+        definitions([o] * 5000, ("Mish",), "long")
+
+
+def test_there_is_a_limit_to_the_forms_that_are_taken_apart() -> None:
+    nodes = " ".join(f"t{i + 1}=Swish<alpha={i}.5>(t{i})" for i in range(300))
+    with pytest.raises(ModelError, match="has 30. forms of operators that onnx defines by functions"):
+        onnxperf.predict(build(f"(float[2] t0) => (float[2] t300) {{{nodes}}}", {}, 24), gpu="t4")
+
+
+@pytest.mark.parametrize("kind", ["initializer", "input"])
+def test_what_onnx_cannot_take_apart_stays_one_operator(kind: str) -> None:
+    rows = ROWS.replace("2,5", "0,5").replace("int64[2]", "int64[0]") % "SoftmaxCrossEntropyLoss"
+    model = build(rows.replace("{r=Relu(x)", "{r=Identity(x)"), {}, 13)
+    if kind == "initializer":
+        model.graph.initializer.append(TensorProto(name="x", data_type=1, dims=[0, 5]))
+    graph = place(load(model))
+    assert "SoftmaxCrossEntropyLoss" in [o.type for o in graph.operators]
+    assert not [note for note in onnxperf.predict(model, gpu="t4").warnings if note.code == "failed-fusion"]
 
 
 def test_what_is_no_function_has_no_definition() -> None:
