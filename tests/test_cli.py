@@ -610,20 +610,6 @@ def test_an_interrupt_exits_with_130(onnxperf_cli, monkeypatch: pytest.MonkeyPat
     assert onnxperf_cli("predict", RESNET, "--gpu", "l4")[0] == 130
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_an_import_ends_before_the_command_does(tmp_path: Path, ending: str) -> None:
-    extension = f"import os, signal, sys\nos.kill(os.getpid(), signal.{ending})\nsys.stdout.write('whole')\n"
-    (tmp_path / "extension.py").write_text(extension, encoding="utf-8")
-    command = "import time, onnxperf.cli as c; c.prepare_streams = lambda: (__import__('extension'), time.sleep(60))"
-    path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    done = subprocess.run(
-        [sys.executable, "-c", f"{command}; c.main()"], capture_output=True, text=True, timeout=50,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "whole", "interrupted\n")
-
-
 def test_names_from_a_model_cannot_steer_the_terminal(onnxperf_cli, tmp_path: Path) -> None:
     from onnx import TensorProto, helper
 

@@ -9,21 +9,19 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from threading import Timer, main_thread
-from types import FrameType
 from typing import NoReturn
 
 import click
 
 from onnxperf.cli.arguments import debug
-from onnxperf.ground.errors import ENDINGS, INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
+from onnxperf.ground.errors import INTERRUPTED, EnvironmentFailure, Error, UsageError, printable
 from onnxperf.ground.modules import unloadable
 from onnxperf.ground.output import prepare_streams, settle_streams
+from onnxperf.ground.signals import ENDINGS, ImportedWhole
 from onnxperf.ground.version import VERSION
 
 BUG = 70
 REPORT_TO = "the project's issue tracker"
-IMPORTS, RETRY_S = "<frozen importlib._bootstrap>", 0.02  # the code of Python that imports
 
 
 #: The commands of each module here, which is imported when one of them is asked for.
@@ -87,8 +85,9 @@ def _run() -> tuple[int, str]:
     """The exit code, and the sentence for people."""
     try:
         for ending in ENDINGS:  # each ends as Ctrl-C does: what was measured is kept, temporary files are not
-            if signal.getsignal(ending) in (signal.SIG_DFL, signal.default_int_handler):  # nohup has one ignored
-                signal.signal(ending, _end)
+            if signal.getsignal(ending) is signal.SIG_DFL:  # nohup has one ignored
+                signal.signal(ending, signal.default_int_handler)
+        ImportedWhole.install("numpy", "onnx")
         prepare_streams()
         gc.set_threshold(50_000, 20, 20)  # a model is many objects that stay, and that Python need not look through
         cli.main(prog_name="onnxperf", standalone_mode=False)
@@ -117,20 +116,6 @@ def _run() -> tuple[int, str]:
         ours = f"this is a bug of ours, unless that file is yours ({what})"
         return BUG, f"onnxperf: {ours}; please report it to {REPORT_TO}, with --debug"
     return 0, ""
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, behind any import that goes on: one of a C extension, such as onnx, that is interrupted ends
-    the process by a fault.
-    """
-    if not any(f.f_code.co_filename == IMPORTS for f, _ in traceback.walk_stack(frame)):
-        raise KeyboardInterrupt
-    if hasattr(signal, "pthread_kill"):  # wakes a thread that waits for something
-        again = Timer(RETRY_S, signal.pthread_kill, (main_thread().ident, number))
-    else:
-        again = Timer(RETRY_S, signal.raise_signal, (number,))
-    again.daemon = True
-    again.start()
 
 
 def _told(e: click.ClickException) -> str:

@@ -1,4 +1,4 @@
-"""What the command line accepts: options, and quantities, shapes and counts written as text."""
+"""What the command line accepts: options, quantities, shapes and counts written as text; what they ask of a model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxperf.cli.lists import parse_batches
+from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS
 from onnxperf.running.terms import TERMS, Term, having
@@ -22,8 +23,10 @@ SIZE_UNITS = {
 
 MOST_MHZ = 1e9
 
-
 if TYPE_CHECKING:
+    from onnxperf.graph import Graph
+    from onnxperf.running.pipeline import Request
+
     _Choice = click.Choice[str]  # generic since click 8.2
 else:
     _Choice = click.Choice
@@ -332,6 +335,18 @@ def files_read(terms: Mapping[str, Any], *others: str | None) -> list[str]:
     named = (terms.get(name) for name in ("gpu", *(term.name for term in having(file=True))))
     listed = (files if isinstance(files, tuple) else (files,) for files in (*named, *others))
     return [path for paths in listed for path in paths if isinstance(path, str) and path]
+
+
+def asked_of(
+    model: str | Graph, json_to: str | None, *, gpu: str | tuple[str, ...], fit: bool = False, **terms: Any
+) -> Request:
+    """What the options of a scenario ask of a model; no answer may be written to `json_to` over a file that is read."""
+    from onnxperf.running.pipeline import request_for
+
+    if not model:
+        raise UsageError("the path of MODEL is empty")
+    check_target(json_to, *files_read({"gpu": gpu, **terms}, model if isinstance(model, str) else None))
+    return request_for(model, open_batch=fit, **terms)
 
 
 def options_set(terms: Mapping[str, Any]) -> dict[str, Any]:

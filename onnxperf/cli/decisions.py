@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, Number, debug, of_cards, of_one, read_option
-from onnxperf.cli.asking import asked_of
+from onnxperf.cli.arguments import DURATION, Number, asked_of, debug, of_cards, of_one, read_option
 from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY

@@ -13,6 +13,7 @@ import click
 
 from onnxperf.cli.arguments import (
     Count,
+    asked_of,
     debug,
     files_read,
     limited,
@@ -23,7 +24,6 @@ from onnxperf.cli.arguments import (
     read_option,
     viewed,
 )  # fmt: skip
-from onnxperf.cli.asking import asked_of
 from onnxperf.cli.drawn import drawn, take
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -13,8 +12,6 @@ from operator import eq
 
 MAX_COMPARED = 200  # names, and characters of each, among which a similar one is looked for
 INTERRUPTED = 130  # the exit code after Ctrl-C, which is no error of the caller
-#: What asks a process to end: Ctrl-C, the system, a terminal that is closed.
-ENDINGS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 #: Options whose arguments have other names.
 OTHERWISE = {"dim": "dims", "trip-count": "trip_counts", "power-limit": "power_limit_W", "clock": "clock_Hz"}
 

@@ -6,14 +6,14 @@ import multiprocessing
 import shutil
 import signal
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnxperf.ground.errors import ENDINGS, EnvironmentFailure, printable
+from onnxperf.ground.errors import EnvironmentFailure, printable
+from onnxperf.ground.signals import held_back, uninterrupted
 from onnxperf.measure.job import Plan
 from onnxperf.measure.record import Copies, Measurement, Place, Reading, WarmUp
 from onnxperf.measure.worker import main, tail
@@ -64,7 +64,7 @@ class ModelProcess:
         self.process = context.Process(target=main, args=(theirs, self.folder), daemon=True)
         target = self.plan.profile_to
         try:
-            with _signals_held_back():
+            with held_back():
                 self.process.start()
             theirs.close()
             self._send(replace(self.plan, profile_to=str(Path(self.folder, target))) if target else self.plan)
@@ -74,7 +74,7 @@ class ModelProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _uninterrupted():  # whoever is impatient sends a second one
+        with uninterrupted():  # whoever is impatient sends a second one
             self.connection.close()
             if self.process.pid is not None:  # it has started
                 self.process.kill()
@@ -128,35 +128,3 @@ class ModelProcess:
             hint = "; a script calls measure() under `if __name__ == '__main__':`"
         last = f" (it said: {printable(logged[-1].strip())[:200]})" if logged else ""
         return f"{self.plan.graph.name}: the ONNX Runtime process ended {how} while {self.phase}{hint}{last}"
-
-
-@contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """A process started in here does not get Ctrl-C, not even while it starts; what comes meanwhile is raised after."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What would be raised by a signal in here is raised after. A mask is not enough: it holds for one thread."""
-    if threading.current_thread() is not threading.main_thread():  # nothing is raised in another
-        yield
-        return
-    handlers = {s: h for s in ENDINGS if callable(h := signal.getsignal(s)) and not isinstance(h, signal.Handlers)}
-    late = list[int]()
-    for s in handlers:
-        signal.signal(s, lambda number, _: late.append(number))
-    try:
-        yield
-    finally:
-        for s, handler in handlers.items():
-            signal.signal(s, handler)
-        for number in late[:1]:
-            signal.raise_signal(number)

@@ -21,7 +21,8 @@ from statistics import median
 from threading import Thread
 from typing import Any
 
-from onnxperf.ground.errors import ENDINGS, Error
+from onnxperf.ground.errors import Error
+from onnxperf.ground.signals import ENDINGS
 from onnxperf.measure.devices import LocalDevice, Run
 from onnxperf.measure.environment import onnx_runtime
 from onnxperf.measure.job import Job, Plan

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.signals import ENDINGS, held_back, uninterrupted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,19 +104,39 @@ def cores() -> int:
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
     context = multiprocessing.get_context("spawn")  # this process has threads, which a fork would not survive
-    pool = ProcessPoolExecutor(workers, context, initializer=_start)
+    with held_back():
+        pool = _Pool(workers, context, initializer=_start)
     try:
         yield pool
     except BrokenExecutor:
         ended = "a worker process was killed, perhaps out of memory"
         raise EnvironmentFailure(f"{ended}; {KEPT}") from None
+    except KeyboardInterrupt:
+        with uninterrupted():  # whoever is impatient sends a second one
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            pool.shutdown(cancel_futures=True)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+class _Pool(ProcessPoolExecutor):
+    """Processes that are started one by one, as there is work, and that Ctrl-C does not reach."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The future of the result."""
+        with held_back():
+            return super().submit(fn, *args, **kwargs)
+
+
 def _start() -> None:
-    """Let a worker leave Ctrl-C to the process that started it, and end with that one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let a worker leave what asks the whole group to end to the process that started it, and end with that one."""
+    for ending in ENDINGS:
+        if ending != signal.SIGTERM:  # by which the pool ends workers
+            signal.signal(ending, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
