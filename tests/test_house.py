@@ -42,7 +42,7 @@ OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxper
 EXTRA = {
     "answer": {"pandas"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
-    "ground": {"scipy"},
+    "ground": {"pandas", "scipy"},
     "lab": {"pyarrow", "torch"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "sweeps": {"distributed", "pandas", "pyarrow"},

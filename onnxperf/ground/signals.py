@@ -65,16 +65,17 @@ class ImportedWhole(MetaPathFinder):
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The specification of a package of these, whose code is run uninterrupted; None for every other module."""
-        spec: Any = PathFinder.find_spec(name, path, target) if name in self.packages else None
+        spec = PathFinder.find_spec(name, path, target) if name in self.packages else None
         if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
+            loader: Any = spec.loader
+            run = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 with uninterrupted():
                     run(module)
 
-            spec.loader.exec_module = exec_module
-        return spec  # type: ignore[no-any-return]
+            loader.exec_module = exec_module
+        return spec
 
     @classmethod
     def install(cls, *packages: str) -> None:
