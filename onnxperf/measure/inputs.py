@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, TypeProto
 
 from onnxperf.graph import Graph
 from onnxperf.graph.proto import dims_of, dtype_of, is_tensor, plain, times
 from onnxperf.ground.errors import ModelError, UsageError, printable
 from op_models import Operator, Tensor
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TypeProto
 
 Array = np.ndarray[Any, Any]
 
@@ -49,12 +51,12 @@ def objects(model: ModelProto, shapes: Mapping[str, tuple[int, ...]], seed: int)
     shapes: of inputs that are tensors. Raises ModelError for other types.
     """
     rng, stored = np.random.default_rng(seed), {t.name for t in model.graph.initializer}
-    given = [i for i in model.graph.input if i.name not in stored]
-    return {i.name: _object(i.name, i.type, shapes.get(i.name), rng) for i in given if not _is_numeric(i.type)}
+    fed = [i for i in model.graph.input if i.name not in stored]
+    return {i.name: _object(i.name, i.type, shapes.get(i.name), rng) for i in fed if not _is_numeric(i.type)}
 
 
 def _is_numeric(type: TypeProto) -> bool:
-    return is_tensor(type) and type.tensor_type.elem_type != TensorProto.STRING
+    return is_tensor(type) and dtype_of(type.tensor_type.elem_type) != "string"
 
 
 def _object(name: str, type: TypeProto, shape: tuple[int, ...] | None, rng: np.random.Generator) -> Any:
@@ -63,7 +65,7 @@ def _object(name: str, type: TypeProto, shape: tuple[int, ...] | None, rng: np.r
     if kind == "sequence_type":
         return [_object(name, type.sequence_type.elem_type, None, rng)]
     if kind == "map_type":
-        keys = WORDS if type.map_type.key_type == TensorProto.STRING else range(len(WORDS))
+        keys = WORDS if dtype_of(type.map_type.key_type) == "string" else range(len(WORDS))
         values = _object(name, type.map_type.value_type, (len(WORDS),), rng)
         return dict(zip(keys, values.tolist(), strict=True))
     if kind == "tensor_type":
