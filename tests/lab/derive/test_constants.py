@@ -39,8 +39,8 @@ def few_rounds() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tables() -> list[Table]:
-    """About thirty works of each table of the sample."""
-    return [t.take(np.arange(0, len(t.works), max(1, len(t.works) // 30))) for t in read(SAMPLE)]
+    """About twenty works of each table of the sample."""
+    return [t.take(np.arange(0, len(t.works), max(1, len(t.works) // 20))) for t in read(SAMPLE)]
 
 
 @pytest.fixture(scope="module")
