@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import ceil, prod
 
 from op_models.axes import Axes, by_pattern
-from op_models.core import NHWC, Conv, Maybe, Operator, Tensor, Work, given, work
+from op_models.core import NHWC, Conv, Gemm, Maybe, Operator, Tensor, Work, given, work
 from op_models.pointwise import REQUANTISE, SIGMOID, activated
-from op_models.rules import Like, op
+from op_models.rules import Like, Outputs, op
 
 LAST = "channels_last"
 INTERPOLATE = 2 * 4  # four neighbours, weighted
@@ -80,3 +80,19 @@ def causal_conv(op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activati
     size = Conv(x.shape[0], channels, channels, x.shape[-1], taps, channels, 1)
     after = given(b) + (1 + SIGMOID) * (activation in ("silu", "swish"))
     return work(op, size, matrix=2 * x.size * taps, vector=x.size * after)
+
+
+def embedded_words(words: Tensor, weight: Tensor) -> Outputs:
+    """A vector of filters for each word."""
+    return [(weight.dtype, (*words.shape[:-1], weight.shape[0]))]
+
+
+@op("com.microsoft::WordConvEmbedding", outputs=embedded_words)
+def word_convolution(op: Operator, words: Tensor, weight: Tensor, bias: Tensor, table: Tensor) -> Work:
+    """2 words windows filters taps, the maximum over the windows of a word; each letter is a row of the table."""
+    letters, (filters, *_), window = words.shape[-1], weight.shape, weight.shape[-2]
+    count, places = words.size // max(letters, 1), max(letters - window + 1, 1)
+    size = Gemm(1, count * places, filters, window * table.shape[-1])
+    vector = count * places * filters * 3
+    matrix = 2 * size.m * size.n * size.k
+    return work(op, size, matrix=matrix, vector=vector, dtype=weight.dtype, read={3: words.size * table.shape[-1]})

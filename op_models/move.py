@@ -184,7 +184,7 @@ def reorder(op: Operator, *, channels_last: int = 0) -> Work:
 #: Operators on strings, which have no bytes that a GPU would move, and look-ups in hash tables.
 LOOKUPS = (
     "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml::CategoryMapper",
-    "ai.onnx.ml::LabelEncoder",
+    "ai.onnx.ml::LabelEncoder", "com.microsoft::Tokenizer",
 )  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def padded_axes(
     return by_row(op, x, [axis for k, axis in enumerate(order) if around[k] or around[k + len(order)]], "pads {}")
 
 
-@op("Pad", "CenterCropPad", "com.microsoft::Pad", axes={"Pad": padded_axes})
+@op("Pad", "CenterCropPad", "Crop", "DynamicSlice", "com.microsoft::Pad", axes={"Pad": padded_axes})
 def pad(op: Operator, x: Tensor) -> Work:
     """A run is a row of the input between padding; elements that negative padding removes are not read."""
     kept = prod(min(a, b) for a, b in zip(x.shape, op.out.shape, strict=False))

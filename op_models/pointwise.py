@@ -45,6 +45,7 @@ BUCKET = 6 + SPECIAL  # the bucket of a distance: sign, bounds, and a logarithm 
 FLOPS: dict[str, int] = {
     **dict.fromkeys(SIMPLE, 1),
     **dict.fromkeys(SPECIALS, SPECIAL),
+    **dict.fromkeys(("Affine", "ImageScaler"), 2),  # a x + b; with others below of ONNX Runtime's own in opset 1
     "Celu": 6 + SPECIAL,  # max(0, x) + min(0, a (exp(x / a) - 1))
     "DequantizeLinear": DEQUANTISE,
     "Elu": 3 + SPECIAL,  # x < 0 ? a (exp x - 1) : x
@@ -54,6 +55,9 @@ FLOPS: dict[str, int] = {
     "Mish": 1 + SPECIAL + SOFTPLUS,  # x tanh(softplus x)
     "Mod": 3 + SPECIAL,  # x - y floor(x / y)
     "PRelu": 2,  # x < 0 ? a x : x
+    "ParametricSoftplus": 2 + SOFTPLUS,  # a softplus(b x)
+    "Scale": 1,
+    "ScaledTanh": 2 + SPECIAL,  # a tanh(b x)
     "QuantizeLinear": QUANTISE,
     "Selu": 4 + SPECIAL,  # c (x < 0 ? a exp x - a : x)
     "Shrink": 2,  # x beyond lambda ? x - bias : 0
@@ -119,6 +123,11 @@ def in_single(x: Tensor) -> Outputs:
     return [("float32", x.shape)]
 
 
+def hashed(x: Tensor, *, positive: int = 1) -> Outputs:
+    """A whole number of 32 bits for each element."""
+    return [("uint32" if positive else "int32", x.shape)]
+
+
 def quantised(x: Tensor, scale: Tensor, zero: Maybe = None) -> Outputs:
     """The first input's shape in the zero point's type."""
     return [(zero.dtype if zero is not None else "uint8", x.shape)]
@@ -134,6 +143,7 @@ OUTPUTS: dict[str, OutputRule] = {
     "ai.onnx.ml::Scaler": in_single,
     "com.microsoft::BiasSplitGelu": half,
     "com.microsoft::DequantizeLinear": dequantised,
+    "com.microsoft::MurmurHash3": hashed,
     "com.microsoft::QLinearAdd": Like("Add", (0, 3)),
     "com.microsoft::QLinearConcat": Like("Concat", slice(2, None, 3), dtype=2),
     "com.microsoft::QLinearMul": Like("Mul", (0, 3)),

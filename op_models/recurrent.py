@@ -5,7 +5,7 @@ from __future__ import annotations
 from op_models.axes import Axes, by_pattern
 from op_models.core import Gemm, Maybe, Operator, Recurrent, Tensor, Work, given, work
 from op_models.pointwise import QUANTISE, SIGMOID, SPECIAL
-from op_models.rules import op
+from op_models.rules import Outputs, op
 
 #: Number of gates; vector FLOPs per unit and step without the sums in the gates: activations and state equations.
 CELLS = {
@@ -37,6 +37,30 @@ def recurrent(
     vector += (2 + QUANTISE) * (x.size + units) * quantised  # of the input, and of each step's state
     matrix = 2 * units * gates * (size.input + size.hidden)
     return work(op, size, matrix=matrix, vector=vector, dtype=w.dtype if quantised else None)
+
+
+def attended(x: Tensor, w: Tensor, r: Tensor) -> Outputs:
+    """All states [steps, directions, batch, hidden], the last one and the last cell [directions, batch, hidden]."""
+    steps, batch, _ = x.shape
+    last = (x.dtype, (w.shape[0], batch, r.shape[2]))
+    return [(x.dtype, (steps, w.shape[0], batch, r.shape[2])), last, last]
+
+
+@op("com.microsoft::AttnLSTM", outputs=attended)
+def attention_lstm(
+    op: Operator, x: Tensor, w: Tensor, r: Tensor, b: Maybe = None, lengths: Maybe = None, state: Maybe = None,
+    cell: Maybe = None, peepholes: Maybe = None, query: Maybe = None, key: Maybe = None, v: Maybe = None,
+    memory: Maybe = None,
+) -> Work:  # fmt: skip
+    """An LSTM whose input is wider than x by what it attends to: as `recurrent`; and in every step 2 directions batch
+    (hidden + 2 positions) a for a query, its scores by tanh, and the sum of a memory of so many positions."""
+    steps, batch, _ = x.shape
+    size = Recurrent(steps, batch, w.shape[2], r.shape[2], w.shape[0], 4)
+    units, positions = size.directions * steps * batch, memory.shape[1] if memory is not None else 0
+    depth = query.shape[-1] if query is not None else 0
+    matrix = 2 * units * (4 * size.hidden * (size.input + size.hidden) + (size.hidden + 2 * positions) * depth)
+    vector = units * (size.hidden * (4 * (1 + 2 * given(b)) + CELLS["LSTM"][1]) + positions * depth * SPECIAL)
+    return work(op, size, matrix=matrix, vector=vector)
 
 
 @op("LinearAttention", "com.microsoft::LinearAttention")

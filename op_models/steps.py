@@ -33,6 +33,7 @@ OF_OUTPUT: dict[str, Steps] = {
     **dict.fromkeys(("Sinh", "Acosh", "Atanh"), Steps(functions=3)),
     "Asinh": Steps(functions=5),
     "Softplus": Steps(functions=2),  # log1p and exp
+    "ParametricSoftplus": Steps(functions=2),
     **dict.fromkeys(("Shrink", "PRelu", "ai.onnx.ml::Binarizer"), Steps(guesses=1)),
     "ai.onnx.ml::Scaler": Steps(divisions=1),  # the column of a place
     "ai.onnx.ml::Imputer": Steps(steps=1),

@@ -15,6 +15,7 @@ from onnxperf.graph import load as load_graph
 from onnxperf.ground.errors import UsageError
 from onnxperf.lowering.runtime import check_file
 from onnxperf.passes.plan import parse_plan, per_gpu
+from onnxperf.running.checks import check
 from onnxperf.running.run import Kept, Run, columns
 from onnxperf.running.scenario import PLATFORMS, Scenario, host_of, joined, settled
 from onnxperf.running.terms import Examples, Keywords, as_terms, check_values
@@ -126,7 +127,9 @@ def _computing(device: Device, notes: tuple[Note, ...], terms: Mapping[str, Any]
     """The device that computes, with its notes: the host of a card under a runtime that runs on processors."""
     if device.kind == "cpu" or RUNTIMES[terms.get("runtime") or PLATFORMS[device.kind].runtime].kind != "cpu":
         return device, notes
-    host = host_of(Scenario(model="", gpu=device.id, **terms), device)
+    scenario = Scenario(model="", gpu=device.id, **terms)
+    check(scenario, device)  # of what the runtime lacks, before the device is another
+    host = host_of(scenario, device)
     says = f"{terms['runtime']} runs on a CPU: the time is that of {host.title}, whatever GPU is beside it, here"
     says += f" {device.name}; --host names another CPU, and `onnxperf calibrate` measures the one that it runs on"
     return host.device, (*notes, Note("other-device", says))

@@ -671,6 +671,26 @@ def over_lists(draw: Draw) -> Case:
     return Case([], [(1,)], {"elements": 0, "reads": draw(FEW), "writes": 1}, written=False)
 
 
+def attending(draw: Draw) -> Case:
+    steps, batch, wide, hidden, positions, depth = (draw(FEW) for _ in range(6))
+    ins = [
+        (steps, batch, wide),
+        (1, 4 * hidden, wide + depth),
+        (1, 4 * hidden, hidden),
+        (1, 8 * hidden),
+        None,
+        None,
+        None,
+    ]
+    ins += [None, (1, hidden, depth), (1, depth, depth), (1, depth), (batch, positions, depth)]
+    return Case(ins, [(steps, 1, batch, hidden), (1, batch, hidden), (1, batch, hidden)])
+
+
+def letters(draw: Draw) -> Case:
+    words, length, filters, window, wide = (draw(FEW) for _ in range(5))
+    return Case([(words, length), (filters, 1, window, wide), (filters,), (30, wide)], [(words, filters)], partial=True)
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(GRADIENTS, gradient),
     **dict.fromkeys((f"{MS}{log}SoftmaxGrad{end}" for log in ("", "Log") for end in ("", "_13")), gradient),
@@ -736,7 +756,9 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(("Concat", MS + "ConcatTraining"), concat),
     **dict.fromkeys(("Split", MS + "SplitTraining"), split),
     "Slice": sliced,
-    **dict.fromkeys(("Pad", "CenterCropPad", "Resize", "Upsample", NCHWC + "Upsample"), cropped),
+    **dict.fromkeys(
+        ("Pad", "CenterCropPad", "Crop", "DynamicSlice", "Resize", "Upsample", NCHWC + "Upsample"), cropped
+    ),
     "Gather": gathered,
     "GatherElements": lambda draw: scattered(draw)._replace(partial=True),
     "GatherND": gathered_nd,
@@ -817,6 +839,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "RNN": recurrent(1),
     "GRU": recurrent(3),
     "LSTM": recurrent(4),
+    MS + "AttnLSTM": attending,
+    MS + "WordConvEmbedding": letters,
     MS + "DynamicQuantizeLSTM": recurrent(4, transposed=True),
     **dict.fromkeys(("LinearAttention", MS + "LinearAttention"), linear_attention),
     **dict.fromkeys(("tensorrt::Attention", "ai.onnx.preview::FlexAttention"), attention),
