@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import onnxperf
 from onnxperf import cli
 from onnxperf.cli.predictions import predict
 from onnxperf.ground.errors import ARGUMENTS, UsageError, speaking_of_arguments
+from tests.decide.models import net
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 RESNET, MOBILENET, OPEN = (str(SAMPLES / f"{name}.onnx") for name in ("resnet50", "mobilenetv2", "gpt2-dynamic"))
@@ -51,6 +54,36 @@ def test_diff_and_explain_are_what_the_commands_show() -> None:
     assert onnxperf.explain(RESNET, kernel.name, gpu="t4", precision="fp16").seconds == kernel.seconds
     with pytest.raises(UsageError, match="nothing"):
         onnxperf.explain(RESNET, "nothing", gpu="t4")
+
+
+SEVERAL: tuple[Callable[..., Any], ...] = (
+    onnxperf.predict,
+    partial(onnxperf.predict, fit=True),
+    partial(onnxperf.check, max_ms=1),
+    partial(onnxperf.check, max_gb=1, fit=True),
+    onnxperf.compare,
+    onnxperf.sweep,
+    partial(onnxperf.recommend, latency_ms=10, qps=100),
+)
+
+
+@pytest.mark.parametrize("ask", SEVERAL)
+@pytest.mark.parametrize("none", [[], ()])
+def test_a_list_without_cards_is_no_request(ask: Callable[..., Any], none: Sequence[str]) -> None:
+    with pytest.raises(UsageError, match=r'name the cards in a list, such as gpu=\["l4", "t4"\]'):
+        ask(net(), gpu=none)
+
+
+@pytest.mark.parametrize("ask", SEVERAL[4:])
+def test_a_card_is_no_list_of_cards(ask: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match="name the cards in a list"):
+        ask(net(), gpu="l4")
+
+
+@pytest.mark.parametrize("ask", [onnxperf.explain, onnxperf.whatif, partial(onnxperf.diff, b=net())])
+def test_one_card_is_no_list(ask: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match="gpu can't be a list"):
+        ask(net(), gpu=[])
 
 
 def test_cards_are_listed() -> None:

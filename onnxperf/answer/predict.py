@@ -12,7 +12,7 @@ from onnxperf.export import source
 from onnxperf.graph import Opened, opened
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.running.largest import Limits, largest, limits_of
-from onnxperf.running.pipeline import Gpu, Request, find, request_for, runs
+from onnxperf.running.pipeline import Gpu, Request, each, find, request_for, runs
 from onnxperf.running.terms import Asked, Bindings, Examples, Keywords, spelt_out
 
 
@@ -69,6 +69,7 @@ def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[
     several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
     gpus: list[Gpu] = list(gpu) if several else [gpu]
     if limits is not None:
+        each(gpus)  # a card that nobody knows is told before the first is predicted
         predictions = [summarise(largest(request, g, limits)) for g in gpus]
     else:
         predictions = [summarise(run, j) for run, j in runs(request, gpus)]

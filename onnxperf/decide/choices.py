@@ -14,7 +14,7 @@ from onnxperf.decide.changes import AtBatch
 from onnxperf.ground.errors import Error, ModelError, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, size
-from onnxperf.running.pipeline import Gpu, Request, find, read_once, runs, with_batch
+from onnxperf.running.pipeline import Gpu, Request, each, find, read_once, runs, with_batch
 
 MOST_BATCH = 1024  # the largest batch that is tried
 GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency
@@ -112,7 +112,7 @@ def choices(
     """
     if any(request.terms.get(term) for term in ("gpus", "parallel")):
         raise UsageError("cards are compared one GPU at a time: leave --gpus and --parallel out")
-    devices = [find(gpu)[0] for gpu in gpus]
+    devices = [device for device, _ in each(gpus)]
     r = read_once(request)
     first = on_each(r, devices)
     errors = [e for e in first if isinstance(e, Error)]

@@ -94,7 +94,7 @@ def compare(
     what `predict` raises.
     """
     with speaking_of_arguments():
-        cards = selected(every=True) if gpu is None else list(gpu)
+        cards = selected(every=True) if gpu is None else gpu
         limit = limits_of(max_ms, None).seconds
         return compared(request_for(model, example_inputs, **terms), cards, by, limit, priced(prices))
 

@@ -96,7 +96,7 @@ def recommend(
     with speaking_of_arguments():
         usd = priced(prices)
         limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
-        cards: list[Gpu] = list(usd) if gpu is None else list(gpu)
+        cards: Sequence[Gpu] = list(usd) if gpu is None else gpu
         return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, usd)
 
 

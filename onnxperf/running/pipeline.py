@@ -79,7 +79,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     ModelError where the model can't be used.
     """
     r, terms = request, dict(request.terms)
-    cards = [find(gpu) for gpu in gpus]
+    cards = each(gpus)
     _check_bindings(r)
     check_values(terms)
     cards = [_computing(_set(device, terms), notes, terms) for device, notes in cards]
@@ -144,6 +144,13 @@ def _at_batch(request: Request, batch: int, before: int) -> Graph:
         name: (batch, *shape[1:]) if shape and shape[0] == before else shape for name, shape in r.shapes.items()
     }  # fmt: skip
     return load_graph(model, shapes=shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
+
+
+def each(gpus: Sequence[Gpu]) -> list[tuple[Device, tuple[Note, ...]]]:
+    """`find` for each card of a list. Raises UsageError where that names none, or is no list."""
+    if isinstance(gpus, str | os.PathLike | Device) or not gpus:
+        raise UsageError('name the cards in a list, such as gpu=["l4", "t4"]')
+    return [find(gpu) for gpu in gpus]
 
 
 def find(gpu: Gpu) -> tuple[Device, tuple[Note, ...]]:

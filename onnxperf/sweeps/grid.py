@@ -14,7 +14,7 @@ from onnxperf.decide.choices import priced
 from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
 from onnxperf.running.largest import MAX_BATCH
-from onnxperf.running.pipeline import Gpu, find
+from onnxperf.running.pipeline import Gpu, each
 from onnxperf.running.terms import Keywords, as_terms, check_values
 
 Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
@@ -81,9 +81,7 @@ def grid_of(
     **terms: Unpack[Keywords],
 ) -> Grid:  # fmt: skip
     """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
-    if isinstance(cards, str) or not cards:
-        raise UsageError('name the cards: sweep(model, gpu=["l4", "t4"])')
-    devices = tuple(dict.fromkeys(find(gpu)[0] for gpu in cards))
+    devices = tuple(dict.fromkeys(device for device, _ in each(cards)))
     names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
     for name in names or ("",):
         check_values({"precision": name})
