@@ -22,6 +22,7 @@ from onnxperf import cli
 from onnxperf.cli.arguments import parse_shape
 from onnxperf.cli.sections import SECTIONS
 from onnxperf.decide.changes import changes
+from onnxperf.ground.errors import EnvironmentFailure
 from onnxperf.ground.tables import duration, number
 from onnxperf.running.terms import TERMS
 from onnxperf.views.cards import facts, quantity
@@ -31,6 +32,7 @@ from tests.goldens import NUMBERS, exactly, golden, layout, numbers
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
 RESNET = str(SAMPLES / "resnet50.onnx")
+LLAMA = str(SAMPLES / "llama-3.2-1b-past.onnx")
 PREDICT = ("predict", RESNET, "--gpu", "l4")
 SCHEMA = json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text(encoding="utf-8"))
 MAIN = (sys.executable, "-m", "onnxperf")
@@ -176,6 +178,41 @@ def test_a_page_that_can_not_be_written(onnxperf_cli, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_can_not_be_written_keeps_no_other_file_from_it(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise EnvironmentFailure("no image")
+
+    monkeypatch.setattr("onnxperf.views.roofline.plot", broken)
+    page, answer, image = (tmp_path / f"a.{kind}" for kind in ("html", "json", "svg"))
+    files = ("--plot", str(image), "--html", str(page), "--json", str(answer))
+    code, out, err = onnxperf_cli(*PREDICT, *files)
+    assert (code, err) == (4, "onnxperf: no image\n") and "80% interval" in out
+    assert set(tmp_path.iterdir()) == {page, answer} and json.loads(answer.read_text(encoding="utf-8"))["gpu"] == "l4"
+
+
+#: What each command is asked to write, and the package that this takes.
+TAKES = [
+    (("predict", RESNET, "--gpu", "l4", "--plot", "a.png"), "matplotlib"),
+    (("llm", LLAMA, "--gpu", "l4", "--plot", "a.svg"), "matplotlib"),
+    (("sweep", RESNET, "--gpu", "l4", "-o", "a.png"), "matplotlib"),
+    (("sweep", RESNET, "--gpu", "l4", "-o", "a.parquet"), "pyarrow"),
+    (("calibrate", "-o", "a.toml"), "scipy"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "package"), TAKES)
+def test_what_an_answer_takes_is_looked_for_before_it_is_computed(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], package: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    monkeypatch.setattr("onnxperf.graph.read.read", lambda *_: pytest.fail("a model is read"))
+    code, out, err = onnxperf_cli(*arguments)
+    assert (code, out) == (4, "") and f"takes {package}: pip install 'onnxperf[" in err and err.count("\n") == 1
+
+
 #: Commands that write an answer, and the option that names its file.
 WRITERS = [
     (("predict", RESNET, "--gpu", "l4"), "--json"), (("predict", RESNET, "--gpu", "l4"), "--html"),
@@ -185,6 +222,31 @@ WRITERS = [
     (("explain", RESNET, "--gpu", "l4"), "--json"), (("llm", RESNET, "--gpu", "l4"), "--json"),
     (("recommend", RESNET, "--gpu", "l4", "--gpus", "2"), "--json"),
 ]  # fmt: skip
+
+
+VIEWS = [(("predict", RESNET, "--gpu", "l4"), f"--{view}") for view in ("trace", "netron", "profile", "plot")]
+MODELS = [
+    (("strip", RESNET), "-o"), (("calibrate",), "-o"), (("calibrate", "--host-only"), "-o"),
+    (("calibrate",), "--json"), (("validate",), "--json"), (("measure", RESNET), "--json"),
+    (("validate", RESNET), "--json"), (("export", "keras", "there.keras"), "-o"),
+    (("export", "torch", "there:build"), "-o"), (("llm", LLAMA, "--gpu", "l4"), "--plot"),
+]  # fmt: skip
+ENDING = {"--plot": ".svg", "strip": ".onnx", "export": ".onnx", "calibrate": ".toml", "sweep": ".csv"}
+
+
+@pytest.mark.parametrize(("command", "to"), [*WRITERS, *VIEWS, *MODELS])
+def test_a_file_that_can_not_be_written_is_told_before_anything_is_computed(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], to: str
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("onnxperf.ground.output.tempfile.mkdtemp", full)
+    monkeypatch.setattr("onnxperf.graph.read.read", lambda *_: pytest.fail("a model is read"))
+    monkeypatch.setattr("onnxperf.export.command._torch_model", lambda *_: pytest.fail("a model is made"))
+    target = tmp_path / f"a{ENDING.get(to) or ENDING.get(command[0], '.json')}"
+    code, out, err = onnxperf_cli(*command, to, str(target))
+    assert (code, out, err) == (4, "", f"onnxperf: can't write {target}: No space left on device\n")
 
 
 @pytest.mark.parametrize("option", ["--host", "--cluster"])

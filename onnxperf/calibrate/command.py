@@ -23,8 +23,8 @@ from onnxperf.calibrate.this_host import this_host
 from onnxperf.calibrate.this_processor import elsewhere
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError, counted, printable
-from onnxperf.ground.fitting import require_scipy
-from onnxperf.ground.output import deliver, write_file
+from onnxperf.ground.modules import require
+from onnxperf.ground.output import check_writable, deliver, write_file
 from onnxperf.ground.tables import console
 from onnxperf.measure.devices import DEVICES
 from onnxperf.measure.environment import onnx_runtime, overlapping, processor, usable_provider
@@ -38,7 +38,7 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     json_to: as of other commands; keep: a folder for the measurements.
     Raises onnxperf errors: what is wrong with the request before anything runs.
     """
-    require_scipy("fitting a device")
+    require("scipy", "fitting a device")
     if folder is not None and (provider or keep):
         raise UsageError("--from DIR reads existing measurements: leave --provider and --keep out")
     check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
@@ -111,6 +111,7 @@ def refuse(target: str, json_to: str | None, load: Callable[[str], object] = gpu
             raise UsageError(f"-o {target} exists and is not a file of that kind: choose another name") from None
     if json_to is not None and Path(json_to).absolute() == path.absolute():
         raise UsageError(f"--json {json_to} would overwrite the output file: choose another name")
+    check_writable(target)
 
 
 def sourced(calibration: Calibration, measurements: Sequence[Measurement], suite: bool) -> Device:

@@ -17,7 +17,8 @@ from gpu_specs import Corrections, Device, Rates, clocked
 from onnxperf.calibrate.kinds import KINDS, NOMINAL
 from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.ground.errors import Error, UsageError, counted
-from onnxperf.ground.fitting import SOFT, Array, Prior, map_fit, require_scipy
+from onnxperf.ground.fitting import SOFT, Array, Prior, map_fit
+from onnxperf.ground.modules import require
 from onnxperf.latency import Estimates, correction_name, estimate
 from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
@@ -76,7 +77,7 @@ def fit(measurements: Sequence[Measurement], device: Device) -> Calibration:
 
     Raises UsageError where fewer than FEWEST rows can be used, EnvironmentFailure without scipy.
     """
-    require_scipy("fitting a device")
+    require("scipy", "fitting a device")
     base, dropped = replace(device, corrections=Corrections()), list[Dropped]()
     models = usable(measurements, base, dropped)
     base = _with_clock_shown(models, base)

@@ -96,6 +96,5 @@ def llm(
     requests = traffic(lengths, *arrive)
     with telling() as tell:
         answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
-    if plot_to is not None:
-        plot(plot_to, answer)
-    deliver(json_to, answer.to_json, lambda: show(console(), answer))
+    files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
+    deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)

@@ -74,7 +74,7 @@ def predict(
     for flag, is_set in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
         if json_to == "-" and is_set:
             raise UsageError(f"--json - prints JSON only, with every kernel: leave {flag} out")
-    asked = take(terms, {"--json": json_to, "--html": html_to}, *files_read({"gpu": gpu, **terms}, model))
+    asked = take(terms, {"--json": json_to, "--html": html_to}, model, *files_read({"gpu": gpu, **terms}))
     request = read_once(asked_of(model, json_to, gpu=gpu, fit=fit, **terms))
     prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
 

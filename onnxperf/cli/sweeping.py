@@ -105,9 +105,9 @@ def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:
     dims = grid.named["dims"]
     if Path(out).suffix.lower() in PLOTS:
         held = list(stream)
-        plot(out, held)
         for block in held:
             show_knees(console(), block)
+        plot(out, held)
         return
     with table(out, columns(dims)) as write:
         for block in stream:

@@ -8,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.output import check_name
+from onnxperf.ground.output import check_name, check_writable
 
 
 def check_target(target: str | None, *sources: str, option: str = "--json") -> None:
-    """Refuse, before any work is done, to write without a name, outside any folder, over one, or over a source.
+    """Refuse, before any work is done, to write without a name, outside any folder, over one, over a source, or where
+    nothing can be written.
 
     target: as an option gives it: None where it is not given; of --json, "-" for stdout. sources: files that are read,
     and models, which may be folders.
@@ -34,6 +35,7 @@ def check_target(target: str | None, *sources: str, option: str = "--json") -> N
         for source in sources:
             if (held := _held(target, source)) is not None:
                 raise UsageError(f"{option} {target} would overwrite {held}: name another file")
+    check_writable(target)
 
 
 def check_targets(targets: Mapping[str, str | None], *sources: str) -> None:

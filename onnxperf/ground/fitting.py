@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from onnxperf.ground.errors import EnvironmentFailure
 
 Array = NDArray[Any]
 SOFT = 0.10  # what a good row is off by
@@ -36,12 +33,6 @@ class Prior:
     spread: float
     least: float = 1e-30
     most: float = 1e30
-
-
-def require_scipy(what: str) -> None:
-    """Raise EnvironmentFailure where there is nothing to fit with; `what` takes it."""
-    if find_spec("scipy") is None:
-        raise EnvironmentFailure(f"{what} takes scipy: pip install 'onnxperf[fit]'")
 
 
 def map_fit(

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from traceback import extract_tb
 from typing import TypeVar
 
-from onnxperf.ground.errors import Error
+from onnxperf.ground.errors import EnvironmentFailure, Error
 
 T = TypeVar("T")
+
+
+#: The extra of onnxperf that installs each package.
+EXTRAS = {"distributed": "dask", "matplotlib": "plot", "pyarrow": "parquet", "scipy": "fit"}
+
+
+def require(package: str, what: str) -> None:
+    """Raise EnvironmentFailure where a package is not installed; `what` takes it."""
+    if find_spec(package) is None:
+        raise EnvironmentFailure(f"{what} takes {package}: pip install 'onnxperf[{EXTRAS[package]}]'")
 
 
 def modules_of(path: Iterable[str]) -> tuple[str, ...]:

@@ -74,20 +74,26 @@ def deliver(
     gate: raises LimitExceeded where the result breaks a limit; it is asked last, and also where whoever reads stdout
     stops before the end (`onnxperf predict ... | head`).
     """
-    try:
+    every = dict(files or {})
+    if json_to and json_to != "-":
+        every[json_to] = lambda: as_json() + "\n"
+    failed = list[Error]()
+    for target, content in every.items():
         try:
-            for target, content in (files or {}).items():
-                write_file(target, content())
-            if json_to and json_to != "-":
-                write_file(json_to, as_json() + "\n")
-        finally:  # what can't be written is shown all the same
-            if json_to == "-":
-                print(as_json(), flush=True)
-            else:
-                show()
+            write_file(target, content())
+        except Error as e:  # the other files are written, and the result is shown all the same
+            failed.append(e)
+    try:
+        if json_to == "-":
+            print(as_json(), flush=True)
+        else:
+            show()
     except (BrokenPipeError, SystemExit):  # rich exits by itself where a pipe is broken
-        gate()
-        raise
+        if not failed:
+            gate()
+            raise
+    if failed:
+        raise type(failed[0])("; ".join(map(str, failed)))
     gate()
 
 
@@ -114,16 +120,7 @@ def aside(target: str) -> Iterator[Path]:
     """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files
     that were written beside it go where it lies. A file that was there before leaves its permissions.
     """
-    check_name(target)
-    place = Path(os.path.realpath(target))
-    if place.exists() and not place.is_file():
-        raise UsageError(f"can't write {target}: it is not a regular file")
-    try:
-        if place.exists() and not os.access(place, os.W_OK):  # what may not be written is not replaced either
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        folder = Path(tempfile.mkdtemp(prefix=".onnxperf-", dir=place.parent))
-    except OSError as e:
-        raise _unwritten(target, e) from e
+    folder, place = _beside(target), Path(os.path.realpath(target))
     try:
         yield folder / place.name
         for file in sorted(folder.iterdir(), key=lambda f: f.name == place.name):  # itself after what it refers to
@@ -132,6 +129,26 @@ def aside(target: str) -> Iterator[Path]:
             os.replace(file, place.with_name(file.name))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(target: str) -> Path:
+    """A new folder beside a file that can be written; UsageError or EnvironmentFailure where it can't."""
+    check_name(target)
+    place = Path(os.path.realpath(target))
+    if place.exists() and not place.is_file():
+        raise UsageError(f"can't write {target}: it is not a regular file")
+    try:
+        if place.exists() and not os.access(place, os.W_OK):  # what may not be written is not replaced either
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return Path(tempfile.mkdtemp(prefix=".onnxperf-", dir=place.parent))
+    except OSError as e:
+        raise _unwritten(target, e) from e
+
+
+def check_writable(target: str) -> None:
+    """Raise, before there is anything to write, what `write_file` would; streams and devices are not tried."""
+    if not STREAM.fullmatch(target) and (os.path.isfile(target) or not os.path.exists(target)):
+        _beside(target).rmdir()
 
 
 def check_name(target: str) -> None:

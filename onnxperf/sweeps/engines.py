@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.modules import require
 from onnxperf.ground.signals import ENDINGS, held_back, uninterrupted
 
 P = ParamSpec("P")
@@ -151,8 +151,7 @@ def _end_with(sentinel: int) -> None:
 def _cluster(scheduler: str, here: Executor) -> Iterator[Engine]:
     """An engine on a Dask cluster. Its tasks are run again where a worker is lost."""
     _check_answers(scheduler)
-    if find_spec("distributed") is None:
-        raise EnvironmentFailure("--dask takes Dask: pip install 'onnxperf[dask]'")
+    require("distributed", "--dask")
     import distributed
 
     for name in ("distributed", "distributed.client"):

@@ -6,11 +6,11 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onnxperf.ground.errors import EnvironmentFailure, UsageError
+from onnxperf.ground.errors import UsageError
+from onnxperf.ground.modules import require
 from onnxperf.ground.output import aside
 
 Record = Mapping[str, Any]
@@ -25,8 +25,8 @@ def check_kind(target: str, others: Iterable[str] = ()) -> None:
     suffix = Path(target).suffix.lower()
     if suffix not in (*KINDS, *others):
         raise UsageError(f"-o {target}: its ending must be one of {', '.join((*KINDS, *others))}")
-    if suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise EnvironmentFailure(f"writing {target} takes pyarrow: pip install 'onnxperf[parquet]'")
+    if suffix == ".parquet":
+        require("pyarrow", f"writing {target}")
 
 
 @contextmanager

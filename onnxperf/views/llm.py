@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
-from onnxperf.ground.output import aside
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.modules import require
 from onnxperf.ground.tables import Sheet, duration, number, put, put_notes, size
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
@@ -87,14 +87,14 @@ def check_plot(target: str) -> None:
     """Raise UsageError for a file that no plot is written to, EnvironmentFailure where none can be drawn."""
     if Path(target).suffix.lower() not in PLOTS:
         raise UsageError(f"--plot {target}: the name of a plot ends with {' or '.join(PLOTS)}")
-    if find_spec("matplotlib") is None:
-        raise EnvironmentFailure(f"drawing {target} takes matplotlib: pip install 'onnxperf[plot]'")
+    require("matplotlib", f"drawing {target}")
 
 
-def plot(target: str, g: Generation) -> None:
-    """Draw a generation to a file, see `drawn`."""
-    with aside(target) as path:
-        drawn(g).savefig(path, format=Path(target).suffix.lower().lstrip("."))
+def plot(target: str, g: Generation) -> bytes:
+    """A generation as the image of a file of this name, see `drawn`."""
+    image = io.BytesIO()
+    drawn(g).savefig(image, format=Path(target).suffix.lower().lstrip("."))
+    return image.getvalue()
 
 
 def drawn(g: Generation) -> Figure:

@@ -10,7 +10,8 @@ from math import log10
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnxperf.answer.prediction import BOUND_BY, Prediction
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.modules import require
 from onnxperf.ground.tables import duration, number, short_type, shortened
 from onnxperf.latency import pipe_on
 from onnxperf.latency.cards import Cards
@@ -51,12 +52,11 @@ def plot(p: Prediction, format: str = "svg") -> bytes:
     """The roofline as an image, svg or png. Raises EnvironmentFailure where matplotlib is not installed."""
     if format not in FORMATS:
         raise UsageError(f"format must be {' or '.join(FORMATS)}, not {format!r}")
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise EnvironmentFailure("the plot is drawn with matplotlib: pip install 'onnxperf[plot]'") from None
+    require("matplotlib", "the plot")
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     image = io.BytesIO()
     # the same bytes for the same prediction: no random ids, no date
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "onnxperf"}):

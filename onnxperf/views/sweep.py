@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.modules import require
 from onnxperf.ground.output import aside
 from onnxperf.ground.tables import NOTHING, duration, number, shortened, size, tabulate
 from onnxperf.sweeps.rows import Block, Row
@@ -96,8 +96,7 @@ def check_lines(target: str, lines: int) -> None:
     if lines > LINES:
         fewer = f"at most {LINES} are distinguishable: name fewer cards, precisions and sizes, or write a table"
         raise UsageError(f"-o {target}: a line for each model, size, precision and card makes {lines:,}; {fewer}")
-    if find_spec("matplotlib") is None:
-        raise EnvironmentFailure(f"drawing {target} takes matplotlib: pip install 'onnxperf[plot]'")
+    require("matplotlib", f"drawing {target}")
 
 
 def plot(target: str, blocks: Sequence[Block]) -> None:

@@ -9,12 +9,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpu_specs
-from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.modules import require
 from op_models import Operator, OpModelError, Tensor, Work, known, work_or_bytes
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def read(path: Path, needed: Iterable[str]) -> Iterator[Record]:
 
 
 def _parquet(path: Path, needed: Iterable[str]) -> Iterator[Record]:
-    if find_spec("pyarrow") is None:
-        raise EnvironmentFailure(f"reading {path.name} takes pyarrow: pip install 'onnxperf[fit]'")
+    require("pyarrow", f"reading {path.name}")
     from pyarrow import ArrowException, parquet
 
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from onnxperf.ground.errors import EnvironmentFailure, Error, UsageError, printable
-from onnxperf.ground.fitting import require_scipy
+from onnxperf.ground.modules import require
 from onnxperf.ground.output import write_file
 from onnxperf.lab import constants
 from onnxperf.lab.datasets import files, kernels, read, unused
@@ -44,7 +44,7 @@ def derive_all(data: Path, output: Path | None, jobs: int) -> None:
 
     Raises UsageError where the data hold too little, EnvironmentFailure without scipy or where nothing can be written.
     """
-    require_scipy("deriving constants")
+    require("scipy", "deriving constants")
     from rich.console import Console
     from rich.progress import Progress
 

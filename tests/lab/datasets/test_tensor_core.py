@@ -1,5 +1,6 @@
 """Products and attention on tensor cores: what becomes of a row, and which rows are never fitted to."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from onnxperf.ground.errors import EnvironmentFailure, UsageError
-from onnxperf.lab.datasets import SAMPLE, Table, reading
+from onnxperf.lab.datasets import SAMPLE, Table
 from onnxperf.lab.datasets.sources import tensor_core
 from onnxperf.lab.datasets.sources.tensor_core import attention, product
 from onnxperf.lab.datasets.table import FASTER, SLOW
@@ -108,8 +109,8 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (written(tmp_path, "tensor_core") / "tensor_core" / "gemm.parquet").write_bytes(b"")
-    monkeypatch.setattr(reading, "find_spec", lambda name: None)
-    with pytest.raises(EnvironmentFailure, match=r"pip install 'onnxperf\[fit\]'"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'onnxperf\[parquet\]'"):
         kernels(tmp_path)
 
 
