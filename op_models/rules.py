@@ -63,7 +63,7 @@ def op(
     `outputs` is for types that onnx does not define, or whose outputs it can't infer. It is the operator of ai.onnx
     whose outputs are like theirs, or a function that takes all inputs and attributes as the rule does, but not the
     operator, and returns `Outputs`; or a mapping from types to these, where `types` differ in it. Without it the
-    shapes that the file declares hold, else the first input's.
+    shapes that the file declares hold, else those that what follows needs, else the first input's.
 
     `axes` says where axes of the inputs go: a pattern such as "N c ..., o c ... -> N o ..." (see `Axes`), or a function
     that takes the operator, all its inputs and attributes and returns `Axes`; or a mapping from types to these. Without

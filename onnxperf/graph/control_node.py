@@ -186,6 +186,7 @@ class ControlNode:
             (scope[i.name], i) for i in (*graph.value_info, *graph.output) if i.name in scope
         )
         state.define_stored(graph, names)
+        state.graphs.append((graph, names))
         self.walk(graph, names, f"{self.label}/")
         return [state.tensor(names.get(o.name, o.name), self.label) for o in graph.output]
 

@@ -1,7 +1,7 @@
 """Output types of operators that onnx does not define or infer, as com.microsoft's, by their rules in op_models.
 
-For an operator without a rule for its outputs the shapes that the file declares hold, else its first input's, which is
-right for activations, normalisations and their like.
+For an operator without a rule for its outputs the shapes that the file declares hold, else those that what follows
+needs (see `demands`), else its first input's, which is right for activations, normalisations and their like.
 """
 
 from __future__ import annotations

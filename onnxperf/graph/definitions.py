@@ -36,7 +36,7 @@ def definitions(operators: Sequence[Operator], inlined: Collection[str], name: s
     Raises ModelError where the model of this name would become too large.
     """
     signatures = [_signature(o, inlined) if o.type in inlined else None for o in operators]
-    if (forms := len(set(signatures))) > MAX_SIGNATURES:
+    if (forms := len(set(filter(None, signatures)))) > MAX_SIGNATURES:
         what = "operators that onnx defines by functions, which differ in attributes or shapes"
         raise ModelError(f"{name} has {forms:,} forms of {what}; the limit is {MAX_SIGNATURES}: {INLINE_FIRST}")
     bodies = [None if signature is None else _body(signature) for signature in signatures]

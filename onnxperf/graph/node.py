@@ -93,6 +93,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     if not assumed:
         _check_reshape(state, n, outputs)
     elif not domain and not all(_fits(t, types.get(t.name)) for t in outputs):
+        _note_misfit(state, n)
         type = f"ai.onnx::{node.op_type}"  # the operator's rule would not understand it: it counts as unknown
     uncertain = any(t.name in state.assumed for t in outputs)
     if schema is None and (uncertain or not known(type)):
@@ -108,6 +109,15 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
             operands = operands[:-1]
         version = state.opsets.get(domain, 0)
         state.operators.append(Operator(label, type, operands, outputs, n.attrs, version, (label,)))
+
+
+def _note_misfit(state: State, n: _Node) -> None:
+    """Note that a node can't run on the shapes that are assumed of its inputs, so that its FLOPs are not counted."""
+    names = [plain(t.name) for t in n.inputs if t is not None and t.name in state.assumed]
+    flags = " ".join(f"--shapes {name}:..." for name in dict.fromkeys(names))
+    says = f"{n.type} {plain(n.label)!r} does not fit what is assumed of its inputs {_signature(state, n.proto)}"
+    message = f"{says}: its FLOPs are not counted (give {flags or '--shapes'})"
+    state.notes.append(Note("not-counted", message, (n.label,)))
 
 
 def _define_constant(state: State, node: NodeProto, label: str) -> None:

@@ -16,7 +16,7 @@ from onnxperf.graph.sequences import Elements, element_type, unknown
 from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
 from onnxperf.ground.errors import ModelError, UsageError
-from op_models import Tensor
+from op_models import FLOATS, Tensor
 
 Inputs = Sequence[Any]  # tensors or None; at least one None at the end
 
@@ -77,6 +77,8 @@ def define_output(
     types = (type, info.type if info is not None else None)
     number = next((n for t in types if t is not None and (n := t.tensor_type.elem_type)), 0)
     dtype = dtype_of(number) if number else like.dtype if like else "float32"
+    if not number and dtype not in FLOATS:  # such as the ids that an operator of one's own embeds
+        dtype = state.demands.of(out, like.shape if like else ()).dtype or dtype
     dims = dims_of(type)
     inferred = dims if value is None else value.shape
     shape = _resolve(state, out, label, like, inferred, info, assumed, at_most)
@@ -142,6 +144,10 @@ def _resolve(
         return shape
     shape = _assumed_shape(dims, like, at_most)
     why, limit = ("can't be inferred", "") if at_most is None else ("depends on the data", ", its upper bound")
+    if at_most is None:
+        solved = state.demands.solved(out, dims, like.shape if like is not None else ())
+        if solved is not None and solved != shape:
+            shape, limit = solved, ", which what reads it needs"
     taken = f"assumed {times(shape)}{limit} (set it with --shapes {plain(out)}:...)"
     state.assume(out, f"the shape of {out!r} {why}; {taken}", label)
     return shape

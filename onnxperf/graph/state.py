@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxperf.graph.bind import Binding
 from onnxperf.graph.core import Note
 from onnxperf.graph.open_shapes import OpenShapes
-from onnxperf.graph.proto import Captures, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
+from onnxperf.graph.proto import Captures, Dims, Shape, check_size, dtype_of, made_in, schema_of, tensor_type
 from onnxperf.graph.sequences import Elements, element_type
 from onnxperf.graph.values import MAX_VALUE, Array, Values, content, numbers
 from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Operator, Tensor
+
+if TYPE_CHECKING:
+    from onnxperf.graph.demands import Demands
 
 #: Elements of all known values together, so that a file of many can't fill the memory; a number costs 40 bytes.
 MAX_KEPT = 1 << 20
@@ -49,11 +52,12 @@ class State:
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.schema = cache(partial(schema_of, opsets=self.opsets))
         self.declared = {i.name: i for i in (*graph.value_info, *graph.output)}
-        self.output_names = {o.name for o in graph.output}
         self.declared_in_bodies: dict[str, ValueInfoProto] = {}
+        self.output_names = {o.name for o in graph.output}
         self.tensors: dict[str, Tensor] = {}
         self.types: dict[str, TypeProto] = {}
         self.values: Values = {}
+        self.graphs: list[tuple[GraphProto, Mapping[str, str]]] = [(graph, {})]  # and bodies, with their names in it
         self.sequences: dict[str, Elements] = {}
         self.stored: dict[str, TensorProto] = {}  # the tensors of the file, by their names here
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
@@ -67,6 +71,18 @@ class State:
         self.nodes_inlined = 0  # of all bodies
         self.costs: dict[str, tuple[int, int]] = {}  # FLOPs and bytes of one run, by operator in a branch
         self.made_together: dict[str, str] = {}  # an output of a control-flow node: the first output of that node
+
+    @cached_property
+    def demands(self) -> Demands:
+        """What the readers of tensors demand; few models ask."""
+        from onnxperf.graph.demands import Demands
+
+        return Demands(self.graphs, self.tensors, self.values, self._declared)
+
+    def _declared(self, name: str) -> Dims | None:
+        """The shape that the file declares for a tensor."""
+        info = self.declared.get(name) or self.declared_in_bodies.get(name)
+        return self.given_shapes.get(name) or (self.binding.declared(info) if info is not None else None)
 
     def define_stored(self, graph: GraphProto, names: Mapping[str, str]) -> None:
         """Define the initialisers of the graph or, under their names in the graph, those of a body."""

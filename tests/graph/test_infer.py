@@ -130,11 +130,18 @@ def test_unknown_operators_take_the_first_inputs_shape_and_are_noted() -> None:
 
 
 def test_an_assumed_shape_never_makes_a_model_unusable() -> None:
-    """What the file says comes first; what does not fit an assumption is assumed in turn."""
+    """What the file says comes first, then what follows needs; what does not fit that is assumed in turn."""
     g = run("g (float[2, 3] x, float[7, 5] w) => (float[2, 5] y) { t = nowhere.Gizmo(x) u = MatMul(t, w) y = Relu(u) }")
+    assert shape(g, "t") == (2, 7) and shape(g, "y") == (2, 5)
+    assert [n.code for n in g.notes].count("assumed-shape") == 1
+    assert types(g) == ["nowhere::Gizmo", "MatMul", "Relu"]
+    g = run(
+        """g (float[2, 3] x, float[7, 5] w, float[6, 5] v) => (float[2, 5] y) {
+            t = nowhere.Gizmo(x) s = MatMul(t, v) u = MatMul(t, w) y = Relu(u) }"""
+    )
     assert shape(g, "y") == (2, 5)
     assert [n.code for n in g.notes].count("assumed-shape") == 2
-    assert types(g) == ["nowhere::Gizmo", "ai.onnx::MatMul", "ai.onnx::Relu"]  # no rule would understand these
+    assert types(g) == ["nowhere::Gizmo", "ai.onnx::MatMul", "Relu"]  # no rule would understand the product
     g = run(
         "g (float[2, 3] x, float[7, 5] w) => (float[2, 5] y) { t = nowhere.Gizmo(x) y = MatMul(t, w) }",
         shapes={"t": (2, 7)},
