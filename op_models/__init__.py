@@ -13,7 +13,8 @@ from op_models.core import (
 )  # fmt: skip
 from op_models.axes import Axes, Unknown
 from op_models.rules import (
-    IN_PLACE, Like, Outputs, axes_of, bytes_only, caches, known, op, output_rule, shared_caches, work_of, work_or_bytes,
+    IN_PLACE, Like, Outputs, axes_of, bytes_only, caches, known, op, output_rule, registered, shared_caches, work_of,
+    work_or_bytes,
 )  # fmt: skip
 from op_models.steps import steps_of
 
@@ -23,6 +24,6 @@ for _module in iter_modules(__path__):
 __all__ = [
     "BITS", "FLOATS", "IN_PLACE", "NHWC", "Attention", "Axes", "Collective", "Conv", "Gemm", "Like", "Move",
     "OpModelError", "Operator", "Outputs", "Pointwise", "Recurrent", "Rows", "Size", "Steps", "Tensor", "Transfer",
-    "Unknown", "Work", "axes_of", "bytes_only", "caches", "known", "op", "output_rule", "shared_caches", "steps_of",
-    "work", "work_of", "work_or_bytes",
+    "Unknown", "Work", "axes_of", "bytes_only", "caches", "known", "op", "output_rule", "registered", "shared_caches",
+    "steps_of", "work", "work_of", "work_or_bytes",
 ]  # fmt: skip

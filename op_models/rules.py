@@ -153,6 +153,11 @@ def caller(rule: Callable[..., Any], first: int) -> Callable[..., Any]:
     return call
 
 
+def registered() -> tuple[Callable[[Operator], Work], ...]:
+    """Every rule: what was worked out by some of them holds as long as this is the same."""
+    return tuple(_RULES.values())
+
+
 def known(type: str) -> bool:
     """True where a rule for this operator type is registered."""
     return type in _RULES

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 SAMPLES = Path(__file__).parent.parent / "samples"
@@ -228,6 +229,7 @@ def growth() -> tuple[float, float]:
 
 def main() -> None:
     """Print one line for each figure, with its limit."""
+    import gpu_specs
     import onnxperf
 
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}\n")
@@ -243,6 +245,10 @@ def main() -> None:
         seconds, _ = processes.command("--help")
         line("--help", f"{seconds:.3f} s", "1x", f"{seconds / processes.onnx:.2f}x")
         line("warm call, ResNet-50", f"{call(lambda: onnxperf.predict(resnet, gpu='l4')) * 1e3:.1f} ms", "10 ms")
+        held, cards = onnxperf.load(resnet), cycle(gpu_specs.ids()[:40])
+        line("the same, loaded", f"{call(lambda: onnxperf.predict(held, gpu='l4')) * 1e3:.1f} ms", "10 ms")
+        seconds = call(lambda: onnxperf.predict(held, gpu=next(cards)))
+        line("the same, loaded, another card", f"{seconds * 1e3:.1f} ms", "none")
         power, seconds = growth()
         line(f"{CHAINS[0]:,} to {CHAINS[-1]:,} nodes, growth", f"{power:.2f}", "1.05")
         line("100,000 nodes, by that", f"{seconds:.1f} s", "15 s")
@@ -253,8 +259,8 @@ def main() -> None:
         limit = f"2 s; peak memory {peak:.0f} MB"
         line("sweep, 40 cards x 10 batches x 2", f"{seconds:.2f} s", limit, f"{seconds / processes.onnx:.2f}x")
         try:
-            seconds, held, peak = exported()
-            more = f"none; {peak - held:.0f} MB more than the {held:.0f} MB it held"
+            seconds, before, peak = exported()
+            more = f"none; {peak - before:.0f} MB more than the {before:.0f} MB it held"
             line("export, predict BERT-base of torch", f"{seconds:.1f} s", more)
         except subprocess.CalledProcessError:
             line("export, predict BERT-base of torch", "-", "it takes '.[test]'")

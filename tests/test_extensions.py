@@ -279,9 +279,11 @@ def test_a_cell_that_is_run_again_replaces_its_rule() -> None:
             """So many FLOPs an element."""
             return onnxperf.work(op, onnxperf.Pointwise(x.size), vector=flops * x.size)
 
+    loaded = onnxperf.load(model())
     for flops in (1, 3):
         cell(flops)
-        assert onnxperf.predict(model(), gpu="l4").kernels[0].flops == flops * 512 * 1024
+        for either in (model(), loaded):
+            assert onnxperf.predict(either, gpu="l4").kernels[0].flops == flops * 512 * 1024
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ def test_a_model_is_loaded_once_and_predicted_often(tmp_path: Path) -> None:
         terms: dict[str, Any] = {"gpu": "l4", "batch": batch, "dims": {"sequence": 16}}
         found, wanted = onnxperf.predict(model, **terms), onnxperf.predict(OPEN, **terms)
         assert found.seconds == wanted.seconds
+        assert found.to_json() == wanted.to_json().replace(Path(OPEN).name, path.name)
+    again = onnxperf.predict(model, **terms, precision="fp16"), onnxperf.predict(model, **terms)
+    assert again[1].run.run_graph is found.run.run_graph is not again[0].run.run_graph
     assert repr(model) == "<model.onnx: 485 nodes>"
     x = {"input_ids": np.zeros((2, 8), np.int64)}
     assert onnxperf.predict(model, x, gpu="l4").seconds == onnxperf.predict(OPEN, x, gpu="l4").seconds

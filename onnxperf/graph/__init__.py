@@ -38,7 +38,7 @@ __all__ = [
 class Opened(NamedTuple):
     """A model that was read and checked, its name, and the folder of its file: `load` leaves it as it is.
 
-    `kept` is what `load` found out about it, and need not find out for another batch.
+    `kept` is what is known of it by now: to `load`, for another batch; and to whoever predicts it, for another card.
     """
 
     proto: ModelProto

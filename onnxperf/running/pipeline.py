@@ -18,8 +18,9 @@ from onnxperf.passes.plan import parse_plan, per_gpu
 from onnxperf.running.checks import check
 from onnxperf.running.run import Kept, Run, columns
 from onnxperf.running.scenario import PLATFORMS, Scenario, host_of, joined, settled
-from onnxperf.running.terms import Examples, Keywords, as_terms, check_values
+from onnxperf.running.terms import Bindings, Examples, Keywords, as_terms, check_values
 from onnxperf.runtimes import RUNTIMES
+from op_models import registered
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -84,10 +85,7 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     check_values(terms)
     cards = [_computing(_set(device, terms), notes, terms) for device, notes in cards]
     devices = [device for device, _ in cards]
-    graph = r.model if isinstance(r.model, Graph) else load_graph(
-        r.model, shapes=r.shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples,
-        trains=terms.get("mode") == "training",
-    )  # fmt: skip
+    graph, kept = _bound(r, terms.get("mode") == "training")
     plan, batch = parse_plan(terms.get("parallel"), terms.get("gpus")), graph.batch
     if plan.parts > 1 and (share := per_gpu(batch, plan)) != batch:
         graph = _at_batch(request, share, batch)
@@ -95,7 +93,6 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     trips = tuple(sorted((r.trip_counts or {}).items()))
     usual = Scenario(model=graph.name, gpu="", batch=batch, inputs=inputs, trip_counts=trips, **terms)
     placed: dict[int, tuple[Run, int]] = {}
-    kept = Kept()
     for at in columns(devices, usual.precision):
         scenario = settled(usual, devices[at[0]])
         notes = tuple(cards[j][1] for j in at)
@@ -103,6 +100,24 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
         check_file(graph, run.runtime)
         placed.update((j, (run, column)) for column, j in enumerate(at))
     return [placed[j] for j in range(len(devices))]
+
+
+def _bound(r: Request, trains: bool) -> tuple[Graph, Kept]:
+    """The graph of a request, and where results of the stages of its runs are kept. A model that was read once has them
+    from the request before where that asked for the same sizes, and no rule was registered since.
+    """
+    if isinstance(r.model, Graph):
+        return r.model, Kept()
+    sizes: Bindings = {"shapes": r.shapes, "dims": r.dims, "batch": r.batch, "trip_counts": r.trip_counts}
+    if not isinstance(r.model, Opened) or r.examples is not None:
+        return load_graph(r.model, **sizes, examples=r.examples, trains=trains), Kept()
+    asked = repr((sizes, trains)), registered()
+    before, *bound = r.model.kept.get(_bound, (None,))
+    if before != asked:
+        bound = [load_graph(r.model, **sizes, trains=trains), Kept()]
+        r.model.kept[_bound] = (asked, *bound)
+    graph, kept = bound
+    return graph, kept
 
 
 def _check_bindings(r: Request) -> None:

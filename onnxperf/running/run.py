@@ -45,21 +45,31 @@ T = TypeVar("T")
 TERMS = tuple(term.name for term in having(again=False))
 
 
+MOST_KEPT = 512  # results of stages: some eight for each card or term that was asked for
+
+
 class Kept:
-    """Results of stages by the function and its arguments: plain values count by value, everything else by identity."""
+    """Results of stages by the function and its arguments: plain values and tuples count by value, everything else by
+    identity. The oldest half goes where there are MOST_KEPT.
+    """
 
     def __init__(self) -> None:
         self._results: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def __call__(self, stage: Callable[P, T], *args: P.args, **terms: P.kwargs) -> T:
         key = (stage, *map(_identity, args), *((name, _identity(value)) for name, value in terms.items()))
-        if key not in self._results:
-            self._results[key] = stage(*args, **terms), (args, terms)  # what is kept keeps its identity
-        result: T = self._results[key][0]
+        entry = self._results.get(key)
+        if entry is None:
+            if len(self._results) >= MOST_KEPT:
+                self._results = dict([*self._results.items()][MOST_KEPT // 2 :])
+            self._results[key] = entry = stage(*args, **terms), (args, terms)  # what is kept keeps its identity
+        result: T = entry[0]
         return result
 
 
 def _identity(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_identity, value))
     return value if isinstance(value, (str, int, float, type(None), Plan, Training)) else id(value)
 
 
