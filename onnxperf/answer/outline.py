@@ -90,7 +90,8 @@ def _spread_on_host(run: Run, j: int, idle: float) -> float:
     if run.scenario.cuda_graph or not run.method.scheduled:
         return 0.0
     widths, costs, cpu = run.constants.interval, run.host_costs[j], run.processors[j]
-    computed = [(n.repeat * n.seconds(costs, cpu), n.unknown) for n in run.kernels.on_host if n.work is not None]
+    each = [(n, n.seconds(costs, cpu)) for n in run.kernels.on_host]
+    computed = [(n.repeat * s, n.unknown) for n, s in each if s > costs.host_op_s]  # others err as the host's pace does
     spread = sum(s * widths[UNMEASURED if unknown else "processor"]["new"] for s, unknown in computed)
     taken = sum(s for s, _ in computed)
     return float(spread * min(1.0, idle / taken)) if taken else 0.0
