@@ -13,7 +13,7 @@ from onnxperf.ground.tables import duration, shortened, size
 from onnxperf.running.pipeline import Gpu, Request, find, request_for, run_of
 from onnxperf.running.terms import Bound
 
-ROUNDED = 1e-12  # seconds: what sums leave behind when they are rounded
+LEAST_S = 1e-9  # less is no difference: it is what sums leave behind, or a billionth of what was timed
 
 
 def diff(a: Any, b: Any, *, gpu: Gpu, **terms: Unpack[Bound]) -> Difference:
@@ -67,8 +67,8 @@ def blame(d: Difference, count: int = 3) -> str:
 
 
 def signed(seconds: float) -> str:
-    """A difference with its sign; what sums leave behind when they are rounded is none."""
-    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}" if abs(seconds) >= ROUNDED else "0"
+    """A difference with its sign; less than a nanosecond is none."""
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}" if abs(seconds) >= LEAST_S else "0"
 
 
 def _side(r: Request, gpu: Gpu, name: str) -> Prediction:

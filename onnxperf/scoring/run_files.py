@@ -177,7 +177,10 @@ def _run(name: str, events: _Events) -> TimedRun:
     if not measured:
         model, device, runtime = (_text(facts, key, "model_run", "?") for key in ("model", "device", "runtime"))
         name = title(model, device, runtime)
-    return TimedRun(name, measured, seconds, operators, len(runs) - first, (LAUNCHES_ONLY,) if launches else ())
+    on_cpu = dict.fromkeys(operator for operator, _, provider in events.keys if measured and provider == ON_CPU)
+    on_gpu = bool(events.kernels) or any(provider not in ("", ON_CPU) for *_, provider in events.keys)
+    notes = (LAUNCHES_ONLY,) if launches else ()
+    return TimedRun(name, measured, seconds, operators, len(runs) - first, notes, on_gpu, tuple(on_cpu))
 
 
 def _operators(events: _Events, runs: list[tuple[float, float, Event]], first: int) -> tuple[Timed, ...]:

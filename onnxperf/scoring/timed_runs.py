@@ -13,9 +13,11 @@ from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import owners
 from onnxperf.decide.two_models import signed
 from onnxperf.ground.codec import Document, plain
-from onnxperf.ground.errors import LimitExceeded, printable
+from onnxperf.ground.errors import LimitExceeded, counted, printable
 from onnxperf.ground.tables import short_type, shortened
 from onnxperf.running.scenario import PLATFORMS
+
+MOST_NAMED = 8  # operators that a sentence lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Timed:
 class TimedRun:
     """A run: what it is of, whether it was measured, its seconds, and its operators in order.
 
-    runs: how many measured runs the times are medians of; notes: what limits the figures. Names are printable.
+    runs: how many measured runs the times are medians of; notes: what limits the figures. on_gpu: whether any of it ran
+    on a GPU; on_cpu: of a measured run the operators that the CPU computed. Names are printable.
     """
 
     name: str
@@ -46,6 +49,8 @@ class TimedRun:
     operators: tuple[Timed, ...]
     runs: int = 1
     notes: tuple[str, ...] = ()
+    on_gpu: bool = False
+    on_cpu: tuple[str, ...] = ()
 
     @property
     def sum_seconds(self) -> float:
@@ -73,7 +78,8 @@ def of(p: Prediction) -> TimedRun:
         for _, name, op, seconds, nodes in sorted(times, key=lambda x: x[0])
     )
     s = p.scenario
-    return TimedRun(title(s.model, p.device.name, s.runtime), False, p.seconds, tuple(operators))
+    name = title(s.model, p.device.name, s.runtime)
+    return TimedRun(name, False, p.seconds, tuple(operators), on_gpu=PLATFORMS[p.device.kind].launches)
 
 
 def title(model: str, device: str, runtime: str) -> str:
@@ -130,6 +136,13 @@ class RunDifference(Document):
         return self.seconds - fsum(p.seconds for p in self.pairs)
 
     @property
+    def on_cpu(self) -> tuple[str, ...]:
+        """Which side ran on the CPU, as a whole or in part, where either was on a GPU: that comes before any figure."""
+        if not (self.a.on_gpu or self.b.on_gpu):
+            return ()
+        return tuple(_on_cpu(side, run) for side, run in (("A", self.a), ("B", self.b)) if run.on_cpu)
+
+    @property
     def largest(self) -> tuple[Pair, ...]:
         """The pairs that differ by most seconds first."""
         return tuple(sorted(self.pairs, key=lambda p: -abs(p.seconds)))
@@ -159,8 +172,20 @@ class RunDifference(Document):
                 for type, pairs in self.by_type.items()
             ],
             "operators": [p.to_dict() for p in self.largest],
-            "notes": [*self.a.notes, *self.b.notes],
+            "notes": [*self.on_cpu, *self.a.notes, *self.b.notes],
         }  # fmt: skip
+
+
+def _on_cpu(side: str, run: TimedRun) -> str:
+    """A sentence on what the CPU computed of a measured run."""
+    if not run.on_gpu:
+        return (
+            f"{side} ran on the CPU: the provider of every operator is CPUExecutionProvider. Either the package has no"
+            " CUDA provider (onnxruntime-gpu has one), or its libraries did not load (see what the session logged)"
+        )
+    listed = ", ".join(map(shortened, run.on_cpu[:MOST_NAMED]))
+    rest = f" and {len(run.on_cpu) - MOST_NAMED} more" if len(run.on_cpu) > MOST_NAMED else ""
+    return f"{side} ran {counted(len(run.on_cpu), 'operator')} on the CPU: {listed}{rest}"
 
 
 def sides(pairs: Sequence[Pair]) -> dict[str, float | None]:

@@ -28,6 +28,7 @@ def show(out: Console, d: RunDifference, *, top: int = 8) -> None:
     rows = [(_name(p.a), _name(p.b), shortened(p.type), *_times([p])) for p in differing]
     sides = ("#in A", "#in B", "#difference")
     parts = (
+        *((Text("\n".join(d.on_cpu), style="bold yellow"),) if d.on_cpu else ()),
         said,
         Text(verdict(d), style="bold green"),
         tabulate(out, totals, runs, spare=("sum of operators",)),

@@ -22,7 +22,7 @@ from onnxperf.answer.predict import predict
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide import diff
 from onnxperf.decide.diff import CAUSES, Change, Difference, difference, in_order, total
-from onnxperf.decide.two_models import compare
+from onnxperf.decide.two_models import compare, signed
 from onnxperf.ground.errors import UsageError
 from onnxperf.running.pipeline import Request
 from onnxperf.views.difference import verdict
@@ -343,6 +343,13 @@ def test_batches_that_differ_are_told(onnxperf_cli, tmp_path: Path) -> None:
     assert "elements 2560 -> 640" in out
     code, out, _ = onnxperf_cli("diff", *files, "--gpu", "t4", "--method", "sum", "--batch", "4")
     assert code == 0 and "batch 4," in out and "A and B take the same time" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(2.23e-12, "0"), (-9e-10, "0"), (1.5e-9, "+1.5 ns"), (-3e-6, "-3 us"), (0.0, "0")]
+)
+def test_less_than_a_nanosecond_is_no_difference(seconds: float, says: str) -> None:
+    assert signed(seconds) == says
 
 
 def test_a_difference_that_does_not_matter_is_called_none() -> None:

@@ -95,6 +95,26 @@ def test_times_of_kernels_count_where_there_are_any(written: Callable[..., Path]
     assert found.operators[0].seconds == pytest.approx(40.5e-6)
 
 
+def test_a_run_that_the_cpu_did_is_told_before_any_figure(small: Path, written: Callable[..., Path], run: Run) -> None:
+    cpu, gpu = {"provider": "CPUExecutionProvider"}, {"provider": CUDA}
+    path = written(node("a", 0, 5, **cpu), node("b", 6, 5, "Relu", **cpu), model_run(0, 90))
+    code, out, err = run("diff", small, path, "--gpu", "l4", "--batch", "64")
+    assert (code, err) == (0, "") and out.startswith("B ran on the CPU: the provider of every operator is CPUExecution")
+    code, out, _ = run("diff", path, small, "--gpu", "l4", "--batch", "64", "--json", "-")
+    assert code == 0 and json.loads(out)["notes"][0].startswith("A ran on the CPU")
+    names = [f"n{i}" for i in range(10)]
+    written(node("a", 0, 5, **gpu), *(node(n, 6, 5, "Shape", **cpu) for n in names), model_run(0, 90))
+    told = diff_runs(onnxperf.predict(small, gpu="l4", batch=64), path).on_cpu
+    assert told == (f"B ran 10 operators on the CPU: {', '.join(names[:8])} and 2 more",)
+
+
+def test_runs_of_processors_need_no_word_of_the_cpu(small: Path, written: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "cpu.toml").write_text(PROCESSOR.format("A CPU"), encoding="utf-8")
+    path = written(node("a", 0, 5), model_run(0, 90))
+    assert diff_runs(onnxperf.predict(small, gpu=str(tmp_path / "cpu.toml"), batch=64), path).on_cpu == ()
+    assert diff_runs(path, path).on_cpu == ()
+
+
 def test_operators_are_matched_by_name_and_add_up() -> None:
     a = run(("conv1", "Conv", 5e-6), ("gone", "Tanh", 1e-6), ("relu", "Relu", 2e-6))
     b = run(("relu", "Relu", 1e-6), ("conv1", "Conv", 9e-6), ("new", "Gemm", 3e-6), measured=True, beside=2e-6)
