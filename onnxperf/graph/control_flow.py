@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from onnx import TypeProto
 
-from onnxperf.graph.control_node import Body, ControlNode, Output
+from onnxperf.graph.control_node import Body, ControlNode, Output, Runs
 from onnxperf.graph.core import SEARCHES, Note
 from onnxperf.graph.outputs import note_unknown
 from onnxperf.graph.proto import Shape, attributes, dtype_of, plain, tensor_type, times
@@ -76,20 +76,37 @@ def _inline_loop(node: ControlNode) -> None:
     # ONNX Runtime gives the body its number and the condition in the rank that the body declares
     ranks = [len(i.type.tensor_type.shape.dim) for i in body.inputs]
     types = [tensor_type(dtype, (1,) * (rank == 1)) for dtype, rank in zip(("int64", "bool"), ranks, strict=False)]
-    node.enter(body, [*types, *(state.types[t.name] for t in carried if t)], (None, None, *carried))
+    types += [state.types[t.name] for t in carried if t]
+    entered = node.enter(body, types, (None, None, *carried))
     start, notes = len(state.operators), len(state.notes)
     again, *results = node.run(body)
     fixed = _fixed_trips(node, body, again)
     trips = node.trip_count(fixed, node.number(node.inputs[0]))
-    node.repeat(start, trips)
+    runs = Runs(node, "body", types, (None, None, *carried), [again, *results], 2, 1, entered[2:])
+    _, *results = _repeated(runs, start, trips)
     if fixed == 0:
         del state.notes[notes:]
-    node.note_changed_shapes(carried, results)
     last = [t for t in carried if t] if not trips else results[:count]
     held = [_left(node, old, new, trips, fixed) for old, new in zip(carried, results, strict=False)]
     stacked = [Output(t, tensor_type(t.dtype, (trips, *t.shape))) for t in results[count:]]
     left = [Output(t, held=elements) for t, elements in zip(last, held, strict=True)]
     node.define_outputs([*left, *stacked], folded=fixed == 0)
+
+
+def _repeated(runs: Runs, start: int, trips: int) -> list[Tensor]:
+    """Let a body whose first run is in the graph from operator number `start` on run so often; what its last run gives.
+    Where it carries tensors that grow, runs of other sizes stand behind the first.
+    """
+    node = runs.node
+    if trips > 1 and runs.grows():
+        from onnxperf.graph.growth import all_runs
+
+        if (results := all_runs(runs, start, trips)) is not None:
+            return results
+    node.repeat(start, trips)
+    if trips > 1:
+        node.note_changed_shapes(runs.carried, runs.after(runs.results))
+    return runs.results
 
 
 def _left(node: ControlNode, old: Tensor | None, new: Tensor, trips: int, fixed: int | None) -> Elements | None:
@@ -155,11 +172,11 @@ def _inline_scan(node: ControlNode) -> None:
     if len(lengths) != 1 and not node.assumed:
         raise node.refusal(f"its inputs are of different lengths: {', '.join(map(str, sorted(lengths)))}")
     length = max(lengths)
-    entered = node.enter(body, [tensor_type(t.dtype, s) for t, s in zip(inputs, shapes, strict=True)], inputs)
+    types = [tensor_type(t.dtype, s) for t, s in zip(inputs, shapes, strict=True)]
+    entered = node.enter(body, types, inputs)
     start = len(state.operators)
-    results = node.run(body)
-    node.repeat(start, lead[0] * length if lead else length)
-    node.note_changed_shapes(entered[:count], results)
+    runs = Runs(node, "body", types, inputs, node.run(body), 0, 0, entered[:count])
+    results = _repeated(runs, start, lead[0] * length if lead else length)
     outputs = [Output(t, tensor_type(t.dtype, (*lead, *t.shape)) if batched else None) for t in results[:count]]
     for k, t in enumerate(results[count:]):
         axis = node.axis(attrs, "scan_output_axes", k, t.rank + 1) if not batched else 0

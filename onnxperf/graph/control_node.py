@@ -85,12 +85,21 @@ class TripCounts:
         self.names = Counter(n.name for n in nodes_in(graph.node) if n.op_type in LOOPS) if counts else Counter[str]()
         self.seen: dict[str, str] = {}
         self.used: set[str] = set()
+        self.parts: dict[str, str] = {}  # labels under which runs of a loop stand apart, with the loop's own
 
     def count(self, label: str, node: NodeProto) -> int | None:
         """The count that is given for a loop; None where there is none."""
+        label = self.whole(label)
         name = label if label in self.counts or self.names[node.name] != 1 else node.name
         self.used.add(name)
         return self.counts.get(name)
+
+    def whole(self, label: str) -> str:
+        """The label of a node of a body, without those of runs that stand apart."""
+        for part, loop in reversed(self.parts.items()):
+            if label == part or label.startswith(f"{part}/"):
+                label = loop + label[len(part) :]
+        return label
 
     def check_used(self) -> None:
         """Raise UsageError where a count is given for anything but a loop that needs one."""
@@ -112,7 +121,7 @@ class ControlNode:
         self.assumed = any(t.name in state.assumed for t in self.inputs if t)
         self.open = False  # whether nothing says how often a body runs, nor bounds it
         self.version = state.opsets.get("", 0)
-        trips.seen[label] = node.op_type
+        trips.seen[trips.whole(label)] = node.op_type
 
     def refusal(self, why: str) -> ModelError:
         """The error for a node whose bodies don't fit it."""
@@ -268,3 +277,30 @@ class ControlNode:
         if not -rank <= axis < rank and not self.assumed:
             raise self.refusal(f"a tensor with {rank} axes has no axis {axis}")
         return axis % max(rank, 1)
+
+
+class Runs(NamedTuple):
+    """A node whose first run is in the graph: what its body reads and gave.
+
+    attribute, types, likes: of the body's inputs, see `ControlNode.enter`; results: all that the body gives; read,
+    made: the first of its inputs, and of its results, that is carried; carried: these inputs in the first run.
+    """
+
+    node: ControlNode
+    attribute: str
+    types: Sequence[TypeProto]
+    likes: Sequence[Tensor | None]
+    results: list[Tensor]
+    read: int
+    made: int
+    carried: Sequence[Tensor]
+
+    def after(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """What is carried on, among the results of a run."""
+        return list(results[self.made : self.made + len(self.carried)])
+
+    def grows(self) -> bool:
+        """Whether the first run leaves a tensor of another shape than it was entered with."""
+        sequences = self.node.state.sequences
+        pairs = zip(self.carried, self.after(self.results), strict=True)
+        return any(old.shape != new.shape and new.name not in sequences for old, new in pairs)

@@ -60,6 +60,7 @@ class State:
         self.graphs: list[tuple[GraphProto, Mapping[str, str]]] = [(graph, {})]  # and bodies, with their names in it
         self.sequences: dict[str, Elements] = {}
         self.stored: dict[str, TensorProto] = {}  # the tensors of the file, by their names here
+        self.entered: dict[int, str] = {}  # the first names here of initialisers, by the id of what `stored` holds
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
         self.effort = MAX_EVALUATED  # elements that evaluated nodes may still read
@@ -88,6 +89,9 @@ class State:
         """Define the initialisers of the graph or, under their names in the graph, those of a body."""
         for tensor in graph.initializer:
             name, shape = names.get(tensor.name, tensor.name), tuple(tensor.dims)
+            if (first := self.entered.setdefault(id(tensor), name)) != name:  # a body stands here for several runs
+                self.define_same(name, self.tensors[first])
+                continue
             self.define(name, dtype_of(tensor.data_type), shape, "weight", content(tensor, self.folder))
             self.stored[name] = tensor
         for sparse in graph.sparse_initializer:
