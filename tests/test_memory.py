@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import onnxperf
@@ -129,7 +129,7 @@ def test_weights_once_and_rounded_up() -> None:
     ],
 )
 def test_what_allocators_take(arena: str, sizes: list[int], taken: int) -> None:
-    assert ARENAS[arena](sizes) == taken
+    assert ARENAS[arena](sizes, ()) == taken
 
 
 def test_weights_lie_in_the_regions_of_the_arena() -> None:
@@ -143,7 +143,28 @@ def test_weights_lie_in_the_regions_of_the_arena() -> None:
 @pytest.mark.parametrize("arena", ARENAS)
 @given(sizes=st.lists(st.integers(1, 2000 * MB), max_size=20))
 def test_allocators_take_no_less_than_they_give(arena: str, sizes: list[int]) -> None:
-    assert sum(sizes) <= ARENAS[arena](sizes) <= 2 * sum(sizes) + 1024 * MB
+    assert sum(sizes) <= ARENAS[arena](sizes, ()) <= 2 * sum(sizes) + 1024 * MB
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40 * MB), max_size=20),
+    growing=st.tuples(st.integers(0, 40 * MB), st.integers(0, 40 * MB)),
+    more=st.tuples(st.integers(0, 40 * MB), st.integers(0, 40 * MB)),
+)
+@example(sizes=[], growing=(10 * MB - 512, 0), more=(1024, 0))
+def test_pytorch_takes_no_less_for_larger_blocks(
+    sizes: list[int], growing: tuple[int, int], more: tuple[int, int]
+) -> None:
+    segments = ARENAS["segments"]
+    assert segments(sizes, growing) <= segments(sizes, tuple(map(sum, zip(growing, more, strict=True))))
+
+
+def test_a_process_never_holds_less_at_a_larger_batch() -> None:
+    for sample, gpu, precision in (("mobilenetv2", "l4", "amp"), ("alexnet", "a30", "keep")):
+        model = onnxperf.load(SAMPLES / f"{sample}.onnx")
+        terms = {"gpu": gpu, "precision": precision, "runtime": "torch-eager"}
+        held = [onnxperf.predict(model, batch=n, **terms).memory.reserved_bytes for n in (1, 2, 3, 4, 6, 8)]
+        assert held == sorted(held), sample
 
 
 def test_a_process_holds_more_than_its_tensors_fill_and_never_more_than_the_card() -> None:

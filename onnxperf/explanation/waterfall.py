@@ -11,6 +11,7 @@ from op_models import Transfer
 
 #: Why arithmetic runs below its peak: details of an estimate whose names end in "efficiency".
 WHY = {
+    "padding": "the kernel of a larger size, padded, is the faster one",
     "full tiles": "tiles extend beyond the edge of the output; k is rounded up",
     "full waves": "the last wave of blocks leaves SMs idle",
     "pipe": "the share of peak that the unit sustains inside a tile",

@@ -20,6 +20,7 @@ from onnxperf.latency.families import family_of
 from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
+from onnxperf.latency.padding import least_padded
 from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.lowering.lower import Kernel, Kernels
@@ -200,7 +201,18 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
 
 
 def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
-    """The terms of each kernel by its family's own latency model."""
+    """The terms of each kernel by its family's own latency model, or of a larger one that takes less time."""
+
+    def times(some: Works, of_run: Array) -> KernelTerms:
+        return as_measured(some, cards, of_run, bound)
+
+    if cards.kind != "gpu":
+        return times(works, stored)
+    return least_padded(times, family_of(works.each[0]).larger, works, cards, stored)
+
+
+def as_measured(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
+    """The terms of each kernel by its family's own latency model, which constants are fitted to."""
     models = DEVICE_MODELS[cards.kind]
     return models.model(family_of(works.each[0]))(works, cards, models.weights(stored, cards))
 
@@ -209,14 +221,14 @@ def alone(
     work_list: Sequence[Work], devices: Sequence[Device], constants: Constants, budget: bool = True, copies: int = 1,
     burst_s: float = 0.0,
 ) -> KernelTerms:  # fmt: skip
-    """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels are benchmarked.
+    """Each work [n] as the only kernel of a run that repeats it, on each device: as kernels were benchmarked.
 
     budget: the power limit slows them, by f: to t (1 + (f - 1) t / (t + burst_s)) seconds, for short kernels run at
     full clock. copies: of the weights that runs take in turn.
     """
     cards = Cards(devices, constants)
     stored = copies * np.array([w.weight_bytes for w in work_list], dtype=float).reshape(len(work_list), 1)
-    terms = estimated(work_list, cards, kernel_models, stored)[0]
+    terms = estimated(work_list, cards, as_measured, stored)[0]
     if budget:
         joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
         slower = slowdown(terms.seconds, joules, cards) - 1
@@ -310,7 +322,7 @@ def _from_zero(values: Array) -> Array:
 
 def _maker(times: Times, cards: Cards, w: Work) -> str:
     """Who says how long a work takes: the model of its kernel family, or a method."""
-    if times is not kernel_models:
+    if times not in (kernel_models, as_measured):
         return _named(times)
     return f"{_named(DEVICE_MODELS[cards.kind].model(family_of(w)))}, of {_family(w)},"
 

@@ -9,8 +9,6 @@ the most bytes that any of them takes at the batch itself, which never fall wher
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from onnxperf.latency.constants import Constants
 from onnxperf.latency.estimate import Estimates, estimated
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method
+from onnxperf.latency.padding import grown
 from onnxperf.latency.terms import Array
 from onnxperf.lowering.lower import Kernels
 from op_models import Work
@@ -57,13 +56,7 @@ def batch_of(w: Work) -> int:
 
 def with_batch(w: Work, batch: int) -> Work:
     """The same work at another batch, with which all grows but what its family says is shared."""
-    factor, shared = batch / batch_of(w), min(family_of(w).shared_bytes(w), w.bytes_read)
-    size: Any = w.size
-    return replace(
-        w, size=size._replace(**{family_of(w).batch: batch}),
-        bytes_read=shared + round((w.bytes_read - shared) * factor), bytes_written=round(w.bytes_written * factor),
-        matrix_flops=round(w.matrix_flops * factor), vector_flops=round(w.vector_flops * factor),
-    )  # fmt: skip
+    return grown(w, family_of(w).batch, batch, family_of(w).shared_bytes(w))
 
 
 def _powers(batch: int) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from onnxperf.graph import Graph
 from op_models import Tensor, shared_caches
@@ -47,7 +48,7 @@ class Memory:
         return self.total_bytes + self.context_bytes <= self.capacity_bytes
 
 
-def powers_of_two(sizes: Iterable[int]) -> int:
+def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
     """Bytes that ONNX Runtime's arena takes from the driver for blocks that are never freed, in this order.
 
     A block goes to the smallest free chunk that holds it. Where none does, the arena takes a region: of 1 MB at first,
@@ -56,7 +57,7 @@ def powers_of_two(sizes: Iterable[int]) -> int:
     kNextPowerOfTwo).
     """
     taken, step, free = 0, MB, list[int]()
-    for size in (_rounded(s, ALIGNMENT) for s in sizes if s):
+    for size in (_rounded(s, ALIGNMENT) for s in (*sizes, *growing) if s):
         if (at := bisect_left(free, size)) < len(free):
             room = free.pop(at)
         else:
@@ -69,13 +70,19 @@ def powers_of_two(sizes: Iterable[int]) -> int:
     return taken
 
 
-def segments(sizes: Iterable[int]) -> int:
+def segments(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
     """Bytes that PyTorch's caching allocator takes from the driver for blocks that are never freed, in this order.
 
     Blocks up to 1 MB share segments of 2 MB, larger ones segments of 20 MB; one of 10 MB and more has a segment of its
     own size, rounded up to 2 MB. What a large block leaves of its segment is free for others if it is more than 1 MB
-    (CUDACachingAllocator.cpp).
+    (CUDACachingAllocator.cpp). growing: blocks behind them that
+    grow with the batch; the most counts that they took when they were of the largest size of each kind.
     """
+    kept, tried = tuple(sizes), [{s, min(s, MB), min(s, 10 * MB - 512)} for s in growing]
+    return max(_segments((*kept, *grown)) for grown in product(*tried))
+
+
+def _segments(sizes: Iterable[int]) -> int:
     taken = 0
     pools: dict[bool, list[int]] = {True: [], False: []}
     for size in (_rounded(s, 512) for s in sizes if s):
@@ -90,8 +97,11 @@ def segments(sizes: Iterable[int]) -> int:
     return taken
 
 
-#: By the name under which a runtime has its allocator: bytes that it takes from the driver for blocks, in order.
-ARENAS: dict[str, Callable[[Iterable[int]], int]] = {"powers of two": powers_of_two, "segments": segments, "exact": sum}
+#: By the name under which a runtime has its allocator: bytes that it takes from the driver for blocks, in order, and
+#: for those behind them that grow with the batch.
+ARENAS: dict[str, Callable[[Iterable[int], Iterable[int]], int]] = {
+    "powers of two": powers_of_two, "segments": segments, "exact": lambda sizes, growing: sum((*sizes, *growing)),
+}  # fmt: skip
 
 
 def _rounded(size: int, unit: int) -> int:
@@ -177,6 +187,6 @@ def memory(held: Footprint, workspace_bytes: int, capacity_bytes: int, arena: st
     """
     weights, peak = held.weights, held.activations_bytes
     needed = sum(weights) + peak + workspace_bytes + context_bytes
-    reserved = ARENAS[arena]([*weights, peak, workspace_bytes]) + context_bytes
+    reserved = ARENAS[arena](weights, (peak, workspace_bytes)) + context_bytes
     reserved = min(reserved, max(needed, capacity_bytes))  # near the end, allocators ask for no more than they need
     return Memory(sum(weights), peak, workspace_bytes, capacity_bytes, reserved, held.host_bytes, context_bytes)

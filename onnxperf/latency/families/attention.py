@@ -13,6 +13,7 @@ from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.fused_attention import attention
+from onnxperf.latency.padding import larger_batches
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.residuals import Residuals, scaled
 from onnxperf.latency.terms import Array, KernelTerms
@@ -111,4 +112,5 @@ ATTENTION = ConstantSet(
 FAMILY = KernelFamily(
     size=Attention, card=card_attention, processor=processor_attention, error_class=_error_class,
     layer=("heads", "dim"), constants=(ATTENTION,), batch="batch",
+    larger=lambda w: larger_batches(w, "batch", w.weight_bytes, near=64),
 )  # fmt: skip

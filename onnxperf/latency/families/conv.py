@@ -16,6 +16,7 @@ from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.padding import larger_batches
 from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
@@ -285,4 +286,5 @@ FAMILY = KernelFamily(
     size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
     layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
     constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS), batch="images", shared_bytes=_filters,
+    larger=lambda w: larger_batches(w, "images", _filters(w))[:2],
 )  # fmt: skip

@@ -17,11 +17,12 @@ from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
+from onnxperf.latency.padding import above, grown
 from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.residuals import Residuals, scaled
 from onnxperf.latency.tensor_cores import BY_THREADS, Product, tensor_cores, types_of
 from onnxperf.latency.terms import Array, KernelTerms, choose, plain_terms, pnorm
-from op_models import Gemm, Work
+from op_models import BITS, Gemm, Work
 
 HALF = ("tensor_fp16", "tensor_bf16")
 #: Suffix of the error class of products on these pipes: libraries and their errors differ by type.
@@ -107,6 +108,14 @@ def _error_class(w: Work, on_tensor: bool) -> str:
         return "linear" if s.batch == 1 else "bmm"
     packed = w.weight_bytes and w.weight_bytes * 8 < PACKED_BITS * s.n * s.k and w.pipe in HALF
     return "tensor_gemm_packed" if packed else f"tensor_gemm{FEWER_BITS.get(w.pipe, '')}"
+
+
+def _larger(w: Work) -> list[Work]:
+    """Products with more rows or, of two activations, with more in the batch: what could run instead, padded."""
+    s: Any = w.size
+    second = w.weight_bytes or s.batch * s.n * s.k * BITS[w.dtype] // 8  # bytes that more rows share
+    stacks = [] if w.weight_bytes else [grown(w, "batch", n, 0) for n in above(s.batch)]
+    return [grown(w, "m", n, second) for n in above(s.m)] + stacks if s.m and s.batch else []
 
 
 #: The energy of a FLOP, which every kernel's time at the power limit depends on.
@@ -262,5 +271,5 @@ IN_FEWER_BITS = (
 FAMILY = KernelFamily(
     size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,
     formula=lambda s: f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}", layer=("n", "k"),
-    constants=(CUDA_CORES, TENSOR_CORES, *IN_FEWER_BITS),
+    constants=(CUDA_CORES, TENSOR_CORES, *IN_FEWER_BITS), larger=_larger,
 )  # fmt: skip

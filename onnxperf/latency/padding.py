@@ -1,0 +1,94 @@
+"""No work takes longer than a larger one that the library could run instead, padded.
+
+Models follow what was measured, where a library picks a slow kernel for one size and a fast one for the next: cuBLAS 9
+takes up to three times as long for 16 rows as for 32 on Pascal (DeepBench). A prediction assumes of the library in use
+that it does not: more work never gets faster by the choice of a variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.terms import Array, KernelTerms, choose
+from op_models import Work
+
+CHUNK = 256  # works estimated at once, as in `estimate`
+MORE, SMALL, FAR = (0, 1, 2), 128, 1 << 12
+
+
+def above(size: int, near: int = 0) -> list[int]:
+    """Larger sizes that are tried: the next multiples of each power of two, where tiles are full or parts of k change,
+    those of 8 to SMALL, the powers to FAR and three times them, as measured residuals change from a factor of 8 to the
+    next, and the next `near` whole numbers.
+    """
+    steps = [1 << k for k in range(size.bit_length() + 1)]
+    multiples = {(-(-size // step) + more) * step for step in steps for more in MORE}
+    fixed = {*range(8, SMALL + 1, 8), *(n << k for k in range(FAR.bit_length()) for n in (1, 3))}
+    return sorted(n for n in multiples | fixed | set(range(size, size + near + 1)) if n > size)
+
+
+def grown(w: Work, field: str, size: int, shared: int) -> Work:
+    """The same work with another size in a field, with which all grows but `shared` of the bytes that it reads."""
+    old: Any = w.size
+    factor, shared = size / getattr(old, field), min(shared, w.bytes_read)
+    return replace(
+        w, size=old._replace(**{field: size}), bytes_read=shared + round((w.bytes_read - shared) * factor),
+        bytes_written=round(w.bytes_written * factor), matrix_flops=round(w.matrix_flops * factor),
+        vector_flops=round(w.vector_flops * factor),
+    )  # fmt: skip
+
+
+def larger_batches(w: Work, field: str, shared: int, near: int = 0) -> list[Work]:
+    """The same work with larger batches, in a field of its size; shared: bytes that it reads whatever its batch."""
+    batch = getattr(w.size, field)
+    return [grown(w, field, size, shared) for size in above(batch, near)] if batch else []
+
+
+def least_padded(
+    times: Callable[[Works, Array], KernelTerms], larger: Callable[[Work], list[Work]], works: Works, cards: Cards,
+    stored: Array,
+) -> KernelTerms:  # fmt: skip
+    """The terms of n works by a model, or those of the fastest larger work where that takes less time, [n, g].
+
+    times: the model, of works and of the bytes of weights that their run reads [n, 1]; larger: what could run instead.
+    """
+    alone = times(works, stored)
+    instead = [(i, w) for i, work in enumerate(works.each) for w in larger(work)]
+    if not instead:
+        return alone
+    rows = np.array([i for i, _ in instead])
+    parts = [
+        times(Works([w for _, w in instead[at : at + CHUNK]], cards), stored[rows[at : at + CHUNK]])
+        for at in range(0, len(instead), CHUNK)
+    ]
+    shape = alone.seconds.shape
+    tried = {f: _joined([getattr(t, f) for t in parts], parts, shape[1]) for f in KernelTerms._fields[:-1]}
+    best, has_larger = np.zeros(shape, dtype=int), np.zeros((shape[0], 1), dtype=bool)
+    has_larger[rows] = True
+    for i in np.flatnonzero(has_larger).tolist():
+        at = np.flatnonzero(rows == i)
+        best[i] = at[np.argmin(tried["seconds"][at], axis=0)]
+    fields: dict[str, Any] = {f: np.take_along_axis(values, best, axis=0) for f, values in tried.items()}
+    chosen = KernelTerms(**fields)
+    faster = has_larger & (chosen.seconds < alone.seconds)
+    larger_flops = np.array([w.matrix_flops for _, w in instead], dtype=float)[best]
+    share = np.where(faster, works.matrix / np.maximum(larger_flops, 1), 1.0)
+    useful = chosen.compute * share
+    padding = chosen.executed_share / np.maximum(share, 1e-30)
+    energy = np.minimum(np.broadcast_to(alone.executed_share, shape), padding)  # zeros take little
+    chosen = chosen._replace(compute=useful, latency=chosen.latency + chosen.compute - useful, executed_share=energy)
+    if alone.detail and faster.all():  # somebody asks about this one, on one card
+        detail = times(Works([instead[best[0, 0]][1]], cards), stored).detail
+        chosen = chosen._replace(detail={"padding efficiency": share, **detail})
+    return choose(faster, chosen, alone)
+
+
+def _joined(values: list[Array], parts: list[KernelTerms], devices: int) -> Array:
+    """A term of works that were estimated in parts, [n, g]."""
+    shapes = [(t.seconds.shape[0], devices) for t in parts]
+    return np.concatenate([np.broadcast_to(v, shape) for v, shape in zip(values, shapes, strict=True)])
