@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
-from onnxperf.ground.errors import EnvironmentFailure, ModelError
+from onnxperf.ground.errors import EnvironmentFailure, ModelError, UsageError
 
 #: The extra that exports the models of a package, and the names of the classes there that these derive from.
 CLASSES = {
@@ -56,6 +56,8 @@ def source(
     extra = framework(model)
     if extra is None:
         return model, example_inputs
+    if isinstance(model, (str, os.PathLike)) and os.path.isfile(model):
+        _check_keras(os.fsdecode(model))
     if missing := [name for name in NEEDS[extra] if find_spec(name) is None]:
         raise EnvironmentFailure(
             f"a model of {NEEDS[extra][0]} is exported with {' and '.join(missing)}: pip install 'onnxperf[{extra}]'"
@@ -69,6 +71,20 @@ def source(
             return proto(*request, shapes) if extra == "tf" else proto(*request, dynamic or {}, train), None
     except SystemExit:
         raise ModelError("the model's own code asked to exit while it was exported") from None
+
+
+def _check_keras(path: str) -> None:
+    """Raise ModelError where a file is none that Keras writes: a zip archive or HDF5, by its name."""
+    from onnxperf.graph.other_formats import KERAS, TEXT, other_format
+
+    try:
+        with open(path, "rb") as file:
+            head = file.read(TEXT)
+    except OSError as e:
+        raise UsageError(f"can't read {path}: {e.strerror or e}") from None
+    if not head.startswith(KERAS[os.path.splitext(path)[1]]):
+        what = other_format(head) if head else "empty"
+        raise ModelError(f"{path} is not a Keras model: it is {what or 'neither a zip archive nor HDF5'}")
 
 
 __all__ = ["framework", "source"]

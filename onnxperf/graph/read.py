@@ -82,6 +82,10 @@ def _bytes(path: Path) -> bytes:
     except (OSError, ValueError) as e:
         raise UsageError(f"can't read {path}: {getattr(e, 'strerror', None) or e}") from None
     if len(data) == MAX_FILE:
+        from onnxperf.graph.other_formats import TEXT, other_format
+
+        if what := other_format(data[:TEXT]):
+            raise ModelError(f"{path} is not an ONNX model: it is {what}")
         raise ModelError(f"{path} is larger than 2 GiB, which no ONNX file is: keep the weights in external data")
     return data
 
@@ -92,11 +96,14 @@ def _parse(data: bytes, where: str) -> ModelProto:
     proto = ModelProto()
     try:
         proto.ParseFromString(data)
+        why = "it holds no graph" if not proto.HasField("graph") else ""
     except DecodeError:
-        why = "is not an ONNX model (or it is truncated): its bytes are no valid protobuf"
-        raise ModelError(f"{where} {why}") from None
-    if not proto.HasField("graph"):
-        raise ModelError(f"{where} is not an ONNX model: it holds no graph")
+        why = "its bytes are no valid protobuf, or it is truncated"
+    if why:
+        from onnxperf.graph.other_formats import other_format
+
+        what = other_format(data)
+        raise ModelError(f"{where} is not an ONNX model: {f'it is {what}' if what else why}")
     return proto
 
 

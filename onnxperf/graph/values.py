@@ -80,7 +80,10 @@ def _external(tensor: TensorProto, need: int, folder: Path | None) -> bytes | No
     place = external_file(tensor, folder) if tensor.data_type in (TensorProto.INT64, TensorProto.INT32) else None
     if place is None:
         return None
+    from onnxperf.graph.other_formats import check_fetched
+
     try:
+        check_fetched(tensor.name, place[0])
         with place[0].open("rb") as file:
             file.seek(place[1])
             data = file.read(need)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxperf.graph.other_formats import check_fetched
 from onnxperf.graph.proto import dtype_of, graphs_in, nodes_in
 from onnxperf.graph.read import read
 from onnxperf.ground.errors import EnvironmentFailure, ModelError
@@ -175,6 +176,7 @@ def file_of(t: TensorProto, folder: Path | None) -> Path | None:
     try:
         if not path.is_file():
             return None
+        check_fetched(t.name, path)
     except (OSError, ValueError):
         return None
     if not path.resolve().is_relative_to(folder.resolve()):

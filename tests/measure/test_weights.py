@@ -201,3 +201,10 @@ def test_what_stands_in_the_file_stays() -> None:
     source, stored = model_and_weights(plan(m))
     assert isinstance(source, bytes)
     assert load_model_from_string(source) == m and not stored
+
+
+def test_weights_that_are_a_pointer_of_git_lfs_are_not_run(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 128\n")
+    m = weightless(GEMM, external("w", (8, 4)))
+    with pytest.raises(ModelError, match=r"w\.bin, which holds the data of tensor 'w', is a pointer of Git LFS.*pull"):
+        outputs(plan(m, tmp_path), x=(2, 8))
