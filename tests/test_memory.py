@@ -57,6 +57,7 @@ def peak(*operators: Operator, outputs: str = "y") -> float:
         ([op("x", "a"), op("a", "v", "free"), op("x", "b"), op("x", "c"), op("v b c", "y")], "y", 5),
         ([op("x", "a"), op("a", "v", "free"), op("a", "b"), op("b", "c"), op("c", "d")], "d v", 4),
         ([op("x", "v", "free"), op("v", "y")], "y", 2),
+        ([op("x", "v", "free", 9, "Expand"), op("v", "y")], "y", 2),
         ([op("x", "s", "host"), op("s", "t", "host"), op("x", "y")], "y", 2),
         (
             [op("x", "s", "copy", type="MemcpyToHost"), op("x", "a"), op("a", "b"), op("s", "t", "host"), op("b", "y")],

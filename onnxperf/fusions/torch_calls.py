@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import pi, sqrt
+from math import pi, prod, sqrt
 
 from onnxperf.fusions import common
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Rewriter, Rules, fusion
@@ -114,7 +114,7 @@ def group_norm(m: Match) -> Fused | Miss:
 
 
 Q, K, V, MASK = (Variable(name) for name in ("q", "k", "v", "mask"))
-SCORES = op.MatMul(Q, K)
+SCORES, SWAP = op.MatMul(Q, K), (0, 2, 1)
 SHARES = op.Softmax(SCORES | SCORES + MASK)
 WITHOUT_NAN = op.Where(op.IsNaN(SHARES), Variable("zero"), SHARES)  # a boolean mask may leave no key to a query
 
@@ -129,7 +129,8 @@ def attention(m: Match) -> Fused | None:
     shape = (*m[V].shape[:-1], q[0].shape[-1])
     before: tuple[Operator, ...] = ()
     keys, views = _untransposed(m.g, k[0], shape)
-    if keys is None and (turned := _turned_back(m.g.made_by(k[0], "Transpose"))) is not None:
+    turned = _turned_back(m.g.made_by(k[0], "Transpose")) or _grouped_again(m.g, k[0], shape)
+    if keys is None and turned is not None:
         keys, before = turned.out, (turned,)
     if keys is None or keys.shape != shape:
         return None
@@ -150,6 +151,22 @@ def _turned_back(o: Operator | None) -> Operator | None:
     return replace(o, name=keys.name, outputs=(keys,), attrs={"perm": (*perm[:-2], perm[-1], perm[-2])})
 
 
+def _grouped_again(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> Operator | None:
+    """The keys before a Transpose between two Reshapes, where the first of these is merged with one before it, as that
+    of keys which several heads share: a view of what the Transpose reads, in the shape of the keys.
+    """
+    last = g.made_by(t, "Reshape")
+    turned = g.made_by(last.present[0], "Transpose") if last is not None else None
+    if last is None or turned is None or turned.attrs.get("perm") != SWAP:
+        return None
+    x = turned.present[0]
+    if x.shape != (prod(shape[:-2]), *shape[-2:]):
+        return None
+    keys = replace(x, name=f"{turned.name}#keys", shape=shape)
+    target = Tensor(f"{keys.name}#shape", "int64", (len(shape),), "constant", shape)
+    return replace(last, name=keys.name, inputs=(x, target), outputs=(keys,))
+
+
 def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tensor | None, tuple[Operator, ...]]:
     """The keys of this shape before the Transpose (exporters put it between two Reshapes), and the views in between."""
     views: list[Operator] = []
@@ -159,6 +176,33 @@ def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tenso
         if t.shape == shape and "Transpose" in {before.type for before in views[:2]}:
             return t, tuple(views)
     return None, ()
+
+
+@fusion("order of gates", anchor=("GRU", "LSTM", "RNN"))
+def order_of_gates(g: Rewriter, o: Operator) -> Fused | None:
+    """A recurrent layer whose weights the exporter cuts and joins in ONNX's order of gates: PyTorch stores them so that
+    its library takes them as they are.
+    """
+    inputs, gone = list(o.inputs), list[Operator]()
+    for i, w in enumerate(o.inputs):
+        moves, stored = _moved(g, w)
+        if w is not None and moves and sum(t.size for t in stored.values()) == w.size:
+            inputs[i] = replace(w, name=" ".join(stored), kind="weight")
+            gone += moves
+    return Fused((*gone, o), replace(o, inputs=tuple(inputs))) if gone else None
+
+
+def _moved(g: Rewriter, t: Tensor | None) -> tuple[list[Operator], dict[str, Tensor]]:
+    """The operators that make a tensor by moving stored ones, and these by name; none where others read it too."""
+    o = g.made_by(t, "Concat", "Reshape", "Slice", "Unsqueeze")
+    if t is None or o is None or not g.only_user(t):
+        return [], {t.name: t} if t is not None and t.stored else {}
+    moves, stored = list[Operator](), dict[str, Tensor]()
+    for x in o.present if o.type == "Concat" else o.present[:1]:
+        before, weights = _moved(g, x)
+        moves += before
+        stored |= weights
+    return [*moves, o], stored
 
 
 @fusion("layer's matrix", anchor=("MatMul", "Gemm"))
@@ -179,6 +223,6 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
 RULES: Rules = {
     DISABLED: (
         common.layer_norm_exported, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
-        group_norm, attention, stored_transposed,
+        group_norm, attention, order_of_gates, stored_transposed,
     )
 }  # fmt: skip

@@ -111,10 +111,10 @@ def negation(t: Tape, o: Operator, g: Tensor) -> Found:
 
 
 def chosen(t: Tape, o: Operator, g: Tensor) -> Found:
-    """The largest elements' gradients are added to zeros where they were found."""
+    """The largest elements' gradients are added to zeros, in place, where they were found."""
     x = o.present[0]
-    dense = t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
-    yield 0, t.add(o, "torch::scatter_add", (g, o.outputs[1], dense), x.shape)
+    t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
+    yield 0, t.add(o, "torch::scatter_add", (g, o.outputs[1]), x.shape)
 
 
 def exponential(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -238,10 +238,12 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
         if rows:
             yield 0, t.add(o, "torch::group_norm_backward", (g, x), x.shape, attrs={"num_groups": rows})
         else:
-            yield 0, t.add(o, "torch::layer_norm_backward", (g, x), x.shape, attrs={"axis": o.attrs.get("axis", -1)})
+            read = (g, x, *o.outputs[1:])
+            yield 0, t.add(o, "torch::layer_norm_backward", read, x.shape, attrs={"axis": o.attrs.get("axis", -1)})
     parameters = [(i, p) for i, p in t.wanted(o) if i]
     if parameters:
-        gradients = t.several(o, "torch::layer_norm_weight_gradient", (g, x), (p for _, p in parameters))
+        read = (g, x, *o.outputs[1:])
+        gradients = t.several(o, "torch::layer_norm_weight_gradient", read, (p for _, p in parameters))
         yield from zip((i for i, _ in parameters), gradients, strict=True)
 
 
@@ -255,11 +257,11 @@ def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
 
 
 def lookup(t: Tape, o: Operator, g: Tensor) -> Found:
-    """Zeros of the table's size, and the rows added to them."""
+    """Zeros of the table's size, and the rows added to them in place."""
     x, ids = o.present[:2]
-    dense = t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
+    t.add(o, "ConstantOfShape", (), x.shape, dtype=x.dtype)
     type = "torch::scatter_add" if o.type == "GatherElements" else "torch::embedding_backward"
-    yield 0, t.add(o, type, (g, ids, dense), x.shape)
+    yield 0, t.add(o, type, (g, ids), x.shape)
 
 
 def cut(t: Tape, o: Operator, g: Tensor) -> Found:

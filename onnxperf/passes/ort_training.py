@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from onnxperf.passes.ort_gradients import MS, RULES, mean, power
-from onnxperf.passes.tape import Tape
+from onnxperf.passes.tape import Tape, with_statistics
 from onnxperf.passes.training import ACCUMULATOR, Autograd
 from op_models import Operator, Tensor
 
@@ -28,12 +28,7 @@ def in_training(o: Operator) -> Operator:
         of_channels = [saved(name, *o.inputs[1].shape) for name in ("mean", "var", "saved_mean", "saved_inv_std")
                        if o.inputs[1] is not None]  # fmt: skip
         return replace(o, type=MS + "BatchNormInternal", outputs=(o.out, *of_channels))
-    if o.type in ("LayerNormalization", "RMSNormalization") and len(o.outputs) == 1:
-        axis = o.attrs.get("axis", -1) % max(o.out.rank, 1)
-        rows = (*o.out.shape[:axis], *(1 for _ in o.out.shape[axis:]))
-        names = ("mean", "inv_std") if o.type == "LayerNormalization" else ("inv_std",)
-        return replace(o, outputs=(o.out, *(saved(name, *rows, dtype="float32") for name in names)))
-    return o
+    return with_statistics(o)
 
 
 def loss(y: Tensor, name: str, nodes: tuple[str, ...]) -> Iterator[Operator]:
@@ -72,5 +67,5 @@ def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
 #: moments, and writes all but the gradient.
 ORT = Autograd(
     "ONNX Runtime Training", RULES, in_training, loss, loss_gradient,
-    passes={"adam": ((4, 3),), "sgd": ((2, 1),), "none": ()}, accumulator=ACCUMULATOR, at_once=True,
+    passes={"adam": ((4, 3, 0),), "sgd": ((2, 1, 0),), "none": ()}, accumulator=ACCUMULATOR, at_once=True,
 )  # fmt: skip

@@ -11,6 +11,8 @@ from op_models import FLOATS, Operator, Tensor
 #: Attribute of an operator that says which part of a training step it belongs to, and the parts after the forward pass.
 PHASE = "phase"
 PHASES = FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+#: Attribute with the names of tensors that are kept until an operator is done, though it does not read them.
+HELD = "held"
 
 
 @dataclass(slots=True)
@@ -110,3 +112,16 @@ def renamed(o: Operator, names: Mapping[str, Tensor], name: str) -> Operator:
     inputs = tuple(names.get(t.name, t) if t is not None else None for t in o.inputs)
     outputs = tuple(names.get(t.name, t) for t in o.outputs)
     return replace(o, name=name, inputs=inputs, outputs=outputs)
+
+
+def with_statistics(o: Operator) -> Operator:
+    """A norm of rows with what its gradient reads of each row, in float32: mean and inverse deviation, of an RMS norm
+    the latter alone. Other operators as they are.
+    """
+    if o.type not in ("LayerNormalization", "RMSNormalization") or len(o.outputs) > 1:
+        return o
+    axis = o.attrs.get("axis", -1) % max(o.out.rank, 1)
+    rows = (*o.out.shape[:axis], *(1 for _ in o.out.shape[axis:]))
+    names = ("mean", "inv_std") if o.type == "LayerNormalization" else ("inv_std",)
+    saved = (replace(o.out, name=f"{o.out.name}#{name}", shape=rows, dtype="float32") for name in names)
+    return replace(o, outputs=(o.out, *saved))

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from onnxperf.passes.autocast import MARK, SINGLE
 from onnxperf.passes.gradients import RULES
-from onnxperf.passes.tape import Tape
+from onnxperf.passes.tape import Tape, with_statistics
 from onnxperf.passes.training import Autograd
 from op_models import Operator, Tensor
 
 
 def in_training(o: Operator) -> Operator:
     """An operator as it runs in training: dropout draws a mask, a batch norm takes the batch's statistics, max pooling
-    keeps indices.
+    keeps indices, a norm of rows their statistics.
     """
     if o.type == "Dropout" and len(o.inputs) > 2 and o.inputs[2] is not None and o.inputs[2].value == (1,):
         mask = replace(o.out, name=f"{o.out.name}#mask", dtype="bool")
@@ -23,7 +23,7 @@ def in_training(o: Operator) -> Operator:
         return replace(o, type="torch::batch_norm_training", inputs=o.inputs[:3], outputs=o.outputs[:1], attrs={})
     if o.type == "MaxPool" and len(o.outputs) == 1:
         return replace(o, outputs=(o.out, replace(o.out, name=f"{o.out.name}#indices", dtype="int64")))
-    return o
+    return with_statistics(o)
 
 
 def loss(y: Tensor, name: str, nodes: tuple[str, ...]) -> Iterator[Operator]:
@@ -53,8 +53,11 @@ def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
 
 #: Gradients are set to none before a step, so that those of its first batch are added to nothing. Adam's passes are
 #: those of PyTorch's foreach implementation: lerp_, mul_, addcmul_, sqrt, div_, add_, addcdiv_ (torch/optim/adam.py,
-#: _multi_tensor_adam).
+#: _multi_tensor_adam), of which sqrt makes new tensors. A node of autograd releases what it saved and the gradients
+#: that it got when it is done (torch/csrc/autograd/engine.cpp, evaluate_function).
 TORCH = Autograd(
     "PyTorch", RULES, in_training, loss, loss_gradient,
-    passes={"adam": ((2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1)), "sgd": ((2, 1),), "none": ()},
+    passes={"adam": ((2, 1, 0), (1, 1, 0), (2, 1, 0), (1, 1, 1), (1, 1, 0), (1, 1, 0), (3, 1, 0)),
+            "sgd": ((2, 1, 0),), "none": ()},
+    holds=True,
 )  # fmt: skip

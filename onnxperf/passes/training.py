@@ -15,7 +15,7 @@ from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.step import Training, holds_backward, is_gradient
-from onnxperf.passes.tape import BACKWARD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
+from onnxperf.passes.tape import BACKWARD, HELD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
 #: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
@@ -24,6 +24,10 @@ STATES = {"adam": 2, "sgd": 0, "none": 0}  # tensors that the optimiser keeps of
 #: Of one launch of a kernel over lists of tensors: 320 blocks of 65,536 elements, in PyTorch
 #: (ATen/native/cuda/MultiTensorApply.cuh) as in ONNX Runtime (providers/cuda/multi_tensor/common.cuh).
 FOREACH_ELEMENTS = 320 * 65_536
+#: The first input of Attention that is a mask; the axis of heads, from the end, in what is added to their scores.
+ATTENTION_MASK, HEADS_AXIS = 3, 3
+#: In the name of the buffer that rotary embeddings are computed from.
+ROTARY = "inv_freq"
 #: Operators through which no gradient goes, whatever they read.
 NO_GRADIENT = frozenset({
     "And", "ArgMax", "ArgMin", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater", "GreaterOrEqual",
@@ -39,8 +43,10 @@ class Autograd:
     rules: its gradient rules by type of operator; in_training: an operator as it runs in training; loss: the operators
     of a loss of an output, by the loss's name and the output's nodes; loss_gradient: writes the gradient of that output
     onto the tape; passes: of each optimiser the passes over all parameters, as tensors read and written of each, where
-    the first reads the gradients; accumulator: the operator that adds the gradients of a batch to those of earlier
-    ones, where ACCUMULATOR also copies those of the first; at_once: see `Tape`; describe: the framework's name.
+    the first reads the gradients, and how many of those written are new and stay until the last pass; accumulator: the
+    operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
+    first; at_once: see `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is
+    done; describe: the framework's name.
     """
 
     describe: str
@@ -48,9 +54,10 @@ class Autograd:
     in_training: Callable[[Operator], Operator]
     loss: Callable[[Tensor, str, tuple[str, ...]], Iterator[Operator]]
     loss_gradient: Callable[[Sequence[Operator], Tape], None]
-    passes: Mapping[str, tuple[tuple[int, int], ...]]
+    passes: Mapping[str, tuple[tuple[int, int, int], ...]]
     accumulator: str = "Add"
     at_once: bool = False
+    holds: bool = False
 
 
 def training_step(
@@ -76,7 +83,7 @@ def training_step(
     for t in _ends(graph) if not loss else ():
         tape.gradients[t.name] = tape.add(_maker(graph, t), "ConstantOfShape", (), t.shape, dtype=t.dtype)
     _backward(forward, tape, step.recompute, autograd)
-    parameters = {t.name: t for o in forward for t in o.present if is_trained(t)}
+    parameters = _parameters(forward)
     gradients = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
     sums: Sequence[Tensor] = list(gradients.values())
     if step.added:
@@ -119,11 +126,29 @@ def with_phases(operators: Sequence[Operator]) -> list[Operator]:
     return marked
 
 
+def _parameters(operators: Sequence[Operator]) -> dict[str, Tensor]:
+    """The parameters by name: stored floating-point tensors but for masks of attention and tables of rotary embeddings,
+    which models store or exporters compute.
+
+    A mask is the same for all heads, which a bias of relative positions is not; a table is a factor for each position
+    and feature that samples or heads share, which a layer's scale is not.
+    """
+    scores = {o.present[0].name for o in operators if o.type == "Softmax"}
+
+    def constant(o: Operator, i: int, t: Tensor) -> bool:
+        mask = i >= ATTENTION_MASK if o.type == "Attention" else o.type == "Add" and o.out.name in scores
+        table = o.type == "Mul" and sum(d > 1 for d in t.shape) > 1 and t.size < o.out.size
+        return (mask and (t.rank < HEADS_AXIS or t.shape[-HEADS_AXIS] == 1)) or table or ROTARY in t.name
+
+    stored = [(o, i, t) for o in operators for i, t in enumerate(o.inputs) if t is not None and is_trained(t)]
+    constants = {t.name for o, i, t in stored if constant(o, i, t)}
+    return {t.name: t for _, _, t in stored if t.name not in constants}
+
+
 def _needs(operators: Sequence[Operator]) -> set[str]:
     """Names of the floating-point tensors that depend on a parameter, and of the parameters."""
-    needs: set[str] = set()
+    needs = set(_parameters(operators))
     for o in operators:
-        needs.update(t.name for t in o.present if is_trained(t))
         if o.type not in NO_GRADIENT and any(t.name in needs for t in o.present):
             needs.update(t.name for t in o.outputs if is_float(t))
     return needs
@@ -152,7 +177,7 @@ def _ends(graph: Graph) -> list[Tensor]:
 
 def _maker(graph: Graph, t: Tensor) -> Operator:
     """The operator that makes an output."""
-    return next(o for o in reversed(graph.operators) if t.name in {made.name for made in o.outputs})
+    return next(o for o in reversed(graph.operators) if t.name in {output.name for output in o.outputs})
 
 
 def _loss(graph: Graph, loss: str, autograd: Autograd) -> tuple[Operator, ...]:
@@ -189,13 +214,24 @@ def _differentiate(o: Operator, ran: Operator, tape: Tape, autograd: Autograd) -
     originals = {b.name: a for a, b in zip(o.present, ran.present, strict=True)}
     needs = {b for b, a in originals.items() if a.name in tape.needs}
     seen = replace(tape, needs=needs)
-    rule = autograd.rules[o.type]
+    rule, first = autograd.rules[o.type], len(tape.operators)
     gradients = list(rule(seen, ran, *(grads if o.type == "Split" else grads[:1])))
+    if autograd.holds:
+        tape.operators[first:] = _holding(tape.operators[first:])
     for i, gradient in gradients:
         x = o.inputs[i]
         if x is not None and x.name in tape.needs:
             seen.accumulate(ran, x, gradient)
     tape.kernels = seen.kernels
+
+
+def _holding(node: Sequence[Operator]) -> Iterator[Operator]:
+    """The kernels of one node of autograd, the last of which keeps what any of them reads from outside."""
+    yield from node[:-1]
+    for last in node[-1:]:
+        inside = {t.name for o in node for t in o.outputs}
+        held = dict.fromkeys(t.name for o in node for t in o.present if t.name not in inside and not t.stored)
+        yield replace(last, attrs={**last.attrs, HELD: tuple(held)}) if len(node) > 1 else last
 
 
 def _segments(forward: Sequence[Operator]) -> list[Sequence[Operator]]:
@@ -265,14 +301,14 @@ def _update(
         states = tuple(
             Tensor(f"#{optimizer}.{dtype}.{k}", dtype, (elements,), "weight") for k in range(STATES[optimizer])
         )
-        launches = max(1, ceil(elements / FOREACH_ELEMENTS))
-        for k, (reads, writes) in enumerate(autograd.passes[optimizer]):
+        launches, new = max(1, ceil(elements / FOREACH_ELEMENTS)), list[Tensor]()
+        for k, (reads, writes, stay) in enumerate(autograd.passes[optimizer]):
             name = f"#{optimizer}.{dtype}.pass{k}"
             terms = {"elements": ceil(elements / launches), "reads": reads, "writes": writes, "bits": BITS[dtype]}
-            out = Tensor(name, dtype, (1,))
-            read = (*done, *states)
+            out = Tensor(name, dtype, (elements, stay) if stay else (1,))
+            read = (*done, *states, *new)
             yield Operator(name, "torch::foreach", read, (out,), {PHASE: UPDATE, **terms}, 0, (), "gpu", launches)
-            done = (out,)
+            done, new = (out,), [*new, out] if stay else new
 
 
 def kept_by_training(before: Graph, step: Graph) -> dict[str, Any]:

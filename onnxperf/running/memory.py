@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from onnxperf.graph import Graph
+from onnxperf.passes.tape import HELD
 from op_models import Tensor, shared_caches
 
 ALIGNMENT = 256  # what CUDA allocators round to
@@ -124,11 +125,12 @@ class Footprint:
 
 
 def footprint(graph: Graph) -> Footprint:
-    """The footprint of a placed graph: tensors live from the operator that makes them to the last that reads them.
+    """The footprint of a placed graph: tensors live from the operator that makes them to the last that reads or holds
+    them.
 
-    Views share the memory of what they view, and a cache that does not grow that of its past; inputs and outputs stay
-    for the whole run. A sequence with one element more or less shares the others with the old one: one that is larger
-    than what it shares makes that larger, as a loop does that adds an element in each run.
+    Views share the memory of what they view, also where they spread it, and a cache that does not grow that of its
+    past; inputs and outputs stay for the whole run. A sequence with one element more or less shares the others with the
+    old one: one that is larger than what it shares makes that larger, as a loop does that adds an element in each run.
     """
     owner: dict[str, str] = {}
     size: dict[str, int] = {}
@@ -142,9 +144,9 @@ def footprint(graph: Graph) -> Footprint:
 
     kept = {enter(t) for t in graph.inputs}
     for i, o in enumerate(graph.operators):
-        for t in o.present:
-            if t.name in owner:
-                last[owner[t.name]] = i
+        for name in (*(t.name for t in o.present), *o.attrs.get(HELD, ())):
+            if name in owner:
+                last[owner[name]] = i
         new, caches = 0, shared_caches(o)
         for at, t in enumerate(o.outputs):
             if at in caches and (past := o.inputs[caches[at]]) is not None and past.name in owner:
@@ -155,7 +157,7 @@ def footprint(graph: Graph) -> Footprint:
             shares = view or (o.type in SHARING and o.place != "host")
             if shares and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
                 owner[t.name] = owner[o.inputs[0].name]
-                more = max(_rounded(t.bytes - o.inputs[0].bytes, ALIGNMENT), 0)
+                more = 0 if view else max(_rounded(t.bytes - o.inputs[0].bytes, ALIGNMENT), 0)
                 size[owner[t.name]] += more
                 new += more
             elif not view and o.place != "host" and o.type != "MemcpyToHost":

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxperf.graph import Graph
 from onnxperf.lowering.lower import Kernel, Kernels
-from onnxperf.passes.tape import BACKWARD, FORWARD, phase_of
+from onnxperf.passes.tape import BACKWARD, FORWARD, UPDATE, phase_of
 from onnxperf.running.memory import Footprint, footprint
 from onnxperf.schedule import Timeline
 from op_models import IN_PLACE, Operator, Tensor, shared_caches
@@ -148,6 +148,9 @@ def footprints(run: Graph, stage_by_node: Mapping[str, int], count: int, microba
     """
     held_by_stage = []
     buckets = sum(o.out.bytes for o in run.operators if o.type in KINDS and not o.nodes)
+    update = [o for o in run.operators if phase_of(o) == UPDATE]
+    states = {t.name: t for o in update for t in o.present if t.stored}
+    new = sum(o.out.bytes for o in update)
     for s in range(count):
         operators = [o for o in run.operators if stage_of(o, stage_by_node) == s]
         written, read = {t.name for o in operators for t in o.outputs}, {t.name for o in operators for t in o.present}
@@ -156,15 +159,17 @@ def footprints(run: Graph, stage_by_node: Mapping[str, int], count: int, microba
         held = footprint(replace(run, operators=tuple(operators), inputs=inputs, outputs=outputs))
         forward = sum(phase_of(o) == FORWARD for o in operators)
         training = forward < len(operators)
-        added = sum(o.out.bytes for o in operators if IN_PLACE in o.attrs and phase_of(o) == BACKWARD)  # one for all
+        fed = {t.name for t in inputs}
+        in_place = (o for o in operators if IN_PLACE in o.attrs and phase_of(o) == BACKWARD)
+        added = sum(o.out.bytes for o in in_place if o.present[0].name in fed)  # one buffer for all microbatches
         kept = (held.alive[forward] - added) * (min(microbatches, count - s) - 1) if training else 0
         kept += 0 if training else (microbatches - 1) * _fed(operators, inputs, outputs)
-        states = tuple(t.bytes for o in run.operators if o.type == "torch::foreach" for t in o.present if t.stored)
         share = _share(run, operators)
-        weights = (*held.weights, *(round(share * n) for n in dict.fromkeys(states)))
+        weights = (*held.weights, *(round(share * t.bytes) for t in states.values()))
         kept += round(share * buckets)
-        alive = tuple(n + kept for n in held.alive)
-        held_by_stage.append(Footprint(weights, alive, held.activations_bytes + kept, held.host_bytes))
+        at_update = _fed(operators, inputs, outputs) + round(share * (buckets + new)) if training else 0
+        alive = (*(n + kept for n in held.alive), at_update)
+        held_by_stage.append(Footprint(weights, alive, max(alive), held.host_bytes))
     return held_by_stage
 
 

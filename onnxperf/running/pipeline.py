@@ -158,7 +158,10 @@ def _at_batch(request: Request, batch: int, before: int) -> Graph:
     shapes = None if r.shapes is None else {
         name: (batch, *shape[1:]) if shape and shape[0] == before else shape for name, shape in r.shapes.items()
     }  # fmt: skip
-    return load_graph(model, shapes=shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples)
+    return load_graph(
+        model, shapes=shapes, dims=r.dims, batch=r.batch, trip_counts=r.trip_counts, examples=r.examples,
+        trains=r.terms.get("mode") == "training",
+    )  # fmt: skip
 
 
 def each(gpus: Sequence[Gpu]) -> list[tuple[Device, tuple[Note, ...]]]:

@@ -35,7 +35,7 @@ from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes.autocast import autocast
 from onnxperf.passes.exchanges import SHARED
 from onnxperf.passes.tape import PHASE, phase_of
-from op_models import Operator, Tensor
+from op_models import IN_PLACE, Operator, Tensor
 
 if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
@@ -141,7 +141,9 @@ class _Placing:
         """Place an operator without its bias, and return the in-place addition of the bias."""
         before = replace(o.out, name=f"{o.out.name}#sum")
         self.placed.append(replace(o, outputs=(before,)))
-        return replace(o, name=f"{o.name}#bias", type="Add", version=0, inputs=(before, bias), attrs={WITHIN: 1})
+        return replace(
+            o, name=f"{o.name}#bias", type="Add", version=0, inputs=(before, bias), attrs={WITHIN: 1, IN_PLACE: 1}
+        )
 
     def convolution(self, o: Operator, x: Tensor) -> None:
         """A convolution: channels_last if it is 2-D and its image or its weights are."""

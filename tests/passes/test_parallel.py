@@ -321,6 +321,23 @@ def test_a_stage_holds_what_it_exchanges_and_is_fed(gpt2: Any) -> None:
         assert 0.9 < more / alone.memory.weights_bytes < 1.1
 
 
+def test_copies_train_the_same_parameters(gpt2: Any) -> None:
+    """Also weights that two layers share, which are one parameter on every GPU."""
+    alone, two = predict(gpt2, **STEP), predict(gpt2, "dp=2", batch=16, **STEP)
+    assert alone.training and two.training
+    for kept in ("gradient_bytes", "optimizer_bytes"):
+        assert two.training[kept] == alone.training[kept]
+
+
+def test_stages_hold_both_moments_of_their_parameters(gpt2: Any) -> None:
+    """Adam keeps two tensors as large as the parameters beside these, on every stage."""
+    adam, none = (
+        predict(gpt2, "pp=2", **{**STEP, "optimizer": name}).run.stage_footprints for name in ("adam", "none")
+    )
+    for held, alone in zip(adam, none, strict=True):
+        assert sum(held.weights) == pytest.approx(3 * sum(alone.weights), rel=0.15)
+
+
 # experts
 
 

@@ -255,6 +255,67 @@ def test_dropout_is_that_of_train_mode() -> None:
     assert "torch::dropout" not in {k.op for k in predict(module, x, gpu="a100", runtime="torch-eager").kernels}
 
 
+def trained(text: str, **weights: tuple[int, ...]) -> set[str]:
+    """The stored tensors of a graph that a step trains."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g {text}')
+    for name, dims in weights.items():
+        weight = model.graph.initializer.add(name=name, dims=dims, data_type=1, data_location=1)
+        weight.external_data.add(key="location", value="weights-not-included.bin")
+    p = step(model, optimizer="none")
+    return {t.name for t in p.run.typed_graph.stored() if t.size in {g.size for g in p.run.run_graph.outputs}}
+
+
+@pytest.mark.parametrize(("mask", "is_trained"), [((1, 1, 8, 8), False), ((8, 8), False), ((1, 4, 8, 8), True)])
+def test_a_mask_that_all_heads_share_is_not_trained(mask: tuple[int, ...], is_trained: bool) -> None:
+    """A bias of relative positions is, which has an axis of heads."""
+    names = trained("(float[2, 4, 8, 16] x) => (float[2, 4, 8, 8] y) { s = MatMul(x, w) a = Add(s, m) y = Softmax(a) }",
+                    w=(16, 8), m=mask)  # fmt: skip
+    assert names == {"w", "m"} if is_trained else names == {"w"}
+
+
+@pytest.mark.parametrize(("factor", "is_trained"), [((1, 1, 8, 16), False), ((16,), True), ((4, 1, 1), True)])
+def test_a_table_of_rotary_embeddings_is_not_trained(factor: tuple[int, ...], is_trained: bool) -> None:
+    """A layer's scale is, which has one number for each feature or channel."""
+    names = trained("(float[2, 4, 8, 16] x) => (float[2, 4, 8, 32] y) { r = Mul(x, f) y = MatMul(r, w) }",
+                    w=(16, 32), f=factor)  # fmt: skip
+    assert names == {"w", "f"} if is_trained else names == {"w"}
+
+
+def test_a_recurrent_layer_takes_its_weights_as_they_are() -> None:
+    """PyTorch's exporter cuts and joins them in ONNX's order of gates, which PyTorch does not do in a run."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    g (float[5, 2, 8] x) => (float[5, 1, 2, 8] y) <int64[1] z = {0}, int64[1] h = {16}, int64[1] e = {32}>
+    { a = Slice(w, z, h) b = Slice(w, h, e) j = Concat<axis = 0>(b, a) q = Unsqueeze(j, z)
+      y = LSTM<hidden_size = 8>(x, q, r) }""")
+    for name, dims in (("w", (32, 8)), ("r", (1, 32, 8))):
+        weight = model.graph.initializer.add(name=name, dims=dims, data_type=1, data_location=1)
+        weight.external_data.add(key="location", value="weights-not-included.bin")
+    p = step(model, optimizer="sgd")
+    operators = [o for o in p.run.run_graph.operators if phase_of(o) == FORWARD]
+    assert [o.type for o in operators] == ["LSTM"]
+    assert [(t.name, t.shape) for t in operators[0].present[1:]] == [("w", (1, 32, 8)), ("r", (1, 32, 8))]
+    assert p.training and p.training["gradient_bytes"] == 4 * 2 * 32 * 8
+
+
+def test_what_a_gradient_is_computed_from_is_kept_until_its_last_kernel() -> None:
+    """Softmax multiplies gradient and result first; the gradient stays until the second kernel is done."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+    g (float[64, 1024] x) => (float[64, 1024] y) { h = MatMul(x, w) s = Softmax(h) t = Sigmoid(s) y = Tanh(t) }""")
+    weight = model.graph.initializer.add(name="w", dims=(1024, 1024), data_type=1, data_location=1)
+    weight.external_data.add(key="location", value="weights-not-included.bin")
+    p = step(model)
+    operators, each = p.run.run_graph.operators, 64 * 1024 * 4
+    at = next(i for i, o in enumerate(operators) if o.type == "com.microsoft::SoftmaxGrad")
+    # x, y, the softmax; the gradient, its product with the softmax, and what the kernel writes
+    assert p.run.footprint.alive[at + 1] == 6 * each
+
+
+def test_adam_makes_tensors_of_the_size_of_the_parameters() -> None:
+    """The roots of the second moments, beside parameters, gradients and both moments; not in one kernel for all."""
+    peak = {name: step(optimizer=name).run.footprint.alive[-1] for name in ("adam", "sgd")}
+    assert peak["adam"] - peak["sgd"] == pytest.approx(4 * PARAMETERS, rel=0.01)
+
+
 @pytest.mark.parametrize(("terms", "why"), [
     ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager or ort-cuda"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),

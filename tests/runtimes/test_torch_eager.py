@@ -380,3 +380,16 @@ def test_interpolation_has_a_thread_for_each_position(mode: str, layout: str, th
     placed = place(Graph("g", (resize,), (x,), resize.outputs), last=layout == "nhwc")
     size = work_of(placed.operators[-1]).size
     assert (size.elements, size.threads) == (2048, threads)
+
+
+def test_attention_with_keys_that_several_heads_share_is_one_call(run: Any, types: Any) -> None:
+    """The exporter merges the view after repeating the keys with the one before their axes are swapped."""
+    graph = run(
+        """(float[2,4,8,16] q, float[2,2,8,16] k, float[2,4,8,16] v) => (float[2,4,8,16] y)
+    <int64[1] two={2}, int64[5] five={2,2,2,8,16}, int64[3] three={8,8,16}, int64[4] four={2,4,16,8}>
+    { u=Unsqueeze(k,two) e=Expand(u,five) f=Reshape(e,three) t=Transpose<perm=[0,2,1]>(f) g=Reshape(t,four)
+      a=Mul(q,s) b=Mul(g,s) m=MatMul(a,b) p=Softmax(m) y=MatMul(p,v) }""",
+        runtime="torch-eager",
+        s=0.5,
+    )
+    assert types(graph)["Attention"] == 1 and not {"Softmax", "MatMul", "Mul"} & set(types(graph))
