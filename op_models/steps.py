@@ -203,8 +203,9 @@ def concat_strings(op: Operator) -> Steps:
 @steps("StringSplit", "com.microsoft::Tokenizer")
 def split_strings(op: Operator, x: Tensor) -> Steps:
     """Each piece is searched for and copied."""
-    each = PIECES * x.size
-    unknown = f"{PIECES} pieces of {CHARACTERS} characters are assumed for each string"
+    pieces = op.out.shape[-1] if op.out.rank > x.rank else PIECES
+    each = pieces * x.size
+    unknown = f"{pieces} pieces of {CHARACTERS} characters are assumed for each string"
     return Steps(strings=each, characters=CHARACTERS * each, serial=True, unknown=unknown)
 
 

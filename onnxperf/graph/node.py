@@ -18,7 +18,7 @@ from onnxperf.graph.core import Note, is_trained
 from onnxperf.graph.custom_operators import custom_types
 from onnxperf.graph.one_node import infer_one
 from onnxperf.graph.open_dims import SELECTIONS, is_known, is_static, known_dims, shape_is_lost
-from onnxperf.graph.outputs import clash, define_output, upper_bound
+from onnxperf.graph.outputs import clash, define_output, pattern_of, upper_bound
 from onnxperf.graph.proto import (
     attributes,
     closed,
@@ -270,7 +270,8 @@ def _define_outputs(state: State, n: _Node, types: Mapping[str, TypeProto], fold
         if type is not None and n.type == "SequenceInsert" and dims_of(type.sequence_type.elem_type) is None:
             # into an empty sequence
             type = TypeProto(sequence_type=TypeProto.Sequence(elem_type=state.types[n.proto.input[1]]))
-        first, at_most = next(filter(None, n.inputs), None), upper_bound(n.type, index, n.inputs, n.attrs)
+        first = pattern_of(n.type, index, next(filter(None, n.inputs), None), n.attrs)
+        at_most = upper_bound(n.type, index, n.inputs, n.attrs)
         shape, exact = result_shape(n.type, n.inputs, n.attrs, state.sequences, state.values)
         if shape is not None:
             dtype = state.tensors[n.proto.input[0]].dtype

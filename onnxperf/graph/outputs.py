@@ -17,6 +17,7 @@ from onnxperf.graph.state import State
 from onnxperf.graph.values import Array
 from onnxperf.ground.errors import ModelError, UsageError
 from op_models import FLOATS, Tensor
+from op_models.steps import PIECES
 
 Inputs = Sequence[Any]  # tensors or None; at least one None at the end
 
@@ -54,6 +55,16 @@ def upper_bound(type: str, output: int, inputs: Sequence[Tensor | None], attrs: 
         return UPPER_BOUNDS[type](output, [*inputs, None], attrs) if type in UPPER_BOUNDS else None
     except (ArithmeticError, AttributeError, IndexError, ValueError):  # inputs that the operator can't have
         return None
+
+
+def pattern_of(type: str, output: int, first: Tensor | None, attrs: Mapping[str, Any]) -> Tensor | None:
+    """The tensor whose shape output number `output` takes where nothing tells it: the first input; of text that is
+    split one axis longer, by as many pieces as there are at most, or are assumed.
+    """
+    if type != "StringSplit" or output or first is None:
+        return first
+    most = attrs.get("maxsplit")
+    return replace(first, shape=(*first.shape, PIECES if most is None else min(max(int(most), 0) + 1, PIECES)))
 
 
 def define_output(

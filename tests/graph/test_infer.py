@@ -385,3 +385,17 @@ def test_no_window_begins_in_the_padding_behind(
     last = f"g (float[1, {side}, 2] x) => (float[n, m, c] y) {{ y = com.microsoft.Nhwc{pool} <{attrs}> (x) }}"
     if pool == "MaxPool":
         assert load(parse_model(f"{head} {last}")).outputs[0].shape == (1, out, 2)
+
+
+@pytest.mark.parametrize(("attrs", "pieces"), [({}, 5), ({"maxsplit": 1}, 2), ({"maxsplit": 40}, 5)])
+def test_text_that_is_split_has_one_axis_more(attrs: dict[str, int], pieces: int) -> None:
+    """How many pieces there are only the data tell: no square of the number of strings."""
+    node = helper.make_node("StringSplit", ["x"], ["y", "n"], delimiter=" ", **attrs)
+    given = [helper.make_tensor_value_info("x", TensorProto.STRING, [100, 3])]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in "yn"]
+    made = helper.make_model(
+        helper.make_graph([node], "g", given, outputs), ir_version=9, opset_imports=[helper.make_opsetid("", 20)]
+    )
+    graph = load(made)
+    assert [t.shape for t in graph.outputs] == [(100, 3, pieces), (100, 3)]
+    assert f"assumed 100x3x{pieces} (set it with --shapes y:...)" in graph.notes[0].message
