@@ -58,6 +58,8 @@ ROWS: list[tuple[str, str, dict[str, Any], int]] = [
     (ML + "Binarizer", "float32[10000x30] -> float32[10000x30]", {}, 1438),
     (ML + "LabelEncoder", "string[50000] -> int64[50000]", {}, 304),
     (ML + "LabelEncoder", "int64[100000] -> int64[100000]", {}, 237),
+    (ML + "CategoryMapper", "string[50000] -> int64[50000]", {}, 942),
+    (ML + "OneHotEncoder", "int64[20000] -> float32[20000x20]", {}, 63),
     ("StringNormalizer", "string[20000] -> string[20000]", {"case_change_action": "LOWER"}, 1242),
     ("StringNormalizer", "string[20000] -> string[20000]", {"is_case_sensitive": 1}, 366),
     ("StringConcat", "string[50000] string[50000] -> string[50000]", {}, 935),
