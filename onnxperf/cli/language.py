@@ -59,7 +59,8 @@ def llm(
     MODEL is a decoder with a KV cache as inputs, with dynamic lengths. With --config the graph is built without
     weights, as ONNX Runtime GenAI's model builder does for CUDA: for Llama up to 4, Mistral, Mixtral, Phi-3 and 4,
     Qwen 2 and 3, Gemma up to 3, GLM-4, gpt-oss and DeepSeek up to V3 (latent attention with a latent KV cache, as in
-    serving engines). Its type is --precision, or that of the config. Of a multimodal model it is the text decoder.
+    serving engines). Its type is --precision, or that of the config, 16 bits where that is float32. Of a multimodal
+    model it is the text decoder.
 
     TTFT is the prefill of the prompt or of its chunks. TPOT is a decode step of one token, predicted for the shortest,
     middle and longest context and interpolated between. Whole generations are not validated. Of single runs, 12 were

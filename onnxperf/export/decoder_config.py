@@ -54,6 +54,7 @@ TEXT = {
     "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
 FULL, WINDOWED = "full_attention", ("sliding_attention", "chunked_attention")
+ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
 
 
@@ -154,7 +155,7 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     kind = config.get("model_type")
     kind = TEXT.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in FAMILIES:
-        near = near_names(kind, FAMILIES) if isinstance(kind, str) else []
+        near = _misspelt(kind) if isinstance(kind, str) else []
         hint = f" (did you mean {near[0]}?)" if near else ""
         types = ", ".join(sorted({*FAMILIES, *TEXT}))
         raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {types}")
@@ -205,6 +206,14 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         final_softcap=share("final_logit_softcapping", 0.0), expert_bias=bool(c.get("expert_bias")),
         **_stored(c.get("quantization_config")), **_experts(kind, c, layers, size, where), **latent,
     )  # fmt: skip
+
+
+def _misspelt(kind: str) -> list[str]:
+    """The known type whose name a type is with a slip of the pen. Another version, or a word more, is another
+    architecture, whose answers would be wrong.
+    """
+    version = [c for c in kind if c.isdigit()]
+    return near_names(kind, [x for x in FAMILIES if [c for c in x if c.isdigit()] == version], cutoff=ALIKE)
 
 
 def _windows(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnxperf.ground.errors import UsageError
 
 MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
+LEAST_QPS = 0.0001  # so that times of MAX_REQUESTS still have microseconds
 USUAL_REQUESTS, USUAL_SEED = 1000, 0
 FORMS = "2048, uniform:100:2000 (least, most) or lognormal:2048:0.5 (median, standard deviation of the logarithm)"
 
@@ -43,8 +44,9 @@ class Traffic:
 
         Raises UsageError where rates, numbers or lengths can't be.
         """
-        if isinstance(self.qps, bool) or not isinstance(self.qps, (int, float)) or not 0 < self.qps < 1e6:
-            raise UsageError(f"--qps must be a positive number of requests per second, not {self.qps!r:.60}")
+        if isinstance(self.qps, bool) or not isinstance(self.qps, (int, float)) or not LEAST_QPS <= self.qps < 1e6:
+            least = f"from {LEAST_QPS} (one in three hours) to a million"
+            raise UsageError(f"--qps must be a number of requests per second, {least}, not {self.qps!r:.60}")
         if type(self.requests) is not int or not 1 <= self.requests <= MAX_REQUESTS:
             raise UsageError(f"--requests must be a whole number from 1 to {MAX_REQUESTS:,}, not {self.requests!r:.60}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:

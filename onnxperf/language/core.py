@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from onnxperf.export.decoder import decoder
-from onnxperf.export.decoder_config import config_of, read_config
+from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import USUAL_REQUESTS, USUAL_SEED, Traffic
 from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
+from onnxperf.passes.precision import lacks_unit
 from onnxperf.running.largest import MAX_BATCH
-from onnxperf.running.pipeline import Gpu, Request
+from onnxperf.running.pipeline import Gpu, Request, find
 from onnxperf.running.terms import Keywords, as_terms
+from op_models import BITS
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -36,6 +39,13 @@ WRITTEN_OUT = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
+#: Of a configuration in float32, in which weights are published and not served.
+IN_HALF = "the type of the configuration is float32: it is served in {}, as engines do; --precision fp32 keeps float32"
+#: Of a configuration with layers that see the last positions alone.
+WINDOWS = (
+    "{} of {} layers see the last {:,} positions only, and their keys and values are kept whole, as ONNX Runtime GenAI"
+    " does: an engine that drops the rest keeps {} for a sample of {:,} positions instead of {}"
+)
 #: Of a configuration whose head is not pruned.
 EVERY_POSITION = (
     "prefill computes the logits of every position, in time and memory, as GenAI's model builder does;"
@@ -163,7 +173,7 @@ def generation(
         weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
-        largest_batch=largest_batch(steps, rows, lengths), batches=rows, service=service,
+        largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows, service=service,
         notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
@@ -190,14 +200,30 @@ def steps_of(
     if prefill is not None:
         raise UsageError("--config makes one graph for prefill and decode: leave --prefill out")
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
-    dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), c.dtype)
+    served = c.dtype if c.dtype != "float32" else _half(gpu)
+    dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
     built = opened(decoder(c, **how))._replace(name=name or c.model_type)
     begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
     told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
+    told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == served else []
     told += [] if prune_lm_head else [EVERY_POSITION]
+    told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
     steps = Steps(built, gpu, asked, begins, told=tuple(told))
     steps.check()
     return steps, c.positions
+
+
+def _half(gpu: Gpu) -> str:
+    """The type of 16 bits in which a card serves: bfloat16, or float16 where it has no unit for that."""
+    return "float16" if lacks_unit(find(gpu)[0], "bf16") else "bfloat16"
+
+
+def _kept_whole(c: DecoderConfig, bits: int) -> str:
+    """What windows would save of the cache at the longest context, at which they save most; bits of an element."""
+    each, windows = c.cache_elements() // c.layers * bits // 8, [w for w in c.windows if w]
+    capped = each * sum(min(w or c.positions, c.positions) for w in c.windows)
+    whole = each * c.layers * c.positions
+    return WINDOWS.format(len(windows), c.layers, max(windows), size(capped), c.positions, size(whole))

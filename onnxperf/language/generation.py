@@ -148,7 +148,7 @@ def longest_context(m: Memory, steps: Steps, each: int, lengths: Lengths) -> int
     return most if lengths.positions is None else min(most, lengths.positions)
 
 
-def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths) -> int:
+def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths, tell: Progress | None = None) -> int:
     """The largest batch that fits, 0 where not even one sample does.
 
     Memory grows nearly evenly with the batch: every guess interpolates between the two nearest batches that are known,
@@ -159,7 +159,9 @@ def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths) -> int
     needs = {ceil(steps.share(b.batch) / each): b.needed_bytes for b in tried}
     for batch in (1, 2):
         needs.setdefault(batch, needed_bytes(steps, batch * each, lengths))
-    for _ in range(TRIES):
+    for i in range(TRIES):
+        if tell:
+            tell("largest batch", i, TRIES)
         low = max((n for n, need in needs.items() if need <= capacity), default=0)
         high = min((n for n, need in needs.items() if need > capacity), default=MAX_BATCH + 1)
         if high - low <= 1:

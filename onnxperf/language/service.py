@@ -17,7 +17,7 @@ from onnxperf.language.arrivals import Arrival
 
 #: Seconds of an iteration: requests that decode, their mean context, new tokens of prompts, their mean past.
 Price = Callable[[int, float, int, float], float]
-MAX_TOKENS = 50_000_000  # that are generated in a simulation
+MAX_TOKENS = 5_000_000  # that are generated in a simulation: about a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +159,8 @@ def _check(arrivals: Sequence[Arrival], server: Server) -> None:
         why = "each decode takes one token, prefill the rest"
         raise UsageError(f"--chunk {server.budget} is too small for {server.running} concurrent requests: {why}")
     if (total := sum(a.output for a in arrivals)) > MAX_TOKENS:
-        raise UsageError(f"{total:,} tokens are too many to simulate: at most {MAX_TOKENS:,}; use fewer --requests")
+        fewer = max(len(arrivals) * MAX_TOKENS // total, 1)
+        raise UsageError(
+            f"{total:,} tokens of output are too many to simulate, at most {MAX_TOKENS:,}: use --requests {fewer:,}, or"
+            " shorter --output-lengths"
+        )

@@ -226,6 +226,9 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
     [
         ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, deepseek_v2"),
         ({"model_type": "lama"}, "did you mean llama"),
+        ({"model_type": "qwen3_5_text"}, "'qwen3_5_text' is not known; known"),
+        ({"model_type": "qwen3_next"}, "'qwen3_next' is not known; known"),
+        ({"model_type": "gemma9"}, "'gemma9' is not known; known"),
         ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "hidden_size must be a whole number"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),

@@ -296,3 +296,34 @@ def test_experts_are_quantised_with_the_products(precision: str) -> None:
     assert less.weights_bytes - embedding == pytest.approx((plain.weights_bytes - embedding) / 2, rel=0.05)
     for a, b in zip(less.batches, plain.batches, strict=True):
         assert 0.4 < a.token.seconds / b.token.seconds < 1 and 0.4 < a.first.seconds / b.first.seconds < 1
+
+
+GEMMA3 = {
+    "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "sliding_window": 512,
+    "sliding_window_pattern": 6, "max_position_embeddings": 32768, "hidden_activation": "gelu_pytorch_tanh",
+}  # fmt: skip
+
+
+def test_windows_are_said_not_to_cap_the_cache() -> None:
+    """4 x 32,768 + 22 x 512 positions of 1,024 bytes are 145,752,064 bytes, as the report of a served model has it."""
+    config = {**GEMMA3, "torch_dtype": "bfloat16"}
+    g = onnxperf.llm(config=config, gpu="l4", prompt=64, output=8)
+    assert g.cache_bytes_per_token == 26 * 1024
+    (note,) = (n for n in g.notes if "see the last 512 positions only" in n)
+    assert (
+        note.startswith("22 of 26 layers") and "keeps 146 MB for a sample of 32,768 positions instead of 872 MB" in note
+    )
+    assert not any("positions only" in n for n in onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8).notes)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "terms", "stored", "said"),
+    [("l4", {}, "bf16", "bfloat16"), ("t4", {}, "fp16", "float16"), ("l4", {"precision": "fp32"}, "fp32", "")],
+)
+def test_a_configuration_in_float32_is_served_in_16_bits(gpu: str, terms: Any, stored: str, said: str) -> None:
+    small = {**SMALL, "torch_dtype": "float32"}
+    g = onnxperf.llm(config=small, gpu=gpu, prompt=64, output=8, **terms)
+    same = onnxperf.llm(config=SMALL, gpu=gpu, prompt=64, output=8, precision=stored)
+    assert (g.weights_bytes, g.batches[0].first.seconds) == (same.weights_bytes, same.batches[0].first.seconds)
+    assert [f"served in {said}," in n for n in g.notes if "is float32" in n] == ([True] if said else [])

@@ -173,3 +173,21 @@ def test_llm_serves_what_arrives() -> None:
     assert 0.5 < busy.tokens_per_second / rare.batches[1].decode_tokens_per_second < 1
     with pytest.raises(UsageError, match="need qps"):
         onnxperf.llm(**asked, output_lengths="9")
+
+
+@pytest.mark.parametrize("qps", [1e-13, 1e-14, 5e-324, 9.9e-5])
+def test_a_rate_whose_times_would_lose_their_digits_is_refused(qps: float) -> None:
+    with pytest.raises(UsageError, match=r"--qps must be a number of requests per second, from 0\.0001"):
+        Traffic(qps, "8", "2", 1).arrivals()
+
+
+def test_the_lowest_rate_serves_each_request_alone() -> None:
+    arrivals = Traffic(1e-4, "8", "3", 1000).arrivals()
+    simulation = simulate(arrivals, ROOMY, lambda decoding, context, new, past: 1e-3)
+    assert [s.latency for s in simulation.served] == pytest.approx([3e-3] * 1000, rel=1e-3)
+
+
+def test_more_tokens_than_can_be_simulated_are_refused_with_what_to_do() -> None:
+    arrivals = [Arrival(i, 8, 10_000) for i in range(1000)]
+    with pytest.raises(UsageError, match=r"10,000,000 tokens .* at most 5,000,000: use --requests 500, or shorter"):
+        simulate(arrivals, ROOMY, lambda *_: 1e-3)
