@@ -20,5 +20,17 @@ def infer_one(
     """As `onnx.shape_inference.infer_node_outputs`, which raises what it likes for a malformed node."""
     if node.op_type in POOLS and not node.domain:
         schema = defs.get_schema(node.op_type)
+    if node.op_type == "ConvTranspose" and not node.domain:
+        node = _same_padded(node)
     result: dict[str, TypeProto] = infer_node_outputs(schema, node, dict(types), dict(values), **context)
     return result
+
+
+def _same_padded(node: NodeProto) -> NodeProto:
+    """A ConvTranspose whose output has input x stride positions, where the padding is SAME: `output_padding` is then
+    among them, to which the inference adds it once more.
+    """
+    if not any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute):
+        return node
+    kept = [a for a in node.attribute if a.name != "output_padding"]
+    return NodeProto(op_type=node.op_type, name=node.name, input=node.input, output=node.output, attribute=kept)

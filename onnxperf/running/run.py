@@ -386,6 +386,18 @@ def _require_capturable(run: Graph) -> None:
         nodes = printable(", ".join(dict.fromkeys(n for o in copies for n in o.nodes))[:200])
         many = ("is " if len(copies) == 1 else "are ") + counted(len(copies), "copy", "copies")
         raise UsageError(
-            f"a CUDA graph can't be captured: there {many} between host and device (at {nodes});"
-            " export with fixed dimensions"
+            f"a CUDA graph can't be captured: there {many} between host and device (at {nodes}); {_on_host(run)}"
         )
+
+
+def _on_host(run: Graph) -> str:
+    """Why a run copies between host and device, and what helps."""
+    fallen = {n for note in run.notes if note.code == "host-fallback" for n in note.nodes}
+    lacking = dict.fromkeys(
+        o.type.rpartition("::")[2] for o in run.operators if o.place == "host" and fallen & set(o.nodes)
+    )
+    if not lacking:
+        return "export with fixed dimensions"
+    types = printable(", ".join(lacking)[:200])
+    runs = "has no CUDA kernel and runs" if len(lacking) == 1 else "have no CUDA kernel and run"
+    return f"{types} {runs} on the host: use operators or types that have one"

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.backend.test
+import onnxruntime
 import pytest
 from onnx import ModelProto, helper
 
@@ -82,3 +84,21 @@ def test_shapes_equal_onnxruntimes(
     assert not [n for n in graph.notes if n.code == "assumed-shape"]
     assert len(ours) >= len(graph.operators)
     assert ours == {name: theirs[name] for name in ours}
+
+
+@pytest.mark.parametrize("pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("strides", "output_padding"), [([2, 2], [1, 1]), ([2, 3], [1, 0]), ([2, 2], [0, 0])])
+def test_a_transposed_convolution_has_the_shape_that_it_runs_with(
+    pad: str, strides: list[int], output_padding: list[int]
+) -> None:
+    """With SAME padding the output has input x stride positions, whatever `output_padding` is."""
+    x, w, y = (
+        helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [1, 2, 3, 3]), ("w", [2, 1, 3, 3]), ("y", None))
+    )
+    attrs = {"auto_pad": pad, "strides": strides, "output_padding": output_padding}
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["t"], **attrs), helper.make_node("Relu", ["t"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x, w], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    ran = session.run(None, {"x": np.ones((1, 2, 3, 3), np.float32), "w": np.ones((2, 1, 3, 3), np.float32)})
+    assert load(model).outputs[0].shape == ran[0].shape
