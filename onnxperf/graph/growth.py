@@ -16,13 +16,18 @@ from onnxperf.graph.proto import Shape, tensor_type
 from op_models import Tensor
 
 MOST_RUNS = 16  # that stand for themselves alone
+MAX_GRAPH = 50_000  # operators, or nodes, of the chosen runs
 
 
 def all_runs(runs: Runs, start: int, trips: int) -> list[Tensor] | None:
     """Add the other runs of a node, whose operators stand from number `start` on; the results of the last run. None
-    where they are too many, and their shapes change otherwise than by the same in each run.
+    where they would make too large a graph, and where they are many, and shapes change otherwise than by the same in
+    each run.
     """
     results, state = runs.results, runs.node.state
+    nodes = next(len(a.g.node) for a in runs.node.node.attribute if a.name == runs.attribute)
+    if len(chosen(trips)) * max(len(state.operators) - start, nodes) > MAX_GRAPH:
+        return None
     if trips <= MOST_RUNS:
         for number in range(1, trips):
             results = _add(runs, number, [t.shape for t in runs.after(results)], results, 1)

@@ -94,6 +94,12 @@ def test_what_doubles_is_followed_for_a_few_runs_and_assumed_for_many() -> None:
     assert "changes its shape" in load(looped("u = Concat<axis = 0>(v, v)", 30, start=1)).notes[0].message
 
 
+def test_a_large_body_is_taken_as_its_first_run() -> None:
+    nodes = " ".join(f"a{i + 1} = Relu(a{i})" for i in range(8000))
+    graph = load(looped(f"a0 = Relu(v) {nodes} u = Concat<axis = 0>(a8000, row)", 20))
+    assert "changes its shape" in graph.notes[0].message and len(graph.operators) < 8100
+
+
 def test_weights_are_counted_once_and_the_memory_is_that_of_the_end() -> None:
     body = "a = MatMul(v, k) u = Concat<axis = 0>(a, row)"
     memory = [onnxperf.predict(looped(body, n), gpu="l4").memory for n in (1, 400)]
